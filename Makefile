@@ -1,0 +1,68 @@
+# make demo and make test do everything by themselves from a bare clone.
+PYTHON ?= $(firstword $(shell command -v python3.11 python3))
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# Where Triton's python backend finds the library that it embeds; some Pythons are built without.
+define LIBRARY_CHECK
+import os, sys
+from sysconfig import get_config_var as get
+places = [get("LIBDIR"), get("LIBPL"), sys.base_prefix + "/lib", f"/usr/lib/{get('MULTIARCH')}"]
+name = get("INSTSONAME") or ""
+sys.exit(not (".so" in name and any(os.path.isfile(f"{place}/{name}") for place in places)))
+endef
+export LIBRARY_CHECK
+
+.PHONY: help setup demo test test-all check format bench lock clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: $(STAMP) ## make .venv from the pinned requirements
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || \
+	  { echo "The pinned requirements are for Python 3.11, and there is none on PATH; say make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c "$$LIBRARY_CHECK" || \
+	  { echo "$(PYTHON) has no shared library (libpython3.11.so.1.0), which Triton needs; say apt install libpython3.11," \
+	    "or make PYTHON=/path/to/one that was built with --enable-shared" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "No $(VENV) could be made; say apt install python3.11-venv" >&2; exit 1; }
+	@echo "Installing the pinned requirements into $(VENV); this takes a few minutes the first time."
+	@bar=off; test ! -t 1 || bar=on; pip="$(BIN)/pip --disable-pip-version-check install --progress-bar $$bar"; \
+	  $$pip --requirement requirements.lock && $$pip --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup ## make a small checkpoint, compile it, serve it, stream an answer, stop
+	@$(BIN)/inflight demo --dir .cache/demo
+
+test: check ## lint, types, import rules, and every test but the slow ones
+	$(BIN)/pytest -m "not slow"
+
+test-all: check ## every test
+	$(BIN)/pytest
+
+check: setup ## ruff, mypy, import-linter, hadolint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	find docker -name '*Dockerfile*' 2>/dev/null | xargs --no-run-if-empty $(BIN)/hadolint
+
+format: setup ## apply ruff's fixes and formatting
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## the whole way against the engine alone, interleaved in one run
+	$(BIN)/python -m benchmarks.whole_way
+
+lock: ## write requirements.lock anew: what pip chooses today for all extras
+	$(PYTHON) -m venv .cache/lock-venv
+	.cache/lock-venv/bin/pip install --disable-pip-version-check --progress-bar off '.[build,serve,dev]'
+	{ echo "# Versions known to work together, for Python 3.11 on x86-64 Linux; written by \`make lock\`."; \
+	  .cache/lock-venv/bin/pip freeze --exclude inflight | sed 's/+cpu$$//'; } > requirements.lock
+	rm -rf .cache/lock-venv
+
+clean: ## remove what the targets above made
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache

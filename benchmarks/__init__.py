@@ -1,0 +1,1 @@
+"""Measurements, each as a ratio of one run: `make bench`."""

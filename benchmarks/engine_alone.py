@@ -1,0 +1,83 @@
+"""The engine alone in one process, with the scheduler settings of the served one: the measure of the whole way."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+from inflight.runtime.engine import EngineOptions
+
+
+@dataclass(frozen=True)
+class AloneRun:
+    """One run of the bare engine: tokens a second, and the length of each of its steps in seconds."""
+
+    tokens_per_second: float
+    steps: list[float]
+
+
+class EngineAlone:
+    """A process that holds the bare pipeline and waits, using no processor time, between runs."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(theirs, options), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._connection.recv()
+
+    def run(self, prompts: list[list[int]], max_tokens: int) -> AloneRun:
+        """Generate for all prompts at once, as fast as the engine can."""
+        self._connection.send((prompts, max_tokens))
+        run: AloneRun = self._connection.recv()
+        return run
+
+    def close(self) -> None:
+        self._connection.close()
+        self._process.join()
+
+
+def _work(connection: Connection, options: EngineOptions) -> None:
+    import json
+    from itertools import count
+    from pathlib import Path
+
+    import numpy as np
+    import openvino
+    import openvino_genai
+
+    from inflight.runtime.messages import GenerationRequest
+    from inflight.runtime.openvino import KV_BLOCK_TOKENS, generation_config, scheduler_config
+
+    properties = json.loads((Path(options.model_dir) / "engine.json").read_text())["properties"]
+    blocks = -(-options.kv_cache_tokens // KV_BLOCK_TOKENS)
+    pipeline = openvino_genai.ContinuousBatchingPipeline(
+        options.model_dir, scheduler_config(options, blocks), "CPU", properties
+    )
+    numbers = count()
+    connection.send("ready")
+    while True:
+        try:
+            prompts, max_tokens = connection.recv()
+        except EOFError:
+            return
+        steps, tokens, started = [], 0, time.perf_counter()
+        running = [
+            pipeline.add_request(
+                next(numbers),
+                openvino.Tensor(np.array([ids], dtype=np.int64)),
+                generation_config(GenerationRequest(tuple(ids), max_tokens)),
+            )
+            for ids in prompts
+        ]
+        while pipeline.has_non_finished_requests():
+            step_started = time.perf_counter()
+            pipeline.step()
+            steps.append(time.perf_counter() - step_started)
+            for generation in running:
+                if generation.can_read():
+                    tokens += sum(len(output.generated_ids) for output in generation.read().values())
+        connection.send(AloneRun(tokens / (time.perf_counter() - started), steps))

@@ -1,0 +1,175 @@
+"""`engine.json`: what an engine directory holds, from what it was built, and whether it is still that.
+
+Light on purpose (pydantic and the standard library), since serving reads it before anything heavy is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from build_engines.errors import BuildError
+
+FILE_NAME = "engine.json"
+FORMAT = 1
+TARGETS = ("openvino",)
+# Up to this size all contents are hashed before serving: about two seconds at 1.2 GB/s.
+_HASHED_BY_DEFAULT = 2 << 30
+_CHUNK = 1 << 22
+
+KvPrecision = Literal["f32", "f16", "bf16", "u8"]
+Precision = Literal["bf16", "fp16", "fp32", "int8", "int4"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class File(_Frozen):
+    """One file of the engine directory: its content's hash and its size."""
+
+    sha256: str
+    bytes: int
+
+
+class Source(_Frozen):
+    """Where the engine comes from: the checkpoint as it was named, and hashes of what went in."""
+
+    checkpoint: str
+    weights: str
+    tokenizer: str
+    chat_template: str | None
+    options: str
+
+
+class Manifest(_Frozen):
+    """The contract between building and serving.
+
+    `max_sequence_length` counts prompt and answer together, in tokens. Any of `end_ids` ends an answer.
+    `properties` are handed to the engine as they are. `versions` names what built it.
+    """
+
+    format: Literal[1] = 1
+    target: str
+    name: str
+    architecture: str
+    precision: Precision
+    kv_cache_precision: KvPrecision
+    max_sequence_length: int
+    vocab_size: int
+    end_ids: list[int]
+    pad_id: int | None
+    bos_id: int | None
+    layers: int
+    kv_heads: int
+    head_dim: int
+    properties: dict[str, Any]
+    source: Source
+    files: dict[str, File]
+    versions: dict[str, str]
+    created: str
+
+    @classmethod
+    def read(cls, directory: Path) -> Manifest:
+        """Read the manifest of an engine directory.
+
+        Raises BuildError: `engine_not_found` where there is none, `engine_damaged` where it can't be read or parsed,
+        `engine_foreign` where another version of inflight wrote it.
+        """
+        with _reading(directory):
+            return cls._read(directory)
+
+    @classmethod
+    def _read(cls, directory: Path) -> Manifest:
+        path = directory / FILE_NAME
+        if not directory.is_dir():
+            raise BuildError(
+                f"No engine directory at {directory}; build one with `inflight build`.", "engine_not_found"
+            )
+        if not path.is_file():
+            raise BuildError(
+                f"{directory} holds no {FILE_NAME}, so it is no engine directory; build one with `inflight build`.",
+                "engine_not_found",
+            )
+        try:
+            version = _Version.model_validate_json(path.read_bytes()).format
+            if version != FORMAT:
+                raise BuildError(
+                    f"{path} has format {version} and this version of inflight reads {FORMAT}; build the engine again.",
+                    "engine_foreign",
+                )
+            return cls.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the file"
+            raise BuildError(
+                f"{path} can't be read ({where}: {first['msg']}); build the engine again.", "engine_damaged"
+            ) from error
+
+    def write(self, directory: Path) -> None:
+        (directory / FILE_NAME).write_text(self.model_dump_json(indent=2) + "\n")
+
+
+class _Version(BaseModel):
+    format: int
+
+
+def verify(directory: Path, *, hashes: bool | None = None) -> Manifest:
+    """Read the manifest and compare the directory with it; return the manifest.
+
+    Every named file must be there with its exact size. Contents are hashed where `hashes` is True, and where it is
+    None and all files together are at most 2 GiB. Raises BuildError as `Manifest.read` does, `engine_damaged`, and
+    `engine_foreign` for a target that this version of inflight doesn't know.
+    """
+    manifest = Manifest.read(directory)
+    if manifest.target not in TARGETS:
+        raise BuildError(
+            f"{directory} holds an engine for {manifest.target} and this version of inflight runs those for "
+            f"{', '.join(TARGETS)}; build the engine again.",
+            "engine_foreign",
+        )
+    if hashes is None:
+        hashes = sum(file.bytes for file in manifest.files.values()) <= _HASHED_BY_DEFAULT
+    with _reading(directory):
+        for name, expected in manifest.files.items():
+            _compare(directory / name, expected, hashes)
+    return manifest
+
+
+def _compare(path: Path, expected: File, hashes: bool) -> None:
+    if not path.is_file():
+        raise _damaged(path, "is missing")
+    size = path.stat().st_size
+    if size != expected.bytes:
+        raise _damaged(path, f"has {size:,} bytes where its manifest says {expected.bytes:,}")
+    if hashes and hash_file(path) != expected.sha256:
+        raise _damaged(path, "has another content than its manifest says")
+
+
+def hash_file(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+@contextmanager
+def _reading(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(
+            f"The engine {directory} can't be read ({error.strerror or error}); mend that, or build the engine again.",
+            "engine_damaged",
+        ) from error
+
+
+def _damaged(path: Path, what: str) -> BuildError:
+    return BuildError(f"{path} {what}; build the engine again.", "engine_damaged")

@@ -1,0 +1,148 @@
+"""The shapes of known models, and one tiny model per architecture.
+
+The figures of the known ones are those of the published `config.json` files. The tiny ones keep what makes their
+architecture particular, and make its windows small enough to matter within a short prompt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What `config.json` shall say: `model_type`, its fields, and the ids of the special tokens.
+
+    `end_ids` may end an answer (the first is the tokenizer's own end token), `adds_start` says whether the
+    tokenizer puts `start_id` before each text.
+    """
+
+    model_type: str
+    fields: dict[str, Any]
+    vocab_size: int
+    end_ids: tuple[int, ...]
+    start_id: int | None = None
+    pad_id: int | None = None
+    adds_start: bool = False
+    dtype: str = "bfloat16"
+
+
+def _decoder(
+    layers: int, hidden: int, inner: int, heads: int, kv_heads: int, positions: int, tied: bool, **more: Any
+) -> dict[str, Any]:
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "max_position_embeddings": positions,
+        "tie_word_embeddings": tied,
+    } | more
+
+
+def _qwen2(vocabulary: int, **fields: Any) -> Shape:
+    more = {"rope_theta": 1e6, "rms_norm_eps": 1e-6, "use_sliding_window": False}
+    return Shape("qwen2", fields | more, vocabulary, (151645, 151643), 151643, 151643)
+
+
+def _llama3(factor: float, **fields: Any) -> Shape:
+    rope = {
+        "rope_type": "llama3",
+        "factor": factor,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+    }
+    more = {"rope_theta": 5e5, "rms_norm_eps": 1e-5, "rope_scaling": rope}
+    return Shape("llama", fields | more, 128256, (128001, 128008, 128009), 128000, None, adds_start=True)
+
+
+KNOWN: dict[str, Shape] = {
+    "qwen2.5-0.5b": _qwen2(151936, **_decoder(24, 896, 4864, 14, 2, 32768, True)),
+    "qwen2.5-1.5b": _qwen2(151936, **_decoder(28, 1536, 8960, 12, 2, 32768, True)),
+    "qwen2.5-7b": _qwen2(152064, **_decoder(28, 3584, 18944, 28, 4, 32768, False)),
+    "qwen3-0.6b": Shape(
+        "qwen3",
+        _decoder(28, 1024, 3072, 16, 8, 40960, True, head_dim=128, rope_theta=1e6, rms_norm_eps=1e-6),
+        151936,
+        (151645, 151643),
+        151643,
+        151643,
+    ),
+    "llama-3.2-1b": _llama3(32.0, **_decoder(16, 2048, 8192, 32, 8, 131072, True, head_dim=64)),
+    "llama-3.1-8b": _llama3(8.0, **_decoder(32, 4096, 14336, 32, 8, 131072, False)),
+    "tinyllama-1.1b": Shape(
+        "llama",
+        _decoder(22, 2048, 5632, 32, 4, 2048, False, rope_theta=1e4, rms_norm_eps=1e-5),
+        32000,
+        (2,),
+        1,
+        None,
+        adds_start=True,
+    ),
+    "mistral-7b": Shape(
+        "mistral",
+        _decoder(32, 4096, 14336, 32, 8, 32768, False, rope_theta=1e6, rms_norm_eps=1e-5, sliding_window=None),
+        32768,
+        (2,),
+        1,
+        None,
+        adds_start=True,
+    ),
+    "gemma-2-2b": Shape(
+        "gemma2",
+        _decoder(26, 2304, 9216, 8, 4, 8192, True, head_dim=256, query_pre_attn_scalar=256, sliding_window=4096),
+        256000,
+        (1, 107),
+        2,
+        0,
+        adds_start=True,
+    ),
+    "phi-3-mini": Shape(
+        "phi3",
+        _decoder(32, 3072, 8192, 32, 32, 4096, False, sliding_window=2047, rms_norm_eps=1e-5)
+        | {"original_max_position_embeddings": 4096},
+        32064,
+        (32000, 32001, 32007),
+        1,
+        32000,
+    ),
+    "gpt2": Shape(
+        "gpt2",
+        {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024},
+        50257,
+        (50256,),
+        50256,
+        None,
+    ),
+}
+
+
+def _tiny(
+    model_type: str, fields: dict[str, Any], *, adds_start: bool = False, start: bool = True, pad_id: int | None = 0
+) -> Shape:
+    return Shape(model_type, fields, 1536, (1,), 2 if start else None, pad_id, adds_start=adds_start, dtype="float32")
+
+
+def _small(layers: int = 2, tied: bool = False, **more: Any) -> dict[str, Any]:
+    return _decoder(layers, 64, 160, 4, 2, 2048, tied, **more)
+
+
+TINY: dict[str, Shape] = {
+    "tiny-llama": _tiny("llama", _small(head_dim=16), adds_start=True),
+    "tiny-mistral": _tiny("mistral", _small(head_dim=16, sliding_window=None), adds_start=True),
+    "tiny-qwen2": _tiny("qwen2", _small(tied=True), start=False),
+    "tiny-qwen3": _tiny("qwen3", _small(tied=True, head_dim=32), start=False),
+    # Many models have no token to pad with, among them the real GPT-2.
+    "tiny-gpt2": _tiny("gpt2", {"n_layer": 2, "n_embd": 64, "n_head": 4, "n_positions": 2048}, pad_id=None),
+    "tiny-gemma2": _tiny(
+        "gemma2",
+        _small(4, tied=True, head_dim=32, query_pre_attn_scalar=32, sliding_window=256),
+        adds_start=True,
+    ),
+    "tiny-phi3": _tiny("phi3", _small(sliding_window=256) | {"original_max_position_embeddings": 2048}),
+}
+
+SHAPES: dict[str, Shape] = KNOWN | TINY

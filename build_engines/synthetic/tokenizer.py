@@ -1,0 +1,110 @@
+"""A small tokenizer of our own for checkpoints with random weights."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from build_engines.synthetic.shapes import Shape
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+_TEXTS = (
+    "The quick brown fox jumps over the lazy dog. A server takes many requests at once and answers each of them.",
+    "Continuous batching lets a short request finish while the long ones are still being decoded, token by token.",
+    "Grüße aus Köln! L'été, les élèves mangent des crêpes. El niño pidió un café. Příliš žluťoučký kůň úpěl.",
+    "Съешь ещё этих мягких французских булок. Η γρήγορη αλεπού. שלום עולם. مرحبا بالعالم. नमस्ते दुनिया।",
+    "连续批处理让多个请求同时生成。今天天气很好，我们去公园散步。",
+    "東京は日本の首都です。お茶をください。안녕하세요, 반갑습니다.",
+    "Tea 🍵, cake 🍰 and a rocket 🚀! 👩‍👩‍👧‍👦 went to 🇯🇵 with 👍🏽 and 😀😀😀. ❤️‍🔥",
+    "def step(self) -> list[int]:\n    return [queue.popleft() for queue in self.queues if queue]\n\n",
+    "0 1 2 3 4 5 6 7 8 9 10 100 1,000 3.14159 50% $9.99 a+b=c {x: [1, 2]} http://127.0.0.1:8000/v2/models?x=1&y=2",
+)
+
+
+def write_tokenizer(shape: Shape, out: Path) -> None:
+    """Write tokenizer.json, tokenizer_config.json and chat_template.jinja: byte-level BPE of `shape.vocab_size`.
+
+    Any UTF-8 text can be encoded, and any id below the vocabulary's size decodes to some text (the special ones
+    to their names): ids that training did not fill are made-up words.
+    """
+    specials = _specials(shape)
+    vocabulary, merges = _vocabulary(shape.vocab_size, specials)
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in specials])
+    if shape.adds_start and shape.start_id is not None:
+        start = next(text for text, number in specials.items() if number == shape.start_id)
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{start} $A", pair=f"{start} $A $B", special_tokens=[(start, shape.start_id)]
+        )
+    tokenizer.save(str(out / "tokenizer.json"))
+    (out / "tokenizer_config.json").write_text(json.dumps(_settings(shape, specials), indent=2) + "\n")
+    (out / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+
+
+def _specials(shape: Shape) -> dict[str, int]:
+    """Token texts by id: an id has one text, an end id that is also the start is the end."""
+    names = ["<|endoftext|>", *(f"<|end_{number}|>" for number in range(1, len(shape.end_ids)))]
+    found = dict(zip(shape.end_ids, names, strict=True))
+    if shape.start_id is not None:
+        found.setdefault(shape.start_id, "<|startoftext|>")
+    if shape.pad_id is not None:
+        found.setdefault(shape.pad_id, "<|pad|>")
+    free = (number for number in itertools.count() if number not in found)
+    for text in ("<|im_start|>", "<|im_end|>"):
+        found[next(free)] = text
+    return {text: number for number, text in sorted(found.items())}
+
+
+def _vocabulary(size: int, specials: dict[str, int]) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    trained, merges = _train(min(size, 1536) - len(specials))
+    taken = set(specials.values())
+    free = (number for number in range(size) if number not in taken)
+    vocabulary = dict(zip(trained, free, strict=False)) | specials
+    words = (word for word in _words() if word not in vocabulary)
+    vocabulary |= {word: number for number, word in zip(free, words, strict=False)}
+    return vocabulary, merges
+
+
+def _train(size: int) -> tuple[list[str], list[tuple[str, str]]]:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=1,
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator(_TEXTS, trainer)
+    model: dict[str, Any] = json.loads(tokenizer.to_str())["model"]
+    return sorted(model["vocab"], key=model["vocab"].__getitem__), [(a, b) for a, b in model["merges"]]
+
+
+def _words() -> Iterator[str]:
+    """Made-up words of rising length, each with the leading space of byte-level BPE."""
+    syllables = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
+    for length in itertools.count(2):
+        for parts in itertools.product(syllables, repeat=length):
+            yield "Ġ" + "".join(parts)
+
+
+def _settings(shape: Shape, specials: dict[str, int]) -> dict[str, Any]:
+    texts = {number: text for text, number in specials.items()}
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": None if shape.start_id is None else texts[shape.start_id],
+        "eos_token": texts[shape.end_ids[0]],
+        "pad_token": None if shape.pad_id is None else texts[shape.pad_id],
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": shape.fields.get("max_position_embeddings", shape.fields.get("n_positions")),
+    }

@@ -1,0 +1,88 @@
+"""Random weights for a config, written shard by shard."""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, PretrainedConfig
+
+_ATTENTION = ("q_proj", "k_proj", "q_norm", "k_norm", "qkv_proj", "o_proj", "attn.c_")
+
+
+def write_weights(
+    config: PretrainedConfig, out: Path, *, seed: int, shard_bytes: int, report: Callable[[int, int], None]
+) -> None:
+    """Write `config`'s weights as safetensors into `out`, never holding more than one shard of them in memory.
+
+    The same config and seed give the same bytes. `report(done, total)` hears bytes. More than one shard gets the
+    index that transformers expects.
+    """
+    shapes = _tensor_shapes(config)
+    width = torch.finfo(config.dtype).bits // 8
+    shards = _plan_shards({name: math.prod(shape) * width for name, shape in shapes.items()}, shard_bytes)
+    total = sum(math.prod(shape) * width for shape in shapes.values())
+    done = 0
+    places: dict[str, str] = {}
+    for number, names in enumerate(shards, start=1):
+        file = "model.safetensors" if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
+        tensors = {}
+        for name in names:
+            tensors[name] = _random_tensor(name, shapes[name], config, seed)
+            done += tensors[name].nbytes
+            report(done, total)
+        save_file(tensors, out / file, metadata={"format": "pt"})
+        # save_file lets only its owner read what it writes; a checkpoint is as readable as its other files.
+        (out / file).chmod((out / "config.json").stat().st_mode)
+        places |= dict.fromkeys(names, file)
+    if len(shards) > 1:
+        index = {"metadata": {"total_size": total}, "weight_map": places}
+        (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+
+
+def _tensor_shapes(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    tied = set(model._tied_weights_keys or ()) if config.tie_word_embeddings else set()
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name not in tied}
+
+
+def _plan_shards(sizes: dict[str, int], limit: int) -> list[list[str]]:
+    shards: list[list[str]] = [[]]
+    room = limit
+    for name, size in sizes.items():
+        if size > room and shards[-1]:
+            shards.append([])
+            room = limit
+        shards[-1].append(name)
+        room -= size
+    return shards
+
+
+def _random_tensor(name: str, shape: tuple[int, ...], config: PretrainedConfig, seed: int) -> Any:
+    """Norms scale by about one, biases are small, and matrices keep the size of what flows through them.
+
+    Attention looks sharply and weighs much, so that the next token hangs on the whole prompt: else greedy decoding
+    of random weights ends in one repeated token, and a test of it would not see a wrong position or mask.
+    """
+    # Seeded by name, so that a tensor doesn't depend on those written before it.
+    generator = torch.Generator().manual_seed(seed * 0x9E3779B1 + zlib.crc32(name.encode()))
+    tensor = torch.empty(shape, dtype=config.dtype)
+    gain = 2.0 if any(part in name for part in _ATTENTION) else 1.0
+    if "norm" in name or ".ln_" in name:
+        # Gemma 2 adds one to what is stored.
+        middle = gain if name.endswith("weight") and config.model_type != "gemma2" else 0.0
+        return tensor.normal_(middle, 0.05, generator=generator)
+    if len(shape) == 1:
+        return tensor.normal_(0.0, 0.1, generator=generator)
+    if "embed" in name or "wte" in name or "wpe" in name:
+        return tensor.normal_(0.0, 0.5 / math.sqrt(shape[1]), generator=generator)
+    # GPT-2 keeps its matrices as (in, out), all others as (out, in).
+    inputs = shape[0] if config.model_type == "gpt2" and "lm_head" not in name else shape[1]
+    return tensor.normal_(0.0, gain / math.sqrt(inputs), generator=generator)

@@ -1,0 +1,45 @@
+"""The checkpoint's tokenizer, always as the fast `tokenizer.json`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from build_engines.errors import BuildError
+
+# What serving reads; save_pretrained writes more (slow vocabularies) that nobody needs beside an engine.
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
+
+
+def read_fast_tokenizer(checkpoint: Path) -> Any:
+    """Return the tokenizer of `checkpoint` as transformers' fast one, converted if need be.
+
+    Raises BuildError (`not_a_checkpoint`) where it can't be read or has no fast form.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint, use_fast=True, local_files_only=True)
+    except Exception as error:
+        # Each kind of tokenizer fails in its own way on a file it can't read; all mean the same to the user.
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
+        raise BuildError(
+            f"The tokenizer of {checkpoint} can't be read ({reason}); copy its files there again.",
+            "not_a_checkpoint",
+        ) from error
+    if not tokenizer.is_fast:
+        raise BuildError(
+            f"The tokenizer of {checkpoint} has no fast form; make a tokenizer.json of it with transformers first.",
+            "not_a_checkpoint",
+        )
+    return tokenizer
+
+
+def write_fast_tokenizer(tokenizer: Any, out: Path) -> None:
+    """Write `TOKENIZER_FILES` (the last one only if there is a chat template) into `out`."""
+    tokenizer.save_pretrained(out)

@@ -1,0 +1,96 @@
+"""The front door: one click group that imports a command's module only when that command is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import NoReturn
+
+import click
+
+from inflight import __version__
+
+COMMANDS = {
+    "build": ("inflight.commands.build", "Compile a Hugging Face checkpoint into an engine directory."),
+    "checkpoint": ("inflight.commands.checkpoint", "Make a checkpoint where no hub can be reached."),
+    "demo": ("inflight.commands.demo", "Checkpoint, engine, server, streamed answer: the whole way, once."),
+    "doctor": ("inflight.commands.doctor", "Say what is missing on this machine and how to mend it."),
+    "generate": ("inflight.commands.generate", "Send a prompt to a server and stream the answer."),
+    "serve": ("inflight.commands.serve", "Serve an engine directory on Triton until told to stop."),
+}
+
+# What these import of ours is always there; anything else may be an extra that was not asked for.
+OURS = ("inflight", "inflight_client", "build_engines")
+
+
+class LazyGroup(click.Group):
+    """A group whose help needs no import: each module holds its command under the name `command`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        _show_variables(command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+def _show_variables(command: click.Command) -> None:
+    """Let the help name the environment variable of each option."""
+    for option in command.params:
+        if isinstance(option, click.Option):
+            option.show_envvar = True
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            _show_variables(inner)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="inflight")
+def cli() -> None:
+    """Take a Hugging Face checkpoint, compile it, and serve it on NVIDIA Triton with in-flight batching.
+
+    \b
+    inflight build ./my-checkpoint --out ./my-engine
+    inflight serve ./my-engine
+    inflight generate "Tell me about tea."
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+
+    A room reports a user's mistake with an exception that carries a stable `code` (a string of
+    `inflight_client.errors`); it is printed as one sentence. Everything else is a defect and keeps its traceback.
+    """
+    try:
+        cli.main(args=arguments, prog_name="inflight", standalone_mode=False, auto_envvar_prefix="INFLIGHT")
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        click.echo("Interrupted.", err=True)
+        sys.exit(130)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in OURS:
+            raise
+        _fail(
+            f"the package {error.name} is missing; install inflight with its extras, [build,serve]", "package_missing"
+        )
+    except Exception as error:
+        code = getattr(error, "code", None)
+        if not isinstance(code, str):
+            raise
+        _fail(str(error), code)
+
+
+def _fail(message: str, code: str) -> NoReturn:
+    click.echo(f"Error: {message} [{code}]", err=True)
+    sys.exit(1)

@@ -1,0 +1,73 @@
+"""`inflight build`: compile a checkpoint into an engine directory."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from build_engines.manifest import KvPrecision, Precision
+from inflight.commands.progress import reporting
+
+
+@click.command("build")
+@click.argument("checkpoint")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The engine directory to make.")
+@click.option("--target", type=click.Choice(["openvino"]), default="openvino", show_default=True)
+@click.option(
+    "--precision",
+    type=click.Choice(get_args(Precision)),
+    default="bf16",
+    show_default=True,
+    help="Of the weights. fp32 repeats transformers token for token, int8 and int4 halve and quarter the memory.",
+)
+@click.option(
+    "--kv-cache-precision",
+    "kv_precision",
+    envvar="INFLIGHT_BUILD_KV_CACHE_PRECISION",
+    type=click.Choice(get_args(KvPrecision)),
+    help="Of the KV cache. [default: u8, with --precision fp32 f32]",
+)
+@click.option(
+    "--max-sequence-length",
+    type=click.IntRange(min=2),
+    help="Tokens of prompt and answer together. [default: what the model knows]",
+)
+@click.option("--name", help="What the engine calls itself. [default: the checkpoint's last part]")
+@click.option("--force", is_flag=True, help="Build again even if nothing changed.")
+@click.option("--no-trial", is_flag=True, help="Don't load the new engine once, where memory is too small for it.")
+@click.option("--json", "as_json", envvar="INFLIGHT_BUILD_JSON", is_flag=True, help="Print the manifest at the end.")
+def command(checkpoint: str, out: Path, force: bool, no_trial: bool, as_json: bool, **options: Any) -> None:
+    """Compile CHECKPOINT, a Hugging Face directory or a name on the hub, into an engine directory.
+
+    The engine needs nothing of the checkpoint any more. An unchanged build is recognised and skipped, and what
+    stands at --out stays as it is until the new engine is whole.
+
+    \b
+    inflight build ./my-checkpoint --out ./my-engine
+    inflight build Qwen/Qwen2.5-0.5B-Instruct --out ./qwen
+    inflight build ./my-checkpoint --precision int8 --out ./my-engine-int8
+    inflight build ./my-checkpoint --precision fp32 --kv-cache-precision f32 --out ./exact --json
+    """
+    from build_engines.build import Options, build_engine
+
+    started = time.monotonic()
+    with reporting() as progress:
+        built = build_engine(checkpoint, out, Options(trial=not no_trial, **options), force=force, progress=progress)
+    for note in built.notes:
+        click.echo(f"Note: {note}", err=True)
+    if as_json:
+        click.echo(built.manifest.model_dump_json(indent=2))
+        return
+    manifest = built.manifest
+    if not built.fresh:
+        click.echo(f"{out} is up to date: same checkpoint, options and versions (--force builds again).")
+        return
+    size = sum(file.bytes for file in manifest.files.values()) / 1e6
+    click.echo(
+        f"Built {out} in {time.monotonic() - started:.0f} s: {manifest.architecture}, {manifest.precision} weights, "
+        f"{manifest.kv_cache_precision} KV cache, {size:,.0f} MB."
+    )
+    click.echo(f"Serve it with: inflight serve {out}")

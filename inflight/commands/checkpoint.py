@@ -1,0 +1,77 @@
+"""`inflight checkpoint`: make a checkpoint where no hub can be reached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from build_engines.synthetic.shapes import KNOWN, TINY
+from inflight.commands.progress import reporting
+
+_out = click.option("--out", type=click.Path(path_type=Path), required=True, help="The directory to make.")
+_seed = click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Other seed, other weights."
+)
+
+
+@click.group("checkpoint")
+def command() -> None:
+    """Make a checkpoint where no hub can be reached.
+
+    \b
+    inflight checkpoint demo --out ./demo
+    inflight checkpoint synthetic --like qwen2.5-0.5b --out ./qwen-shape
+    """
+
+
+@command.command("synthetic")
+@click.option(
+    "--like",
+    type=click.Choice([*KNOWN, *TINY]),
+    metavar="NAME",
+    required=True,
+    help=f"One of {', '.join([*KNOWN, *TINY])}.",
+)
+@_out
+@_seed
+def synthetic(like: str, out: Path, seed: int) -> None:
+    """Write a checkpoint of a known model's exact shape with random weights, for measuring and testing.
+
+    The same name and seed give the same files. What such a model says is noise.
+
+    \b
+    inflight checkpoint synthetic --like qwen2.5-0.5b --out ./qwen-shape
+    inflight checkpoint synthetic --like tiny-llama --seed 7 --out ./tiny
+    """
+    from build_engines.make_checkpoint import make_checkpoint
+    from build_engines.synthetic.write import write_synthetic_checkpoint
+
+    with reporting() as progress:
+        make_checkpoint(
+            out,
+            lambda directory: write_synthetic_checkpoint(like, directory, seed=seed, progress=progress),
+            progress,
+        )
+    click.echo(f"Wrote {out}, a {like} with random weights. Build it with: inflight build {out} --out ENGINE_DIR")
+
+
+@command.command("demo")
+@_out
+@_seed
+def demo(out: Path, seed: int) -> None:
+    """Train a small Llama on product descriptions that the project makes itself: a minute on two cores.
+
+    \b
+    inflight checkpoint demo --out ./demo
+    """
+    from build_engines.make_checkpoint import make_checkpoint
+
+    def write(directory: Path) -> None:
+        from build_engines.demo import make_demo_checkpoint
+
+        make_demo_checkpoint(directory, seed=seed, report=progress.step)
+
+    with reporting() as progress:
+        make_checkpoint(out, write, progress)
+    click.echo(f"Wrote {out}. Build it with: inflight build {out} --out ENGINE_DIR")

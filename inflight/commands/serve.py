@@ -1,0 +1,135 @@
+"""`inflight serve`: an engine directory on Triton, until told to stop."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from inflight.deploy.repository import DeploymentOptions
+from inflight.deploy.server import Server, ServerSettings
+
+
+class Stop(BaseException):
+    """A signal that came before the server stood. Like KeyboardInterrupt, nothing on its way takes it for an error."""
+
+
+class Signals:
+    """SIGTERM and SIGINT: the first one asks to drain, the second one to hurry."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.hurried = threading.Event()
+        self.starting = True
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._take)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if self.asked.is_set():
+            self.hurried.set()
+        self.asked.set()
+        if self.starting:
+            self.starting = False
+            raise Stop
+
+
+@click.command(short_help="Serve an engine directory on Triton until told to stop.")
+@click.argument("engine_dir", type=click.Path(path_type=Path))
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
+@click.option("--http-port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one.")
+@click.option("--grpc-port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="0: any free one.")
+@click.option("--metrics-port", type=click.IntRange(0, 65535), default=8002, show_default=True, help="0: any free one.")
+@click.option("--kv-cache-tokens", type=click.IntRange(1), help="Size of the KV cache.  [default: by memory]")
+@click.option("--max-num-sequences", type=click.IntRange(1), help="Most requests in flight.")
+@click.option("--max-num-tokens", type=click.IntRange(1), help="Most tokens that one step computes.")
+@click.option("--no-kv-cache-reuse", is_flag=True, help="Compute every prompt anew, known prefix or not.")
+@click.option(
+    "--drain-seconds",
+    type=click.FloatRange(0),
+    default=30.0,
+    show_default=True,
+    help="How long running requests may go on after SIGTERM.",
+)
+@click.option(
+    "--start-seconds", type=click.FloatRange(1), default=900.0, show_default=True, help="How long the start may take."
+)
+@click.option(
+    "--json", "as_json", envvar="INFLIGHT_SERVE_JSON", is_flag=True, help="Say where it listens as one line of JSON."
+)
+@click.option("--verbose", is_flag=True, help="Show the whole log of Triton, not only warnings and errors.")
+def command(
+    engine_dir: Path,
+    host: str,
+    http_port: int,
+    grpc_port: int,
+    metrics_port: int,
+    kv_cache_tokens: int | None,
+    max_num_sequences: int | None,
+    max_num_tokens: int | None,
+    no_kv_cache_reuse: bool,
+    drain_seconds: float,
+    start_seconds: float,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Serve ENGINE_DIR on NVIDIA Triton Inference Server until told to stop.
+
+    The addresses are printed once the server has generated a token. SIGTERM or Ctrl-C lets running requests
+    finish and refuses new ones; a second one stops at once. What dies of the server is started again.
+    """  # fmt: skip
+    server = Server(
+        engine_dir,
+        DeploymentOptions(
+            kv_cache_tokens=kv_cache_tokens,
+            max_num_sequences=max_num_sequences,
+            max_num_tokens=max_num_tokens,
+            kv_cache_reuse=not no_kv_cache_reuse,
+        ),
+        ServerSettings(host, http_port, grpc_port, metrics_port, start_seconds=start_seconds, verbose=verbose),
+        report=_report,
+    )
+    signals = Signals()
+    try:
+        if not as_json:
+            _report(f"Starting Triton with {engine_dir} ...")
+        server.start()
+        signals.starting = False
+        _announce(server, as_json)
+        while not signals.asked.wait(0.2) and not server.wait(0):
+            pass
+    except Stop:
+        _report("Stopped before the server stood.")
+    finally:
+        signals.starting = False
+        if signals.asked.is_set() and server.ready:
+            _report(f"Stopping; running requests may take {drain_seconds:g} s. Once more to stop at once.")
+        if not server.stop(drain_seconds if signals.asked.is_set() else 0, signals.hurried.is_set):
+            _report("Stopped before all requests had ended.")
+
+
+def _announce(server: Server, as_json: bool) -> None:
+    if as_json:
+        line = {
+            "pid": server.pid,
+            "http": server.http_address,
+            "grpc": server.grpc_address,
+            "metrics": server.metrics_address,
+            "model": server.manifest.name,
+            "kv_cache_tokens": server.kv_cache_tokens,
+        }
+        click.echo(json.dumps(line))
+    else:
+        click.echo(
+            f"Serving {server.manifest.name}: HTTP {server.http_address}, gRPC {server.grpc_address},"
+            f" metrics {server.metrics_address}; KV cache of {server.kv_cache_tokens:,} tokens. Ctrl-C stops."
+        )
+    sys.stdout.flush()
+
+
+def _report(line: str) -> None:
+    click.echo(line, err=True)

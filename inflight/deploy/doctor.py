@@ -1,0 +1,163 @@
+"""What serving needs of this machine, looked at one by one, each with what to do where it is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from inflight.deploy.errors import DeployError
+
+_PACKAGES = ("openvino-genai", "tokenizers", "tritonclient", "pydantic", "psutil", "numpy")
+_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8")
+_DEFAULT_PORTS = (8000, 8001, 8002)
+_MEBI, _GIBI = 1 << 20, 1 << 30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. `missing` prevents serving, `warning` may hinder it."""
+
+    name: str
+    state: Literal["ok", "warning", "missing"]
+    found: str
+    remedy: str = ""
+
+
+def examine() -> Iterator[Finding]:
+    """Look at everything, the cheap things first; findings come as they are made."""
+    packages = _packages()
+    yield packages
+    yield _python()
+    yield _server()
+    yield _shared_memory()
+    yield _processor()
+    if packages.state != "missing":
+        yield from (_memory(), _ports(), _leftovers(), _trial())
+    yield _gpu()
+
+
+def _packages() -> Finding:
+    versions, absent = [], []
+    for package in _PACKAGES:
+        try:
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            absent.append(package)
+    if absent:
+        return Finding(
+            "packages", "missing", f"no {', '.join(absent)}", "`make setup`, or `pip install '.[serve]'` in a checkout"
+        )
+    return Finding("packages", "ok", ", ".join(versions))
+
+
+def _python() -> Finding:
+    from inflight.deploy.triton import shared_python
+
+    def look() -> str:
+        return f"{platform.python_version()} at {sys.executable}, shared library in {shared_python()}"
+
+    return _or_missing("python", look)
+
+
+def _server() -> Finding:
+    from inflight.deploy.triton import find, stub_of
+
+    def look() -> str:
+        installation = find()
+        origin = "from the wheel nvidia-pytriton" if installation.wheel else "installed on this machine"
+        return f"{installation.program} ({origin}), stub {stub_of(installation)}"
+
+    return _or_missing("tritonserver", look)
+
+
+def _trial() -> Finding:
+    from inflight.deploy.trial import trial_start
+
+    return _or_missing("trial start", lambda: f"tritonserver {trial_start()} runs a python model")
+
+
+def _shared_memory() -> Finding:
+    if not os.path.isdir("/dev/shm"):
+        return Finding("shared memory", "missing", "there is no /dev/shm", "mount a tmpfs there")
+    free = shutil.disk_usage("/dev/shm").free
+    found = f"{free / _MEBI:,.0f} MiB free in /dev/shm"
+    if free < 16 * _MEBI:
+        return Finding("shared memory", "missing", found, "give the container more, as with --shm-size=1g")
+    if free < 256 * _MEBI:
+        return Finding("shared memory", "warning", found, "give the container more, as with --shm-size=1g")
+    return Finding("shared memory", "ok", found)
+
+
+def _memory() -> Finding:
+    from inflight.deploy.memory import available_bytes
+
+    available = available_bytes()
+    found = f"{available / _GIBI:.1f} GiB available"
+    if available < 2 * _GIBI:
+        return Finding("memory", "warning", found, "close other programs, or serve a smaller engine")
+    return Finding("memory", "ok", found)
+
+
+def _processor() -> Finding:
+    flags: set[str] = set()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("flags"):
+                flags = set(line.partition(":")[2].split())
+                break
+    known = [name for name in _INSTRUCTIONS if name in flags]
+    found = f"{len(os.sched_getaffinity(0))} cores, {', '.join(known) or 'no vector instructions that matter'}"
+    if "avx2" not in flags:
+        return Finding("processor", "warning", found, "expect the embedded engine to be slow")
+    return Finding("processor", "ok", found)
+
+
+def _ports() -> Finding:
+    from inflight.deploy.ports import is_free
+
+    taken = [str(port) for port in _DEFAULT_PORTS if not is_free("127.0.0.1", port)]
+    if taken:
+        remedy = "choose others with --http-port, --grpc-port, --metrics-port (0: any free one)"
+        return Finding("ports", "warning", f"{', '.join(taken)} in use", remedy)
+    return Finding("ports", "ok", "8000, 8001 and 8002 are free")
+
+
+def _leftovers() -> Finding:
+    from inflight.deploy.run_directory import default_home, leftovers
+
+    left = leftovers()
+    if left:
+        found = f"{len(left)} of dead servers in {default_home()}"
+        return Finding("leftovers", "warning", found, "nothing: the next start sweeps them")
+    return Finding("leftovers", "ok", f"none in {default_home()}")
+
+
+def _gpu() -> Finding:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Finding("gpu", "ok", "none (the embedded engine runs on the processor)")
+    try:
+        listed = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("gpu", "warning", f"nvidia-smi fails ({error})", "look at the driver")
+    if listed.returncode:
+        return Finding("gpu", "warning", (listed.stdout + listed.stderr).strip(), "look at the driver")
+    return Finding("gpu", "ok", "; ".join(listed.stdout.strip().splitlines()))
+
+
+def _or_missing(name: str, look: Callable[[], str]) -> Finding:
+    """What `look` finds; its error says what is missing and, after a semicolon or in whole, how to mend it."""
+    try:
+        return Finding(name, "ok", look())
+    except DeployError as error:
+        found, _, remedy = str(error).rpartition("; ")
+        return Finding(name, "missing", found or remedy, remedy.rstrip(".") if found else "read the message")

@@ -1,0 +1,64 @@
+"""Ends a server without cutting an answer short.
+
+At SIGTERM Triton stops its models at once, which cuts every gRPC stream in the middle and leaves it silent.
+Unloading the ensemble instead refuses new requests with a clear error, makes the server not ready, and lets
+those that run finish. A stream of the ensemble that was cancelled never ends inside Triton 2.51, so a server that
+has come to rest counts as drained too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from inflight.deploy.probe import Probe, ProbeError
+
+_REST_SECONDS = 2.0
+_IDLE_SHARE = 0.05
+
+
+class Rest:
+    """Whether a server does nothing any more: no text comes, and hardly any processor time is used."""
+
+    def __init__(self, probe: Probe, cpu_seconds: Callable[[], float]) -> None:
+        self._probe = probe
+        self._cpu_seconds = cpu_seconds
+        self._begin()
+
+    def reached(self) -> bool:
+        """Cheap; true once the last two seconds were a rest."""
+        if time.monotonic() - self._since < _REST_SECONDS:
+            return False
+        chunks, used = self._chunks, self._used
+        seconds = time.monotonic() - self._since
+        self._begin()
+        return chunks is not None and chunks == self._chunks and self._used - used < seconds * _IDLE_SHARE
+
+    def _begin(self) -> None:
+        self._since = time.monotonic()
+        self._chunks = self._probe.chunks()
+        self._used = self._cpu_seconds()
+
+
+def drain(
+    probe: Probe, models: list[str], seconds: float, hurry: Callable[[], bool], cpu_seconds: Callable[[], float]
+) -> bool:
+    """Unload `models` one after the other and wait until their requests have ended; whether all did in time.
+
+    `models` is in the order of their dependence, the ensemble first. `hurry` is asked again and again whether
+    to give up before `seconds` are over. `cpu_seconds` is what the server's processes have used so far.
+    """
+    deadline = time.monotonic() + seconds
+    rest = Rest(probe, cpu_seconds)
+    try:
+        for model in models:
+            probe.unload(model)
+            while not probe.unloaded(model):
+                if rest.reached():
+                    break
+                if time.monotonic() > deadline or hurry():
+                    return False
+                time.sleep(0.05)
+    except ProbeError:
+        return False  # the server is gone, or beyond answering
+    return True

@@ -1,0 +1,11 @@
+"""What goes wrong while serving is prepared, started or watched."""
+
+from __future__ import annotations
+
+
+class DeployError(Exception):
+    """One sentence that names the input, says what is wrong and what to do, with a stable `code`."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code

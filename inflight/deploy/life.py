@@ -1,0 +1,97 @@
+"""One life of a server: from its processes' start to the first token, and to the death of one of them."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from inflight.deploy import log
+from inflight.deploy.errors import DeployError
+from inflight.deploy.probe import Probe, ProbeError
+from inflight.deploy.process import Member, TritonProcess
+
+# A server that is ready but generates nothing within this time is broken.
+_FIRST_TOKEN_SECONDS = 120.0
+# How long a ready server may answer with errors before the start counts as failed.
+_ERRORS_SECONDS = 20.0
+
+
+class Life:
+    """A tritonserver's process, how to ask it, and who belongs to it once it stands."""
+
+    def __init__(self, process: TritonProcess, probe: Probe, log_file: Path) -> None:
+        self.process = process
+        self.probe = probe
+        self.family: list[Member] = []
+        self._log = log_file
+
+    def await_token(self, seconds: float, interrupted: Callable[[], bool]) -> None:
+        """Wait until the whole way has generated a token; from then on `family` is who belongs to it.
+
+        Raises DeployError `server_start_failed` with the server's own last errors if it ends, takes longer
+        than `seconds`, or answers with errors; `interrupted` is asked again and again whether to give up.
+        """
+        deadline = time.monotonic() + seconds
+        errors_since: float | None = None
+        while True:
+            code = self.process.poll()
+            if code is not None:
+                raise self._failed(f"it ended with {in_words(code)}: {log.reason(self._log)}")
+            if interrupted():
+                raise DeployError("The start was interrupted.", "server_start_failed")
+            now = time.monotonic()
+            if now > deadline:
+                raise self._failed(f"it was not ready within {seconds:.0f} s: {log.reason(self._log)}")
+            ready = self.probe.ready()
+            self.process.hide_shared_memory()
+            if ready:
+                self.family = self.process.family()
+                try:
+                    self.probe.generate(_FIRST_TOKEN_SECONDS)
+                    return
+                except ProbeError as error:
+                    errors_since = errors_since or now
+                    dead = self.death()
+                    if dead or now - errors_since > _ERRORS_SECONDS:
+                        raise self._failed(dead or f"it is ready but generates nothing: {error}") from error
+            time.sleep(0.05)
+
+    def death(self) -> str | None:
+        """Who of the family has died, in words; None while all live."""
+        code = self.process.poll()
+        if code is not None:
+            return f"tritonserver (pid {self.process.pid}) ended with {in_words(code)}"
+        for member in self.family:
+            if not member.alive():
+                if member.pid == self.process.pid:  # its guard will say how in a moment
+                    self.process.wait(1)
+                    code = self.process.poll()
+                    how = f"ended with {in_words(code)}" if code is not None else "died"
+                    return f"tritonserver (pid {member.pid}) {how}"
+                return f"{member.name} (pid {member.pid}) died"
+        return None
+
+    def refuse(self) -> None:
+        """Be ready no more, and take no new requests, while those that run get their errors."""
+        try:
+            self.probe.unload("ensemble")
+        except ProbeError:
+            pass  # tritonserver itself is the one that died
+
+    def _failed(self, what: str) -> DeployError:
+        return DeployError(
+            f"tritonserver did not come up: {what.rstrip('.')}. The whole log is {self._log}.",
+            "server_start_failed",
+        )
+
+
+def in_words(exit_code: int) -> str:
+    """An exit code as a person says it."""
+    if exit_code < 0:
+        try:
+            return f"signal {-exit_code} ({signal.Signals(-exit_code).name})"
+        except ValueError:
+            return f"signal {-exit_code}"
+    return f"status {exit_code}"

@@ -1,0 +1,105 @@
+"""The configurations of a model repository, as protobuf messages: loaded, set, checked and written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from inflight.deploy.errors import DeployError
+
+# ModelConfig messages by model name. (The messages' classes are made at run time, so they have no static
+# type.)
+Configs = dict[str, Any]
+
+
+def load(repository: Path) -> Configs:
+    """Read every model's config.pbtxt. Raises DeployError for one that Triton could not read either."""
+    configs: Configs = {}
+    for path in sorted(repository.glob("*/config.pbtxt")):
+        try:
+            config = text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
+        except (text_format.ParseError, UnicodeDecodeError) as error:
+            raise _broken(path, f"can't be read: {error}") from error
+        if config.name != path.parent.name:
+            raise _broken(path, f"names its model {config.name!r}, and its folder is {path.parent.name!r}")
+        configs[config.name] = config
+    if not configs:
+        raise DeployError(f"{repository} is no model repository: it holds no */config.pbtxt.", "server_start_failed")
+    return configs
+
+
+def set_parameters(config: Any, values: Mapping[str, str]) -> None:
+    """Set parameters that the model declares; any other key is refused, so that no name is ever invented."""
+    for key, value in values.items():
+        if key not in config.parameters:
+            known = ", ".join(sorted(config.parameters)) or "none"
+            raise DeployError(
+                f"The model {config.name} has no parameter {key!r}; it declares {known}.", "invalid_parameter"
+            )
+        config.parameters[key].string_value = value
+
+
+def check(configs: Configs) -> None:
+    """Check every ensemble: its models exist, and each tensor it maps has the same type at both ends.
+
+    Raises DeployError at the first thing that does not fit.
+    """
+    for config in configs.values():
+        if config.HasField("ensemble_scheduling"):
+            _check_ensemble(config, configs)
+
+
+def write(configs: Configs, repository: Path) -> None:
+    """Write each message as the config.pbtxt of its model."""
+    for name, config in configs.items():
+        (repository / name / "config.pbtxt").write_text(
+            text_format.MessageToString(config, as_utf8=True), encoding="utf-8"
+        )
+
+
+def _check_ensemble(ensemble: Any, configs: Configs) -> None:
+    types = {tensor.name: tensor.data_type for tensor in ensemble.input}
+    for step in ensemble.ensemble_scheduling.step:
+        where = f"ensemble {ensemble.name}, step {step.model_name}"
+        model = configs.get(step.model_name)
+        if model is None:
+            raise _miswired(f"{where}: there is no such model")
+        inputs = {tensor.name: tensor for tensor in model.input}
+        outputs = {tensor.name: tensor for tensor in model.output}
+        for name, source in step.input_map.items():
+            if name not in inputs:
+                raise _miswired(f"{where}: the model has no input {name!r}")
+            if source not in types:
+                raise _miswired(f"{where}: nothing before it makes the tensor {source!r}")
+            _check_type(f"{where}: input {name!r} from {source!r}", inputs[name].data_type, types[source])
+        unmapped = [name for name, tensor in inputs.items() if not tensor.optional and name not in step.input_map]
+        if unmapped:
+            raise _miswired(f"{where}: the input {unmapped[0]!r} is required and not mapped")
+        for name, target in step.output_map.items():
+            if name not in outputs:
+                raise _miswired(f"{where}: the model has no output {name!r}")
+            if target in types:
+                raise _miswired(f"{where}: the tensor {target!r} is made twice")
+            types[target] = outputs[name].data_type
+    for tensor in ensemble.output:
+        if tensor.name not in types:
+            raise _miswired(f"ensemble {ensemble.name}: no step makes the output {tensor.name!r}")
+        _check_type(f"ensemble {ensemble.name}: output {tensor.name!r}", tensor.data_type, types[tensor.name])
+
+
+def _check_type(where: str, wanted: int, given: int) -> None:
+    if wanted != given:
+        name = model_config_pb2.DataType.Name
+        raise _miswired(f"{where} is {name(wanted)} at one end and {name(given)} at the other")
+
+
+def _broken(path: Path, what: str) -> DeployError:
+    return DeployError(f"{path} {what}.", "server_start_failed")
+
+
+def _miswired(what: str) -> DeployError:
+    return DeployError(f"The model repository does not fit together: {what}.", "server_start_failed")

@@ -1,0 +1,88 @@
+"""Ports to listen on: those asked for, if they are free, and free ones for the rest."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+from inflight.deploy.errors import DeployError
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where a server listens."""
+
+    http: int
+    grpc: int
+    metrics: int
+
+
+def choose(host: str, http: int | None, grpc: int | None, metrics: int | None) -> Ports:
+    """Take the ports asked for; None and 0 stand for any free one.
+
+    Raises DeployError `port_in_use`, naming the option, if somebody listens on one that was asked for, and
+    `invalid_parameter` for the same port twice or an address that is not this machine's.
+    """
+    asked = {"--http-port": http, "--grpc-port": grpc, "--metrics-port": metrics}
+    given = [port for port in asked.values() if port]
+    if len(given) != len(set(given)):
+        raise DeployError(
+            f"HTTP, gRPC and metrics need a port each, not {given}; choose others, or 0 for any free one.",
+            "invalid_parameter",
+        )
+    held: list[socket.socket] = []
+    try:
+        for option, port in asked.items():
+            held.append(_bind(host, option, port or 0))
+        return Ports(*(bound.getsockname()[1] for bound in held))
+    finally:
+        for bound in held:
+            bound.close()
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether a server could listen there now."""
+    try:
+        _bind(host, "", port).close()
+    except DeployError:
+        return False
+    return True
+
+
+def reachable(host: str) -> str:
+    """The address at which this machine reaches a server that listens on `host` (all addresses, perhaps)."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def _bind(host: str, option: str, port: int) -> socket.socket:
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind)
+    except OSError as error:
+        raise DeployError(
+            f"--host {host} can't be listened on ({error.strerror}); use an address of this machine.",
+            "invalid_parameter",
+        ) from error
+    try:
+        # Like tritonserver itself: connections that a server before it left in TIME_WAIT don't matter.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()
+    except PermissionError as error:
+        listener.close()
+        raise DeployError(
+            f"{option} {port} is kept for the system; choose a port above 1023, or 0 for any free one.",
+            "port_in_use",
+        ) from error
+    except OSError as error:
+        listener.close()
+        if port and error.errno == 98:
+            raise DeployError(
+                f"{option} {port} is in use on {host}; choose another port, or 0 for any free one.",
+                "port_in_use",
+            ) from error
+        raise DeployError(
+            f"--host {host} can't be listened on ({error.strerror}); use an address of this machine.",
+            "invalid_parameter",
+        ) from error
+    return listener

@@ -1,0 +1,165 @@
+"""One life of a tritonserver: its process under a guard, and the family of processes that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from inflight.deploy import guard
+from inflight.deploy.errors import DeployError
+from inflight.deploy.run_directory import SHARED_MEMORY
+
+
+@dataclass(frozen=True)
+class Member:
+    """A process of the server's family; `created` tells it from a later one with the same id."""
+
+    pid: int
+    created: float
+    name: str
+
+    def alive(self) -> bool:
+        try:
+            process = psutil.Process(self.pid)
+            return process.create_time() == self.created and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+
+class TritonProcess:
+    """A running tritonserver that can't outlive this process, not even when it is killed by SIGKILL."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], log: Path, shm_prefix: str) -> None:
+        self._shm_prefix = shm_prefix
+        lifeline, self._lifeline = os.pipe()
+        self._status, status = os.pipe()
+        with log.open("ab") as output:
+            self._guard = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    guard.__file__,
+                    str(lifeline),
+                    str(status),
+                    shm_prefix,
+                    *command,
+                ],
+                env=environment,
+                pass_fds=[lifeline, status],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # a Ctrl-C in the terminal is for the supervisor, which then drains
+            )
+        os.close(lifeline)
+        os.close(status)
+        self._heard = b""
+        self.exit_code: int | None = None
+        while self._heard.count(b"\n") == 0:
+            if not self._hear(10):
+                self._close_lifeline()  # a guard that is only late ends what it starts
+                raise DeployError(
+                    "The server's guard did not start; is the machine out of memory?", "server_start_failed"
+                )
+        self.pid = int(self._heard.split()[1])
+
+    def poll(self) -> int | None:
+        """The server's exit code, negative for a signal; None while it runs."""
+        while self.exit_code is None and self._hear(0):
+            lines = self._heard.splitlines()
+            if len(lines) > 1 and self._heard.endswith(b"\n"):
+                self.exit_code = int(lines[1].split()[1])
+        if self.exit_code is None and self._guard.poll() is not None:
+            self.exit_code = -signal.SIGKILL  # the guard was killed, and the server with it
+        return self.exit_code
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the server's end; whether it came."""
+        deadline = time.monotonic() + seconds
+        while self.poll() is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            select.select([self._status], [], [], min(left, 0.5))
+        return True
+
+    def end(self, seconds: float) -> None:
+        """SIGTERM, SIGKILL after `seconds`, and return when nothing of the family is left."""
+        if self.poll() is None:
+            self.signal(signal.SIGTERM)
+            if not self.wait(seconds):
+                self.signal(signal.SIGKILL)
+                self.wait(10)
+        self._close_lifeline()
+        self._guard.wait()
+        if self._status >= 0:
+            os.close(self._status)
+            self._status = -1
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the server alone. The guard has not reaped it while `poll` says that it runs."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def hide_shared_memory(self) -> None:
+        """Keep other users from the server's shared memory, which the backend makes readable for all of them.
+
+        Prompts and answers pass through it. A umask would not do: the backend sets the mode after making it.
+        """
+        for region in SHARED_MEMORY.glob(f"{self._shm_prefix}*"):
+            with contextlib.suppress(OSError):
+                region.chmod(0o600)
+
+    def family(self) -> list[Member]:
+        """The server, its models' stubs, and the processes that these started."""
+        try:
+            server = psutil.Process(self.pid)
+            members = [Member(server.pid, server.create_time(), "tritonserver")]
+            for stub in server.children():
+                model = _model_of(stub)
+                members.append(Member(stub.pid, stub.create_time(), f"the stub of {model}"))
+                for child in stub.children():
+                    members.append(Member(child.pid, child.create_time(), f"the engine's process of {model}"))
+        except psutil.NoSuchProcess:
+            return []
+        return members
+
+    def cpu_seconds(self) -> float:
+        """CPU time that the family has used so far."""
+        total = 0.0
+        for member in self.family():
+            try:
+                times = psutil.Process(member.pid).cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            total += times.user + times.system
+        return total
+
+    def _close_lifeline(self) -> None:
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def _hear(self, seconds: float) -> bool:
+        """Read what the guard says; false if it says nothing."""
+        if self._status < 0 or not select.select([self._status], [], [], seconds)[0]:
+            return False
+        heard = os.read(self._status, 100)
+        self._heard += heard
+        return bool(heard)
+
+
+def _model_of(stub: psutil.Process) -> str:
+    """The model that a stub runs: its command line begins with the path of MODEL/VERSION/model.py."""
+    arguments = stub.cmdline()
+    return Path(arguments[1]).parent.parent.name if len(arguments) > 1 else "a model"

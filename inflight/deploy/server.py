@@ -1,0 +1,300 @@
+"""A served engine: assembled, started, watched, started again when something dies, drained and stopped."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+from build_engines.manifest import Manifest, verify
+from inflight.deploy import ports, triton
+from inflight.deploy.drain import drain
+from inflight.deploy.errors import DeployError
+from inflight.deploy.life import Life
+from inflight.deploy.log import LogRelay, forgiving
+from inflight.deploy.probe import Probe
+from inflight.deploy.process import TritonProcess
+from inflight.deploy.pulse import Patience, Pulse
+from inflight.deploy.repository import ENGINE_MODEL, DeploymentOptions, assemble
+from inflight.deploy.run_directory import RunDirectory
+
+# Streams that a dying engine leaves get their errors within this time; then the server is stopped.
+_GRACE_SECONDS = 0.5
+# From SIGTERM to SIGKILL: for a server that has drained, which only unloads its models, and for one that has not, or
+# in which something died. Streams of a dead stub never end, so Triton would wait for them in vain.
+_STOP_SECONDS = 5.0
+_END_SECONDS = 2.0
+# Triton's own limit lies below the first, so that it can say what hangs.
+_EXIT_SECONDS = 4
+_WATCH_SECONDS = 0.1
+# A server that lived this long has not failed "in a row" with what comes next.
+_GOOD_LIFE_SECONDS = 10.0
+_LONGEST_PAUSE_SECONDS = 8.0
+_PORT_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Where a server listens (None and 0: any free port), and how it is watched.
+
+    `start_seconds` is allowed from the start to the first token; after `failures` failed lives in a row the
+    server is given up. With `verbose` Triton's whole log is reported, else its warnings and errors.
+    """
+
+    host: str = "127.0.0.1"
+    http_port: int | None = None
+    grpc_port: int | None = None
+    metrics_port: int | None = None
+    start_seconds: float = 900.0
+    failures: int = 5
+    verbose: bool = False
+    patience: Patience = field(default_factory=Patience)
+
+
+def to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class Server:
+    """A context manager: inside it the engine is served, and generates.
+
+        with Server(Path("my-engine")) as server:
+            print(server.grpc_address)
+
+    Whatever dies of it is started again on the same ports. Nothing of it outlives this process, not even one
+    that is killed. Thread-safe but for `start` and `stop`, which are one thread's business.
+    """
+
+    def __init__(
+        self,
+        engine: Path,
+        options: DeploymentOptions | None = None,
+        settings: ServerSettings | None = None,
+        report: Callable[[str], None] = to_stderr,
+    ) -> None:
+        self.engine = engine
+        self.failure: DeployError | None = None
+        self.restarts = 0
+        self._options = options or DeploymentOptions()
+        self._settings = settings or ServerSettings()
+        self._report = forgiving(report)
+        self._stopping = threading.Event()
+        self._over = threading.Event()
+        self._standing = False
+        self._life: Life | None = None
+        self._relay: LogRelay | None = None
+        self._watcher: threading.Thread | None = None
+
+    def __enter__(self) -> Server:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Verify the engine, start the server, and return once it has generated a token.
+
+        Raises BuildError for an engine directory that can't be served, DeployError `port_in_use`,
+        `server_not_found` and `server_start_failed`.
+        """
+        self.manifest: Manifest = verify(self.engine)
+        wanted = self._settings
+        self.ports = ports.choose(wanted.host, wanted.http_port, wanted.grpc_port, wanted.metrics_port)
+        installation = triton.find()
+        self.run = RunDirectory.create()
+        try:
+            self._repository = self.run.path / "repository"
+            configs = assemble(self.engine, self.manifest, self._repository, self._options)
+            engine_parameters = configs[ENGINE_MODEL].parameters
+            self.kv_cache_tokens = int(engine_parameters["max_tokens_in_paged_kv_cache"].string_value)
+            self._installation = triton.mirror(installation, self.run.path / "triton")
+            self.run.log.touch(0o600)
+            self._relay = LogRelay(self.run.log, self._report, everything=wanted.verbose)
+            self._begin_first_life()
+        except BaseException:
+            self._clean_up(keep_log=True)
+            raise
+        self._watcher = threading.Thread(target=self._watch, name="server-watch", daemon=True)
+        self._watcher.start()
+
+    def stop(self, drain_seconds: float = 0.0, hurry: Callable[[], bool] = lambda: False) -> bool:
+        """Stop, after letting the running requests finish for up to `drain_seconds`; whether all of them did.
+
+        New requests are refused at once. `hurry` is asked whether to stop waiting. Stopping twice is no error.
+        """
+        self._stopping.set()
+        if self._watcher is not None:
+            self._watcher.join()
+        drained = True
+        if drain_seconds > 0 and self._standing and self._life is not None:
+            life = self._life
+            drained = drain(life.probe, ["ensemble", ENGINE_MODEL], drain_seconds, hurry, life.process.cpu_seconds)
+        self._clean_up(_STOP_SECONDS if drained else _END_SECONDS)
+        return drained
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Block until the server is over, at most `seconds`; whether it is. Raises DeployError if it failed."""
+        over = self._over.wait(seconds)
+        if self.failure is not None:
+            raise self.failure
+        return over
+
+    @property
+    def ready(self) -> bool:
+        """Whether it stands: false while it is started again, and after it was stopped or given up."""
+        return self._standing
+
+    @property
+    def pid(self) -> int:
+        """The process id of tritonserver."""
+        return self._current().process.pid
+
+    @property
+    def life(self) -> Life:
+        """The present life: its processes, and how to ask it."""
+        return self._current()
+
+    @property
+    def http_address(self) -> str:
+        return f"{ports.reachable(self._settings.host)}:{self.ports.http}"
+
+    @property
+    def grpc_address(self) -> str:
+        return f"{ports.reachable(self._settings.host)}:{self.ports.grpc}"
+
+    @property
+    def metrics_address(self) -> str:
+        return f"{ports.reachable(self._settings.host)}:{self.ports.metrics}"
+
+    def _current(self) -> Life:
+        if self._life is None:
+            raise RuntimeError("the server is not running")
+        return self._life
+
+    def _begin_first_life(self) -> None:
+        """Begin on the ports chosen; where any free ones would do, try others if somebody was quicker there."""
+        wanted = self._settings
+        for attempt in range(_PORT_ATTEMPTS):
+            try:
+                self._begin_life()
+                return
+            except DeployError:
+                asked = (wanted.http_port, wanted.grpc_port, wanted.metrics_port)
+                mine = (self.ports.http, self.ports.grpc, self.ports.metrics)
+                if all(ports.is_free(wanted.host, port) for port in mine) or attempt == _PORT_ATTEMPTS - 1:
+                    raise
+                self.ports = ports.choose(wanted.host, *asked)
+
+    def _begin_life(self) -> None:
+        """Start the processes and wait for the first token; on any failure nothing is left running."""
+        key = secrets.token_hex(16)
+        arguments = triton.command(
+            self._installation,
+            self._repository,
+            host=self._settings.host,
+            ports=self.ports,
+            shm_prefix=self.run.shm_prefix,
+            admin_key=key,
+            exit_seconds=_EXIT_SECONDS,
+        )
+        self._mute(True)  # what a start has to say is in the error if it fails
+        process = TritonProcess(arguments, triton.environment(self._installation), self.run.log, self.run.shm_prefix)
+        probe = Probe(ports.reachable(self._settings.host), self.ports.http, key)
+        life = Life(process, probe, self.run.log)
+        try:
+            life.await_token(self._settings.start_seconds, self._stopping.is_set)
+        except BaseException:
+            process.end(_END_SECONDS)
+            raise
+        self._mute(False)
+        self._life = life
+        self._standing = True
+
+    def _mute(self, mute: bool) -> None:
+        if self._relay is not None:
+            self._relay.muted = mute and not self._settings.verbose
+
+    def _watch(self) -> None:
+        """The watcher's thread: it never ends silently, as nobody would notice the server's death any more."""
+        try:
+            self._keep_alive()
+        except Exception as error:
+            self._standing = False
+            self.failure = DeployError(
+                f"The server can't be watched any more ({type(error).__name__}: {error}) and is given up;"
+                f" its log is {self.run.log}.",
+                "server_start_failed",
+            )
+            self._over.set()
+
+    def _keep_alive(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            cause = self._until_death()
+            if cause is None:
+                return
+            self._standing = False
+            died = time.monotonic()
+            failures = 1 if died - began > _GOOD_LIFE_SECONDS else failures + 1
+            self._report(f"{cause}; the server is started again.")
+            self._current().refuse()
+            self._stopping.wait(_GRACE_SECONDS)
+            self._mute(True)
+            self._current().process.end(_END_SECONDS)
+            failures = self._revive(failures)
+            if not self._standing:
+                return
+            self.restarts += 1
+            self._report(f"The server answers again, after {time.monotonic() - died:.1f} s.")
+
+    def _until_death(self) -> str | None:
+        """Watch one life; who died, or None once the server is to stop."""
+        life = self._current()
+        pulse = Pulse(life.probe, life.process.cpu_seconds, self._settings.patience)
+        while not self._stopping.wait(_WATCH_SECONDS):
+            cause = life.death() or pulse.check()
+            if cause is not None:
+                return cause
+        return None
+
+    def _revive(self, failures: int) -> int:
+        """Try until the server stands, with growing pauses, or is given up. Returns the failures in a row."""
+        while failures <= self._settings.failures:
+            if failures > 1 and self._stopping.wait(min(2.0 ** (failures - 2), _LONGEST_PAUSE_SECONDS)):
+                return failures
+            try:
+                self._begin_life()
+                return failures
+            except (DeployError, OSError, psutil.Error) as error:
+                if self._stopping.is_set():
+                    return failures
+                failures += 1
+                self._report(str(error))
+        self.failure = DeployError(
+            f"The server failed {failures - 1} times in a row and is given up; its log is {self.run.log}.",
+            "server_start_failed",
+        )
+        self._over.set()
+        return failures
+
+    def _clean_up(self, end_seconds: float = _END_SECONDS, *, keep_log: bool = False) -> None:
+        self._standing = False
+        if self._life is not None:
+            self._life.process.end(end_seconds)
+            self._life = None
+        if self._relay is not None:
+            self._relay.close()
+            self._relay = None
+            self.run.close(keep_log=keep_log or self.failure is not None)
+        self._over.set()

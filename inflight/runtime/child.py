@@ -1,0 +1,88 @@
+"""The engine's own process: takes commands from its parent, turns the engine, sends each turn's events as one message.
+
+A forward pass holds the interpreter lock for its whole length, so the engine shares its process with nobody.
+Started as `python -m inflight.runtime.child FD`, with FD a socket to the parent; it ends when the parent does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from multiprocessing.connection import Connection
+
+from inflight.runtime.engine import EngineOptions, make_stepper
+from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, TokenEvent
+from inflight.runtime.stepped import SteppedEngine
+
+
+def serve(connection: Connection) -> None:
+    """Load the engine that the first message asks for, then turn it until the parent closes.
+
+    The first answer is the engine's limits, or one line that says why it can't be loaded.
+    """
+    options: EngineOptions = connection.recv()
+    try:
+        engine = SteppedEngine(make_stepper(options))
+    except Exception as error:
+        connection.send(" ".join(f"{type(error).__name__}: {error}".split()))
+        raise
+    connection.send(engine.limits)
+    events: list[TokenEvent] = []
+    while _take_commands(connection, engine, events):
+        engine.turn()
+        if events:
+            connection.send(events)
+            events.clear()
+
+
+def _take_commands(connection: Connection, engine: SteppedEngine, events: list[TokenEvent]) -> bool:
+    """Obey what has come, waiting for it while there is nothing to do; false once the parent has closed."""
+    while connection.poll(0 if events or not engine.idle else None):
+        try:
+            command, argument = connection.recv()
+        except EOFError:
+            return False
+        if command == "submit":
+            _submit(engine, argument, events)
+        elif command == "cancel":
+            engine.cancel(argument)
+        elif command == "stats":
+            connection.send(engine.stats())
+    return True
+
+
+def _submit(engine: SteppedEngine, argument: tuple[int, GenerationRequest], events: list[TokenEvent]) -> None:
+    handle, request = argument
+    try:
+        engine.submit(request, events.append, handle)
+    except RequestError as error:
+        events.append(TokenEvent(handle, (), FinishReason.ERROR, error=(str(error), error.code)))
+
+
+def _take_cores(cores: str) -> None:
+    """Compute on all of these; the server that started us keeps itself to few and low in rank."""
+    if cores:
+        os.sched_setaffinity(0, map(int, cores.split(",")))
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when a Ctrl-C ends the engine
+    _take_cores(os.environ.get("INFLIGHT_ENGINE_CORES", ""))
+    status = 0
+    try:
+        serve(Connection(int(sys.argv[1])))
+    except (BrokenPipeError, ConnectionResetError, EOFError):
+        pass  # the parent has gone
+    except Exception:
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # the library's thread pools need no orderly farewell, and theirs can take seconds
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""The engine seam: `Engine`, as models see it, and `Stepper`, as a step-driven library is adapted to it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from inflight.runtime.messages import (
+    EngineLimits,
+    EngineStats,
+    EventSink,
+    FinishReason,
+    GenerationRequest,
+)
+
+STEPPERS = {
+    "openvino": "inflight.runtime.openvino:OpenVinoStepper",
+    "fake": "inflight.runtime.fake:FakeStepper",
+}
+
+
+class Engine(Protocol):
+    """Anything that generates tokens: events are pushed, so an engine that owns its scheduler fits too."""
+
+    def submit(self, request: GenerationRequest, on_event: EventSink) -> int:
+        """Take a request; its events come to `on_event`, from a thread of the engine's. Returns its handle.
+
+        `on_event` returns soon and does not call the engine: other requests' events wait behind it.
+        Raises RequestError for a request that the engine can't take.
+        """
+
+    def cancel(self, handle: int) -> None:
+        """End a request early; its last event says `cancelled`. An unknown or ended handle is no error."""
+
+    def stats(self) -> EngineStats: ...
+
+    def close(self) -> None:
+        """Stop; requests that run are cancelled."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What one step did to one request."""
+
+    handle: int
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+
+
+class Stepper(Protocol):
+    """A library that advances all its requests by one forward pass a call, and owns the paged KV cache."""
+
+    limits: EngineLimits
+
+    def add(self, handle: int, request: GenerationRequest) -> None:
+        """Put a request, whose worst case fits the cache, among the running ones."""
+
+    def remove(self, handle: int) -> None:
+        """Drop a running request and free its KV blocks before the next forward pass."""
+
+    def step(self) -> Iterable[Progress]:
+        """One forward pass for all; what came of it, for those that got a token or ended."""
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Everything that an engine is started with; travels to its process."""
+
+    engine: str
+    model_dir: str
+    kv_cache_tokens: int
+    max_num_sequences: int = 64
+    max_num_tokens: int = 96
+    kv_cache_reuse: bool = True
+    chunked_context: bool = True
+    extra: dict[str, str] = field(default_factory=dict)
+
+
+def make_stepper(options: EngineOptions) -> Stepper:
+    """Load the adapter that `options.engine` names, and with it the library and the model."""
+    if options.engine not in STEPPERS:
+        raise ValueError(f"no engine is called {options.engine!r}; there are {', '.join(sorted(STEPPERS))}")
+    module, name = STEPPERS[options.engine].split(":")
+    stepper: Stepper = getattr(importlib.import_module(module), name)(options)
+    return stepper

@@ -1,0 +1,141 @@
+"""What is said between a model and its engine: requests, events, and the engine's limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class RequestError(Exception):
+    """A request that can't be served: one sentence and a stable code, the same as the client's table holds."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class FinishReason(str, Enum):
+    """Why a request's last event is its last."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen. The defaults are greedy and change no logit.
+
+    A request samples when `temperature` > 0 was given, or `top_k` > 1, or `top_p` > 0; `top_k` = 1 and
+    `temperature` = 0 are greedy. `top_k` and `top_p` of 0 mean no such bound. Without a seed each request has its own.
+    """
+
+    temperature: float | None = None
+    top_k: int = 0
+    top_p: float = 0.0
+    seed: int | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    min_tokens: int = 0
+
+    @property
+    def greedy(self) -> bool:
+        if self.top_k == 1 or self.temperature == 0:
+            return True
+        return self.temperature is None and self.top_k == 0 and self.top_p == 0
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """One prompt to continue: token ids, at most `max_tokens` new ones, ended early by any of `end_ids`."""
+
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    end_ids: tuple[int, ...] = ()
+    sampling: Sampling = field(default_factory=Sampling)
+
+    @property
+    def worst_case_tokens(self) -> int:
+        """Tokens whose keys and values the cache must hold when the answer takes its full length."""
+        return len(self.prompt_ids) + self.max_tokens
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Moments of a request in nanoseconds of the machine's monotonic clock; 0 where it never came to it."""
+
+    arrival_ns: int
+    admitted_ns: int = 0
+    first_token_ns: int = 0
+    end_ns: int = 0
+
+
+@dataclass(frozen=True)
+class TokenEvent:
+    """New tokens of one request. The last event of a request, and only that, has a finish reason."""
+
+    handle: int
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+    timings: Timings | None = None
+    error: tuple[str, str] | None = None
+    """Message and code, with `FinishReason.ERROR`."""
+
+
+EventSink = Callable[[TokenEvent], None]
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """What an engine can take, told once it stands. Lengths and the cache are counted in tokens."""
+
+    vocabulary_size: int
+    max_sequence_length: int
+    kv_block_tokens: int
+    kv_blocks: int
+    max_num_sequences: int
+
+    def check(self, request: GenerationRequest) -> None:
+        """Raise RequestError for what the engine must never see."""
+        if not request.prompt_ids:
+            raise RequestError("the prompt holds no token; send at least one", "empty_prompt")
+        if request.max_tokens < 1:
+            raise RequestError(f"max_tokens is {request.max_tokens}; it must be 1 or more", "invalid_parameter")
+        self._check_ids(request.prompt_ids)
+        self._check_ids(request.end_ids)
+        most = min(self.max_sequence_length, self.kv_blocks * self.kv_block_tokens)
+        if request.worst_case_tokens > most:
+            raise RequestError(
+                f"the prompt's {len(request.prompt_ids)} tokens and max_tokens of {request.max_tokens} make"
+                f" {request.worst_case_tokens}, and the engine takes {most}; shorten the prompt or lower max_tokens",
+                "prompt_too_long",
+            )
+
+    def _check_ids(self, token_ids: tuple[int, ...]) -> None:
+        if not token_ids:
+            return
+        low, high = min(token_ids), max(token_ids)
+        if low < 0 or high >= self.vocabulary_size:
+            raise RequestError(
+                f"token id {low if low < 0 else high} is outside the vocabulary of {self.vocabulary_size} tokens;"
+                " use the engine's own tokenizer",
+                "invalid_token_ids",
+            )
+
+    def kv_blocks_of(self, request: GenerationRequest) -> int:
+        """Blocks of the paged KV cache that the request may come to need."""
+        return -(-request.worst_case_tokens // self.kv_block_tokens)
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """A look at an engine between two steps."""
+
+    waiting: int
+    running: int
+    kv_blocks_reserved: int
+    kv_blocks: int
+    steps: int

@@ -1,0 +1,69 @@
+"""How postprocessing tells the engine's model which chunks have reached it.
+
+Both models run in processes of the same server, so the engine's model listens on an abstract Unix socket named after
+that server (by the number that `inflight serve` gives it, else by its process id), and postprocessing sends it the
+keys of the chunks of each execution: numbers that only the two know.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+
+_KEY = struct.Struct("<Q")
+_MOST_BYTES = 65536
+# An engine's model that does not read for so long is about to be replaced; postprocessing goes on meanwhile.
+_PATIENCE_SECONDS = 1.0
+
+
+def _address(engine_model: str) -> str:
+    server = os.environ.get("INFLIGHT_SERVER_ID") or os.getppid()
+    return f"\0inflight-receipts-{server}-{engine_model}"
+
+
+class ReceiptListener:
+    """Takes the receipts for one engine's model and hands each to `on_receipt`, in order, in a thread of its own."""
+
+    def __init__(self, engine_model: str, on_receipt: Callable[[Sequence[int]], None]) -> None:
+        self._on_receipt = on_receipt
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(_address(engine_model))
+        self._closing = False
+        self._thread = threading.Thread(target=self._listen, name="receipts", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing = True
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(timeout=5)
+        self._socket.close()
+
+    def _listen(self) -> None:
+        while True:
+            message = self._socket.recv(_MOST_BYTES)
+            if self._closing:
+                return
+            if message and len(message) % _KEY.size == 0:
+                self._on_receipt([key for (key,) in _KEY.iter_unpack(message)])
+
+
+class ReceiptSender:
+    """Sends the keys of received chunks to the engine's model of the same server."""
+
+    def __init__(self, engine_model: str) -> None:
+        self._address = _address(engine_model)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.settimeout(_PATIENCE_SECONDS)
+
+    def send(self, keys: Sequence[int]) -> None:
+        """Tell the engine's model; where it does not listen (yet, or any more), nobody waits for receipts."""
+        try:
+            self._socket.sendto(b"".join(map(_KEY.pack, keys)), self._address)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        self._socket.close()

@@ -1,0 +1,144 @@
+"""Finds the streams whose client has gone, behind an ensemble.
+
+Triton does not tell a decoupled engine behind an ensemble that a request was cancelled; it only hands its chunks to
+postprocessing no more. So each chunk has a key, and postprocessing sends a receipt for each. A chunk without one may be
+late or dropped. To know which, a probe is sent to postprocessing after it: postprocessing takes requests in the order
+of their arrival, so if the probe's receipt comes and the chunk's has not, the chunk was dropped.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+PATIENCE_SECONDS = 0.02
+"""A chunk without a receipt for so long is looked into. Chunks on their way may overtake each other by far less."""
+
+_KEYS = 2**64
+
+
+@dataclass
+class _Stream:
+    """A stream's chunks, counted: those that have a key, those that Triton took, and the last that was received."""
+
+    key: int
+    handle: int
+    numbered: int = 0
+    sent: int = 0
+    received: int = 0
+    waiting_since: float = 0.0
+
+    @property
+    def waits(self) -> bool:
+        return self.sent > self.received
+
+    def chunk_key(self, number: int) -> int:
+        return (self.key + number) % _KEYS
+
+
+class StreamWatch:
+    """Cancels, by `cancel(handle)`, the requests of streams whose chunks are dropped; `probe(key)` sends a probe.
+
+    Both are called in threads of the watch's own. Thread-safe.
+    """
+
+    def __init__(self, cancel: Callable[[int], None], probe: Callable[[int], None]) -> None:
+        self._cancel = cancel
+        self._probe = probe
+        self._lock = threading.Lock()
+        self._streams: dict[int, _Stream] = {}
+        self._chunks: dict[int, tuple[_Stream, int]] = {}
+        self._suspects: dict[int, list[tuple[_Stream, int]]] = {}
+        self._gone: list[int] = []
+        self._wake = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._watch, name="stream-watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing = True
+        self._wake.set()
+        self._thread.join(timeout=5)
+
+    def next_chunk(self, key: int, handle: int) -> int:
+        """The key to send with the next chunk of the stream `key`, whose request is `handle`; tell `sent` after it."""
+        with self._lock:
+            stream = self._streams.setdefault(key, _Stream(key, handle))
+            stream.numbered += 1
+            self._chunks[stream.chunk_key(stream.numbered)] = (stream, stream.numbered)
+            return stream.chunk_key(stream.numbered)
+
+    def sent(self, key: int) -> None:
+        """Triton has taken the chunk: from now on it is in postprocessing's queue, or was dropped."""
+        with self._lock:
+            stream = self._streams.get(key)
+            if stream is None:
+                return
+            if not stream.waits:
+                stream.waiting_since = time.monotonic()
+            stream.sent = stream.numbered
+        self._wake.set()
+
+    def end(self, key: int) -> None:
+        """Forget a stream; nothing needs to be known of its last chunks."""
+        with self._lock:
+            stream = self._streams.pop(key, None)
+            if stream is not None:
+                self._forget_chunks(stream, range(stream.received + 1, stream.numbered + 1))
+
+    def client_has_gone(self, handle: int) -> None:
+        """Cancel a request, soon: for those that can't call the engine themselves."""
+        with self._lock:
+            self._gone.append(handle)
+        self._wake.set()
+
+    def received(self, keys: Sequence[int]) -> None:
+        """Take a receipt: the keys of chunks and probes that one execution of postprocessing met."""
+        dropped: list[_Stream] = []
+        with self._lock:
+            for stream, number in filter(None, map(self._chunks.get, keys)):
+                if number > stream.received:
+                    self._forget_chunks(stream, range(stream.received + 1, number + 1))
+                    stream.received = number
+                    stream.waiting_since = time.monotonic()
+            for key in keys:
+                suspects = self._suspects.pop(key, ())
+                dropped += [one for one, count in suspects if one.received == count and one.key in self._streams]
+        for stream in dropped:
+            self.end(stream.key)
+            self._cancel(stream.handle)
+
+    def _forget_chunks(self, stream: _Stream, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._chunks.pop(stream.chunk_key(number), None)
+
+    def _watch(self) -> None:
+        while not self._closing:
+            self._wake.wait()
+            self._wake.clear()
+            self._cancel_gone()
+            time.sleep(PATIENCE_SECONDS)
+            self._look_into_late_chunks()
+
+    def _cancel_gone(self) -> None:
+        with self._lock:
+            gone, self._gone = self._gone, []
+        for handle in gone:
+            self._cancel(handle)
+
+    def _look_into_late_chunks(self) -> None:
+        """Send a probe after the chunks that are late; look again later while any chunk is without its receipt."""
+        latest = time.monotonic() - PATIENCE_SECONDS
+        probe_key = secrets.randbits(63) + 1
+        with self._lock:
+            waiting = [stream for stream in self._streams.values() if stream.waits]
+            suspects = [(stream, stream.received) for stream in waiting if stream.waiting_since <= latest]
+            if suspects:
+                self._suspects = {probe_key: suspects}
+        if waiting:
+            self._wake.set()
+        if suspects:
+            self._probe(probe_key)

@@ -1,0 +1,14 @@
+"""Token ids to text; see inflight/runtime/triton_postprocessing.py."""
+
+from inflight.runtime.triton_postprocessing import Postprocessing
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self._model = Postprocessing(args)
+
+    def execute(self, requests):
+        return self._model.execute(requests)
+
+    def finalize(self):
+        self._model.finalize()

@@ -1,0 +1,11 @@
+"""Text to token ids; see inflight/runtime/triton_preprocessing.py."""
+
+from inflight.runtime.triton_preprocessing import Preprocessing
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self._model = Preprocessing(args)
+
+    def execute(self, requests):
+        return self._model.execute(requests)

@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from build_engines.build import Built, Options, build_engine
+from build_engines.errors import BuildError
+from build_engines.manifest import Manifest, Precision, verify
+from build_engines.progress import Silence
+from tests.fixtures.engines import TinyCheckpoint, TinyEngine
+
+CLI = [sys.executable, "-c", "from inflight.cli import main; main()"]
+
+
+class Heard(Silence):
+    """Progress that remembers its sentences."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def step(self, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, tiny_checkpoint: TinyCheckpoint) -> Path:
+    return Path(shutil.copytree(tiny_checkpoint("llama"), tmp_path / "checkpoint"))
+
+
+@pytest.fixture
+def engine(tmp_path: Path, checkpoint: Path, tiny_engine: TinyEngine) -> Path:
+    """A copy of a whole engine, told that it stems from this test's checkpoint."""
+    return Path(shutil.copytree(tiny_engine("llama"), tmp_path / "engine"))
+
+
+def build(checkpoint: Path, out: Path, progress: Silence | None = None, *, force: bool = False) -> Built:
+    """With the very options that the shared tiny engine was built with."""
+    options = Options(precision="fp32", name="tiny-llama")
+    return build_engine(str(checkpoint), out, options, force=force, progress=progress)
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_an_engine_says_what_it_is_and_needs_no_checkpoint(engine: Path, checkpoint: Path) -> None:
+    shutil.rmtree(checkpoint)
+    manifest = verify(engine, hashes=True)
+    assert names(engine) == sorted([*manifest.files, "engine.json"])
+    assert {
+        "openvino_model.xml",
+        "openvino_model.bin",
+        "tokenizer.json",
+        "chat_template.jinja",
+    } <= manifest.files.keys()
+    assert manifest.architecture == "LlamaForCausalLM"
+    assert (manifest.precision, manifest.kv_cache_precision) == ("fp32", "f32")
+    assert manifest.properties == {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+    assert (manifest.layers, manifest.kv_heads, manifest.head_dim) == (2, 2, 16)
+    assert (manifest.vocab_size, manifest.max_sequence_length) == (1536, 2048)
+    assert (manifest.end_ids, manifest.pad_id, manifest.bos_id) == ([1], 0, 2)
+    assert manifest.versions.keys() >= {"inflight", "openvino", "openvino-genai", "optimum-intel", "transformers"}
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_integer_weights_are_smaller_and_generate(
+    tmp_path: Path, checkpoint: Path, engine: Path, precision: Precision
+) -> None:
+    """The trial run generates; the tiny Llama's matrices have rows of 64 and of 160."""
+    built = build_engine(str(checkpoint), tmp_path / "small", Options(precision=precision))
+    exact = Manifest.read(engine).files["openvino_model.bin"].bytes
+    # fp32 has 32 bits a weight; embeddings stay at 8 bits, and scales take some.
+    assert built.manifest.files["openvino_model.bin"].bytes < exact / 3
+    assert (built.manifest.precision, built.manifest.kv_cache_precision) == (precision, "u8")
+
+
+def test_a_checkpoint_without_a_pad_token_makes_an_engine_without_one(tiny_engine: TinyEngine) -> None:
+    assert Manifest.read(tiny_engine("gpt2")).pad_id is None
+
+
+def test_an_unchanged_build_is_recognised_wherever_the_checkpoint_lies(engine: Path, checkpoint: Path) -> None:
+    before = (engine / "engine.json").read_bytes()
+    started = time.monotonic()
+    assert not build(checkpoint, engine).fresh
+    assert time.monotonic() - started < 2
+    assert (engine / "engine.json").read_bytes() == before
+    assert names(engine.parent) == ["checkpoint", "engine"]
+
+
+class Begun(Exception):  # noqa: N818 (nothing went wrong)
+    """Raised where the export would begin, so that no test waits for an engine it doesn't look at."""
+
+
+class UntilExport(Heard):
+    def step(self, sentence: str) -> None:
+        super().step(sentence)
+        if sentence == "Loading the exporter":
+            raise Begun
+
+
+def change_weights(checkpoint: Path, engine: Path) -> None:
+    tensors = load_file(checkpoint / "model.safetensors")
+    tensors["model.norm.weight"] *= 2
+    save_file(tensors, checkpoint / "model.safetensors", {"format": "pt"})
+
+
+def change_template(checkpoint: Path, engine: Path) -> None:
+    (checkpoint / "chat_template.jinja").write_text("{{ messages }}")
+
+
+def change_generation_config(checkpoint: Path, engine: Path) -> None:
+    (checkpoint / "generation_config.json").write_text('{"eos_token_id": [1, 4]}')
+
+
+def change_versions(checkpoint: Path, engine: Path) -> None:
+    manifest = Manifest.read(engine)
+    manifest.model_copy(update={"versions": manifest.versions | {"openvino": "2020.1"}}).write(engine)
+
+
+def damage_the_engine(checkpoint: Path, engine: Path) -> None:
+    (engine / "openvino_model.bin").write_bytes(b"")
+
+
+CHANGES = [change_weights, change_template, change_generation_config, change_versions, damage_the_engine]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_build_begins_anew_and_the_old_engine_stays_until_it_is_whole(
+    engine: Path, checkpoint: Path, change: Callable[[Path, Path], None]
+) -> None:
+    change(checkpoint, engine)
+    before = {path.name: path.read_bytes() for path in engine.iterdir()}
+    heard = UntilExport()
+    with pytest.raises(Begun):
+        build(checkpoint, engine, heard)
+    assert {path.name: path.read_bytes() for path in engine.iterdir()} == before
+    assert names(engine.parent) == ["checkpoint", "engine"]
+    said = any("openvino_model.bin has 0 bytes" in line for line in heard.sentences)
+    assert said == (change is damage_the_engine)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(precision="bf16", name="tiny-llama"),
+        Options(precision="fp32", kv_precision="bf16", name="tiny-llama"),
+        Options(precision="fp32", name="other"),
+        Options(precision="fp32", name="tiny-llama", max_sequence_length=512),
+    ],
+)
+def test_other_options_begin_anew(engine: Path, checkpoint: Path, options: Options) -> None:
+    with pytest.raises(Begun):
+        build_engine(str(checkpoint), engine, options, progress=UntilExport())
+
+
+def test_force_replaces_the_engine_as_a_whole(engine: Path, checkpoint: Path) -> None:
+    (checkpoint / "generation_config.json").write_text('{"eos_token_id": [1, 4]}')
+    (engine / "stale").write_text("")
+    options = Options(precision="fp32", max_sequence_length=512)
+    built = build_engine(str(checkpoint), engine, options, force=True)
+    assert built.fresh
+    assert verify(engine, hashes=True) == built.manifest
+    assert (built.manifest.max_sequence_length, built.manifest.end_ids) == (512, [1, 4])
+    assert built.manifest.name == "checkpoint"
+    assert "stale" not in names(engine)
+    assert names(engine.parent) == ["checkpoint", "engine"]
+
+
+def test_two_builds_to_one_place_make_one_engine(tmp_path: Path, checkpoint: Path) -> None:
+    out, built, heard = tmp_path / "engine", list[Built](), Heard()
+    threads = [threading.Thread(target=lambda: built.append(build(checkpoint, out, heard))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert sorted(one.fresh for one in built) == [False, True]
+    assert sum("waiting" in line for line in heard.sentences) == 1
+    verify(out, hashes=True)
+    assert names(tmp_path) == ["checkpoint", "engine"]
+
+
+def test_more_positions_than_the_model_has_are_refused(tmp_path: Path, checkpoint: Path) -> None:
+    options = Options(max_sequence_length=2049, trial=False)
+    with pytest.raises(BuildError, match="can be built for 2048 tokens at most") as caught:
+        build_engine(str(checkpoint), tmp_path / "engine", options)
+    assert caught.value.code == "invalid_parameter"
+    assert names(tmp_path) == ["checkpoint"]
+
+
+def refusal(checkpoint: Path, out: Path) -> BuildError:
+    with pytest.raises(BuildError) as caught:
+        build(checkpoint, out)
+    assert "\n" not in str(caught.value)
+    assert names(out.parent) == ["checkpoint"]
+    return caught.value
+
+
+def test_an_architecture_that_the_exporter_does_not_know(tmp_path: Path, checkpoint: Path) -> None:
+    config = json.loads((checkpoint / "config.json").read_text())
+    config |= {"model_type": "brand_new", "architectures": ["BrandNewForCausalLM"]}
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    assert refusal(checkpoint, tmp_path / "engine").code == "unsupported_architecture"
+
+
+def test_weights_that_do_not_fit_the_config_are_not_made_up(tmp_path: Path, checkpoint: Path) -> None:
+    tensors = load_file(checkpoint / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, checkpoint / "model.safetensors", {"format": "pt"})
+    error = refusal(checkpoint, tmp_path / "engine")
+    assert error.code == "checkpoint_damaged"
+    assert "model.layers.1.mlp.up_proj.weight" in str(error)
+
+
+def test_a_garbled_tokenizer_is_found_before_converting(tmp_path: Path, checkpoint: Path) -> None:
+    (checkpoint / "tokenizer.json").write_text("{}")
+    error = refusal(checkpoint, tmp_path / "engine")
+    assert error.code == "not_a_checkpoint"
+    assert "tokenizer" in str(error)
+
+
+def test_a_disk_with_too_little_room_is_found_before_converting(tmp_path: Path, checkpoint: Path) -> None:
+    # Offsets are checked against the file's size, so the parameters are claimed by a tensor without bytes.
+    header = json.dumps({"big": {"dtype": "F32", "shape": [1 << 50], "data_offsets": [0, 0]}}).encode()
+    (checkpoint / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    error = refusal(checkpoint, tmp_path / "engine")
+    assert error.code == "disk_full"
+    assert "4.5e+06 GB" in str(error)
+
+
+def test_a_disk_that_fills_up_midway_leaves_the_old_engine(tmp_path: Path, engine: Path, checkpoint: Path) -> None:
+    """On a file system of its own that is too small, which takes the right to mount one."""
+    size = sum(path.stat().st_size for path in engine.iterdir())
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    arguments = ["build", str(checkpoint), "--precision", "fp32", "--out", str(disk / "engine"), "--force"]
+    # The file system is gone with the namespace, so what stands on it is looked at inside.
+    script = f"""
+        mount -t tmpfs -o size={size + 600_000 >> 12 << 12} tmpfs {disk} && cp -r {engine} {disk}/engine || exit 77
+        "$@"
+        echo "ended with $?"; find {disk} -mindepth 1 -maxdepth 1; sha256sum {disk}/engine/openvino_model.bin
+    """
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script, "sh", *CLI, *arguments], capture_output=True, text=True, check=False
+    )
+    if "ended with" not in done.stdout:
+        pytest.skip("this user may not mount a file system")
+    assert "ended with 1" in done.stdout
+    assert "[disk_full]" in done.stderr
+    lines = done.stdout.split("\n", 1)[1].split()
+    assert lines[0] == f"{disk}/engine"
+    assert lines[1] == Manifest.read(engine).files["openvino_model.bin"].sha256
+
+
+@pytest.mark.parametrize(("number", "step"), [(signal.SIGINT, "Converting"), (signal.SIGTERM, "Loading the exporter")])
+def test_an_interrupt_midway_leaves_the_old_engine_and_no_process(
+    engine: Path, checkpoint: Path, number: signal.Signals, step: str
+) -> None:
+    before = (engine / "engine.json").read_bytes()
+    arguments = [*CLI, "build", str(checkpoint), "--precision", "fp32", "--out", str(engine), "--force"]
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith(step):
+            break
+    children = _children(process.pid)
+    process.send_signal(number)
+    rest = process.stderr.read()
+    assert process.wait(20) == 130
+    process.stderr.close()
+    assert rest.splitlines()[-1] == "Interrupted."
+    assert "Traceback" not in rest
+    assert (engine / "engine.json").read_bytes() == before
+    assert names(engine.parent) == ["checkpoint", "engine"]
+    assert children
+    assert not [child for child in children if Path(f"/proc/{child}").exists()]
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_killed_build_takes_its_exporting_process_along(engine: Path, checkpoint: Path) -> None:
+    arguments = [*CLI, "build", str(checkpoint), "--precision", "fp32", "--out", str(engine), "--force"]
+    # The log of a build that was killed stays, and shall stay with this test.
+    environment = os.environ | {"TMPDIR": str(checkpoint)}
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("Loading the exporter"):
+            break
+    (child,) = _children(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(10)
+    process.stderr.close()
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists()
+    # What it left beside is swept by the next build.
+    assert len(names(engine.parent)) > 2
+    with pytest.raises(Begun):
+        build(checkpoint, engine, UntilExport(), force=True)
+    assert names(engine.parent) == ["checkpoint", "engine"]

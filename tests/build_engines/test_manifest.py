@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from build_engines.errors import BuildError
+from build_engines.manifest import File, Manifest, Source, hash_file, verify
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Path:
+    """An engine directory that is right in all that a manifest can know."""
+    (tmp_path / "openvino_model.xml").write_text("<net/>")
+    (tmp_path / "openvino_model.bin").write_bytes(bytes(1000))
+    files = {path.name: File(sha256=hash_file(path), bytes=path.stat().st_size) for path in sorted(tmp_path.iterdir())}
+    Manifest(
+        target="openvino",
+        name="demo",
+        architecture="LlamaForCausalLM",
+        precision="bf16",
+        kv_cache_precision="u8",
+        max_sequence_length=2048,
+        vocab_size=512,
+        end_ids=[1],
+        pad_id=0,
+        bos_id=None,
+        layers=4,
+        kv_heads=4,
+        head_dim=64,
+        properties={"INFERENCE_PRECISION_HINT": "bf16"},
+        source=Source(checkpoint="demo", weights="w", tokenizer="t", chat_template=None, options="o"),
+        files=files,
+        versions={"inflight": "0.1.0"},
+        created="2026-01-01T00:00:00+00:00",
+    ).write(tmp_path)
+    return tmp_path
+
+
+def change(engine: Path, **fields: Any) -> None:
+    path = engine / "engine.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def refusal(engine: Path, *, hashes: bool | None = None) -> BuildError:
+    with pytest.raises(BuildError) as caught:
+        verify(engine, hashes=hashes)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def test_what_was_written_is_read_again(engine: Path) -> None:
+    manifest = verify(engine)
+    assert manifest == Manifest.read(engine)
+    assert manifest.end_ids == [1]
+    assert manifest.files["openvino_model.bin"].bytes == 1000
+
+
+def test_no_such_directory(tmp_path: Path) -> None:
+    error = refusal(tmp_path / "nowhere")
+    assert error.code == "engine_not_found"
+    assert "nowhere" in str(error)
+
+
+def test_a_directory_that_is_no_engine(tmp_path: Path) -> None:
+    assert refusal(tmp_path).code == "engine_not_found"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"format": 1}', '{"format": "x"}'])
+def test_a_garbled_manifest_is_damaged(engine: Path, content: str) -> None:
+    (engine / "engine.json").write_text(content)
+    assert refusal(engine).code == "engine_damaged"
+
+
+def test_a_manifest_of_another_format_is_foreign(engine: Path) -> None:
+    change(engine, format=2, something="new")
+    error = refusal(engine)
+    assert error.code == "engine_foreign"
+    assert "format 2" in str(error)
+
+
+def test_an_engine_for_another_target_is_foreign(engine: Path) -> None:
+    change(engine, target="tensorrt_llm")
+    error = refusal(engine)
+    assert error.code == "engine_foreign"
+    assert "tensorrt_llm" in str(error)
+
+
+@pytest.mark.parametrize("name", ["engine.json", "openvino_model.bin"])
+def test_a_file_that_the_system_can_not_read_is_one_sentence(engine: Path, name: str) -> None:
+    files = Manifest.read(engine).files | {"openvino_model.bin": File(sha256="0", bytes=0)}
+    Manifest.read(engine).model_copy(update={"files": files}).write(engine)
+    (engine / name).unlink()
+    # A file of no length whose reading fails, for every user.
+    (engine / name).symlink_to("/proc/self/mem")
+    error = refusal(engine)
+    assert error.code == "engine_damaged"
+    assert "can't be read (Input/output error)" in str(error)
+
+
+def test_a_missing_file_is_named(engine: Path) -> None:
+    (engine / "openvino_model.bin").unlink()
+    error = refusal(engine)
+    assert error.code == "engine_damaged"
+    assert "openvino_model.bin is missing" in str(error)
+
+
+@pytest.mark.parametrize("hashes", [None, False, True])
+def test_another_size_is_always_found(engine: Path, hashes: bool | None) -> None:
+    (engine / "openvino_model.bin").write_bytes(bytes(999))
+    error = refusal(engine, hashes=hashes)
+    assert error.code == "engine_damaged"
+    assert "999 bytes where its manifest says 1,000" in str(error)
+
+
+def test_another_content_is_found_by_its_hash(engine: Path) -> None:
+    (engine / "openvino_model.bin").write_bytes(bytes(999) + b"1")
+    assert "another content" in str(refusal(engine))
+    assert verify(engine, hashes=False).name == "demo"
+
+
+def test_contents_of_a_large_engine_are_hashed_only_when_asked_for(engine: Path) -> None:
+    large = 3 << 30
+    with (engine / "openvino_model.bin").open("wb") as file:
+        file.truncate(large)
+    manifest = Manifest.read(engine)
+    files = manifest.files | {"openvino_model.bin": File(sha256="0", bytes=large)}
+    manifest.model_copy(update={"files": files}).write(engine)
+    assert verify(engine).name == "demo"
+
+
+def test_reading_a_manifest_needs_nothing_heavy() -> None:
+    script = (
+        "import sys, build_engines.manifest\n"
+        "print([name for name in ('torch', 'numpy', 'transformers', 'openvino', 'click') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

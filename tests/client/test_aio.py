@@ -1,0 +1,90 @@
+"""The asyncio client against the same server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from inflight_client import AsyncClient, Delta, Generation, InflightError
+
+from tests.client.scripted_server import error as error_response
+from tests.client.scripted_server import response, serving
+from tests.client.test_client import never_ending, whole
+
+
+def test_deltas_come_as_they_are_sent() -> None:
+    async def talk(address: str) -> tuple[list[Delta], Generation]:
+        async with AsyncClient(address) as client:
+            return [part async for part in client.stream("tell")], await client.generate("tell")
+
+    with serving(whole) as (_, address):
+        deltas, generation = asyncio.run(talk(address))
+    assert deltas == [Delta("お"), Delta(""), Delta("茶 tea"), Delta(".", "stop", 3, 4)]
+    assert generation == Generation("お茶 tea.", "stop", 3, 4)
+
+
+def test_many_calls_at_once() -> None:
+    async def talk(address: str) -> list[Generation]:
+        async with AsyncClient(address) as client:
+            return await asyncio.gather(*(client.generate("tell") for _ in range(40)))
+
+    with serving(whole) as (_, address):
+        assert {answer.text for answer in asyncio.run(talk(address))} == {"お茶 tea."}
+
+
+def failing(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+    yield response("tea")
+    yield error_response("the engine's process died (signal 9); send the request again [engine_died]")
+
+
+def ending(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+    yield response("tea")
+
+
+def breaking(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+    yield response("tea")
+    context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [(failing, "engine_died"), (ending, "server_gone"), (breaking, "server_gone"), (never_ending, "deadline_exceeded")],
+)
+def test_a_broken_stream_says_so(script: Any, code: str) -> None:
+    got: list[Delta] = []
+
+    async def talk(address: str) -> None:
+        async with AsyncClient(address) as client:
+            async for part in client.stream("tell", timeout=0.3):
+                got.append(part)
+
+    with serving(script) as (_, address), pytest.raises(InflightError) as raised:
+        asyncio.run(talk(address))
+    assert raised.value.code == code
+    assert got[0].text.strip() == "tea"
+
+
+def test_nobody_there_is_said_so() -> None:
+    async def talk() -> None:
+        async with AsyncClient("127.0.0.1:1") as client:
+            with pytest.raises(InflightError, match="no server answers at 127") as raised:
+                await client.generate("tell")
+            assert raised.value.code == "server_unreachable"
+
+    asyncio.run(talk())
+
+
+def test_leaving_a_stream_early_cancels_it_on_the_server() -> None:
+    async def talk(address: str) -> None:
+        async with AsyncClient(address) as client:
+            stream = client.stream("tell")
+            async for _ in stream:
+                break
+            await stream.aclose()  # type: ignore[attr-defined]
+
+    with serving(never_ending) as (server, address):
+        asyncio.run(talk(address))
+        assert server.cancelled.wait(5)

@@ -1,0 +1,135 @@
+"""The blocking client against a real gRPC server that answers well, badly, or not at all."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+from inflight_client import Client, Delta, Generation, InflightError
+
+from tests.client.scripted_server import error, response, serving
+
+
+def whole(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+    yield response("お")
+    yield response("")
+    yield response("茶 tea")
+    yield response(".", "stop", tokens_in=3, tokens_out=4)
+
+
+def never_ending(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+    while context.is_active():
+        yield response("tea ")
+        time.sleep(0.005)
+
+
+def test_deltas_come_as_they_are_sent() -> None:
+    with serving(whole) as (server, address), Client(address) as client:
+        deltas = list(client.stream("tell", max_tokens=9))
+    assert deltas == [Delta("お"), Delta(""), Delta("茶 tea"), Delta(".", "stop", 3, 4)]
+    (request,) = server.requests
+    assert request.model_name == "ensemble"
+
+
+def test_a_whole_answer_joins_them() -> None:
+    with serving(whole) as (_, address), Client(address) as client:
+        assert client.generate("tell") == Generation("お茶 tea.", "stop", 3, 4)
+
+
+def test_several_threads_share_a_client() -> None:
+    with serving(whole) as (_, address), Client(address) as client, ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: client.generate("tell").text, range(40)))
+    assert answers == ["お茶 tea."] * 40
+
+
+def test_an_error_in_mid_stream_comes_after_the_text_before_it() -> None:
+    def script(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        yield response("tea")
+        yield error(
+            "in ensemble 'ensemble', the engine's process died (signal 9); send the request again [engine_died]"
+        )
+
+    with serving(script) as (_, address), Client(address) as client:
+        stream = client.stream("tell")
+        assert next(stream).text == "tea"
+        with pytest.raises(InflightError, match=r"^the engine's process died \(signal 9\)") as raised:
+            next(stream)
+    assert (raised.value.code, raised.value.retry) == ("engine_died", True)
+
+
+@pytest.mark.parametrize("how_many", [0, 1])
+def test_a_stream_that_ends_without_a_reason_is_an_error(how_many: int) -> None:
+    """A server that shuts down may end a stream with status OK."""
+
+    def script(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        yield from [response("tea")] * how_many
+
+    with serving(script) as (_, address), Client(address) as client:
+        for call in (lambda: list(client.stream("tell")), lambda: client.generate("tell")):
+            with pytest.raises(InflightError, match="ended the answer without saying why") as raised:
+                call()
+            assert raised.value.code == "server_gone"
+
+
+def test_a_broken_connection_is_told_from_a_server_that_was_never_there() -> None:
+    def script(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        yield response("tea")
+        context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+
+    with serving(script) as (_, address), Client(address) as client:
+        with pytest.raises(InflightError) as raised:
+            list(client.stream("tell"))
+        assert raised.value.code == "server_gone"
+        assert "Socket closed" in str(raised.value)
+    with Client(address) as client:
+        assert not client.ready()
+        with pytest.raises(InflightError, match=f"no server answers at {address}") as raised:
+            client.generate("tell")
+        assert raised.value.code == "server_unreachable"
+
+
+def test_a_host_that_does_not_resolve_is_no_server_that_went_away() -> None:
+    with Client("nobody.invalid:8001") as client, pytest.raises(InflightError) as raised:
+        client.generate("tell")
+    assert raised.value.code == "server_unreachable"
+
+
+def test_a_proxy_is_for_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        # It hears, and answers nobody.
+        for name in ("grpc_proxy", "http_proxy", "https_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        with serving(whole) as (_, address), Client(address) as client:
+            assert client.generate("tell", timeout=5).text == "お茶 tea."
+
+
+def test_the_time_allowed_is_for_the_whole_answer() -> None:
+    started = time.monotonic()
+    with serving(never_ending) as (_, address), Client(address) as client, pytest.raises(InflightError) as raised:
+        client.generate("tell", timeout=0.2)
+    assert raised.value.code == "deadline_exceeded"
+    assert time.monotonic() - started < 5
+
+
+def test_closing_a_stream_early_cancels_it_on_the_server() -> None:
+    with serving(never_ending) as (server, address), Client(address) as client:
+        stream = client.stream("tell")
+        next(stream)
+        assert not server.cancelled.is_set()
+        stream.close()  # type: ignore[attr-defined]
+        assert server.cancelled.wait(5)
+
+
+def test_ready_is_asked_for_the_model() -> None:
+    with serving(whole) as (_, address):
+        with Client(address) as client:
+            assert client.ready()
+        with Client(address, "nobody") as client:
+            assert not client.ready()

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from build_engines.manifest import Manifest
+from inflight.cli import cli, main
+from tests.fixtures.engines import TinyCheckpoint, TinyEngine
+
+
+@pytest.fixture
+def arguments(tmp_path: Path, tiny_checkpoint: TinyCheckpoint, tiny_engine: TinyEngine) -> list[str]:
+    """The command that built the shared tiny engine, a copy of which stands at its --out."""
+    engine = shutil.copytree(tiny_engine("qwen2"), tmp_path / "engine")
+    options = ["--precision", "fp32", "--name", "tiny-qwen2", "--out", str(engine)]
+    return ["build", str(tiny_checkpoint("qwen2")), *options]
+
+
+def test_an_unchanged_build_says_so(arguments: list[str]) -> None:
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0
+    assert (
+        done.stdout == f"{arguments[-1]} is up to date: same checkpoint, options and versions (--force builds again).\n"
+    )
+    assert done.stderr == "Reading the checkpoint\n"
+
+
+def test_json_prints_the_manifest_alone_on_standard_output(arguments: list[str]) -> None:
+    done = CliRunner().invoke(cli, [*arguments, "--json"])
+    assert Manifest.model_validate(json.loads(done.stdout)) == Manifest.read(Path(arguments[-1]))
+
+
+def test_a_build_tells_its_steps_and_what_to_type_next(tmp_path: Path, tiny_checkpoint: TinyCheckpoint) -> None:
+    out = tmp_path / "engine"
+    done = CliRunner().invoke(cli, ["build", str(tiny_checkpoint("gemma2")), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert done.stderr.splitlines()[:4] == [
+        "Reading the checkpoint",
+        "Loading the exporter",
+        "Converting Gemma2ForCausalLM to OpenVINO",
+        "Trying the engine",
+    ]
+    assert "Note: Paged attention has no soft-capping" in done.stderr
+    assert "Gemma2ForCausalLM, bf16 weights, u8 KV cache" in done.stdout
+    assert done.stdout.endswith(f"Serve it with: inflight serve {out}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["nowhere", "--out", "x"], "checkpoint_not_found"),
+        ([".", "--out", "x"], "not_a_checkpoint"),
+        (["nowhere", "--out", "."], "output_exists"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence_with_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], code: str
+) -> None:
+    (tmp_path / "something").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["build", *arguments])
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert said.startswith("Error: ")
+    assert said.endswith(f"[{code}]\n")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["x"], ["x", "--out", "y", "--precision", "fp8"]])
+def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["build", *arguments])
+    assert ended.value.code == 2
+
+
+def test_help_is_quick_and_shows_examples() -> None:
+    script = (
+        "import sys; from inflight.cli import cli; cli(['build', '--help'], standalone_mode=False)\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=10)
+    assert "inflight build Qwen/Qwen2.5-0.5B-Instruct --out ./qwen" in done.stdout
+    assert done.stdout.endswith("False\n")

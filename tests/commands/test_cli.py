@@ -1,0 +1,124 @@
+"""The front door: quick help, one sentence for a user's mistake, and the exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import click
+import pytest
+from inflight_client import InflightError
+
+from inflight import __version__, cli
+
+
+def test_help_imports_no_command() -> None:
+    program = (
+        "import sys\n"
+        "from inflight import cli\n"
+        "try:\n"
+        "    cli.main(['--help'])\n"
+        "finally:\n"
+        "    taken = [name for name in sys.modules if name.startswith('inflight.commands.')]\n"
+        "    heavy = {'torch', 'openvino', 'grpc', 'pydantic', 'inflight_client'} & set(sys.modules)\n"
+        "    print(taken, heavy, file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == "[] set()\n"
+    for name in cli.COMMANDS:
+        assert f"  {name} " in done.stdout
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_stands_behind_its_name(name: str) -> None:
+    command = importlib.import_module(cli.COMMANDS[name][0]).command
+    assert isinstance(command, click.Command)
+    assert command.help, "a command says what it does"
+
+
+def options_of(command: click.Command, parent: click.Context) -> Iterator[tuple[click.Context, click.Option]]:
+    context = click.Context(command, parent=parent, info_name=command.name)
+    for option in command.params:
+        if isinstance(option, click.Option):
+            yield context, option
+    if isinstance(command, click.Group):
+        for inner in command.commands.values():
+            yield from options_of(inner, context)
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_option_has_the_variable_of_its_name_and_the_help_shows_it(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    front = click.Context(cli.cli, info_name="inflight", auto_envvar_prefix="INFLIGHT")
+    command = cli.cli.get_command(front, name)
+    assert command is not None
+    command.name = name
+    for context, option in options_of(command, front):
+        place = context.command_path.removeprefix("inflight").split()
+        flag = next(flag for flag in option.opts if flag.startswith("--"))
+        variable = "_".join(["INFLIGHT", *place, flag.removeprefix("--")]).replace("-", "_").upper()
+        monkeypatch.setenv(variable, "given")
+        assert option.resolve_envvar_value(context) == "given", f"{flag} doesn't hear {variable}"
+        assert variable in context.get_help().replace("\n", "").replace(" ", "")
+
+
+def exit_code_of(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
+    """Run a command that fails with `error`."""
+
+    @click.command()
+    def failing() -> None:
+        raise error
+
+    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: failing)
+    with pytest.raises(SystemExit) as raised:
+        cli.main(["generate"])
+    assert isinstance(raised.value.code, int)
+    return raised.value.code
+
+
+def test_a_users_mistake_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code_of(monkeypatch, InflightError("no server answers at 1:1", "server_unreachable")) == 1
+    assert capsys.readouterr().err == "Error: no server answers at 1:1 [server_unreachable]\n"
+
+
+def test_an_extra_that_is_not_installed_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code_of(monkeypatch, ModuleNotFoundError("No module named 'torch'", name="torch")) == 1
+    assert "the package torch is missing" in capsys.readouterr().err
+    with pytest.raises(ModuleNotFoundError):
+        exit_code_of(monkeypatch, ModuleNotFoundError("a defect", name="inflight.lost"))
+
+
+def test_an_interrupt_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code_of(monkeypatch, KeyboardInterrupt()) == 130
+    assert "Interrupted." in capsys.readouterr().err
+
+
+def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ZeroDivisionError):
+        exit_code_of(monkeypatch, ZeroDivisionError())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing"], "No such command 'nothing'"),
+        (["generate"], "Missing argument 'PROMPT'"),
+        (["generate", "x", "--top-k", "many"], "'many' is not a valid integer"),
+        (["--nothing"], "No such option"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        cli.main(arguments)
+    assert raised.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["--version"])
+    assert __version__ in capsys.readouterr().out

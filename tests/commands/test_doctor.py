@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MAIN = "from inflight.cli import main; main()"
+
+
+def doctor(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", MAIN, "doctor", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **variables},
+    )
+
+
+def test_this_machine_can_serve_and_the_trial_proves_it() -> None:
+    done = doctor("--json")
+    assert done.returncode == 0, done.stdout
+    report = json.loads(done.stdout)
+    assert report["can_serve"] is True
+    findings = {finding["name"]: finding for finding in report["findings"]}
+    assert set(findings) >= {
+        "packages", "python", "tritonserver", "shared memory", "processor", "memory", "ports", "leftovers",
+        "trial start", "gpu",
+    }  # fmt: skip
+    assert "runs a python model" in findings["trial start"]["found"]
+
+
+def test_a_server_that_can_not_start_is_said_with_a_remedy_and_exit_code_1(tmp_path: Path) -> None:
+    fake = tmp_path / "bin" / "tritonserver"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\necho error while loading shared libraries: libdcgm.so.3 >&2\nexit 127\n")
+    fake.chmod(0o755)
+    done = doctor(PATH=f"{fake.parent}:/usr/bin:/bin")
+    assert done.returncode == 1
+    assert "MISSING" in done.stdout
+    assert "This machine can't serve yet." in done.stdout
+    assert str(tmp_path) in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_a_run_directory_that_can_not_be_written_is_a_finding_not_a_traceback(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    done = doctor(*arguments, INFLIGHT_RUN_DIR=str(tmp_path / "file" / "home"))
+    assert done.returncode == 1
+    assert "can't be written" in done.stdout
+    assert done.stderr == ""

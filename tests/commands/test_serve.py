@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from inflight_client import Client
+
+from inflight.deploy.run_directory import SHARED_MEMORY
+from tests.deploy.streams import open_streams
+from tests.fixtures.engines import TinyEngine
+
+MAIN = "from inflight.cli import main; main()"
+ANY_PORTS = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+
+
+class Serving:
+    """A running `inflight serve --json`: its process and the line that it printed."""
+
+    def __init__(self, arguments: list[str], home: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", MAIN, "serve", *arguments, "--json"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "INFLIGHT_RUN_DIR": str(home)},
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, self.process.communicate()[1]
+        self.said: dict[str, Any] = json.loads(line)
+        self.family = psutil.Process(self.process.pid).children(recursive=True)
+        owner = next(home.glob("run-*/owner.json"))
+        self.shm_prefix = json.loads(owner.read_text())["shm_prefix"]
+
+    def regions(self) -> list[Path]:
+        return list(SHARED_MEMORY.glob(f"{self.shm_prefix}*"))
+
+
+Serve = Callable[..., Serving]
+
+
+@pytest.fixture
+def serve(tiny_engine: TinyEngine, tmp_path: Path) -> Iterator[Serve]:
+    """`serve()`: start the command on the tiny Llama with any free ports, and wait until it says where it listens."""
+    started: list[Serving] = []
+
+    def start(*arguments: str) -> Serving:
+        started.append(Serving([str(tiny_engine("llama")), *ANY_PORTS, *arguments], tmp_path / "home"))
+        return started[-1]
+
+    yield start
+    for serving in started:
+        if serving.process.poll() is None:
+            serving.process.kill()
+        serving.process.communicate()
+
+
+def wait_for_none(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    return psutil.wait_procs(processes, timeout=seconds)[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_running_requests_finish_and_ends_with_0(serve: Serve, number: int, tmp_path: Path) -> None:
+    serving = serve("--kv-cache-tokens", "32768")
+    assert serving.said["kv_cache_tokens"] == 32768
+    assert psutil.Process(serving.said["pid"]).name() == "tritonserver"
+    streams = open_streams(serving.said["grpc"], count=8, max_tokens=1900)
+    serving.process.send_signal(number)
+    for stream in streams:
+        assert stream.ended.wait(30)
+        assert (stream.error, stream.finish_reason) == (None, "length")
+    assert serving.process.wait(20) == 0
+    assert wait_for_none(serving.family, 1) == []
+    assert serving.regions() == []
+    assert list((tmp_path / "home").iterdir()) == []
+
+
+def test_a_second_signal_stops_at_once(serve: Serve) -> None:
+    serving = serve("--drain-seconds", "100")
+    [stream] = open_streams(serving.said["grpc"], count=1, max_tokens=1900)
+    serving.process.send_signal(signal.SIGTERM)
+    serving.process.send_signal(signal.SIGTERM)
+    _, errors = serving.process.communicate(timeout=20)
+    assert serving.process.returncode == 0
+    assert stream.ended.wait(5)
+    assert "Traceback" not in errors
+
+
+def test_nothing_outlives_a_supervisor_that_was_killed(serve: Serve) -> None:
+    serving = serve()
+    assert len(serving.family) >= 5
+    serving.process.kill()
+    assert wait_for_none(serving.family, 10) == []
+    assert serving.regions() == []
+
+
+def test_stubs_end_even_if_supervisor_and_guard_are_killed_together(serve: Serve) -> None:
+    serving = serve()
+    guard = next(process for process in serving.family if process.ppid() == serving.process.pid)
+    serving.process.kill()
+    guard.kill()
+    assert wait_for_none(serving.family, 10) == []
+
+
+def test_a_killed_servers_rest_is_swept_by_the_next(serve: Serve, tmp_path: Path) -> None:
+    first = serve()
+    guard = next(process for process in first.family if process.ppid() == first.process.pid)
+    first.process.kill()
+    guard.kill()
+    first.process.wait()
+    wait_for_none(first.family, 10)
+    second = serve()
+    assert first.regions() == []
+    assert len(list((tmp_path / "home").glob("run-*"))) == 1
+    with Client(second.said["grpc"]) as client:
+        assert client.generate("hello", max_tokens=2).output_tokens == 2
+
+
+def run_serve(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", MAIN, "serve", *arguments], capture_output=True, text=True, timeout=60)
+
+
+def test_a_busy_port_is_one_sentence(tiny_engine: TinyEngine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        began = time.monotonic()
+        done = run_serve(str(tiny_engine("llama")), "--http-port", port, "--grpc-port", "0", "--metrics-port", "0")
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last == (
+        f"Error: --http-port {port} is in use on 127.0.0.1; choose another port, or 0 for any free one. [port_in_use]"
+    )
+    assert time.monotonic() - began < 10
+
+
+def test_a_missing_engine_is_one_sentence(tmp_path: Path) -> None:
+    done = run_serve(str(tmp_path / "nothing"), *ANY_PORTS)
+    assert done.returncode == 1
+    assert f"No engine directory at {tmp_path / 'nothing'}" in done.stderr
+    assert done.stderr.endswith("[engine_not_found]\n")
+
+
+def test_a_damaged_engine_is_never_loaded(tiny_engine: TinyEngine, tmp_path: Path) -> None:
+    engine = tmp_path / "engine"
+    engine.mkdir()
+    for path in tiny_engine("llama").iterdir():
+        (engine / path.name).write_bytes(path.read_bytes())
+    with (engine / "openvino_model.bin").open("r+b") as file:
+        file.seek(100)
+        file.write(b"garbage")
+    done = run_serve(str(engine), *ANY_PORTS)
+    assert done.returncode == 1
+    assert "openvino_model.bin has another content than its manifest says" in done.stderr
+    assert done.stderr.endswith("[engine_damaged]\n")

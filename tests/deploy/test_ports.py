@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from inflight.deploy.errors import DeployError
+from inflight.deploy.ports import choose, is_free, reachable
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server((HOST, 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_free_ports_are_three_different_ones_that_can_be_listened_on() -> None:
+    ports = choose(HOST, None, 0, None)
+    assert len({ports.http, ports.grpc, ports.metrics}) == 3
+    assert all(is_free(HOST, port) for port in (ports.http, ports.grpc, ports.metrics))
+
+
+def test_a_busy_port_is_named_with_its_option(taken: int) -> None:
+    with pytest.raises(DeployError, match=f"^--grpc-port {taken} is in use on 127.0.0.1; choose another") as caught:
+        choose(HOST, None, taken, None)
+    assert caught.value.code == "port_in_use"
+
+
+def test_one_port_for_two_purposes_is_refused() -> None:
+    port = choose(HOST, None, None, None).http
+    with pytest.raises(DeployError, match="a port each") as caught:
+        choose(HOST, port, port, None)
+    assert caught.value.code == "invalid_parameter"
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
+def test_an_address_that_is_not_this_machines_is_refused(host: str) -> None:
+    with pytest.raises(DeployError, match=f"--host {host}") as caught:
+        choose(host, None, None, None)
+    assert caught.value.code == "invalid_parameter"
+
+
+@pytest.mark.parametrize(
+    ("host", "address"), [("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("127.0.0.1", "127.0.0.1"), ("box", "box")]
+)
+def test_a_server_that_listens_everywhere_is_reached_at_home(host: str, address: str) -> None:
+    assert reachable(host) == address

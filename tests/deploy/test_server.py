@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import http.client
+import socket
+import stat
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from inflight_client import Client
+
+from build_engines.errors import BuildError
+from inflight.deploy import ports
+from inflight.deploy.errors import DeployError
+from inflight.deploy.probe import ProbeError
+from inflight.deploy.repository import DeploymentOptions
+from inflight.deploy.run_directory import SHARED_MEMORY
+from inflight.deploy.server import Server, ServerSettings
+from tests.deploy.streams import Stream, open_streams
+from tests.fixtures.engines import TinyEngine
+
+
+def test_a_started_server_generates_at_once(server: Server) -> None:
+    assert server.ready
+    with Client(server.grpc_address) as client:
+        assert client.generate("hello", max_tokens=4).output_tokens == 4
+
+
+def test_it_listens_at_home_alone(server: Server) -> None:
+    for port in (server.ports.http, server.ports.grpc, server.ports.metrics):
+        with socket.create_connection(("127.0.0.1", port), timeout=5):
+            pass
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.2", port), timeout=5)
+
+
+def test_nobody_without_the_key_can_unload_a_model(server: Server) -> None:
+    stranger = type(server.life.probe)("127.0.0.1", server.ports.http, "guess")
+    with pytest.raises(ProbeError, match="restricted"):
+        stranger.unload("ensemble")
+    assert server.life.probe.ready()
+
+
+def test_the_server_runs_the_environment_and_the_package_that_started_it(server: Server) -> None:
+    backend = server.run.path / "triton" / "pytriton" / "tritonserver" / "backends" / "python"
+    assert (backend / "inflight").resolve() == Path(__file__).parents[2] / "inflight"
+    assert {member.name for member in server.life.family} == {
+        "tritonserver",
+        "the stub of preprocessing",
+        "the stub of tensorrt_llm",
+        "the stub of postprocessing",
+        "the engine's process of tensorrt_llm",
+    }
+
+
+@pytest.mark.parametrize("path", ["logging", "trace/setting", "systemsharedmemory/status"])
+def test_nobody_without_the_key_can_write_files_or_map_memory(server: Server, path: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.ports.http, timeout=10)
+    connection.request("GET", f"/v2/{path}")
+    response = connection.getresponse()
+    assert (response.status, b"restricted" in response.read()) == (403, True)
+    connection.close()
+
+
+def test_nobody_else_may_read_its_shared_memory(server: Server) -> None:
+    regions = list(SHARED_MEMORY.glob(f"{server.run.shm_prefix}*"))
+    assert regions
+    assert {stat.S_IMODE(region.stat().st_mode) for region in regions} == {0o600}
+
+
+def test_draining_refuses_what_is_new_and_finishes_what_runs(tiny_engine: TinyEngine) -> None:
+    server = Server(tiny_engine("llama"))
+    server.start()
+    running = open_streams(server.grpc_address, count=8, max_tokens=1900)
+    drained: list[bool] = []
+    stopping = threading.Thread(target=lambda: drained.append(server.stop(drain_seconds=20)))
+    stopping.start()
+    time.sleep(0.3)
+    late = Stream(server.grpc_address, 5).start()
+    assert late.ended.wait(10)
+    assert late.error is not None
+    stopping.join()
+    assert drained == [True]
+    for stream in running:
+        assert stream.ended.wait(5)
+        assert (stream.error, stream.finish_reason) == (None, "length")
+
+
+def test_a_drain_does_not_wait_for_a_stream_whose_client_has_gone(tiny_engine: TinyEngine) -> None:
+    server = Server(tiny_engine("llama"))
+    server.start()
+    with Client(server.grpc_address) as client:
+        stream = client.stream("hello", max_tokens=1500)
+        next(stream)
+        stream.close()  # type: ignore[attr-defined]  # it is a generator
+    started = time.monotonic()
+    assert server.stop(drain_seconds=60)
+    assert time.monotonic() - started < 40
+
+
+def test_a_drain_ends_when_its_time_is_over_or_somebody_hurries(tiny_engine: TinyEngine) -> None:
+    server = Server(tiny_engine("llama"))
+    server.start()
+    shm_prefix, run = server.run.shm_prefix, server.run.path
+    streams = open_streams(server.grpc_address, count=8, max_tokens=1900)
+    hurry_at = time.monotonic() + 0.2
+    assert server.stop(drain_seconds=60, hurry=lambda: time.monotonic() > hurry_at) is False
+    for stream in streams:
+        assert stream.ended.wait(5)
+        assert stream.error is not None
+    assert time.monotonic() < hurry_at + 15
+    assert not run.exists()
+    assert not list(SHARED_MEMORY.glob(f"{shm_prefix}*"))
+
+
+def test_a_start_that_fails_says_why_in_the_servers_own_words(tiny_engine: TinyEngine) -> None:
+    options = DeploymentOptions(parameters={"tensorrt_llm": {"inflight_engine": "steam"}})
+    server = Server(tiny_engine("llama"), options)
+    with pytest.raises(DeployError, match=r"did not come up: .*no engine is called 'steam'") as caught:
+        server.start()
+    assert caught.value.code == "server_start_failed"
+    assert str(server.run.log) in str(caught.value)
+    assert server.run.log.read_text()
+    assert not list(SHARED_MEMORY.glob(f"{server.run.shm_prefix}*"))
+
+
+def test_a_busy_port_is_said_before_anything_is_started(tiny_engine: TinyEngine, server: Server) -> None:
+    second = Server(tiny_engine("llama"), settings=ServerSettings(http_port=server.ports.http))
+    with pytest.raises(DeployError, match=f"--http-port {server.ports.http} is in use") as caught:
+        second.start()
+    assert caught.value.code == "port_in_use"
+    assert server.life.probe.ready()
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (lambda path: None, "engine_not_found"),
+        (lambda path: path.mkdir(), "engine_not_found"),
+        (lambda path: (path.mkdir(), (path / "engine.json").write_text("{")), "engine_damaged"),
+        (lambda path: (path.mkdir(), (path / "engine.json").write_text('{"format": 99}')), "engine_foreign"),
+    ],
+)
+def test_a_directory_that_can_not_be_served_is_named(tmp_path: Path, make: object, code: str) -> None:
+    engine = tmp_path / "engine"
+    assert callable(make)
+    make(engine)
+    with pytest.raises(BuildError, match=str(engine)) as caught:
+        Server(engine).start()
+    assert caught.value.code == code
+
+
+def test_a_server_that_can_not_come_back_is_given_up_with_one_message(tiny_engine: TinyEngine) -> None:
+    reports: list[str] = []
+    settings = ServerSettings(failures=2)
+    with Server(tiny_engine("llama"), settings=settings, report=reports.append) as server:
+        # From now on the engine can't be loaded.
+        config = server.run.path / "repository" / "tensorrt_llm" / "config.pbtxt"
+        config.write_text(config.read_text().replace('"openvino"', '"steam"'))
+        server.life.process.signal(9)
+        with pytest.raises(DeployError, match="failed 2 times in a row and is given up"):
+            server.wait(60)
+        assert not server.ready
+        assert any("steam" in line for line in reports)
+
+
+def test_what_the_machine_refuses_at_a_new_start_is_one_more_failure_and_no_report_is_needed(
+    tiny_engine: TinyEngine,
+) -> None:
+    def report(line: str) -> None:
+        raise BrokenPipeError
+
+    with Server(tiny_engine("llama"), settings=ServerSettings(failures=1), report=report) as server:
+        server.run.log.unlink()
+        server.run.log.mkdir()  # from now on no process can be started: its log can't be written
+        server.life.process.signal(9)
+        with pytest.raises(DeployError, match="failed 1 times in a row and is given up"):
+            server.wait(30)
+
+
+def test_a_watch_that_fails_is_said(tiny_engine: TinyEngine) -> None:
+    def report(line: str) -> None:
+        raise RuntimeError("no terminal")
+
+    with Server(tiny_engine("llama"), report=report) as server:
+        server.life.process.signal(9)
+        with pytest.raises(DeployError, match=r"can't be watched any more .*no terminal"):
+            server.wait(30)
+        assert not server.ready
+
+
+def test_a_free_port_that_somebody_else_takes_first_is_replaced(
+    tiny_engine: TinyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, thieves = ports.choose, list[socket.socket]()
+
+    def choose_and_lose(host: str, http: int | None, grpc: int | None, metrics: int | None) -> ports.Ports:
+        chosen = real(host, http, grpc, metrics)
+        if not thieves:
+            thieves.append(socket.create_server((host, chosen.grpc)))
+        return chosen
+
+    monkeypatch.setattr(ports, "choose", choose_and_lose)
+    with Server(tiny_engine("llama")) as server:
+        assert server.ports.grpc != thieves[0].getsockname()[1]
+        assert server.ready
+    thieves[0].close()

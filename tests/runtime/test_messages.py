@@ -1,0 +1,87 @@
+"""What an engine refuses, in which words; and which sampling parameters mean greedy."""
+
+from __future__ import annotations
+
+import pytest
+
+from inflight.runtime.messages import EngineLimits, GenerationRequest, RequestError, Sampling
+
+LIMITS = EngineLimits(
+    vocabulary_size=512, max_sequence_length=200, kv_block_tokens=32, kv_blocks=5, max_num_sequences=8
+)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "sentence"),
+    [
+        (GenerationRequest((), 4), "empty_prompt", "the prompt holds no token; send at least one"),
+        (GenerationRequest((1,), 0), "invalid_parameter", "max_tokens is 0; it must be 1 or more"),
+        (GenerationRequest((1,), -7), "invalid_parameter", "max_tokens is -7; it must be 1 or more"),
+        (
+            GenerationRequest((1, 512), 4),
+            "invalid_token_ids",
+            "token id 512 is outside the vocabulary of 512 tokens; use the engine's own tokenizer",
+        ),
+        (
+            GenerationRequest((1,), 4, end_ids=(2, 512)),
+            "invalid_token_ids",
+            "token id 512 is outside the vocabulary of 512 tokens; use the engine's own tokenizer",
+        ),
+        (
+            GenerationRequest((1, -1), 4),
+            "invalid_token_ids",
+            "token id -1 is outside the vocabulary of 512 tokens; use the engine's own tokenizer",
+        ),
+        (
+            GenerationRequest((1,) * 100, 61),
+            "prompt_too_long",
+            "the prompt's 100 tokens and max_tokens of 61 make 161, and the engine takes 160;"
+            " shorten the prompt or lower max_tokens",
+        ),
+    ],
+)
+def test_what_can_not_be_served_is_refused_in_one_sentence(
+    request_: GenerationRequest, code: str, sentence: str
+) -> None:
+    with pytest.raises(RequestError) as raised:
+        LIMITS.check(request_)
+    assert raised.value.code == code
+    assert str(raised.value) == sentence
+
+
+def test_what_just_fits_is_taken() -> None:
+    LIMITS.check(GenerationRequest((0, 511), 1))
+    LIMITS.check(GenerationRequest((1,) * 100, 60))
+
+
+def test_the_models_length_binds_where_the_cache_is_larger() -> None:
+    limits = EngineLimits(
+        vocabulary_size=512, max_sequence_length=150, kv_block_tokens=32, kv_blocks=500, max_num_sequences=8
+    )
+    limits.check(GenerationRequest((1,) * 100, 50))
+    with pytest.raises(RequestError, match="the engine takes 150"):
+        limits.check(GenerationRequest((1,) * 100, 51))
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(2, 1), (32, 1), (33, 2), (64, 2), (65, 3)])
+def test_a_begun_block_counts_whole(tokens: int, blocks: int) -> None:
+    assert LIMITS.kv_blocks_of(GenerationRequest((1,) * (tokens - 1), 1)) == blocks
+
+
+@pytest.mark.parametrize(
+    ("sampling", "greedy"),
+    [
+        (Sampling(), True),
+        (Sampling(temperature=0.0), True),
+        (Sampling(temperature=0.0, top_k=50, top_p=0.9), True),
+        (Sampling(top_k=1), True),
+        (Sampling(temperature=1.0, top_k=1), True),
+        (Sampling(temperature=1.0), False),
+        (Sampling(top_k=2), False),
+        (Sampling(top_p=0.9), False),
+        (Sampling(seed=3), True),
+        (Sampling(repetition_penalty=1.2), True),
+    ],
+)
+def test_greedy_unless_asked_otherwise(sampling: Sampling, greedy: bool) -> None:
+    assert sampling.greedy is greedy

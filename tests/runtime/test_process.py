@@ -1,0 +1,339 @@
+"""EngineProcess over the fake engine: a real child process, its deaths, and what its parent makes of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from inflight.runtime import process as process_module
+from inflight.runtime.engine import EngineOptions
+from inflight.runtime.fake import expected_token
+from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, TokenEvent
+from inflight.runtime.process import EngineProcess
+
+FAIL_TOKEN, DIE_TOKEN = 1, 2
+FAILURES = {"fail_token": str(FAIL_TOKEN), "die_token": str(DIE_TOKEN)}
+SOON = 10.0
+"""Seconds that anything here may take at most; a busy machine included."""
+
+
+class Answer:
+    """Collects one request's events."""
+
+    def __init__(self) -> None:
+        self.events: list[TokenEvent] = []
+        self.ended = threading.Event()
+        self.ended_at = 0.0
+
+    def __call__(self, event: TokenEvent) -> None:
+        self.events.append(event)
+        if event.finish_reason is not None:
+            self.ended_at = time.monotonic()
+            self.ended.set()
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for event in self.events for token in event.token_ids]
+
+    def end(self) -> TokenEvent:
+        assert self.ended.wait(SOON), "the request never ended"
+        return self.events[-1]
+
+
+def options_of(kv_cache_tokens: int = 100_000, **extra: str) -> EngineOptions:
+    return EngineOptions("fake", "/engines/demo", kv_cache_tokens=kv_cache_tokens, extra={**FAILURES, **extra})
+
+
+def request_of(max_tokens: int = 5, first: int = 100) -> GenerationRequest:
+    return GenerationRequest((first, first + 1, first + 2), max_tokens)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + SOON
+    while not true():
+        assert time.monotonic() < end, "it never came to it"
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[EngineProcess]:
+    """An engine that tests may share, since they leave it standing."""
+    engine = EngineProcess(options_of(step_seconds="0.002"))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def lines() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def mortal(lines: list[str]) -> Iterator[EngineProcess]:
+    """An engine to be killed, which is not started again."""
+    engine = EngineProcess(options_of(step_seconds="0.002"), report=lines.append)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def restarting(lines: list[str]) -> Iterator[EngineProcess]:
+    engine = EngineProcess(options_of(step_seconds="0.002"), restart=True, report=lines.append)
+    yield engine
+    engine.close()
+
+
+def test_tokens_arrive_one_event_a_step(engine: EngineProcess) -> None:
+    answer, request = Answer(), request_of(max_tokens=20)
+    handle = engine.submit(request, answer)
+    last = answer.end()
+    assert answer.tokens == [expected_token(request, position) for position in range(20)]
+    assert len(answer.events) == 20
+    assert (last.handle, last.finish_reason) == (handle, FinishReason.LENGTH)
+    assert last.timings is not None
+    assert last.timings.end_ns <= time.monotonic_ns()
+
+
+def test_requests_are_in_flight_together(engine: EngineProcess) -> None:
+    long, short = Answer(), Answer()
+    engine.submit(request_of(max_tokens=300), long)
+    wait_until(lambda: bool(long.events))
+    engine.submit(request_of(max_tokens=3), short)
+    short.end()
+    assert not long.ended.is_set()
+    long.end()
+
+
+def test_cancel_ends_a_request_with_a_word(engine: EngineProcess) -> None:
+    answer = Answer()
+    handle = engine.submit(request_of(max_tokens=4000), answer)
+    wait_until(lambda: len(answer.events) > 3)
+    engine.cancel(handle)
+    assert answer.end().finish_reason is FinishReason.CANCELLED
+    assert len(answer.tokens) < 1000
+    engine.cancel(handle)
+    engine.cancel(987_654)
+    wait_until(lambda: engine.stats().running == 0)
+
+
+def test_stats_tell_what_runs(engine: EngineProcess) -> None:
+    answer = Answer()
+    handle = engine.submit(request_of(max_tokens=4000), answer)
+    wait_until(lambda: bool(answer.events))
+    stats = engine.stats()
+    assert (stats.running, stats.waiting, stats.kv_blocks_reserved) == (1, 0, 126)
+    engine.cancel(handle)
+    answer.end()
+    assert engine.stats().kv_blocks_reserved == 0
+
+
+def test_what_the_engine_can_not_take_is_refused_before_it_travels(engine: EngineProcess) -> None:
+    with pytest.raises(RequestError) as raised:
+        engine.submit(GenerationRequest((100_000,), 5), Answer())
+    assert raised.value.code == "invalid_token_ids"
+
+
+def test_a_sink_that_raises_loses_only_its_own_request(mortal: EngineProcess, lines: list[str]) -> None:
+    def broken(event: TokenEvent) -> None:
+        raise OSError("the stream is gone")
+
+    answer = Answer()
+    handle = mortal.submit(request_of(max_tokens=4000), broken)
+    mortal.submit(request_of(max_tokens=100), answer)
+    assert answer.end().finish_reason is FinishReason.LENGTH
+    wait_until(lambda: mortal.stats().running == 0)
+    assert lines == [f"an event of request {handle} could not be delivered: the stream is gone"]
+
+
+def test_a_killed_engine_ends_every_stream_at_once_and_refuses_from_then_on(
+    mortal: EngineProcess, lines: list[str]
+) -> None:
+    answers = [Answer() for _ in range(8)]
+    for answer in answers:
+        mortal.submit(request_of(max_tokens=4000), answer)
+    wait_until(lambda: all(answer.events for answer in answers))
+    killed_at = time.monotonic()
+    os.kill(mortal.pid, signal.SIGKILL)
+    for answer in answers:
+        end = answer.end()
+        assert end.finish_reason is FinishReason.ERROR
+        assert end.error == (
+            "the engine's process died (signal 9) in the middle of the answer; send the request again",
+            "engine_died",
+        )
+        assert answer.ended_at - killed_at < 1.0
+    for refused in (lambda: mortal.submit(request_of(), Answer()), mortal.stats):
+        with pytest.raises(RequestError, match="wait and send the request again") as raised:
+            refused()
+        assert raised.value.code == "engine_restarting"
+    wait_until(lambda: bool(lines))
+    assert lines == [f"the engine's process {mortal.pid} died (signal 9); 8 requests ended with an error"]
+
+
+def test_a_sink_that_raises_when_the_engine_dies_keeps_no_other_from_its_end(mortal: EngineProcess) -> None:
+    def broken(event: TokenEvent) -> None:
+        if event.finish_reason is FinishReason.ERROR:
+            raise OSError("the stream is gone")
+
+    answer = Answer()
+    mortal.submit(request_of(max_tokens=4000), broken)
+    mortal.submit(request_of(max_tokens=4000), answer)
+    os.kill(mortal.pid, signal.SIGKILL)
+    assert answer.end().finish_reason is FinishReason.ERROR
+
+
+def test_an_engine_that_may_restart_answers_again(restarting: EngineProcess, lines: list[str]) -> None:
+    first_pid, lost = restarting.pid, Answer()
+    restarting.submit(GenerationRequest((DIE_TOKEN,), 5), lost)
+    end = lost.end()
+    assert end.error is not None
+    assert end.error[1] == "engine_died"
+    wait_until(lambda: "stands" in lines[-1])
+    assert restarting.pid != first_pid
+    assert restarting.stats().running == 0  # nobody is left from before
+    answer = Answer()
+    restarting.submit(request_of(), answer)
+    assert answer.end().finish_reason is FinishReason.LENGTH
+
+
+def test_a_step_that_raises_ends_the_process_and_says_why(capfd: pytest.CaptureFixture[str]) -> None:
+    engine = EngineProcess(options_of(step_seconds="0.002"))
+    failing, other = Answer(), Answer()
+    engine.submit(request_of(max_tokens=4000), other)
+    wait_until(lambda: bool(other.events))
+    engine.submit(GenerationRequest((FAIL_TOKEN,), 5), failing)
+    for answer in (failing, other):
+        end = answer.end()
+        assert end.error is not None
+        assert end.error[1] == "engine_died"
+        assert "(status 1)" in end.error[0]
+    engine.close()
+    errors = capfd.readouterr().err
+    assert "Traceback" in errors
+    assert "RuntimeError: the fake engine failed because it was asked to" in errors
+
+
+def test_stats_asked_of_a_dying_engine_do_not_wait_for_ever(mortal: EngineProcess) -> None:
+    os.kill(mortal.pid, signal.SIGSTOP)
+    failures: list[str] = []
+
+    def ask() -> None:
+        try:
+            mortal.stats()
+        except RequestError as error:
+            failures.append(error.code)
+
+    askers = [threading.Thread(target=ask) for _ in range(3)]
+    for asker in askers:
+        asker.start()
+    time.sleep(0.05)
+    os.kill(mortal.pid, signal.SIGKILL)
+    for asker in askers:
+        asker.join(SOON)
+    assert failures == ["engine_died"] * 3
+
+
+def test_close_leaves_nothing_behind() -> None:
+    ourselves = psutil.Process()
+    before = (ourselves.num_fds(), threading.active_count(), len(ourselves.children(recursive=True)))
+    engine = EngineProcess(options_of(step_seconds="0.001"))
+    engine.submit(request_of(max_tokens=4000), Answer())
+    started = time.monotonic()
+    engine.close()
+    engine.close()
+    assert time.monotonic() - started < 3
+    with pytest.raises(RequestError, match="closed"):
+        engine.submit(request_of(), Answer())
+    assert (ourselves.num_fds(), threading.active_count(), len(ourselves.children(recursive=True))) == before
+
+
+def test_a_failure_to_load_says_what_and_why_and_leaves_nothing() -> None:
+    fds = psutil.Process().num_fds()
+    with pytest.raises(RuntimeError) as raised:
+        EngineProcess(EngineOptions("tensorrt", "/engines/demo", kv_cache_tokens=100))
+    assert str(raised.value) == (
+        "the engine can't load /engines/demo: ValueError: no engine is called 'tensorrt'; there are fake, openvino"
+    )
+    assert psutil.Process().num_fds() == fds
+
+
+def test_an_engine_that_fails_to_restart_is_tried_again(
+    restarting: EngineProcess, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_module, "RESTART_PAUSE_S", 0.2)
+    working = sys.executable
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    os.kill(restarting.pid, signal.SIGKILL)
+    wait_until(lambda: any("trying again" in line for line in lines))
+    monkeypatch.setattr(sys, "executable", working)
+    wait_until(lambda: "stands" in lines[-1])
+    answer = Answer()
+    restarting.submit(request_of(), answer)
+    assert answer.end().finish_reason is FinishReason.LENGTH
+
+
+def test_closing_while_it_restarts_ends_both(lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = EngineProcess(options_of(), restart=True, report=lines.append)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    os.kill(engine.pid, signal.SIGKILL)
+    wait_until(lambda: any("trying again" in line for line in lines))
+    engine.close()
+    assert lines[-1].endswith("trying again in 5 s")
+    with pytest.raises(RequestError, match="closed"):
+        engine.submit(request_of(), Answer())
+
+
+def test_a_flood_of_long_prompts_from_many_threads_does_not_lock_up(engine: EngineProcess) -> None:
+    """The socket fills up one way while events, some of them for broken sinks, flow the other way."""
+    answers = [Answer() for _ in range(500)]
+
+    def broken(event: TokenEvent) -> None:
+        raise OSError("the stream is gone")
+
+    def submit(part: list[Answer]) -> None:
+        for number, answer in enumerate(part):
+            engine.submit(GenerationRequest(tuple(range(10, 500)) * 7, 5), answer)
+            if number % 10 == 0:
+                engine.submit(request_of(max_tokens=50), broken)
+
+    threads = [threading.Thread(target=submit, args=(answers[start::4],)) for start in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SOON)
+        assert not thread.is_alive()
+    for answer in answers:
+        assert answer.end().finish_reason is FinishReason.LENGTH
+        assert answer.tokens == [10, 11, 12, 13, 14]
+
+
+PARENT = """
+import sys
+import time
+from inflight.runtime.engine import EngineOptions
+from inflight.runtime.messages import GenerationRequest
+from inflight.runtime.process import EngineProcess
+
+engine = EngineProcess(EngineOptions("fake", "", kv_cache_tokens=10_000, extra={"step_seconds": "0.001"}))
+if sys.argv[1:] == ['busy']:
+    engine.submit(GenerationRequest((5, 6), 4000), lambda event: None)
+print(engine.pid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", ["idle", "busy"])
+def test_the_engine_ends_when_its_parent_is_killed(how: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT, how], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)

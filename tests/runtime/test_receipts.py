@@ -1,0 +1,85 @@
+"""Keys travel from postprocessing to the engine's model, and to that one alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from queue import Empty, SimpleQueue
+
+import pytest
+
+from inflight.runtime.receipts import ReceiptListener, ReceiptSender
+
+MODEL = f"engine-of-test-{os.getpid()}"
+Receipts = SimpleQueue[Sequence[int]]
+
+
+@pytest.fixture
+def receipts() -> Receipts:
+    return SimpleQueue()
+
+
+@pytest.fixture
+def listener(receipts: Receipts) -> Iterator[ReceiptListener]:
+    listener = ReceiptListener(MODEL, receipts.put)
+    yield listener
+    listener.close()
+
+
+@pytest.fixture
+def sender() -> Iterator[ReceiptSender]:
+    sender = ReceiptSender(MODEL)
+    yield sender
+    sender.close()
+
+
+@pytest.mark.parametrize("keys", [[1], [2**63, 2**64 - 1], list(range(1, 65))])
+@pytest.mark.usefixtures("listener")
+def test_keys_arrive_together(keys: list[int], receipts: Receipts, sender: ReceiptSender) -> None:
+    sender.send(keys)
+    assert receipts.get(timeout=5) == keys
+
+
+@pytest.mark.usefixtures("listener")
+def test_none_is_lost_however_many_come_at_once(receipts: Receipts, sender: ReceiptSender) -> None:
+    for key in range(1, 5001):
+        sender.send([key])
+    assert [receipts.get(timeout=5) for _ in range(5000)] == [[key] for key in range(1, 5001)]
+
+
+@pytest.mark.usefixtures("listener")
+def test_what_is_no_receipt_is_passed_over(receipts: Receipts, sender: ReceiptSender) -> None:
+    address = f"\0inflight-receipts-{os.getppid()}-{MODEL}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+        for message in (b"", b"x", b"seven b", b"nine byte", b"x" * 1001):
+            stranger.sendto(message, address)
+    sender.send([77])
+    assert receipts.get(timeout=5) == [77]
+    assert receipts.empty()
+
+
+@pytest.mark.usefixtures("listener")
+def test_two_models_of_a_server_do_not_hear_each_other(receipts: Receipts) -> None:
+    others: Receipts = SimpleQueue()
+    other, to_other = ReceiptListener(f"{MODEL}-2", others.put), ReceiptSender(f"{MODEL}-2")
+    to_other.send([5])
+    assert others.get(timeout=5) == [5]
+    with pytest.raises(Empty):
+        receipts.get(timeout=0.05)
+    other.close()
+    to_other.close()
+
+
+def test_nobody_needs_to_listen(sender: ReceiptSender) -> None:
+    sender.send([5])
+
+
+def test_close_ends_the_thread_and_frees_the_name(receipts: Receipts, sender: ReceiptSender) -> None:
+    before = threading.active_count()
+    for _ in range(3):
+        ReceiptListener(MODEL, receipts.put).close()
+    assert threading.active_count() == before
+    sender.send([5])
+    assert receipts.empty()

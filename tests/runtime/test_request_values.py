@@ -1,0 +1,129 @@
+"""Which sampling values are taken, and in which words others are refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from inflight.runtime.messages import RequestError, Sampling
+from inflight.runtime.request_values import (
+    SAMPLING_INPUTS,
+    check_ids,
+    end_ids_from,
+    sampling_from,
+    sequences,
+)
+
+
+def test_nothing_given_is_greedy_and_changes_no_logit() -> None:
+    assert sampling_from({}) == Sampling()
+    assert sampling_from(dict.fromkeys(SAMPLING_INPUTS)) == Sampling()
+    assert sampling_from({}).greedy
+
+
+def test_every_value_finds_its_place() -> None:
+    values = {
+        "temperature": 0.5,
+        "runtime_top_k": 40,
+        "runtime_top_p": 0.25,
+        "seed": 2**64 - 1,
+        "repetition_penalty": 1.25,
+        "presence_penalty": -2.0,
+        "frequency_penalty": 2.0,
+        "min_tokens": 3,
+    }
+    assert sampling_from(values) == Sampling(
+        temperature=0.5,
+        top_k=40,
+        top_p=0.25,
+        seed=2**64 - 1,
+        repetition_penalty=1.25,
+        presence_penalty=-2.0,
+        frequency_penalty=2.0,
+        min_tokens=3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("temperature", -0.5, "temperature is -0.5; it must be 0 or more"),
+        ("temperature", math.nan, "temperature is nan; it must be 0 or more"),
+        ("temperature", math.inf, "temperature is inf; it must be 0 or more"),
+        ("runtime_top_k", -1, "runtime_top_k is -1; it must be 0 or more"),
+        ("runtime_top_p", 1.5, "runtime_top_p is 1.5; it must be at most 1"),
+        ("runtime_top_p", -math.inf, "runtime_top_p is -inf; it must be at most 1"),
+        ("repetition_penalty", 0.0, "repetition_penalty is 0; it must be above 0"),
+        ("presence_penalty", 2.5, "presence_penalty is 2.5; it must be between -2 and 2"),
+        ("frequency_penalty", -3.0, "frequency_penalty is -3; it must be between -2 and 2"),
+        ("min_tokens", -1, "min_tokens is -1; it must be 0 or more"),
+    ],
+)
+def test_a_value_out_of_bounds_is_named(name: str, value: float, sentence: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        sampling_from({name: value})
+    assert raised.value.code == "invalid_parameter"
+    assert str(raised.value) == sentence
+
+
+@pytest.mark.parametrize("name", SAMPLING_INPUTS)
+def test_what_is_no_number_never_passes(name: str) -> None:
+    for value in (math.nan, math.inf, -math.inf):
+        with pytest.raises(RequestError, match=f"^{name} is "):
+            sampling_from({name: value})
+
+
+def test_a_top_p_below_0_is_none_as_upstream_has_it() -> None:
+    assert sampling_from({"runtime_top_p": -0.5}) == Sampling(top_p=0.0)
+
+
+def test_bounds_hold_for_numbers_that_came_as_fp32() -> None:
+    for value in (1e-6, 0.1, 1.0):
+        assert sampling_from({"repetition_penalty": np.float32(value).item()}).repetition_penalty > 0
+
+
+@pytest.mark.parametrize(
+    ("end_id", "of_model", "expected"),
+    [
+        (None, (1, 7), (1, 7)),
+        (7, (1, 7), (1, 7)),
+        (9, (1, 7), (9,)),
+        (0, (), (0,)),
+        (-1, (1, 7), ()),
+        (None, (), ()),
+    ],
+)
+def test_end_ids_are_the_models_unless_the_request_names_another(
+    end_id: int | None, of_model: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    assert end_ids_from(end_id, of_model) == expected
+
+
+def test_sequences_are_cut_to_their_lengths() -> None:
+    assert sequences([[[1, 2, 3], [4, 5, 0]]], [[3, 2]]) == [[1, 2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "lengths", "words"),
+    [
+        ([[[1]], [[2]]], [[1], [1]], "holds 2 requests"),
+        ([[[1], [2]]], [[1]], "1 lengths for 2 sequences"),
+        ([[[1, 2]]], [[3]], "SEQUENCE_LENGTH is 3"),
+        ([[[1, 2]]], [[-1]], "SEQUENCE_LENGTH is -1"),
+    ],
+)
+def test_sequences_that_do_not_fit_are_refused(
+    tokens: list[list[list[int]]], lengths: list[list[int]], words: str
+) -> None:
+    with pytest.raises(RequestError, match=words):
+        sequences(tokens, lengths)
+
+
+def test_an_id_that_no_vocabulary_has_is_refused() -> None:
+    check_ids([])
+    check_ids([0, 5])
+    with pytest.raises(RequestError, match="token id -1") as raised:
+        check_ids([3, -1])
+    assert raised.value.code == "invalid_token_ids"

@@ -1,0 +1,123 @@
+"""A stream whose chunks are dropped is cancelled; one whose chunks are late is not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from queue import Empty, SimpleQueue
+
+import pytest
+
+from inflight.runtime.stream_watch import PATIENCE_SECONDS, StreamWatch
+
+SOON = 20 * PATIENCE_SECONDS
+
+
+class Watched:
+    """A watch, the handles that it cancels, and the probes that it sends."""
+
+    def __init__(self) -> None:
+        self.cancelled: SimpleQueue[int] = SimpleQueue()
+        self.probes: SimpleQueue[int] = SimpleQueue()
+        self.watch = StreamWatch(self.cancelled.put, self.probes.put)
+
+    def send(self, key: int, handle: int) -> int:
+        chunk = self.watch.next_chunk(key, handle)
+        self.watch.sent(key)
+        return chunk
+
+    def nobody_is_cancelled(self) -> bool:
+        try:
+            self.cancelled.get(timeout=5 * PATIENCE_SECONDS)
+        except Empty:
+            return True
+        return False
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    watched = Watched()
+    yield watched
+    watched.watch.close()
+
+
+def test_a_chunk_that_a_probe_overtook_was_dropped(watched: Watched) -> None:
+    chunk = watched.send(100, 1)
+    watched.watch.received([chunk])
+    watched.send(100, 1)
+    watched.watch.received([watched.probes.get(timeout=SOON)])
+    assert watched.cancelled.get(timeout=SOON) == 1
+    assert watched.probes.empty() or watched.nobody_is_cancelled()
+
+
+def test_chunks_with_receipts_cause_no_probe(watched: Watched) -> None:
+    for _ in range(10):
+        watched.watch.received([watched.send(100, 1), watched.send(200, 2)])
+        time.sleep(PATIENCE_SECONDS / 2)
+    assert watched.probes.empty()
+    assert watched.nobody_is_cancelled()
+
+
+def test_a_chunk_that_triton_has_not_taken_yet_is_not_late(watched: Watched) -> None:
+    watched.watch.next_chunk(100, 1)
+    with pytest.raises(Empty):
+        watched.probes.get(timeout=5 * PATIENCE_SECONDS)
+    watched.watch.sent(100)
+    watched.probes.get(timeout=SOON)
+
+
+def test_late_chunks_before_the_probe_are_only_late(watched: Watched) -> None:
+    chunks = [watched.send(100, 1) for _ in range(3)]
+    probe = watched.probes.get(timeout=SOON)
+    watched.watch.received([chunks[0], probe])  # the others were sent before the probe, but may just have been
+    assert watched.nobody_is_cancelled()
+
+
+def test_only_the_dropped_stream_is_cancelled(watched: Watched) -> None:
+    watched.send(100, 1)
+    alive = watched.send(200, 2)
+    probe = watched.probes.get(timeout=SOON)
+    watched.watch.received([alive])
+    watched.watch.received([probe])
+    assert watched.cancelled.get(timeout=SOON) == 1
+    assert watched.nobody_is_cancelled()
+
+
+def test_a_lost_receipt_is_made_good_by_the_next(watched: Watched) -> None:
+    watched.send(100, 1)
+    watched.watch.received([watched.send(100, 1)])
+    assert watched.nobody_is_cancelled()
+    assert watched.probes.empty()
+
+
+def test_without_the_probes_receipt_nothing_is_known(watched: Watched) -> None:
+    watched.send(100, 1)
+    watched.probes.get(timeout=SOON)
+    assert watched.nobody_is_cancelled()
+
+
+def test_an_ended_stream_is_not_cancelled(watched: Watched) -> None:
+    watched.send(100, 1)
+    probe = watched.probes.get(timeout=SOON)
+    watched.watch.end(100)
+    watched.watch.received([probe])
+    assert watched.nobody_is_cancelled()
+
+
+def test_keys_and_probes_that_nobody_sent_are_passed_over(watched: Watched) -> None:
+    watched.send(100, 1)
+    watched.watch.received([5, 0, 2**64 - 1])
+    assert watched.nobody_is_cancelled()
+
+
+def test_keys_near_the_largest_number_go_on_from_zero(watched: Watched) -> None:
+    keys = [watched.send(2**64 - 2, 1) for _ in range(3)]
+    assert keys == [2**64 - 1, 0, 1]
+    watched.watch.received(keys)
+    assert watched.nobody_is_cancelled()
+    assert watched.probes.empty()
+
+
+def test_a_client_known_to_have_gone_is_cancelled_at_once(watched: Watched) -> None:
+    watched.watch.client_has_gone(7)
+    assert watched.cancelled.get(timeout=SOON) == 7

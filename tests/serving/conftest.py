@@ -1,0 +1,47 @@
+"""Servers that only these tests need; they end with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from inflight.deploy.repository import DeploymentOptions
+from inflight.deploy.server import Server
+from tests.fixtures.engines import DemoEngine, TinyEngine
+
+STEP_SECONDS = 0.02
+
+
+def fake_engine(**options: object) -> dict[str, dict[str, str]]:
+    """Deployment parameters for the engine that says the prompt's tokens over and over, one a step."""
+    values = {"vocabulary_size": "1536", **{name: str(value) for name, value in options.items()}}
+    return {"tensorrt_llm": {"inflight_engine": "fake", "inflight_engine_options": json.dumps(values)}}
+
+
+@pytest.fixture(scope="package")
+def demo_server(demo_engine: DemoEngine) -> Iterator[Server]:
+    """The demo model at fp32; shared, so no test may harm it."""
+    with Server(demo_engine("fp32"), DeploymentOptions(kv_cache_tokens=65536)) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def paced_server(tiny_engine: TinyEngine) -> Iterator[Server]:
+    """The fake engine, a step every STEP_SECONDS, behind the tiny Llama's tokenizer; shared."""
+    options = DeploymentOptions(parameters=fake_engine(step_seconds=STEP_SECONDS))
+    with Server(tiny_engine("llama"), options) as running:
+        yield running
+
+
+@pytest.fixture
+def serving(request: pytest.FixtureRequest) -> Callable[[str], Server]:
+    """A shared server by its fixture's name, for tests that run on several."""
+
+    def find(name: str) -> Server:
+        found = request.getfixturevalue(name)
+        assert isinstance(found, Server)
+        return found
+
+    return find

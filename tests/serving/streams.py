@@ -1,0 +1,210 @@
+"""Raw requests to a running server, by tensor names, and when each of their responses came: over gRPC and HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import numpy as np
+from inflight_client.protocol import channel_options, outputs_by_name
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
+
+TYPES = {
+    "max_tokens": np.int32,
+    "end_id": np.int32,
+    "min_tokens": np.int32,
+    "top_k": np.int32,
+    "runtime_top_k": np.int32,
+    "request_output_len": np.int32,
+    "input_lengths": np.int32,
+    "temperature": np.float32,
+    "top_p": np.float32,
+    "runtime_top_p": np.float32,
+    "repetition_penalty": np.float32,
+    "presence_penalty": np.float32,
+    "frequency_penalty": np.float32,
+    "seed": np.uint64,
+    "stream": np.bool_,
+    "streaming": np.bool_,
+    "exclude_input_in_output": np.bool_,
+}
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Response:
+    """One response: when it came (monotonic seconds), and its outputs; `error` where it holds a sentence instead."""
+
+    at: float
+    outputs: Mapping[str, bytes] = field(default_factory=dict)
+    error: str | None = None
+    request_id: str = ""
+
+    @property
+    def text(self) -> str:
+        return string(self.outputs["text_output"])
+
+    @property
+    def token_ids(self) -> list[int]:
+        ids: list[int] = np.frombuffer(self.outputs["output_ids"], np.int32).tolist()
+        return ids
+
+    @property
+    def finish_reason(self) -> str | None:
+        raw = self.outputs.get("finish_reason")
+        return None if raw is None else string(raw)
+
+    def count(self, name: str) -> int:
+        return int(np.frombuffer(self.outputs[name], np.int32)[0])
+
+
+def string(raw: bytes) -> str:
+    """The first element of a BYTES tensor."""
+    return raw[4 : 4 + int.from_bytes(raw[:4], "little")].decode()
+
+
+class Call:
+    """A gRPC stream for one or several requests, read in a thread of its own."""
+
+    def __init__(self, stub: Any, requests: Sequence[Any]) -> None:
+        self.responses: list[Response] = []
+        self.status: grpc.StatusCode | None = None
+        self.ended = threading.Event()
+        self._changed = threading.Condition()
+        self.sent_at = time.monotonic()
+        self._call = stub.ModelStreamInfer(iter(requests))
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def cancel(self) -> float:
+        """Close the stream, and say when."""
+        self._call.cancel()
+        return time.monotonic()
+
+    def wait_for(self, count: int, seconds: float = PATIENCE) -> None:
+        """Return once so many responses have come."""
+        with self._changed:
+            came = self._changed.wait_for(lambda: len(self.responses) >= count or self.ended.is_set(), seconds)
+        assert came, f"{len(self.responses)} responses within {seconds:.0f} s"
+        assert len(self.responses) >= count, f"ended early: {self.responses[-1:]}"
+
+    def finish(self, seconds: float = PATIENCE) -> list[Response]:
+        """All responses, once the stream has ended."""
+        assert self.ended.wait(seconds), f"{len(self.responses)} responses and no end within {seconds:.0f} s"
+        return self.responses
+
+    def error(self, seconds: float = PATIENCE) -> str:
+        """The sentence of the only response, once the stream has ended."""
+        (response,) = self.finish(seconds)
+        assert response.error is not None, response
+        return response.error
+
+    def _read(self) -> None:
+        try:
+            for message in self._call:
+                answer = message.infer_response
+                outputs = {} if message.error_message else outputs_by_name(answer)
+                self._add(Response(time.monotonic(), outputs, message.error_message or None, answer.id))
+        except grpc.RpcError as error:
+            self.status = error.code()
+            if self.status is not grpc.StatusCode.CANCELLED:
+                self._add(Response(time.monotonic(), error=error.details()))
+        finally:
+            self.ended.set()
+            with self._changed:
+                self._changed.notify_all()
+
+    def _add(self, response: Response) -> None:
+        with self._changed:
+            self.responses.append(response)
+            self._changed.notify_all()
+
+
+class Grpc:
+    """One connection to a server's gRPC port."""
+
+    def __init__(self, address: str) -> None:
+        self._channel = grpc.insecure_channel(address, options=channel_options(address))
+        self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    def send(self, *requests: Any) -> Call:
+        return Call(self.stub, requests)
+
+    def text(self, prompt: str | bytes, max_tokens: int, request_id: str = "", **values: Any) -> Call:
+        """A streamed request to the ensemble."""
+        values = {"text_input": prompt, "max_tokens": max_tokens, "stream": True, **values}
+        return self.send(request("ensemble", values, request_id))
+
+    def tokens(self, prompt: Sequence[int], max_tokens: int, request_id: str = "", **values: Any) -> Call:
+        """A streamed request to the engine's model itself."""
+        ids = np.array([prompt], np.int32)
+        values = {"input_ids": ids, "input_lengths": len(prompt), "request_output_len": max_tokens, **values}
+        return self.send(request("tensorrt_llm", {"streaming": True, **values}, request_id))
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Grpc:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def request(model: str, values: Mapping[str, Any], request_id: str = "") -> Any:
+    """A ModelInferRequest: texts, numbers as [1, 1] tensors of the type that TYPES names, arrays as they are."""
+    message = service_pb2.ModelInferRequest(model_name=model, id=request_id)
+    for name, value in values.items():
+        array = value if isinstance(value, np.ndarray) else _array(name, value)
+        tensor = message.inputs.add(name=name, datatype=np_to_triton_dtype(array.dtype))
+        tensor.shape.extend(array.shape)
+        is_text = array.dtype == np.object_
+        message.raw_input_contents.append(serialize_byte_tensor(array).item() if is_text else array.tobytes())
+    return message
+
+
+def _array(name: str, value: Any) -> Any:
+    if isinstance(value, str | bytes):
+        return np.array([[value.encode() if isinstance(value, str) else value]], np.object_)
+    return np.array([[value]], TYPES[name])
+
+
+@contextmanager
+def post(address: str, path: str, body: Any) -> Iterator[http.client.HTTPResponse]:
+    """POST JSON (or bytes as they are); the connection is closed on leaving, read to the end or not."""
+    connection = http.client.HTTPConnection(address, timeout=PATIENCE)
+    try:
+        connection.request("POST", path, body if isinstance(body, bytes) else json.dumps(body))
+        response = connection.getresponse()
+        try:
+            yield response
+        finally:
+            response.close()
+    finally:
+        connection.close()
+
+
+def generate(address: str, values: Mapping[str, Any] | bytes, model: str = "ensemble") -> tuple[int, Any]:
+    """Status and JSON of Triton's generate endpoint."""
+    with post(address, f"/v2/models/{model}/generate", values) as response:
+        return response.status, json.loads(response.read())
+
+
+def events(response: http.client.HTTPResponse) -> Iterator[tuple[float, Any]]:
+    """The server-sent events of generate_stream, and when each came (monotonic seconds)."""
+    for line in response:
+        if line.startswith(b"data: "):
+            yield time.monotonic(), json.loads(line[6:])
+
+
+def generate_stream(address: str, values: Mapping[str, Any], model: str = "ensemble") -> list[tuple[float, Any]]:
+    """All events of one request, and when each came."""
+    with post(address, f"/v2/models/{model}/generate_stream", {"stream": True, **values}) as response:
+        return list(events(response))

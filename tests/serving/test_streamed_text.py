@@ -1,0 +1,180 @@
+"""Streamed text: nothing lost, nothing mixed up, and soon."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from inflight.deploy.server import Server
+from tests.serving.streams import Call, Grpc, events, generate, generate_stream, post, request
+
+PROMPTS = [
+    "The quick brown fox jumps over the lazy dog.",
+    "抹茶ラテは京都の宇治から。熱いお茶をください。",
+    "Tea 🍵, cake 🍰, a family 👩‍👩‍👧‍👦, a flag 🇯🇵, thumbs 👍🏽 and ❤️‍🔥",
+    "  Straße,\n\tÅngström – café… 안녕하세요 नमस्ते שלום",
+]
+FOUR = range(len(PROMPTS))
+
+
+def tokenizer_of(server: Server) -> Tokenizer:
+    return Tokenizer.from_file(str(server.engine / "tokenizer.json"))
+
+
+def echo(server: Server, prompt: str, tokens: int) -> str:
+    """What the fake engine's answer is as text: the prompt's tokens over and over, decoded all at once."""
+    tokenizer = tokenizer_of(server)
+    ids = tokenizer.encode(prompt).ids
+    return str(tokenizer.decode([ids[number % len(ids)] for number in range(tokens)], skip_special_tokens=True))
+
+
+def joined(call: Call) -> str:
+    return "".join(response.text for response in call.finish())
+
+
+@pytest.mark.parametrize("request_ids", [("same", "same", "", ""), ("a", "b", "c", "d")])
+def test_interleaved_streams_are_whole_whatever_their_ids(paced_server: Server, request_ids: tuple[str, ...]) -> None:
+    with Grpc(paced_server.grpc_address) as connection:
+        calls = [connection.text(PROMPTS[number], 90, request_ids[number]) for number in FOUR]
+        texts = [joined(call) for call in calls]
+    assert texts == [echo(paced_server, prompt, 90) for prompt in PROMPTS]
+    assert "抹茶ラテ" in texts[1]
+    assert "👩‍👩‍👧‍👦" in texts[2]
+    begun, ended = max(call.responses[0].at for call in calls), min(call.responses[-1].at for call in calls)
+    assert begun < ended, "the streams ran one after another"
+
+
+def test_requests_of_one_grpc_stream_run_at_once_and_are_told_apart_by_their_ids(paced_server: Server) -> None:
+    requests = [
+        request("ensemble", {"text_input": PROMPTS[number], "max_tokens": 60, "stream": True}, str(number))
+        for number in FOUR
+    ]
+    with Grpc(paced_server.grpc_address) as connection:
+        responses = connection.send(*requests).finish()
+    for number in FOUR:
+        mine = [response for response in responses if response.request_id == str(number)]
+        assert "".join(response.text for response in mine) == echo(paced_server, PROMPTS[number], 60)
+        assert mine[0].at < responses[-1].at - 0.5
+
+
+def test_interleaved_streams_over_http_are_whole(paced_server: Server) -> None:
+    answers: dict[int, list[Any]] = {}
+
+    def read(number: int) -> None:
+        values = {"text_input": PROMPTS[number], "max_tokens": 90, **({"id": "same"} if number < 2 else {})}
+        answers[number] = [event for _, event in generate_stream(paced_server.http_address, values)]
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in FOUR]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in FOUR:
+        text = "".join(event["text_output"] for event in answers[number])
+        assert text == echo(paced_server, PROMPTS[number], 90)
+
+
+@pytest.mark.parametrize("name", ["server", "demo_server"])
+def test_what_a_model_says_is_the_decoding_of_its_tokens(serving: Callable[[str], Server], name: str) -> None:
+    """Random weights say anything, broken characters included."""
+    server = serving(name)
+    tokenizer = tokenizer_of(server)
+    with Grpc(server.grpc_address) as connection:
+        for prompt in PROMPTS:
+            ids = tokenizer.encode(prompt).ids
+            alone = connection.tokens(ids, 64, end_id=-1).finish()
+            tokens = [token for response in alone for token in response.token_ids]
+            assert joined(connection.text(prompt, 64, end_id=-1)) == tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("name", ["paced_server", "demo_server"])
+def test_the_whole_answer_is_the_streamed_one(serving: Callable[[str], Server], name: str) -> None:
+    server = serving(name)
+    with Grpc(server.grpc_address) as connection:
+        for prompt in PROMPTS:
+            stream = connection.text(prompt, 20)
+            text = joined(stream)
+            (whole,) = connection.text(prompt, 20, stream=False, exclude_input_in_output=True).finish()
+            status, answer = generate(
+                server.http_address, {"text_input": prompt, "max_tokens": 20, "exclude_input_in_output": True}
+            )
+            last = stream.responses[-1]
+            assert (whole.text, status, answer["text_output"]) == (text, 200, text)
+            assert whole.finish_reason == answer["finish_reason"] == last.finish_reason
+            for count in ("num_input_tokens", "num_output_tokens"):
+                assert whole.count(count) == answer[count] == last.count(count)
+
+
+def test_the_prompt_precedes_a_whole_answer_unless_excluded(paced_server: Server) -> None:
+    prompt = PROMPTS[1]
+    length = len(tokenizer_of(paced_server).encode(prompt).ids)
+    both = echo(paced_server, prompt, length + 20)
+    answer_alone = echo(paced_server, prompt, 20)
+    with Grpc(paced_server.grpc_address) as connection:
+
+        def whole(**values: Any) -> str:
+            return joined(connection.text(prompt, 20, stream=False, **values))
+
+        assert whole() == whole(exclude_input_in_output=False) == both
+        assert whole(exclude_input_in_output=True) == answer_alone
+        assert joined(connection.text(prompt, 20, exclude_input_in_output=False)) == answer_alone
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_last_response_says_why_it_ended_and_counts_tokens(paced_server: Server, stream: bool) -> None:
+    ids = tokenizer_of(paced_server).encode(PROMPTS[0]).ids
+    with Grpc(paced_server.grpc_address) as connection:
+        *before, length = connection.text(PROMPTS[0], 15, stream=stream).finish()
+        assert (length.finish_reason, length.count("num_input_tokens"), length.count("num_output_tokens")) == (
+            "length",
+            len(ids),
+            15,
+        )
+        assert [response.finish_reason for response in before] == [None] * (14 if stream else 0)
+        *_, stop = connection.text(PROMPTS[0], 15, stream=stream, end_id=ids[6]).finish()
+        assert (stop.finish_reason, stop.count("num_output_tokens")) == ("stop", 6)
+
+
+def test_a_model_ends_its_answer_itself(demo_server: Server) -> None:
+    prompt = "Product: teapot | Brand: Müller | Colour: blue | Material: clay | Description:"
+    with Grpc(demo_server.grpc_address) as connection:
+        stream = connection.text(prompt, 300)
+        text = joined(stream)
+    assert stream.responses[-1].finish_reason == "stop"
+    assert "Müller" in text
+    assert "<|" not in text
+
+
+@pytest.mark.parametrize(("name", "tokens"), [("paced_server", 80), ("demo_server", 400)])
+def test_the_first_chunk_comes_soon_and_the_others_one_by_one(
+    serving: Callable[[str], Server], name: str, tokens: int
+) -> None:
+    server = serving(name)
+    shares, ratios = [], []
+    with Grpc(server.grpc_address) as connection:
+        for number in range(3):
+            call = connection.text(f"{number} little foxes jump over the lazy dogs.", tokens, end_id=-1)
+            responses = call.finish()
+            shares.append((responses[0].at - call.sent_at) / (responses[-1].at - call.sent_at))
+            ratios.append(sum(bool(response.text) for response in responses) / tokens)
+    assert statistics.median(shares) < 0.1
+    if name == "paced_server":  # it says the prompt, where each token completes its characters
+        assert min(ratios) >= 0.9
+
+
+def test_over_http_too_the_first_chunk_comes_soon(paced_server: Server) -> None:
+    values = {"text_input": PROMPTS[0], "max_tokens": 60, "stream": True}
+    shares = []
+    for _ in range(3):
+        sent = time.monotonic()
+        with post(paced_server.http_address, "/v2/models/ensemble/generate_stream", values) as response:
+            moments = [at for at, _ in events(response)]
+        assert len(moments) == 60
+        shares.append((moments[0] - sent) / (moments[-1] - sent))
+    assert statistics.median(shares) < 0.1

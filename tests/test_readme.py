@@ -1,0 +1,56 @@
+"""Every command of the README's console blocks runs, in its order, in an empty folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from inflight.deploy import ports
+
+ROOT = Path(__file__).resolve().parents[1]
+_BLOCK = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
+# A person looks at the terminal before typing on; a script has to ask.
+_WAIT = (
+    "until python -c 'import os, sys; from inflight_client import Client;"
+    ' sys.exit(not Client(os.environ["INFLIGHT_GENERATE_ADDRESS"]).ready())\'; do sleep 0.2; kill -0 $!; done'
+)
+
+
+def script(readme: str) -> list[str]:
+    """The commands of all console blocks; a wait follows a server that goes to the background."""
+    lines = []
+    for block in _BLOCK.findall(readme):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                lines.append(line[2:])
+                if line.endswith("&"):
+                    lines.append(_WAIT)
+    return lines
+
+
+def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:
+    lines = script((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(lines) >= 6
+    chosen = ports.choose("127.0.0.1", None, None, None)
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "INFLIGHT_SERVE_HTTP_PORT": str(chosen.http),
+        "INFLIGHT_SERVE_GRPC_PORT": str(chosen.grpc),
+        "INFLIGHT_SERVE_METRICS_PORT": str(chosen.metrics),
+        "INFLIGHT_GENERATE_ADDRESS": f"127.0.0.1:{chosen.grpc}",
+    }
+    # job control (-m) gives `kill %1` its meaning, as at a prompt
+    run = subprocess.run(
+        ["bash", "-e", "-m", "-c", "\n".join([*lines, "wait"])],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert '"finish_reason"' in run.stdout
