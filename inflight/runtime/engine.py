@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from inflight.runtime.messages import (
+    Beam,
     EngineLimits,
     EngineStats,
     EventSink,
     FinishReason,
     GenerationRequest,
+    Speculation,
 )
 
 STEPPERS = {
@@ -42,11 +44,14 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Progress:
-    """What one step did to one request."""
+    """What one step did to one request; the fields are those of TokenEvent."""
 
     handle: int
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
+    log_probs: tuple[float, ...] = ()
+    beams: tuple[Beam, ...] = ()
+    speculation: Speculation | None = None
 
 
 class Stepper(Protocol):
@@ -66,15 +71,25 @@ class Stepper(Protocol):
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Everything that an engine is started with; travels to its process."""
+    """Everything that an engine is started with; travels to its process.
+
+    `max_queue_size` bounds the requests that wait (0: no bound). With `draft_dir`, the directory of a small engine, or
+    with `prompt_lookup`, the engine speculates with `num_draft_tokens` at a time. `adapters` are the files of the LoRA
+    adapters that requests name by number, from 1.
+    """
 
     engine: str
     model_dir: str
     kv_cache_tokens: int
     max_num_sequences: int = 64
     max_num_tokens: int = 96
+    max_queue_size: int = 0
     kv_cache_reuse: bool = True
     chunked_context: bool = True
+    draft_dir: str = ""
+    prompt_lookup: bool = False
+    num_draft_tokens: int = 5
+    adapters: tuple[str, ...] = ()
     extra: dict[str, str] = field(default_factory=dict)
 
 

@@ -20,8 +20,27 @@ class FinishReason(str, Enum):
 
     STOP = "stop"
     LENGTH = "length"
+    STOP_WORD = "stop_word"
     CANCELLED = "cancelled"
+    DEADLINE = "deadline"
     ERROR = "error"
+
+
+class GuideType(str, Enum):
+    """What a guide is written in, by upstream's names; `json` alone needs no text, any JSON will do."""
+
+    JSON = "json"
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    EBNF_GRAMMAR = "ebnf_grammar"
+
+
+@dataclass(frozen=True)
+class Guide:
+    """What the answer must look like; `text` is empty with GuideType.JSON."""
+
+    type: GuideType
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -40,6 +59,11 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     min_tokens: int = 0
+    beam_width: int = 1
+    length_penalty: float = 0.0
+    """Exponent of the length by which a beam's score is divided; 0 leaves the sum of log probabilities."""
+    early_stopping: bool = True
+    """End a beam search once `beam_width` beams are whole, else when no better one can come."""
 
     @property
     def greedy(self) -> bool:
@@ -50,17 +74,31 @@ class Sampling:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """One prompt to continue: token ids, at most `max_tokens` new ones, ended early by any of `end_ids`."""
+    """One prompt to continue: token ids, at most `max_tokens` new ones, ended early by any of `end_ids`.
+
+    `stop_ids` are words as token ids, `stop_texts` as text; whichever comes first ends the answer and is cut from it.
+    `draft_ids` is somebody's guess of the answer: it ends with the first token that differs, or one token after the
+    guess. `priority`: requests with a higher one leave the queue first. `deadline_ns` is a moment of the machine's
+    monotonic clock. `adapter` names a LoRA adapter of the deployment; 0 is none.
+    """
 
     prompt_ids: tuple[int, ...]
     max_tokens: int
     end_ids: tuple[int, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
+    stop_ids: tuple[tuple[int, ...], ...] = ()
+    stop_texts: tuple[str, ...] = ()
+    draft_ids: tuple[int, ...] = ()
+    log_probs: bool = False
+    guide: Guide | None = None
+    adapter: int = 0
+    priority: int = 0
+    deadline_ns: int | None = None
 
     @property
     def worst_case_tokens(self) -> int:
         """Tokens whose keys and values the cache must hold when the answer takes its full length."""
-        return len(self.prompt_ids) + self.max_tokens
+        return (len(self.prompt_ids) + self.max_tokens) * self.sampling.beam_width
 
 
 @dataclass(frozen=True)
@@ -74,8 +112,30 @@ class Timings:
 
 
 @dataclass(frozen=True)
+class Beam:
+    """One sequence of a beam search: its tokens, their log probabilities (where asked for) and the sum of these."""
+
+    token_ids: tuple[int, ...]
+    log_probs: tuple[float, ...] = ()
+    cumulative_log_prob: float = 0.0
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """How many tokens were drafted for a request, and how many of them it took."""
+
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True)
 class TokenEvent:
-    """New tokens of one request. The last event of a request, and only that, has a finish reason."""
+    """New tokens of one request. The last event of a request, and only that, has a finish reason and `timings`.
+
+    `log_probs` has a number for each of `token_ids` where they were asked for. `dropped_characters` is how many
+    characters at the end of the last tokens' text belong to a stop word. A beam search says nothing until its last
+    event, which has all `beams`, the best first, and no `token_ids`.
+    """
 
     handle: int
     token_ids: tuple[int, ...]
@@ -83,6 +143,12 @@ class TokenEvent:
     timings: Timings | None = None
     error: tuple[str, str] | None = None
     """Message and code, with `FinishReason.ERROR`."""
+    log_probs: tuple[float, ...] = ()
+    dropped_characters: int = 0
+    beams: tuple[Beam, ...] = ()
+    speculation: Speculation | None = None
+    kv_blocks: int = 0
+    """Blocks of the paged KV cache that the request filled; told with the last event."""
 
 
 EventSink = Callable[[TokenEvent], None]
@@ -132,10 +198,13 @@ class EngineLimits:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """A look at an engine between two steps."""
+    """A look at an engine between two steps. `running` counts `prefilling`, those without a first token, too."""
 
     waiting: int
     running: int
     kv_blocks_reserved: int
     kv_blocks: int
     steps: int
+    prefilling: int = 0
+    prefilling_tokens: int = 0
+    """Prompt tokens of those that prefill."""
