@@ -10,12 +10,16 @@ from pathlib import Path
 from inflight.deploy import log
 from inflight.deploy.errors import DeployError
 from inflight.deploy.probe import Probe, ProbeError
-from inflight.deploy.process import Member, TritonProcess
+from inflight.deploy.process import ENGINE_PROCESS, Member, TritonProcess
 
 # A server that is ready but generates nothing within this time is broken.
 _FIRST_TOKEN_SECONDS = 120.0
 # How long a ready server may answer with errors before the start counts as failed.
 _ERRORS_SECONDS = 20.0
+# Streams whose stub died never end, so no more than this is waited for them. A stream whose engine died ends with an
+# error behind the text that is still on its way, which is waited for while it comes, at most so often.
+_FAREWELL_SECONDS = 0.5
+_FAREWELLS = 10
 
 
 class Life:
@@ -73,12 +77,21 @@ class Life:
                 return f"{member.name} (pid {member.pid}) died"
         return None
 
-    def refuse(self) -> None:
-        """Be ready no more, and take no new requests, while those that run get their errors."""
+    def farewell(self, wait: Callable[[float], bool]) -> None:
+        """Be ready no more, take no new requests, and let those that run get their errors.
+
+        `wait` lets the seconds given pass, and says whether to go on at once.
+        """
         try:
             self.probe.unload("ensemble")
         except ProbeError:
-            pass  # tritonserver itself is the one that died
+            return  # tritonserver itself is the one that died
+        engine_died = any(ENGINE_PROCESS in member.name and not member.alive() for member in self.family)
+        chunks = self.probe.chunks()
+        for _ in range(_FAREWELLS if engine_died else 1):
+            before = chunks
+            if wait(_FAREWELL_SECONDS) or (chunks := self.probe.chunks()) == before:
+                return
 
     def _failed(self, what: str) -> DeployError:
         return DeployError(

@@ -18,6 +18,9 @@ from inflight.deploy import guard
 from inflight.deploy.errors import DeployError
 from inflight.deploy.run_directory import SHARED_MEMORY
 
+ENGINE_PROCESS = "the engine's process"
+"""What the name of a member begins with that runs an engine."""
+
 
 @dataclass(frozen=True)
 class Member:
@@ -129,7 +132,7 @@ class TritonProcess:
                 model = _model_of(stub)
                 members.append(Member(stub.pid, stub.create_time(), f"the stub of {model}"))
                 for child in stub.children():
-                    members.append(Member(child.pid, child.create_time(), f"the engine's process of {model}"))
+                    members.append(Member(child.pid, child.create_time(), f"{ENGINE_PROCESS} of {model}"))
         except psutil.NoSuchProcess:
             return []
         return members

@@ -25,8 +25,6 @@ from inflight.deploy.pulse import Patience, Pulse
 from inflight.deploy.repository import ENGINE_MODEL, DeploymentOptions, assemble
 from inflight.deploy.run_directory import RunDirectory
 
-# Streams that a dying engine leaves get their errors within this time; then the server is stopped.
-_GRACE_SECONDS = 0.5
 # From SIGTERM to SIGKILL: for a server that has drained, which only unloads its models, and for one that has not, or
 # in which something died. Streams of a dead stub never end, so Triton would wait for them in vain.
 _STOP_SECONDS = 5.0
@@ -248,8 +246,7 @@ class Server:
             died = time.monotonic()
             failures = 1 if died - began > _GOOD_LIFE_SECONDS else failures + 1
             self._report(f"{cause}; the server is started again.")
-            self._current().refuse()
-            self._stopping.wait(_GRACE_SECONDS)
+            self._current().farewell(self._stopping.wait)
             self._mute(True)
             self._current().process.end(_END_SECONDS)
             failures = self._revive(failures)

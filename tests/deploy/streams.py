@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from inflight_client import Client, InflightError, Sampling
+
+SOON = 60.0
+"""Seconds within which what must happen at once has happened, on a slow and busy machine too. ENDLESS streams and the
+drains of these tests last longer by far, so what only came with their end would be noticed."""
 
 
 @dataclass
@@ -18,9 +23,13 @@ class Stream:
     deltas: int = 0
     finish_reason: str | None = None
     error: InflightError | None = None
-    ended_at: float = 0.0
     began: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it came to its full length, and nothing is missing."""
+        return (self.error, self.finish_reason) == (None, "length")
 
     def start(self) -> Stream:
         threading.Thread(target=self._run, daemon=True).start()
@@ -38,7 +47,6 @@ class Stream:
         except InflightError as error:
             self.error = error
         finally:
-            self.ended_at = time.monotonic()
             self.ended.set()
 
 
@@ -46,5 +54,13 @@ def open_streams(address: str, count: int, max_tokens: int) -> list[Stream]:
     """Start `count` streams and return when each has received something."""
     streams = [Stream(address, max_tokens).start() for _ in range(count)]
     for stream in streams:
-        assert stream.began.wait(30), f"no first delta within 30 s: {stream}"
+        assert stream.began.wait(SOON), f"no first delta within {SOON:.0f} s: {stream}"
     return streams
+
+
+def wait_until(true: Callable[[], bool], seconds: float = SOON) -> None:
+    """Return once it is true."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"it did not come to it within {seconds:.0f} s"
+        time.sleep(0.05)

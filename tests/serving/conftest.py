@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,14 +9,9 @@ import pytest
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
 from tests.fixtures.engines import DemoEngine, TinyEngine
+from tests.fixtures.server import STEP_SECONDS, fake_engine
 
-STEP_SECONDS = 0.02
-
-
-def fake_engine(**options: object) -> dict[str, dict[str, str]]:
-    """Deployment parameters for the engine that says the prompt's tokens over and over, one a step."""
-    values = {"vocabulary_size": "1536", **{name: str(value) for name, value in options.items()}}
-    return {"tensorrt_llm": {"inflight_engine": "fake", "inflight_engine_options": json.dumps(values)}}
+__all__ = ["STEP_SECONDS", "fake_engine"]
 
 
 @pytest.fixture(scope="package")
