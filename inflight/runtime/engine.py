@@ -52,12 +52,23 @@ class Progress:
     log_probs: tuple[float, ...] = ()
     beams: tuple[Beam, ...] = ()
     speculation: Speculation | None = None
+    error: tuple[str, str] | None = None
 
 
 class Stepper(Protocol):
     """A library that advances all its requests by one forward pass a call, and owns the paged KV cache."""
 
     limits: EngineLimits
+
+    def check(self, request: GenerationRequest) -> None:
+        """Raise RequestError for what this engine can't do; called once, before the request is queued."""
+
+    def ready(self, request: GenerationRequest) -> bool:
+        """Whether `add` may be called now; asked for a waiting request that fits, before each step.
+
+        False while its guide is still being tried elsewhere: others pass it meanwhile. Raises RequestError where the
+        guide proved impossible, which ends this request alone.
+        """
 
     def add(self, handle: int, request: GenerationRequest) -> None:
         """Put a request, whose worst case fits the cache, among the running ones."""

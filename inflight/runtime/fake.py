@@ -36,6 +36,12 @@ class FakeStepper:
         )
         self._running: dict[int, tuple[GenerationRequest, int]] = {}
 
+    def check(self, request: GenerationRequest) -> None:
+        """It can do whatever a request asks of it: nothing."""
+
+    def ready(self, request: GenerationRequest) -> bool:
+        return True
+
     def add(self, handle: int, request: GenerationRequest) -> None:
         self._running[handle] = (request, 0)
 

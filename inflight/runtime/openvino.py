@@ -41,6 +41,12 @@ class OpenVinoStepper:
         )
         self._running: dict[int, tuple[openvino_genai.GenerationHandle, tuple[int, ...]]] = {}
 
+    def check(self, request: GenerationRequest) -> None:
+        pass
+
+    def ready(self, request: GenerationRequest) -> bool:
+        return True
+
     def add(self, handle: int, request: GenerationRequest) -> None:
         prompt = openvino.Tensor(np.array([request.prompt_ids], dtype=np.int64))
         generation = self._pipeline.add_request(handle, prompt, generation_config(request))
