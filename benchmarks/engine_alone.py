@@ -50,7 +50,8 @@ def _work(connection: Connection, options: EngineOptions) -> None:
     import openvino_genai
 
     from inflight.runtime.messages import GenerationRequest
-    from inflight.runtime.openvino import KV_BLOCK_TOKENS, generation_config, scheduler_config
+    from inflight.runtime.openvino import KV_BLOCK_TOKENS, scheduler_config
+    from inflight.runtime.openvino_generation import generation_config
 
     properties = json.loads((Path(options.model_dir) / "engine.json").read_text())["properties"]
     blocks = -(-options.kv_cache_tokens // KV_BLOCK_TOKENS)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import secrets
+import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ import openvino
 import openvino_genai
 
 from inflight.runtime.engine import EngineOptions, Progress
-from inflight.runtime.messages import EngineLimits, FinishReason, GenerationRequest, Sampling
+from inflight.runtime.messages import Beam, EngineLimits, FinishReason, GenerationRequest
+from inflight.runtime.openvino_generation import check, generation_config
 
 KV_BLOCK_TOKENS = 32
 """Tokens of one block of the paged KV cache on the CPU device."""
@@ -21,6 +23,12 @@ FINISH_REASONS = {
     openvino_genai.GenerationFinishReason.STOP: FinishReason.STOP,
     openvino_genai.GenerationFinishReason.LENGTH: FinishReason.LENGTH,
 }
+
+
+@dataclass(frozen=True)
+class _Running:
+    request: GenerationRequest
+    generation: openvino_genai.GenerationHandle
 
 
 class OpenVinoStepper:
@@ -36,13 +44,14 @@ class OpenVinoStepper:
             kv_blocks=blocks,
             max_num_sequences=options.max_num_sequences,
         )
+        self._options = options
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(
             options.model_dir, scheduler_config(options, blocks), "CPU", dict(manifest["properties"])
         )
-        self._running: dict[int, tuple[openvino_genai.GenerationHandle, tuple[int, ...]]] = {}
+        self._running: dict[int, _Running] = {}
 
     def check(self, request: GenerationRequest) -> None:
-        pass
+        check(request, self._options)
 
     def ready(self, request: GenerationRequest) -> bool:
         return True
@@ -50,30 +59,49 @@ class OpenVinoStepper:
     def add(self, handle: int, request: GenerationRequest) -> None:
         prompt = openvino.Tensor(np.array([request.prompt_ids], dtype=np.int64))
         generation = self._pipeline.add_request(handle, prompt, generation_config(request))
-        self._running[handle] = (generation, request.end_ids)
+        self._running[handle] = _Running(request, generation)
 
     def remove(self, handle: int) -> None:
-        generation, _ = self._running.pop(handle)
-        generation.cancel()
+        self._running.pop(handle).generation.cancel()
 
     def step(self) -> Iterator[Progress]:
         self._pipeline.step()
         ended = []
-        for handle, (generation, end_ids) in self._running.items():
-            if not generation.can_read():
+        for handle, running in self._running.items():
+            if not running.generation.can_read():
                 continue
-            (output,) = generation.read().values()
-            token_ids = tuple(output.generated_ids)
-            reason = FINISH_REASONS.get(output.finish_reason)
-            if reason is None:
-                yield Progress(handle, token_ids)
-                continue
-            ended.append(handle)
-            if token_ids and token_ids[-1] in end_ids:
-                token_ids = token_ids[:-1]
-            yield Progress(handle, token_ids, reason)
+            outputs = list(running.generation.read().values())
+            read = _beams if running.request.sampling.beam_width > 1 else _tokens
+            progress = read(handle, running.request, outputs)
+            if progress.finish_reason is not None:
+                ended.append(handle)
+            yield progress
         for handle in ended:
             del self._running[handle]
+
+
+def _tokens(handle: int, request: GenerationRequest, outputs: list[openvino_genai.GenerationOutput]) -> Progress:
+    (output,) = outputs
+    token_ids = tuple(output.generated_ids)
+    reason = FINISH_REASONS.get(output.finish_reason)
+    if reason is not None and token_ids and token_ids[-1] in request.end_ids:
+        token_ids = token_ids[:-1]
+    log_probs = tuple(output.generated_log_probs[: len(token_ids)]) if request.log_probs else ()
+    return Progress(handle, token_ids, reason, log_probs)
+
+
+def _beams(handle: int, request: GenerationRequest, outputs: list[openvino_genai.GenerationOutput]) -> Progress:
+    """All beams at once, the best first; the reason is that of the best."""
+    outputs.sort(key=lambda output: -output.score)
+    reason = FINISH_REASONS[outputs[0].finish_reason]
+    return Progress(handle, (), reason, beams=tuple(_beam(request, output) for output in outputs))
+
+
+def _beam(request: GenerationRequest, output: openvino_genai.GenerationOutput) -> Beam:
+    token_ids, log_probs = tuple(output.generated_ids), tuple(output.generated_log_probs)
+    if token_ids and token_ids[-1] in request.end_ids:
+        token_ids, log_probs = token_ids[:-1], log_probs[:-1]
+    return Beam(token_ids, log_probs if request.log_probs else (), math.fsum(log_probs))
 
 
 def scheduler_config(options: EngineOptions, kv_blocks: int) -> openvino_genai.SchedulerConfig:
@@ -85,34 +113,3 @@ def scheduler_config(options: EngineOptions, kv_blocks: int) -> openvino_genai.S
     config.dynamic_split_fuse = options.chunked_context
     config.enable_prefix_caching = options.kv_cache_reuse
     return config
-
-
-def generation_config(request: GenerationRequest) -> openvino_genai.GenerationConfig:
-    """Translate a request; the library's own defaults never show through."""
-    config = openvino_genai.GenerationConfig()
-    config.max_new_tokens = request.max_tokens
-    config.min_new_tokens = min(request.sampling.min_tokens, request.max_tokens)
-    if request.end_ids:
-        config.eos_token_id = request.end_ids[0]
-        config.stop_token_ids = set(request.end_ids)
-    else:
-        config.ignore_eos = True
-    _set_sampling(config, request.sampling)
-    return config
-
-
-def _set_sampling(config: openvino_genai.GenerationConfig, sampling: Sampling) -> None:
-    config.repetition_penalty = sampling.repetition_penalty
-    config.presence_penalty = sampling.presence_penalty
-    config.frequency_penalty = sampling.frequency_penalty
-    if sampling.greedy:
-        config.do_sample = False
-        return
-    config.do_sample = True
-    config.temperature = 1.0 if sampling.temperature is None else sampling.temperature
-    if sampling.top_k:
-        config.top_k = sampling.top_k
-    if sampling.top_p:
-        config.top_p = sampling.top_p
-    # The library's own default is one fixed seed, and so the same answer each time.
-    config.rng_seed = secrets.randbits(32) if sampling.seed is None else sampling.seed

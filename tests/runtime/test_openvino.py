@@ -115,7 +115,7 @@ def test_a_seed_repeats_when_alone(engine: SteppedEngine) -> None:
 
 
 def test_without_a_seed_answers_differ(engine: SteppedEngine) -> None:
-    request = GenerationRequest(PROMPT, 30, sampling=Sampling(temperature=1.5))
+    request = GenerationRequest(PROMPT, 30, sampling=Sampling(temperature=1.5, top_p=1.0))
     assert len({tuple(answers(engine, request)[0][0]) for _ in range(4)}) == 4
 
 

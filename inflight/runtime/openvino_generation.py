@@ -1,0 +1,146 @@
+"""A request in the words of OpenVINO GenAI, and what that library can't do of it.
+
+What `check` lets through never makes the pipeline raise an error: one that comes out of its step() ends every request.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+
+import openvino_genai
+
+from inflight.runtime.engine import EngineOptions
+from inflight.runtime.messages import GenerationRequest, RequestError, Sampling
+
+LOWEST_TEMPERATURE = 1e-4
+"""Below it scaled logits overflow 32 bits; at it the likeliest token is chosen all but always."""
+
+_SEED_BITS = 32
+"""What the library's random generator (mt19937) starts from."""
+
+
+def check(request: GenerationRequest, options: EngineOptions) -> None:
+    """Raise RequestError (`invalid_parameter`) for values and combinations that the library can't take."""
+    sampling = request.sampling
+    _check_bounds(sampling)
+    _check_prompt(request, options)
+    if sampling.beam_width > 1:
+        _check_beam_search(request, options)
+    if request.guide is not None and sampling.min_tokens:
+        raise _refused(
+            f"min_tokens is {sampling.min_tokens} beside guided_decoding_guide, which alone says when the answer is"
+            " whole; leave min_tokens out"
+        )
+
+
+def _check_bounds(sampling: Sampling) -> None:
+    for name, value, holds, words in (
+        ("temperature", sampling.temperature or 0.0, lambda number: number >= 0, "0 or more"),
+        ("top_k", sampling.top_k, lambda number: number >= 0, "0 or more"),
+        ("top_p", sampling.top_p, lambda number: 0 <= number <= 1, "between 0 and 1"),
+        ("repetition_penalty", sampling.repetition_penalty, lambda number: number > 0, "above 0"),
+        ("presence_penalty", sampling.presence_penalty, lambda number: -2 <= number <= 2, "between -2 and 2"),
+        ("frequency_penalty", sampling.frequency_penalty, lambda number: -2 <= number <= 2, "between -2 and 2"),
+        ("min_tokens", sampling.min_tokens, lambda number: number >= 0, "0 or more"),
+        ("len_penalty", sampling.length_penalty, lambda number: True, "a finite number"),
+    ):
+        if not (math.isfinite(value) and holds(value)):
+            raise _refused(f"{name} is {value:g}; it must be {words}")
+
+
+def _check_prompt(request: GenerationRequest, options: EngineOptions) -> None:
+    tokens = len(request.prompt_ids)
+    if not options.chunked_context and tokens > options.max_num_tokens:
+        raise RequestError(
+            f"the prompt has {tokens} tokens, and the engine computes whole prompts of at most"
+            f" {options.max_num_tokens}; shorten the prompt",
+            "prompt_too_long",
+        )
+
+
+def _check_beam_search(request: GenerationRequest, options: EngineOptions) -> None:
+    """The library searches with the model's own distribution, untouched, and computes all beams in one step."""
+    sampling = request.sampling
+    if sampling.beam_width > options.max_num_tokens:
+        raise _refused(
+            f"beam_width is {sampling.beam_width} and a step of this engine computes {options.max_num_tokens} tokens at"
+            " most; lower beam_width"
+        )
+    for name, used in (
+        ("temperature, top_k or top_p", _samples(sampling)),
+        ("repetition_penalty", sampling.repetition_penalty != 1),
+        ("presence_penalty", sampling.presence_penalty != 0),
+        ("frequency_penalty", sampling.frequency_penalty != 0),
+        ("min_tokens", sampling.min_tokens != 0),
+        ("guided_decoding_guide", request.guide is not None),
+    ):
+        if used:
+            raise _refused(
+                f"beam_width is {sampling.beam_width} and this engine's beam search does without {name}; leave one out"
+            )
+
+
+def _samples(sampling: Sampling) -> bool:
+    """Whether anything would bend the distribution; a temperature and a top_p of 1 don't."""
+    return sampling.temperature not in (None, 0.0, 1.0) or sampling.top_k > 1 or sampling.top_p not in (0.0, 1.0)
+
+
+def _refused(message: str) -> RequestError:
+    return RequestError(message, "invalid_parameter")
+
+
+def generation_config(request: GenerationRequest) -> openvino_genai.GenerationConfig:
+    """Translate a request that `check` let through; the library's own defaults never show through.
+
+    Log probabilities are those of the model's own distribution, before temperature, penalties and guide.
+    """
+    config = openvino_genai.GenerationConfig()
+    config.max_new_tokens = request.max_tokens
+    if request.end_ids:
+        config.eos_token_id = request.end_ids[0]
+        config.stop_token_ids = set(request.end_ids)
+        config.min_new_tokens = min(request.sampling.min_tokens, request.max_tokens)
+    else:
+        config.ignore_eos = True
+    if request.sampling.beam_width > 1:
+        _set_beam_search(config, request.sampling)
+    else:
+        config.logprobs = int(request.log_probs)
+        _set_sampling(config, request.sampling)
+    return config
+
+
+def _set_beam_search(config: openvino_genai.GenerationConfig, sampling: Sampling) -> None:
+    config.num_beams = sampling.beam_width
+    config.num_return_sequences = sampling.beam_width
+    config.length_penalty = sampling.length_penalty
+    criteria = openvino_genai.StopCriteria
+    config.stop_criteria = criteria.EARLY if sampling.early_stopping else criteria.HEURISTIC
+
+
+def _set_sampling(config: openvino_genai.GenerationConfig, sampling: Sampling) -> None:
+    config.repetition_penalty = sampling.repetition_penalty
+    config.presence_penalty = sampling.presence_penalty
+    config.frequency_penalty = sampling.frequency_penalty
+    if sampling.greedy:
+        config.do_sample = False
+        return
+    config.do_sample = True
+    config.temperature = 1.0 if sampling.temperature is None else max(sampling.temperature, LOWEST_TEMPERATURE)
+    if sampling.top_k:
+        config.top_k = sampling.top_k
+    if sampling.top_p:
+        config.top_p = sampling.top_p
+    config.rng_seed = _seed(sampling.seed)
+
+
+def _seed(seed: int | None) -> int:
+    """Any seed as one of so many bits; without one a new one, since the library's default is always the same."""
+    if seed is None:
+        return secrets.randbits(_SEED_BITS)
+    folded = 0
+    while seed:
+        folded ^= seed & ((1 << _SEED_BITS) - 1)
+        seed >>= _SEED_BITS
+    return folded
