@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from inflight.deploy.log import LogRelay, reason, worth_showing
+from tests.deploy.streams import wait_until
 
 STAMP = "1121 02:16:03.359434 16074"
 
@@ -73,7 +74,7 @@ def test_a_muted_relay_drops_what_comes_meanwhile(tmp_path: Path) -> None:
     log, lines = tmp_path / "log", list[str]()
     log.write_text("before\n")
     relay = LogRelay(log, lines.append, everything=False)
-    time.sleep(0.5)
+    wait_until(lambda: relay._offset > 0)
     relay.muted = False
     with log.open("a") as file:
         file.write("after\n")

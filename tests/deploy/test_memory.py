@@ -42,4 +42,7 @@ def test_without_a_limit_it_is_the_machines(tmp_path: Path, most: str) -> None:
     (tmp_path / "memory.stat").write_text("")
     own = tmp_path / "own"
     own.write_text("0::/\n")
-    assert available_bytes(tmp_path, own) == pytest.approx(psutil.virtual_memory().available, rel=0.2)
+    before = psutil.virtual_memory().available
+    found = available_bytes(tmp_path, own)
+    after = psutil.virtual_memory().available
+    assert 0.8 * min(before, after) <= found <= 1.2 * max(before, after)
