@@ -11,6 +11,8 @@ from typing import Any
 import click
 from inflight_client import Client, Delta, InflightError, Sampling
 
+from inflight.commands.seconds import Seconds
+
 
 @click.command(
     epilog="""\b
@@ -48,7 +50,7 @@ Examples:
     "--frequency-penalty", type=float, help="-2 to 2, subtracted once for each time that a token came before."
 )
 @click.option("--min-tokens", type=int, help="Shortest answer, in tokens.")
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Seconds allowed for the whole answer.")
+@click.option("--timeout", type=Seconds(above=True), help="Seconds allowed for the whole answer.")
 def command(
     prompt: str,
     address: str,

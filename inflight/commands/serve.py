@@ -11,6 +11,7 @@ from types import FrameType
 
 import click
 
+from inflight.commands.seconds import Seconds
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server, ServerSettings
 
@@ -50,13 +51,13 @@ class Signals:
 @click.option("--no-kv-cache-reuse", is_flag=True, help="Compute every prompt anew, known prefix or not.")
 @click.option(
     "--drain-seconds",
-    type=click.FloatRange(0),
+    type=Seconds(),
     default=30.0,
     show_default=True,
     help="How long running requests may go on after SIGTERM.",
 )
 @click.option(
-    "--start-seconds", type=click.FloatRange(1), default=900.0, show_default=True, help="How long the start may take."
+    "--start-seconds", type=Seconds(1), default=900.0, show_default=True, help="How long the start may take."
 )
 @click.option(
     "--json", "as_json", envvar="INFLIGHT_SERVE_JSON", is_flag=True, help="Say where it listens as one line of JSON."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -63,6 +64,35 @@ def test_every_option_has_the_variable_of_its_name_and_the_help_shows_it(
         monkeypatch.setenv(variable, "given")
         assert option.resolve_envvar_value(context) == "given", f"{flag} doesn't hear {variable}"
         assert variable in context.get_help().replace("\n", "").replace(" ", "")
+
+
+def float_options() -> Iterator[tuple[str, str]]:
+    """Each command and each of its options that takes a number with a fraction."""
+    front = click.Context(cli.cli, info_name="inflight")
+    for name in cli.COMMANDS:
+        command = cli.cli.get_command(front, name)
+        assert command is not None
+        command.name = name
+        for context, option in options_of(command, front):
+            if isinstance(option.type, click.types.FloatParamType):
+                yield context.command_path.removeprefix("inflight "), option.opts[0]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(("command", "flag"), list(float_options()))
+def test_no_option_takes_what_is_no_number(
+    capsys: pytest.CaptureFixture[str], command: str, flag: str, value: str
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        cli.main([*command.split(), "x", f"{flag}={value}"])
+    assert raised.value.code == 2
+    sentence = capsys.readouterr().err.partition("\nError: ")[2]
+    assert re.search(rf"(?<!\w){value} is no|is {value};", sentence), sentence
+    assert sentence.count("\n") == 1
+
+
+def test_there_are_such_options() -> None:
+    assert {("serve", "--drain-seconds"), ("generate", "--timeout")} < set(float_options())
 
 
 def exit_code_of(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
