@@ -56,9 +56,7 @@ class Signals:
     show_default=True,
     help="How long running requests may go on after SIGTERM.",
 )
-@click.option(
-    "--start-seconds", type=Seconds(1), default=900.0, show_default=True, help="How long the start may take."
-)
+@click.option("--start-seconds", type=Seconds(1), default=900.0, show_default=True, help="How long the start may take.")
 @click.option(
     "--json", "as_json", envvar="INFLIGHT_SERVE_JSON", is_flag=True, help="Say where it listens as one line of JSON."
 )
