@@ -16,9 +16,6 @@ from inflight.runtime.messages import GenerationRequest, RequestError, Sampling
 LOWEST_TEMPERATURE = 1e-4
 """Below it scaled logits overflow 32 bits; at it the likeliest token is chosen all but always."""
 
-_SEED_BITS = 32
-"""What the library's random generator (mt19937) starts from."""
-
 
 def check(request: GenerationRequest, options: EngineOptions) -> None:
     """Raise RequestError (`invalid_parameter`) for values and combinations that the library can't take."""
@@ -136,11 +133,7 @@ def _set_sampling(config: openvino_genai.GenerationConfig, sampling: Sampling) -
 
 
 def _seed(seed: int | None) -> int:
-    """Any seed as one of so many bits; without one a new one, since the library's default is always the same."""
+    """Any seed as 32 bits, which mt19937 starts from; without one a new one, as the library's default is a constant."""
     if seed is None:
-        return secrets.randbits(_SEED_BITS)
-    folded = 0
-    while seed:
-        folded ^= seed & ((1 << _SEED_BITS) - 1)
-        seed >>= _SEED_BITS
-    return folded
+        return secrets.randbits(32)
+    return (seed ^ (seed >> 32) * 0x9E3779B1) & 0xFFFFFFFF  # Knuth's multiplier spreads the upper half

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from inflight.runtime.engine import EngineOptions
-from inflight.runtime.messages import FinishReason, GenerationRequest, Guide, GuideType, RequestError, Sampling
+from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, Sampling
 from inflight.runtime.openvino import OpenVinoStepper
 from tests.runtime.stepping import run
 
@@ -152,3 +151,98 @@ def test_a_cancelled_beam_search_frees_its_blocks(stepper: OpenVinoStepper) -> N
         stepper.remove(turns)
     (answer,) = run(stepper, wide)
     assert len(answer.beams[0].token_ids) == wide.max_tokens
+
+
+def reference_greedy(model: Any, request: GenerationRequest) -> list[int]:
+    """Penalties by their definition: repetition counts prompt and answer, presence and frequency the answer alone."""
+    sampling = request.sampling
+    answer: list[int] = []
+    for _ in range(request.max_tokens):
+        with torch.no_grad():
+            logits = model(torch.tensor([[*request.prompt_ids, *answer]])).logits[0, -1].clone()
+        for token in {*request.prompt_ids, *answer}:
+            factor = sampling.repetition_penalty
+            logits[token] = logits[token] * factor if logits[token] < 0 else logits[token] / factor
+        for token in set(answer):
+            logits[token] -= sampling.presence_penalty + sampling.frequency_penalty * answer.count(token)
+        answer.append(int(logits.argmax()))
+    return answer
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(repetition_penalty=1.5),
+        Sampling(repetition_penalty=0.7),
+        Sampling(presence_penalty=1.5),
+        Sampling(presence_penalty=-2.0),
+        Sampling(frequency_penalty=0.9),
+        Sampling(frequency_penalty=-0.4, presence_penalty=0.3, repetition_penalty=1.1),
+    ],
+    ids=str,
+)
+def test_penalties_count_what_they_say(stepper: OpenVinoStepper, model: Any, sampling: Sampling) -> None:
+    """The prompt is the model's own answer, so that what counts the prompt and what doesn't differ."""
+    (start,) = run(stepper, GenerationRequest(PROMPT, 12))
+    request = GenerationRequest((*PROMPT, *start.token_ids), 24, sampling=sampling)
+    (answer,) = run(stepper, request)
+    assert answer.token_ids == reference_greedy(model, request)
+
+
+def test_a_seed_holds_among_others(stepper: OpenVinoStepper) -> None:
+    """Each request has a random generator of its own; at fp32 the company changes no logit by enough to matter."""
+    request = GenerationRequest(PROMPT, 40, sampling=Sampling(temperature=1.3, top_k=50, top_p=0.95, seed=7))
+    (alone,) = run(stepper, request)
+    source = random.Random(3)
+    for _ in range(5):
+        others = [
+            GenerationRequest(
+                tuple(source.randrange(VOCABULARY) for _ in range(source.randrange(1, 60))),
+                source.randrange(5, 60),
+                sampling=Sampling(top_p=0.9, seed=source.randrange(1 << 40)),
+            )
+            for _ in range(5)
+        ]
+        assert run(stepper, *others, request)[-1].token_ids == alone.token_ids
+
+
+def test_all_64_bits_of_a_seed_count(stepper: OpenVinoStepper) -> None:
+    seeds = [1, 1 << 32, 1 << 63, (1 << 64) - 1, 0]
+    answers = run(stepper, *(GenerationRequest(PROMPT, 20, sampling=Sampling(top_p=1.0, seed=seed)) for seed in seeds))
+    assert len({tuple(answer.token_ids) for answer in answers}) == 5
+
+
+def test_the_lowest_temperatures_are_greedy(stepper: OpenVinoStepper) -> None:
+    plain, cold, colder = run(
+        stepper,
+        GenerationRequest(PROMPT, 30),
+        GenerationRequest(PROMPT, 30, sampling=Sampling(temperature=1e-30, top_k=50)),
+        GenerationRequest(PROMPT, 30, sampling=Sampling(temperature=1e-30, top_p=0.9)),
+    )
+    assert plain.token_ids == cold.token_ids == colder.token_ids
+
+
+@pytest.mark.parametrize(
+    ("sampling", "named"),
+    [
+        (Sampling(temperature=float("nan"), top_k=5), "temperature is nan"),
+        (Sampling(temperature=-1.0, top_k=5), "temperature is -1"),
+        (Sampling(top_p=1.5), "top_p is 1.5"),
+        (Sampling(top_k=-3), "top_k is -3"),
+        (Sampling(repetition_penalty=0.0), "repetition_penalty is 0"),
+        (Sampling(repetition_penalty=float("inf")), "repetition_penalty is inf"),
+        (Sampling(presence_penalty=2.5), "presence_penalty is 2.5"),
+        (Sampling(min_tokens=-1), "min_tokens is -1"),
+        (Sampling(beam_width=2, length_penalty=float("inf")), "len_penalty is inf"),
+        (Sampling(beam_width=2, top_p=0.5), "beam search does without temperature, top_k or top_p"),
+        (Sampling(beam_width=2, repetition_penalty=1.2), "beam search does without repetition_penalty"),
+        (Sampling(beam_width=2, min_tokens=3), "beam search does without min_tokens"),
+        (Sampling(beam_width=40), "beam_width is 40"),
+    ],
+)
+def test_what_the_library_cannot_take_is_refused_by_name(
+    stepper: OpenVinoStepper, sampling: Sampling, named: str
+) -> None:
+    with pytest.raises(RequestError, match=named) as refused:
+        run(stepper, GenerationRequest(PROMPT, 5, sampling=sampling))
+    assert refused.value.code == "invalid_parameter"
