@@ -74,10 +74,17 @@ def inference_request(model: str, prompt: str, max_tokens: int, sampling: Sampli
     _add_number(request, "max_tokens", "INT32", max_tokens)
     _add_number(request, "stream", "BOOL", stream)
     _add_number(request, "exclude_input_in_output", "BOOL", True)
-    for name, value in asdict(sampling).items():
-        if value is not None:
-            _add_number(request, name, _SAMPLING_TYPES[name], value)
+    for name, value in _sampling_values(sampling).items():
+        _add_number(request, name, _SAMPLING_TYPES[name], value)
     return request
+
+
+def _sampling_values(sampling: Sampling) -> dict[str, float]:
+    """What is given. As TensorRT-LLM has it, a temperature without top_k and top_p would change nothing."""
+    values = {name: value for name, value in asdict(sampling).items() if value is not None}
+    if values.get("temperature") and not {"top_k", "top_p"} & values.keys():
+        values["top_p"] = 1.0
+    return values
 
 
 def delta(response: Any) -> Delta:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from inflight.runtime.engine import EngineOptions
 
@@ -12,7 +13,7 @@ _FALSE = {"0", "false", "f", "n", "no"}
 
 def parameters(args: dict[str, str]) -> dict[str, str]:
     """The model's parameters by name; those left empty count as not given."""
-    given = json.loads(args["model_config"]).get("parameters", {})
+    given = _config(args).get("parameters", {})
     return {name: value["string_value"] for name, value in given.items() if value.get("string_value")}
 
 
@@ -26,15 +27,39 @@ def flag(settings: dict[str, str], name: str, default: bool) -> bool:
     return value in _TRUE
 
 
-def engine_options(settings: dict[str, str]) -> EngineOptions:
-    """What the model's parameters say about the engine."""
+def milliseconds(settings: dict[str, str], name: str, default: int = 100) -> int:
+    """A period among the parameters, 1 or more; ValueError for anything else."""
+    value = settings.get(name, str(default))
+    if not value.isdecimal() or int(value) < 1:
+        raise ValueError(f"parameter {name} is {value!r}; it must be a number of milliseconds, 1 or more")
+    return int(value)
+
+
+def decoupled(args: dict[str, str]) -> bool:
+    """Whether the model may answer a request with several responses."""
+    return bool(_config(args).get("model_transaction_policy", {}).get("decoupled", False))
+
+
+def engine_options(settings: dict[str, str], args: dict[str, str]) -> EngineOptions:
+    """What the model's parameters and its queue policy say about the engine."""
+    policy = _config(args).get("dynamic_batching", {}).get("default_queue_policy", {})
     return EngineOptions(
         engine=settings["inflight_engine"],
         model_dir=settings["gpt_model_path"],
         kv_cache_tokens=int(settings["max_tokens_in_paged_kv_cache"]),
         max_num_sequences=int(settings["max_num_sequences"]),
         max_num_tokens=int(settings["max_num_tokens"]),
+        max_queue_size=int(policy.get("max_queue_size", 0)),
         kv_cache_reuse=flag(settings, "enable_kv_cache_reuse", default=True),
         chunked_context=flag(settings, "enable_chunked_context", default=True),
+        draft_dir=settings.get("draft_model_path", ""),
+        prompt_lookup=flag(settings, "prompt_lookup", default=False),
+        num_draft_tokens=int(settings.get("num_draft_tokens", EngineOptions.num_draft_tokens)),
+        adapters=tuple(json.loads(settings.get("lora_adapters", "[]"))),
         extra=json.loads(settings.get("inflight_engine_options", "{}")),
     )
+
+
+def _config(args: dict[str, str]) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads(args["model_config"])
+    return config

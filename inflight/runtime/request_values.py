@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from inflight.runtime.messages import RequestError, Sampling
+from inflight.runtime.messages import Guide, GuideType, RequestError, Sampling
 
 
 class _Bound(NamedTuple):
@@ -24,14 +24,25 @@ SAMPLING_INPUTS = {
     "presence_penalty": _Bound("presence_penalty", lambda value: -2 <= value <= 2, "between -2 and 2"),
     "frequency_penalty": _Bound("frequency_penalty", lambda value: -2 <= value <= 2, "between -2 and 2"),
     "min_tokens": _Bound("min_tokens", lambda value: value >= 0, "0 or more"),
+    "beam_width": _Bound("beam_width", lambda value: value >= 1, "1 or more"),
+    "len_penalty": _Bound("length_penalty", lambda value: True, "a number"),
+    "early_stopping": _Bound("early_stopping", lambda value: True, "true or false"),
 }
 """Upstream's input tensors that say how to sample. As there, `runtime_top_p` of 0 or below means no such bound."""
 
+OLDER_NAMES = {"min_tokens": "min_length", "seed": "random_seed"}
+"""What upstream called an input before; taken where the newer name was not sent."""
 
-def sampling_from(values: Mapping[str, Any]) -> Sampling:
+GUIDE_TYPES = {guide_type.value: guide_type for guide_type in GuideType}
+
+_NANOSECONDS = 1_000_000
+
+
+def sampling_from(values: Mapping[str, Any], label: Callable[[str], str] = str) -> Sampling:
     """Sampling from the values of SAMPLING_INPUTS that came; None counts as not given.
 
-    Raises RequestError (`invalid_parameter`) for a value out of bounds; infinities and NaN always are.
+    Raises RequestError (`invalid_parameter`), naming the input by `label`, for a value out of bounds; infinities and
+    NaN always are.
     """
     fields = {}
     for name, bound in SAMPLING_INPUTS.items():
@@ -39,11 +50,50 @@ def sampling_from(values: Mapping[str, Any]) -> Sampling:
         if value is None:
             continue
         if not (math.isfinite(value) and bound.holds(value)):
-            raise RequestError(f"{name} is {value:g}; it must be {bound.words}", "invalid_parameter")
+            raise RequestError(f"{label(name)} is {value:g}; it must be {bound.words}", "invalid_parameter")
         fields[bound.field] = value
     if "top_p" in fields:
         fields["top_p"] = max(fields["top_p"], 0.0)
     return Sampling(**fields)
+
+
+def guide_from(guide_type: str | None, text: str | None) -> Guide | None:
+    """What guides the answer, from upstream's two inputs; RequestError (`invalid_parameter`) where one is missing."""
+    if guide_type is None:
+        if text is None:
+            return None
+        raise RequestError("guided_decoding_guide goes with guided_decoding_guide_type; send both", "invalid_parameter")
+    if guide_type not in GUIDE_TYPES:
+        raise RequestError(
+            f"guided_decoding_guide_type is {guide_type[:40]!r}; it must be one of {', '.join(GUIDE_TYPES)}",
+            "invalid_parameter",
+        )
+    found = GUIDE_TYPES[guide_type]
+    if found is GuideType.JSON:
+        return Guide(found)
+    if text is None:
+        raise RequestError(
+            f"guided_decoding_guide is missing; guided_decoding_guide_type {guide_type} needs one", "invalid_parameter"
+        )
+    return Guide(found, text)
+
+
+def deadline_from(deadline_ms: int | None, now_ns: int) -> int | None:
+    """The moment, in nanoseconds of the clock of `now_ns`, at which the time of a request is over."""
+    if deadline_ms is None:
+        return None
+    if deadline_ms < 1:
+        raise RequestError(
+            f"deadline_ms is {deadline_ms}; it must be 1 or more milliseconds from now", "invalid_parameter"
+        )
+    return now_ns + deadline_ms * _NANOSECONDS
+
+
+def count_from(name: str, value: int, most: int) -> int:
+    """A count between 1 and `most`; RequestError (`invalid_parameter`) for another."""
+    if not 1 <= value <= most:
+        raise RequestError(f"{name} is {value}; it must be between 1 and {most}", "invalid_parameter")
+    return value
 
 
 def end_ids_from(end_id: int | None, of_model: tuple[int, ...]) -> tuple[int, ...]:
@@ -53,14 +103,19 @@ def end_ids_from(end_id: int | None, of_model: tuple[int, ...]) -> tuple[int, ..
     return () if end_id < 0 else (end_id,)
 
 
-def sequences(tokens: list[list[list[int]]], lengths: list[list[int]]) -> list[list[int]]:
-    """The token ids of each beam of one request, from rows of [batch, beam, token] and [batch, beam].
+def sequences(tokens: list[list[list[int]]], lengths: list[list[int]]) -> list[list[list[int]]]:
+    """The token ids of each prompt's sequences, from rows of [prompt, beam, token] and [prompt, beam].
 
-    Raises RequestError (`invalid_request`) for a batch of several requests and for lengths that don't fit.
+    Raises RequestError (`invalid_request`) for lengths that don't fit.
     """
-    if len(tokens) != 1 or len(lengths) != 1:
-        raise RequestError(f"TOKENS_BATCH holds {len(tokens)} requests; send one at a time", "invalid_request")
-    (beams,), (counts,) = tokens, lengths
+    if len(tokens) != len(lengths):
+        raise RequestError(
+            f"TOKENS_BATCH holds {len(tokens)} prompts and SEQUENCE_LENGTH {len(lengths)}", "invalid_request"
+        )
+    return [_cut(beams, counts) for beams, counts in zip(tokens, lengths, strict=True)]
+
+
+def _cut(beams: list[list[int]], counts: list[int]) -> list[list[int]]:
     if len(beams) != len(counts):
         raise RequestError(f"SEQUENCE_LENGTH holds {len(counts)} lengths for {len(beams)} sequences", "invalid_request")
     for beam, count in zip(beams, counts, strict=True):

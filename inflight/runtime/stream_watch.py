@@ -52,7 +52,6 @@ class StreamWatch:
         self._streams: dict[int, _Stream] = {}
         self._chunks: dict[int, tuple[_Stream, int]] = {}
         self._suspects: dict[int, list[tuple[_Stream, int]]] = {}
-        self._gone: list[int] = []
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._watch, name="stream-watch", daemon=True)
@@ -89,12 +88,6 @@ class StreamWatch:
             if stream is not None:
                 self._forget_chunks(stream, range(stream.received + 1, stream.numbered + 1))
 
-    def client_has_gone(self, handle: int) -> None:
-        """Cancel a request, soon: for those that can't call the engine themselves."""
-        with self._lock:
-            self._gone.append(handle)
-        self._wake.set()
-
     def received(self, keys: Sequence[int]) -> None:
         """Take a receipt: the keys of chunks and probes that one execution of postprocessing met."""
         dropped: list[_Stream] = []
@@ -119,15 +112,8 @@ class StreamWatch:
         while not self._closing:
             self._wake.wait()
             self._wake.clear()
-            self._cancel_gone()
             time.sleep(PATIENCE_SECONDS)
             self._look_into_late_chunks()
-
-    def _cancel_gone(self) -> None:
-        with self._lock:
-            gone, self._gone = self._gone, []
-        for handle in gone:
-            self._cancel(handle)
 
     def _look_into_late_chunks(self) -> None:
         """Send a probe after the chunks that are late; look again later while any chunk is without its receipt."""

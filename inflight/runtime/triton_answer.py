@@ -1,79 +1,175 @@
-"""One request's answer: engine events in, Triton responses out."""
+"""The answers to one request: engine events in, Triton responses out."""
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from inflight.runtime.detokenizer import CONTEXT_TOKENS
-from inflight.runtime.messages import FinishReason, GenerationRequest, TokenEvent
-from inflight.runtime.triton_tensors import triton_error
+from inflight.runtime.messages import Beam, FinishReason, GenerationRequest, TokenEvent
+from inflight.runtime.stream_context import StreamContext
+from inflight.runtime.triton_perf import perf_tensors
+from inflight.runtime.triton_request import ReplyOptions
+from inflight.runtime.triton_tensors import tensor, triton_error
+
+_PADDING = -1
 
 
-class Answer:
-    """Sends one response an event when streaming, else a single one at the end.
+class Reply:
+    """Sends the responses to one request, which has `answers` answers: the last end of them is its final response."""
 
-    A streamed response carries the new tokens, the ones before them (`context_ids`), and the key by which
-    postprocessing acknowledges it; the last one has key 0, for nobody waits for it and there is no text to hold back.
-    The single response has the prompt's tokens before the answer's, unless `exclude_input` (upstream's manner).
-    """
-
-    def __init__(self, sender: Any, request: GenerationRequest, streaming: bool, exclude_input: bool) -> None:
+    def __init__(self, sender: Any, answers: int) -> None:
         self._sender = sender
-        self._prompt_tokens = len(request.prompt_ids)
-        self._streaming = streaming
-        self._tokens: list[int] = [] if streaming or exclude_input else list(request.prompt_ids)
-        self._output_tokens = 0
+        self._open = answers
+        self._lock = threading.Lock()
 
-    def push(self, event: TokenEvent, chunk_key: int) -> None:
-        """Send what the event brings; the last event ends the answer."""
-        self._output_tokens += len(event.token_ids)
-        if event.finish_reason is None:
-            if self._streaming:
-                self._sender.send(pb_utils.InferenceResponse(self._chunk(event.token_ids, chunk_key)))
-            else:
-                self._tokens += event.token_ids
-        elif event.error is not None:
-            self.fail(*event.error)
-        elif event.finish_reason is FinishReason.CANCELLED:
-            self.fail("the request was cancelled", "cancelled")
-        else:
-            self._finish(event.token_ids, event.finish_reason)
+    def send(self, tensors: list[Any], last: bool) -> None:
+        """Send a response; `last` says that it ends one of the answers."""
+        with self._lock:
+            if self._open <= 0:
+                return
+            self._open -= last
+            final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if not self._open else 0
+            self._sender.send(pb_utils.InferenceResponse(tensors), flags=final)
 
     def fail(self, message: str, code: str) -> None:
-        fail(self._sender, message, code)
+        """End the whole request with an error; what its other answers bring is not sent any more."""
+        with self._lock:
+            if self._open <= 0:
+                return
+            self._open = 0
+            response = pb_utils.InferenceResponse(output_tensors=[], error=triton_error(message, code))
+            self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def client_has_gone(self) -> bool:
         """Asks Triton, which knows it of requests that came to this model directly."""
-        return bool(self._sender.is_cancelled())
+        return self._open > 0 and bool(self._sender.is_cancelled())
 
-    def _finish(self, token_ids: tuple[int, ...], reason: FinishReason) -> None:
-        if not self._streaming:
-            token_ids = (*self._tokens, *token_ids)
-        tensors = [
-            *self._chunk(token_ids, 0),
-            pb_utils.Tensor("finish_reason", np.array([[reason.value.encode()]], dtype=np.object_)),
-            pb_utils.Tensor("num_input_tokens", np.array([[self._prompt_tokens]], dtype=np.int32)),
-            pb_utils.Tensor("num_output_tokens", np.array([[self._output_tokens]], dtype=np.int32)),
-        ]
-        self._sender.send(pb_utils.InferenceResponse(tensors), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
-    def _chunk(self, token_ids: tuple[int, ...], stream_key: int) -> list[Any]:
-        context = self._tokens if self._streaming else []
+class Answer:
+    """One answer to one prompt: a response for each event when streaming, else a single one at the end.
+
+    A streamed response carries the new tokens and, for postprocessing, what goes with them (`stream_context`). The
+    single response has the prompt's tokens before the answer's, unless they are excluded (upstream's manner). `tags`
+    are the tensors that tell the answer from others to the same request.
+    """
+
+    def __init__(self, reply: Reply, request: GenerationRequest, options: ReplyOptions, tags: list[Any], key: int):
+        self.reply = reply
+        self.key = key
+        """The stream's key, from preprocessing; 0 where the request came to this model directly."""
+        self.handle = 0
+        self.client_gone = False
+        self._request = request
+        self._options = options
+        self._tags = tags
+        self._prompt: tuple[int, ...] = () if options.streaming or options.exclude_input else request.prompt_ids
+        self._tokens: list[int] = list(self._prompt)
+        self._log_probs: list[float] = []
+        self._cumulative = 0.0
+        self._output_tokens = 0
+        self._arrival_ns = time.monotonic_ns()
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether postprocessing acknowledges the chunks: behind an ensemble that is how its client is watched."""
+        return bool(self.key) and self._options.streaming
+
+    def client_has_gone(self) -> bool:
+        """Asks Triton; behind an ensemble it does not know."""
+        return not self.key and self.reply.client_has_gone()
+
+    def push(self, event: TokenEvent, chunk_key: int, following: int) -> None:
+        """Take an event that is not the last one, and send it when streaming."""
+        self._count(event)
+        if self._options.streaming:
+            self.reply.send(self._chunk(event, StreamContext(chunk_key, following)), last=False)
+        else:
+            self._tokens += event.token_ids
+            self._log_probs += event.log_probs
+
+    def finish(self, event: TokenEvent) -> None:
+        """Take the last event and end the answer."""
+        self._count(event)
+        if event.error is not None:
+            self.reply.fail(*event.error)
+        elif event.finish_reason is FinishReason.CANCELLED and self.client_gone:
+            self.reply.fail("the request was cancelled", "cancelled")
+        else:
+            tensors = self._beams(event) if event.beams else self._chunk(self._whole(event), self._last_context(event))
+            self.reply.send([*tensors, *self._summary(event)], last=True)
+
+    def _count(self, event: TokenEvent) -> None:
+        self._output_tokens += len(event.token_ids)
+        self._cumulative += sum(event.log_probs)
+
+    def _whole(self, event: TokenEvent) -> TokenEvent:
+        """The event with all that came before it, unless that was streamed."""
+        if self._options.streaming:
+            return event
+        token_ids = (*self._tokens, *event.token_ids)
+        return TokenEvent(
+            event.handle, token_ids, log_probs=(*self._log_probs, *event.log_probs), timings=event.timings
+        )
+
+    def _last_context(self, event: TokenEvent) -> StreamContext:
+        return StreamContext(0, dropped=event.dropped_characters)
+
+    def _chunk(self, event: TokenEvent, context: StreamContext) -> list[Any]:
+        token_ids = event.token_ids
         tensors = [
-            pb_utils.Tensor("output_ids", np.array([[token_ids]], dtype=np.int32)),
-            pb_utils.Tensor("sequence_length", np.array([[len(token_ids)]], dtype=np.int32)),
-            pb_utils.Tensor("context_ids", np.array([context], dtype=np.int32)),
-            pb_utils.Tensor("stream_key", np.array([[stream_key]], dtype=np.uint64)),
+            tensor("output_ids", [[token_ids]], np.int32),
+            tensor("sequence_length", [[len(token_ids)]], np.int32),
+            *self._tags,
         ]
-        if self._streaming:
+        if self.key:
+            before = self._tokens if self._options.streaming else ()
+            tensors.append(pb_utils.Tensor("stream_context", context._replace(context_ids=before).tensor()))
+        if self._options.log_probs:
+            tensors.append(tensor("output_log_probs", [[event.log_probs]], np.float32))
+            tensors.append(tensor("cum_log_probs", [[self._cumulative]], np.float32))
+        if self._options.perf_metrics:
+            tensors += perf_tensors(event, self._arrival_ns)
+        if self._options.streaming:
             self._tokens = [*self._tokens, *token_ids][-CONTEXT_TOKENS:]
         return tensors
 
+    def _beams(self, event: TokenEvent) -> list[Any]:
+        """All beams in one response, as [1, beams, longest], those that are shorter padded with -1."""
+        sequences = [(*self._prompt, *beam.token_ids) for beam in event.beams]
+        tensors = [
+            tensor("output_ids", [_padded(sequences, _PADDING)], np.int32),
+            tensor("sequence_length", [[len(sequence) for sequence in sequences]], np.int32),
+            *self._tags,
+        ]
+        if self.key:
+            tensors.append(pb_utils.Tensor("stream_context", StreamContext(0).tensor()))
+        if self._options.log_probs:
+            log_probs = _padded([beam.log_probs for beam in event.beams], 0.0)
+            tensors.append(tensor("output_log_probs", [log_probs], np.float32))
+            tensors.append(tensor("cum_log_probs", [[beam.cumulative_log_prob for beam in event.beams]], np.float32))
+        if self._options.perf_metrics:
+            tensors += perf_tensors(event, self._arrival_ns)
+        self._output_tokens = len(_longest(event.beams).token_ids)
+        return tensors
 
-def fail(sender: Any, message: str, code: str) -> None:
-    """End a request with an error."""
-    response = pb_utils.InferenceResponse(output_tensors=[], error=triton_error(message, code))
-    sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    def _summary(self, event: TokenEvent) -> list[Any]:
+        reason = event.finish_reason.value if event.finish_reason else ""
+        return [
+            pb_utils.Tensor("finish_reason", np.array([[reason.encode()]], dtype=np.object_)),
+            tensor("num_input_tokens", [[len(self._request.prompt_ids)]], np.int32),
+            tensor("num_output_tokens", [[self._output_tokens]], np.int32),
+        ]
+
+
+def _longest(beams: tuple[Beam, ...]) -> Beam:
+    return max(beams, key=lambda beam: len(beam.token_ids))
+
+
+def _padded(rows: list[tuple[Any, ...]], padding: float) -> list[list[Any]]:
+    longest = max(map(len, rows), default=0)
+    return [[*row, *[padding] * (longest - len(row))] for row in rows]

@@ -4,37 +4,46 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.runtime.messages import RequestError, TokenEvent
-from inflight.runtime.model_parameters import engine_options, flag, parameters
+from inflight.runtime.messages import GenerationRequest, RequestError, TokenEvent
+from inflight.runtime.model_parameters import decoupled, engine_options, flag, milliseconds, parameters
+from inflight.runtime.open_answers import OpenAnswers
 from inflight.runtime.process import EngineProcess
 from inflight.runtime.receipts import ReceiptListener
+from inflight.runtime.stream_context import StreamContext
 from inflight.runtime.stream_watch import StreamWatch
-from inflight.runtime.triton_answer import Answer, fail
-from inflight.runtime.triton_request import generation_request
-from inflight.runtime.triton_tensors import scalar
+from inflight.runtime.triton_answer import Answer, Reply
+from inflight.runtime.triton_inputs import Inputs
+from inflight.runtime.triton_request import ReplyOptions, generation_requests, reply_options
+from inflight.runtime.triton_tensors import error_response, tensor
+
+_SEQUENCE_KEYS = 2**48
+"""Stream keys of the answers to one request lie so far apart: more than any answer has chunks."""
 
 
 class TritonEngine:
-    """Hands requests to the engine's process, and the engine's events to Triton as they come (decoupled)."""
+    """Hands requests to the engine's process, and the engine's events to Triton as they come."""
 
     def __init__(self, args: dict[str, str]) -> None:
         settings = parameters(args)
+        self._decoupled = decoupled(args)
         self._exclude_input = flag(settings, "exclude_input_in_output", default=False)
+        options = engine_options(settings, args)
+        self._adapters = len(options.adapters)
         self._engine = EngineProcess(
-            engine_options(settings),
-            restart="INFLIGHT_SUPERVISED" not in os.environ,
-            report=pb_utils.Logger.log_error,
+            options, restart="INFLIGHT_SUPERVISED" not in os.environ, report=pb_utils.Logger.log_error
         )
         with open(f"{settings['gpt_model_path']}/engine.json", encoding="utf-8") as file:
             end_ids = json.load(file)["end_ids"]
         # Some checkpoints name end tokens that their model can't produce; the engine must not see these.
         self._end_ids = tuple(end_id for end_id in end_ids if end_id < self._engine.limits.vocabulary_size)
         self._postprocessing = settings["postprocessing_model_name"]
+        self._open = OpenAnswers(self._engine.cancel, milliseconds(settings, "cancellation_check_period_ms") / 1000)
         self._watch = StreamWatch(self._engine.cancel, self._probe)
         self._receipts = ReceiptListener(args["model_name"], self._watch.received)
 
@@ -42,51 +51,126 @@ class TritonEngine:
         for request in requests:
             sender = request.get_response_sender()
             try:
-                self._submit(request, sender)
+                self._start(request, sender)
             except RequestError as error:
-                fail(sender, str(error), error.code)
+                sender.send(error_response(error), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def finalize(self) -> None:
         self._engine.close()
+        self._open.close()
         self._watch.close()
         self._receipts.close()
 
-    def _submit(self, request: Any, sender: Any) -> None:
-        """Start a request.
+    def _start(self, request: Any, sender: Any) -> None:
+        """Submit what a request asks for, or stop the earlier ones with its id where it says `stop`."""
+        inputs = Inputs(request)
+        request_id = request.request_id()
+        if inputs.scalar("stop", default=False):
+            self._stop(request_id, sender)
+            return
+        options = reply_options(inputs, self._exclude_input)
+        prompts = generation_requests(inputs, self._end_ids, self._adapters)
+        if not self._decoupled:
+            _check_one_response(options, len(prompts))
+        reply = Reply(sender, len(prompts) * options.sequences)
+        started: list[Answer] = []
+        try:
+            for row, prompt in enumerate(prompts):
+                for sequence in range(options.sequences):
+                    key = inputs.scalar("stream_key", row, 0)
+                    tags = _tags(inputs, options, len(prompts), row, sequence)
+                    answer = Answer(reply, prompt, options, tags, key and (key + sequence * _SEQUENCE_KEYS) % 2**64)
+                    self._submit(answer, request_id, _with_own_seed(prompt, sequence))
+                    started.append(answer)
+        except RequestError as error:
+            reply.fail(str(error), error.code)
+            for answer in started:
+                self._engine.cancel(answer.handle)
+
+    def _stop(self, request_id: str, sender: Any) -> None:
+        if not request_id:
+            raise RequestError(
+                "Trying to stop a request but request ID is not provided; send the id of the request to stop",
+                "invalid_request",
+            )
+        self._open.stop(request_id)
+        sender.send(pb_utils.InferenceResponse([]), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def _submit(self, answer: Answer, request_id: str, request: GenerationRequest) -> None:
+        """Start an answer.
 
         Where its stream key comes from preprocessing, postprocessing acknowledges its chunks, which shows when the
         client goes away. A request that came to this model directly has none, and Triton is asked.
         """
-        generation = generation_request(request, self._end_ids)
-        exclude_input = scalar(request, "exclude_input_in_output", self._exclude_input)
-        streaming = scalar(request, "streaming", False)
-        key = scalar(request, "stream_key", 0)
-        answer = Answer(sender, generation, streaming, exclude_input)
 
         def on_event(event: TokenEvent) -> None:
+            answer.handle = event.handle
             if event.finish_reason is not None:
-                answer.push(event, 0)
-                self._watch.end(key)
-            elif key and streaming:
-                answer.push(event, self._watch.next_chunk(key, event.handle))
-                self._watch.sent(key)
+                self._open.remove(request_id, answer)
+                answer.finish(event)
+                self._watch.end(answer.key)
+            elif answer.acknowledged:
+                answer.push(event, self._watch.next_chunk(answer.key, event.handle), self._engine.undelivered)
+                self._watch.sent(answer.key)
             else:
-                if not key and answer.client_has_gone():
-                    self._watch.client_has_gone(event.handle)
-                answer.push(event, event.handle)
+                if answer.client_has_gone():
+                    self._open.look_now()
+                answer.push(event, 0, 0)
 
-        self._engine.submit(generation, on_event)
+        self._open.add(request_id, answer)
+        try:
+            answer.handle = self._engine.submit(request, on_event)
+        except RequestError:
+            self._open.remove(request_id, answer)
+            raise
 
     def _probe(self, key: int) -> None:
         """Send postprocessing a chunk without tokens, whose receipt tells what came before it."""
-        chunk = {
-            "TOKENS_BATCH": np.zeros((1, 1, 0), np.int32),
-            "SEQUENCE_LENGTH": np.zeros((1, 1), np.int32),
-            "CONTEXT_IDS": np.zeros((1, 0), np.int32),
-            "STREAM_KEY": np.array([[key]], np.uint64),
-        }
         pb_utils.InferenceRequest(
             model_name=self._postprocessing,
             requested_output_names=["OUTPUT"],
-            inputs=[pb_utils.Tensor(name, values) for name, values in chunk.items()],
+            inputs=[
+                tensor("TOKENS_BATCH", np.zeros((1, 1, 0)), np.int32),
+                tensor("SEQUENCE_LENGTH", [[0]], np.int32),
+                pb_utils.Tensor("STREAM_CONTEXT", StreamContext(key).tensor()),
+            ],
         ).exec()
+
+
+def _check_one_response(options: ReplyOptions, prompts: int) -> None:
+    """Refuse what takes several responses, where the model gives one to each request (upstream's words)."""
+    if options.streaming:
+        raise RequestError(
+            "Streaming is only supported if model is deployed using decoupled mode.; start the server without"
+            " --no-decoupled",
+            "invalid_request",
+        )
+    if prompts > 1:
+        raise RequestError(
+            "Batch size > 1 requires the tensorrt_llm backend to be using decoupled transaction policy; send one"
+            " prompt a request",
+            "invalid_request",
+        )
+    if options.sequences > 1:
+        raise RequestError(
+            "num_return_sequences > 1 requires a decoupled deployment; start the server without --no-decoupled",
+            "invalid_request",
+        )
+
+
+def _tags(inputs: Inputs, options: ReplyOptions, prompts: int, row: int, sequence: int) -> list[Any]:
+    """Which answer it is. Behind an ensemble, where each tensor takes its time, only where there are several."""
+    tags = []
+    if prompts > 1 or not inputs.through_ensemble:
+        tags.append(tensor("batch_index", [[row]], np.int32))
+    if options.sequences > 1 or not inputs.through_ensemble:
+        tags.append(tensor("sequence_index", [[sequence]], np.int32))
+    return tags
+
+
+def _with_own_seed(request: GenerationRequest, sequence: int) -> GenerationRequest:
+    """Answers to the same prompt differ: each but the first has a seed of its own, made from the request's."""
+    seed = request.sampling.seed
+    if not sequence or seed is None:
+        return request
+    return replace(request, sampling=replace(request.sampling, seed=(seed + sequence) % 2**64))

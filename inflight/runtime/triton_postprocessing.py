@@ -1,7 +1,8 @@
-"""The `postprocessing` model: token ids in, text out; keeps nothing between calls."""
+"""The `postprocessing` model: token ids in, text out, the chunks of many streams at once."""
 
 from __future__ import annotations
 
+import time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +13,18 @@ from inflight.runtime.messages import RequestError
 from inflight.runtime.model_parameters import flag, parameters
 from inflight.runtime.receipts import ReceiptSender
 from inflight.runtime.request_values import check_ids, sequences
+from inflight.runtime.stream_context import StreamContext
 from inflight.runtime.tokenizer import load_tokenizer
-from inflight.runtime.triton_tensors import error_response, scalar
+from inflight.runtime.triton_inputs import Inputs
+from inflight.runtime.triton_tensors import error_response
+
+_SECONDS_FOR_A_CHUNK = 80e-6
+"""What the engine's model takes to send one."""
+_LONGEST_WAIT_SECONDS = 0.005
 
 
 class Postprocessing:
-    """Decodes TOKENS_BATCH [1, beams, length] with CONTEXT_IDS [1, context] before it into OUTPUT [1, beams]."""
+    """Decodes TOKENS_BATCH [B, beams, length] into OUTPUT [B, beams], with what STREAM_CONTEXT [B, 4 + n] says."""
 
     def __init__(self, args: dict[str, str]) -> None:
         settings = parameters(args)
@@ -31,46 +38,65 @@ class Postprocessing:
         A request that can't be decoded is answered with an error, and the others of its batch as ever.
         """
         read = [_read(request) for request in requests]
-        keys = [chunks.key for chunks in read if isinstance(chunks, _Chunks) and chunks.key]
+        readable = [request for request in read if isinstance(request, _Request)]
+        keys = [context.key for request in readable for context in request.contexts if context.key]
         if keys:
             self._receipts.send(keys)
-        texts = iter(
-            self._detokenizer.texts([one for chunks in read if isinstance(chunks, _Chunks) for one in chunks.beams])
-        )
-        return [
-            _response([next(texts) for _ in chunks.beams]) if isinstance(chunks, _Chunks) else error_response(chunks)
-            for chunks in read
+        texts = iter(self._detokenizer.texts([chunk for request in readable for chunk in request.chunks()]))
+        responses = [
+            _response(request, texts) if isinstance(request, _Request) else error_response(request) for request in read
         ]
+        _await_the_step([context.following for request in readable for context in request.contexts])
+        return responses
 
     def finalize(self) -> None:
         self._receipts.close()
 
 
-class _Chunks(NamedTuple):
-    """One request's sequences, and its key; its stream goes on where there is one."""
+class _Request(NamedTuple):
+    """The sequences of each prompt, and what the engine said of them."""
 
-    beams: list[Chunk]
-    key: int
+    beams: list[list[list[int]]]
+    contexts: list[StreamContext]
+
+    def chunks(self) -> list[Chunk]:
+        return [
+            Chunk(ids, context.context_ids, final=context.key == 0)
+            for beams, context in zip(self.beams, self.contexts, strict=True)
+            for ids in beams
+        ]
 
 
-def _read(request: Any) -> _Chunks | RequestError:
+def _read(request: Any) -> _Request | RequestError:
     try:
-        return _chunks(request)
+        inputs = Inputs(request)
+        beams = sequences(inputs.array("TOKENS_BATCH").tolist(), inputs.array("SEQUENCE_LENGTH").tolist())
+        rows = inputs.array("STREAM_CONTEXT")
+        contexts = [StreamContext(0) for _ in beams] if rows is None else [StreamContext.from_row(row) for row in rows]
+        check_ids([token_id for several in beams for ids in several for token_id in ids])
+        check_ids([token_id for context in contexts for token_id in context.context_ids])
     except RequestError as error:
         return error
+    return _Request(beams, contexts)
 
 
-def _chunks(request: Any) -> _Chunks:
-    tokens = pb_utils.get_input_tensor_by_name(request, "TOKENS_BATCH").as_numpy()
-    lengths = pb_utils.get_input_tensor_by_name(request, "SEQUENCE_LENGTH").as_numpy()
-    context_tensor = pb_utils.get_input_tensor_by_name(request, "CONTEXT_IDS")
-    context = [] if context_tensor is None else context_tensor.as_numpy()[0].tolist()
-    key = scalar(request, "STREAM_KEY", 0)
-    beams = sequences(tokens.tolist(), lengths.tolist())
-    check_ids([*context, *(token for beam in beams for token in beam)])
-    return _Chunks([Chunk(beam, context, final=key == 0) for beam in beams], key)
+def _response(request: _Request, texts: Any) -> Any:
+    rows = [
+        [_without_end(next(texts), context.dropped).encode() for _ in beams]
+        for beams, context in zip(request.beams, request.contexts, strict=True)
+    ]
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.array(rows, dtype=np.object_))])
 
 
-def _response(texts: list[str]) -> Any:
-    output = np.array([[text.encode() for text in texts]], dtype=np.object_)
-    return pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("OUTPUT", output)])
+def _without_end(text: str, characters: int) -> str:
+    return text[: len(text) - characters] if characters else text
+
+
+def _await_the_step(following: list[int]) -> None:
+    """Let the other chunks of the same engine step arrive, so that the next execution decodes them all at once.
+
+    The first of them starts an execution of its own. Each execution costs the same whatever its size, and takes that
+    time from the engine's forward pass. A stream that is alone waits for nothing.
+    """
+    if following and following[-1]:
+        time.sleep(min(following[-1] * _SECONDS_FOR_A_CHUNK, _LONGEST_WAIT_SECONDS))

@@ -12,14 +12,28 @@ import triton_python_backend_utils as pb_utils
 from inflight.runtime.messages import RequestError
 from inflight.runtime.model_parameters import flag, parameters
 from inflight.runtime.tokenizer import check_size, checked_text, encode, load_tokenizer, longest_token_bytes
-from inflight.runtime.triton_tensors import error_response, scalar
+from inflight.runtime.triton_inputs import Inputs
+from inflight.runtime.triton_tensors import error_response, tensor
+from inflight.runtime.word_lists import check_words, pack
 
 _PROTOCOL_PARAMETERS = {"id", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"}
 """Of the KServe protocol; Triton hands them on with those that it doesn't know."""
 
+_NOT_TEXT = {
+    "DECODER_QUERY": "decoder_text_input",
+    "IMAGE_BYTES": "image_bytes_input",
+    "IMAGE_URL": "image_url_input",
+    "VIDEO_BYTES": "video_bytes_input",
+}
+"""Upstream's inputs for encoder-decoder and multimodal models, and what the ensemble or BLS model calls them."""
+
 
 class Preprocessing:
-    """Tokenizes QUERY [B, 1] into INPUT_ID [B, longest] (right-padded) and REQUEST_INPUT_LEN [B, 1]."""
+    """Tokenizes QUERY [B, 1] into INPUT_ID [B, longest] (right-padded) and REQUEST_INPUT_LEN [B, 1].
+
+    Words to stop at or to avoid become [B, 2, length] as `word_lists.pack` says, biased words EMBEDDING_BIAS
+    [B, vocabulary], or [B, 0] without any.
+    """
 
     def __init__(self, args: dict[str, str]) -> None:
         settings = parameters(args)
@@ -28,6 +42,7 @@ class Preprocessing:
         with open(f"{settings['tokenizer_dir']}/engine.json", encoding="utf-8") as file:
             manifest = json.load(file)
         self._max_tokens = manifest["max_sequence_length"]
+        self._vocabulary_size = manifest["vocab_size"]
         self._longest_token = longest_token_bytes(self._tokenizer)
         self._end_id = next(iter(manifest["end_ids"]), -1)
         # Many models have no token for padding; what stands behind a prompt's length is never read.
@@ -38,31 +53,81 @@ class Preprocessing:
 
     def _respond(self, request: Any) -> Any:
         try:
-            query = pb_utils.get_input_tensor_by_name(request, "QUERY").as_numpy()
             _check_names(json.loads(request.parameters()))
-            for raw in query[:, 0]:
-                check_size(raw, "text_input", self._longest_token, self._max_tokens)
-            texts = [checked_text(raw, "text_input") for raw in query[:, 0]]
-            rows = encode(self._tokenizer, texts, self._add_special_tokens)
-            lengths = np.array([[len(row)] for row in rows], dtype=np.int32)
-            end_id = scalar(request, "END_ID", self._end_id)
-            pad_id = scalar(request, "PAD_ID", self._pad_id)
+            return pb_utils.InferenceResponse(self._outputs(Inputs(request)))
         except RequestError as error:
             return error_response(error)
-        input_ids = np.full((len(rows), int(lengths.max())), pad_id, dtype=np.int32)
-        for line, row in zip(input_ids, rows, strict=True):
-            line[: len(row)] = row
-        output_len = pb_utils.get_input_tensor_by_name(request, "REQUEST_OUTPUT_LEN").as_numpy()
-        keys = [[secrets.randbits(63) + 1] for _ in rows]
-        return pb_utils.InferenceResponse(
-            output_tensors=[
-                pb_utils.Tensor("INPUT_ID", input_ids),
-                pb_utils.Tensor("REQUEST_INPUT_LEN", lengths),
-                pb_utils.Tensor("REQUEST_OUTPUT_LEN", output_len),
-                pb_utils.Tensor("OUT_END_ID", np.full((len(rows), 1), end_id, dtype=np.int32)),
-                pb_utils.Tensor("OUT_PAD_ID", np.full((len(rows), 1), pad_id, dtype=np.int32)),
-                pb_utils.Tensor("OUT_STREAM_KEY", np.array(keys, dtype=np.uint64)),
-            ]
+
+    def _outputs(self, inputs: Inputs) -> list[Any]:
+        _check_text_only(inputs)
+        rows = self._prompts(inputs)
+        prompts = len(rows)
+        pad_ids = [[inputs.scalar("PAD_ID", row, self._pad_id)] for row in range(prompts)]
+        input_ids = np.zeros((prompts, max(map(len, rows))), dtype=np.int32) + np.array(pad_ids, dtype=np.int32)
+        for line, ids in zip(input_ids, rows, strict=True):
+            line[: len(ids)] = ids
+        return [
+            pb_utils.Tensor("INPUT_ID", input_ids),
+            tensor("REQUEST_INPUT_LEN", [[len(ids)] for ids in rows], np.int32),
+            tensor("DECODER_INPUT_ID", pad_ids, np.int32),
+            tensor("REQUEST_DECODER_INPUT_LEN", [[1]] * prompts, np.int32),
+            pb_utils.Tensor("BAD_WORDS_IDS", self._words(inputs, "BAD_WORDS_DICT", "bad_words", prompts)),
+            pb_utils.Tensor("STOP_WORDS_IDS", self._words(inputs, "STOP_WORDS_DICT", "stop_words", prompts)),
+            pb_utils.Tensor("EMBEDDING_BIAS", self._bias(inputs, prompts)),
+            pb_utils.Tensor("REQUEST_OUTPUT_LEN", inputs.array("REQUEST_OUTPUT_LEN")),
+            tensor("OUT_END_ID", [[inputs.scalar("END_ID", row, self._end_id)] for row in range(prompts)], np.int32),
+            tensor("OUT_PAD_ID", pad_ids, np.int32),
+            tensor("OUT_PROMPT_TABLE_EXTRA_IDS", np.zeros((prompts, 0)), np.uint64),
+            tensor("OUT_STREAM_KEY", [[secrets.randbits(63) + 1] for _ in rows], np.uint64),
+        ]
+
+    def _prompts(self, inputs: Inputs) -> list[list[int]]:
+        raw_texts = inputs.array("QUERY")[:, 0].tolist()
+        for raw in raw_texts:
+            check_size(raw, "text_input", self._longest_token, self._max_tokens)
+        texts = [checked_text(raw, "text_input") for raw in raw_texts]
+        return encode(self._tokenizer, texts, self._add_special_tokens)
+
+    def _words(self, inputs: Inputs, name: str, label: str, prompts: int) -> Any:
+        """The words of each prompt as upstream packs them; empty ones are left out."""
+        return pack([self._word_ids(inputs, name, label, row) for row in range(prompts)])
+
+    def _word_ids(self, inputs: Inputs, name: str, label: str, row: int) -> list[list[int]]:
+        words = inputs.texts(name, row)
+        check_words(words, label)
+        return encode(self._tokenizer, words, add_special_tokens=False) if words else []
+
+    def _bias(self, inputs: Inputs, prompts: int) -> Any:
+        """What is to be added to each token's logit: the weights of the words that it is part of."""
+        if inputs.array("EMBEDDING_BIAS_WORDS") is None:
+            return np.zeros((prompts, 0), dtype=np.float32)
+        bias = np.zeros((prompts, self._vocabulary_size), dtype=np.float32)
+        for row, line in enumerate(bias):
+            words = self._word_ids(inputs, "EMBEDDING_BIAS_WORDS", "embedding_bias_words", row)
+            given = inputs.row("EMBEDDING_BIAS_WEIGHTS", row)
+            weights = [] if given is None else given.tolist()
+            if len(words) != len(weights):
+                raise RequestError(
+                    f"embedding_bias_words holds {len(words)} words and embedding_bias_weights {len(weights)} weights;"
+                    " send one weight for each word",
+                    "invalid_parameter",
+                )
+            for ids, weight in zip(words, weights, strict=True):
+                line[ids] += weight
+        return bias
+
+
+def _check_text_only(inputs: Inputs) -> None:
+    for name, label in _NOT_TEXT.items():
+        values = inputs.array(name)
+        if values is not None and any(values.ravel().tolist()):
+            raise RequestError(
+                f"{label} is not supported: the model reads text alone and has no encoder; leave it out",
+                "unsupported_input",
+            )
+    if inputs.scalar("PROMPT_TABLE_EXTRA_ID", default=0):
+        raise RequestError(
+            "prompt_table_extra_id is not supported: there are no prompt tables; leave it out", "unsupported_input"
         )
 
 

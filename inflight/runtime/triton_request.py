@@ -1,39 +1,121 @@
-"""Upstream's input tensors of `tensorrt_llm`, read into a GenerationRequest."""
+"""Upstream's input tensors of `tensorrt_llm`, read into GenerationRequests and into how the reply should look."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import triton_python_backend_utils as pb_utils
+import time
+from dataclasses import dataclass
 
 from inflight.runtime.messages import GenerationRequest, RequestError
-from inflight.runtime.request_values import SAMPLING_INPUTS, end_ids_from, sampling_from
-from inflight.runtime.triton_tensors import scalar
+from inflight.runtime.request_values import (
+    OLDER_NAMES,
+    SAMPLING_INPUTS,
+    count_from,
+    deadline_from,
+    end_ids_from,
+    guide_from,
+    sampling_from,
+)
+from inflight.runtime.triton_inputs import Inputs
+from inflight.runtime.unsupported_inputs import check_supported
+from inflight.runtime.word_lists import check_words, unpack
+
+MOST_SEQUENCES = 256
+"""The most answers to one prompt that a request may ask for."""
 
 
-def generation_request(request: Any, end_ids: tuple[int, ...]) -> GenerationRequest:
-    """Read a Triton request; `end_ids` are the model's own, used unless the request names another end_id.
+@dataclass(frozen=True)
+class ReplyOptions:
+    """How the answers to a request's prompts are to be sent."""
 
-    Raises RequestError for a batch of several prompts and for values that can't be used.
-    """
-    return GenerationRequest(
-        prompt_ids=_prompt_ids(request),
-        max_tokens=scalar(request, "request_output_len"),
-        end_ids=end_ids_from(scalar(request, "end_id"), end_ids),
-        sampling=sampling_from({name: scalar(request, name) for name in SAMPLING_INPUTS}),
+    streaming: bool = False
+    exclude_input: bool = False
+    sequences: int = 1
+    """Answers to each prompt."""
+    log_probs: bool = False
+    perf_metrics: bool = False
+
+
+def reply_options(inputs: Inputs, exclude_input: bool) -> ReplyOptions:
+    """Read them; `exclude_input` is the model's default. Raises RequestError for what does not go together."""
+    sequences = inputs.scalar("num_return_sequences", default=1)
+    count_from("num_return_sequences", sequences, MOST_SEQUENCES)
+    if sequences > 1 and inputs.scalar("beam_width", default=1) > 1:
+        raise RequestError(
+            "num_return_sequences and beam_width can't both be above 1; a beam search returns all its beams",
+            "invalid_parameter",
+        )
+    return ReplyOptions(
+        streaming=inputs.scalar("streaming", default=False),
+        exclude_input=inputs.scalar("exclude_input_in_output", default=exclude_input),
+        sequences=sequences,
+        log_probs=inputs.scalar("return_log_probs", default=False),
+        perf_metrics=inputs.scalar("return_perf_metrics", default=False),
     )
 
 
-def _prompt_ids(request: Any) -> tuple[int, ...]:
-    tensor = pb_utils.get_input_tensor_by_name(request, "input_ids")
-    if tensor is None:
+def generation_requests(inputs: Inputs, end_ids: tuple[int, ...], adapters: int) -> list[GenerationRequest]:
+    """One for each prompt; `end_ids` are the model's own, used unless the request names another end_id.
+
+    `adapters` is how many LoRA adapters the deployment has. Raises RequestError for values that can't be used, and
+    for inputs that the embedded engine can't honour.
+    """
+    for name, values in inputs:
+        check_supported(name, values, inputs.label(name))
+    rows = inputs.array("input_ids")
+    if rows is None:
         raise RequestError("input_ids is missing; send the prompt's token ids", "invalid_request")
-    rows = tensor.as_numpy()
-    if rows.shape[0] != 1:
-        raise RequestError(f"input_ids holds {rows.shape[0]} prompts; send one prompt a request", "invalid_request")
-    length = scalar(request, "input_lengths")
-    if not 0 <= length <= rows.shape[1]:
+    return [_generation_request(inputs, row, end_ids, adapters) for row in range(len(rows))]
+
+
+def _generation_request(inputs: Inputs, row: int, end_ids: tuple[int, ...], adapters: int) -> GenerationRequest:
+    values = {name: inputs.scalar(name, row) for name in SAMPLING_INPUTS}
+    for name, older in OLDER_NAMES.items():
+        if values[name] is None:
+            values[name] = inputs.scalar(older, row)
+    stop_words = inputs.row("stop_words_list", row)
+    draft_ids = inputs.row("draft_input_ids", row)
+    return GenerationRequest(
+        prompt_ids=_prompt_ids(inputs, row),
+        max_tokens=inputs.scalar("request_output_len", row),
+        end_ids=end_ids_from(inputs.scalar("end_id", row), end_ids),
+        sampling=sampling_from(values, inputs.label),
+        stop_ids=() if stop_words is None else unpack(stop_words, inputs.label("stop_words_list")),
+        stop_texts=_stop_texts(inputs, row),
+        draft_ids=() if draft_ids is None else tuple(draft_ids.tolist()),
+        log_probs=inputs.scalar("return_log_probs", row, False),
+        guide=guide_from(_text(inputs, "guided_decoding_guide_type", row), _text(inputs, "guided_decoding_guide", row)),
+        adapter=_adapter(inputs.scalar("lora_task_id", row, 0), adapters),
+        priority=inputs.scalar("priority", row, 0),
+        deadline_ns=deadline_from(inputs.scalar("deadline_ms", row), time.monotonic_ns()),
+    )
+
+
+def _prompt_ids(inputs: Inputs, row: int) -> tuple[int, ...]:
+    ids = inputs.row("input_ids", row).ravel()
+    length = inputs.scalar("input_lengths", row)
+    if not 0 <= length <= ids.size:
+        raise RequestError(f"input_lengths is {length}, and input_ids holds {ids.size} token ids", "invalid_request")
+    return tuple(ids[:length].tolist())
+
+
+def _stop_texts(inputs: Inputs, row: int) -> tuple[str, ...]:
+    texts = inputs.texts("stop_words", row)
+    check_words(texts, "stop_words")
+    return texts
+
+
+def _text(inputs: Inputs, name: str, row: int) -> str | None:
+    """An optional string; an empty one counts as not sent, since upstream's examples fill inputs that way."""
+    texts = inputs.texts(name, row)
+    if len(texts) > 1:
+        raise RequestError(f"{name} holds {len(texts)} strings; one is expected", "invalid_request")
+    return texts[0] if texts else None
+
+
+def _adapter(task_id: int, adapters: int) -> int:
+    if not 0 <= task_id <= adapters:
+        known = f"it has 1 to {adapters}" if adapters else "it has none; start it with --lora"
         raise RequestError(
-            f"input_lengths is {length}, and input_ids holds {rows.shape[1]} token ids", "invalid_request"
+            f"lora_task_id is {task_id}, and the deployment has no such adapter ({known})", "invalid_parameter"
         )
-    return tuple(rows[0, :length].tolist())
+    return task_id

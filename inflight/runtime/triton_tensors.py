@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from inflight.runtime.messages import RequestError
@@ -12,19 +13,15 @@ from inflight.runtime.messages import RequestError
 _STATUS = {
     "engine_died": "UNAVAILABLE",
     "engine_restarting": "UNAVAILABLE",
+    "overloaded": "UNAVAILABLE",
+    "unsupported_input": "UNSUPPORTED",
     "cancelled": "CANCELLED",
 }
 
 
-def scalar(request: Any, name: str, default: Any = None) -> Any:
-    """The single value of an optional input, as a Python number; RequestError where there are several."""
-    tensor = pb_utils.get_input_tensor_by_name(request, name)
-    if tensor is None:
-        return default
-    values = tensor.as_numpy()
-    if values.size != 1:
-        raise RequestError(f"{name} holds {values.size} values; one is expected", "invalid_request")
-    return values.item()
+def tensor(name: str, values: Any, dtype: Any) -> Any:
+    """An output tensor of nested lists or of one value."""
+    return pb_utils.Tensor(name, np.array(values, dtype=dtype))
 
 
 def triton_error(message: str, code: str) -> Any:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from inflight.runtime.engine import EngineOptions
-from inflight.runtime.model_parameters import engine_options, flag, parameters
+from inflight.runtime.model_parameters import decoupled, engine_options, flag, milliseconds, parameters
 
 
 def test_parameters_left_empty_count_as_not_given() -> None:
@@ -43,13 +43,28 @@ def test_the_engine_gets_what_the_model_was_given() -> None:
         "enable_kv_cache_reuse": "false",
         "inflight_engine_options": '{"step_seconds": "0.01"}',
     }
-    assert engine_options(settings) == EngineOptions(
+    config = {"dynamic_batching": {"default_queue_policy": {"max_queue_size": 7}}}
+    assert engine_options(settings, {"model_config": json.dumps(config)}) == EngineOptions(
         "fake",
         "/engines/demo",
         4096,
         8,
         128,
+        max_queue_size=7,
         kv_cache_reuse=False,
         chunked_context=True,
         extra={"step_seconds": "0.01"},
     )
+
+
+def test_a_model_answers_once_unless_it_is_decoupled() -> None:
+    assert decoupled({"model_config": "{}"}) is False
+    assert decoupled({"model_config": '{"model_transaction_policy": {"decoupled": true}}'}) is True
+
+
+def test_a_period_is_a_whole_number_of_milliseconds() -> None:
+    assert milliseconds({}, "period") == 100
+    assert milliseconds({"period": "20"}, "period") == 20
+    for value in ("0", "-1", "1.5", "soon"):
+        with pytest.raises(ValueError, match=r"parameter period is .*; it must be a number of milliseconds, 1 or more"):
+            milliseconds({"period": value}, "period")

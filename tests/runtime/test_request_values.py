@@ -7,11 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from inflight.runtime.messages import RequestError, Sampling
+from inflight.runtime.messages import Guide, GuideType, RequestError, Sampling
 from inflight.runtime.request_values import (
     SAMPLING_INPUTS,
     check_ids,
+    count_from,
+    deadline_from,
     end_ids_from,
+    guide_from,
     sampling_from,
     sequences,
 )
@@ -33,6 +36,9 @@ def test_every_value_finds_its_place() -> None:
         "presence_penalty": -2.0,
         "frequency_penalty": 2.0,
         "min_tokens": 3,
+        "beam_width": 2,
+        "len_penalty": -0.5,
+        "early_stopping": False,
     }
     assert sampling_from(values) == Sampling(
         temperature=0.5,
@@ -43,6 +49,9 @@ def test_every_value_finds_its_place() -> None:
         presence_penalty=-2.0,
         frequency_penalty=2.0,
         min_tokens=3,
+        beam_width=2,
+        length_penalty=-0.5,
+        early_stopping=False,
     )
 
 
@@ -102,13 +111,14 @@ def test_end_ids_are_the_models_unless_the_request_names_another(
 
 
 def test_sequences_are_cut_to_their_lengths() -> None:
-    assert sequences([[[1, 2, 3], [4, 5, 0]]], [[3, 2]]) == [[1, 2, 3], [4, 5]]
+    assert sequences([[[1, 2, 3], [4, 5, 0]]], [[3, 2]]) == [[[1, 2, 3], [4, 5]]]
+    assert sequences([[[1, 2]], [[3, 4]]], [[1], [2]]) == [[[1]], [[3, 4]]]
 
 
 @pytest.mark.parametrize(
     ("tokens", "lengths", "words"),
     [
-        ([[[1]], [[2]]], [[1], [1]], "holds 2 requests"),
+        ([[[1]], [[2]]], [[1]], "TOKENS_BATCH holds 2 prompts and SEQUENCE_LENGTH 1"),
         ([[[1], [2]]], [[1]], "1 lengths for 2 sequences"),
         ([[[1, 2]]], [[3]], "SEQUENCE_LENGTH is 3"),
         ([[[1, 2]]], [[-1]], "SEQUENCE_LENGTH is -1"),
@@ -127,3 +137,51 @@ def test_an_id_that_no_vocabulary_has_is_refused() -> None:
     with pytest.raises(RequestError, match="token id -1") as raised:
         check_ids([3, -1])
     assert raised.value.code == "invalid_token_ids"
+
+
+def test_an_input_is_named_as_its_sender_knows_it() -> None:
+    with pytest.raises(RequestError, match=r"^top_k is -1; it must be 0 or more"):
+        sampling_from({"runtime_top_k": -1}, label={"runtime_top_k": "top_k"}.__getitem__)
+
+
+@pytest.mark.parametrize(
+    ("guide_type", "text", "guide"),
+    [
+        (None, None, None),
+        ("json", None, Guide(GuideType.JSON)),
+        ("json", "ignored", Guide(GuideType.JSON)),
+        ("regex", "[a-z]+", Guide(GuideType.REGEX, "[a-z]+")),
+        ("json_schema", "{}", Guide(GuideType.JSON_SCHEMA, "{}")),
+        ("ebnf_grammar", 'root ::= "a"', Guide(GuideType.EBNF_GRAMMAR, 'root ::= "a"')),
+    ],
+)
+def test_a_guide_is_made_of_its_type_and_text(guide_type: str | None, text: str | None, guide: Guide | None) -> None:
+    assert guide_from(guide_type, text) == guide
+
+
+@pytest.mark.parametrize(
+    ("guide_type", "text", "words"),
+    [
+        ("yaml", "a", "guided_decoding_guide_type is 'yaml'; it must be one of json, json_schema, regex, ebnf_grammar"),
+        ("regex", None, "guided_decoding_guide is missing; guided_decoding_guide_type regex needs one"),
+        (None, "a", "guided_decoding_guide goes with guided_decoding_guide_type; send both"),
+    ],
+)
+def test_half_a_guide_is_refused(guide_type: str | None, text: str | None, words: str) -> None:
+    with pytest.raises(RequestError, match=words) as raised:
+        guide_from(guide_type, text)
+    assert raised.value.code == "invalid_parameter"
+
+
+def test_a_deadline_counts_from_now() -> None:
+    assert deadline_from(None, 5) is None
+    assert deadline_from(3, 5) == 3_000_005
+    with pytest.raises(RequestError, match="deadline_ms is 0; it must be 1 or more"):
+        deadline_from(0, 5)
+
+
+def test_a_count_has_bounds() -> None:
+    assert count_from("n", 1, 4) == 1
+    for value in (0, -1, 5):
+        with pytest.raises(RequestError, match=f"n is {value}; it must be between 1 and 4"):
+            count_from("n", value, 4)

@@ -116,8 +116,3 @@ def test_keys_near_the_largest_number_go_on_from_zero(watched: Watched) -> None:
     watched.watch.received(keys)
     assert watched.nobody_is_cancelled()
     assert watched.probes.empty()
-
-
-def test_a_client_known_to_have_gone_is_cancelled_at_once(watched: Watched) -> None:
-    watched.watch.client_has_gone(7)
-    assert watched.cancelled.get(timeout=SOON) == 7

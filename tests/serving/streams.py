@@ -17,24 +17,29 @@ from inflight_client.protocol import channel_options, outputs_by_name
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
-TYPES = {
-    "max_tokens": np.int32,
-    "end_id": np.int32,
-    "min_tokens": np.int32,
-    "top_k": np.int32,
-    "runtime_top_k": np.int32,
-    "request_output_len": np.int32,
-    "input_lengths": np.int32,
-    "temperature": np.float32,
-    "top_p": np.float32,
-    "runtime_top_p": np.float32,
-    "repetition_penalty": np.float32,
-    "presence_penalty": np.float32,
-    "frequency_penalty": np.float32,
-    "seed": np.uint64,
-    "stream": np.bool_,
-    "streaming": np.bool_,
-    "exclude_input_in_output": np.bool_,
+TYPES: dict[str, Any] = {
+    **dict.fromkeys(
+        (
+            *("max_tokens", "request_output_len", "input_lengths", "end_id", "pad_id", "min_tokens", "min_length"),
+            *("top_k", "runtime_top_k", "beam_width", "num_return_sequences", "priority", "deadline_ms"),
+        ),
+        np.int32,
+    ),
+    **dict.fromkeys(
+        (
+            *("temperature", "top_p", "runtime_top_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+            *("length_penalty", "len_penalty"),
+        ),
+        np.float32,
+    ),
+    **dict.fromkeys(("seed", "random_seed", "lora_task_id"), np.uint64),
+    **dict.fromkeys(
+        (
+            *("stream", "streaming", "exclude_input_in_output", "stop", "early_stopping"),
+            *("return_log_probs", "return_perf_metrics", "return_context_logits", "return_generation_logits"),
+        ),
+        np.bool_,
+    ),
 }
 PATIENCE = 60.0
 

@@ -1,0 +1,79 @@
+"""The answers that a model has not ended yet: found by request id to be stopped, and asked if their client left."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Protocol
+
+
+class OpenAnswer(Protocol):
+    """What is needed of an answer here. `handle` is 0 until the engine has taken its request."""
+
+    handle: int
+    client_gone: bool
+
+    def client_has_gone(self) -> bool:
+        """Whether Triton says so; it knows only of requests that came to this model directly."""
+
+
+class OpenAnswers:
+    """Thread-safe. `cancel(handle)` is called by who calls `stop`, and in a thread of its own for clients that left.
+
+    All clients are asked after every `check_seconds`, also those whose requests still wait.
+    """
+
+    def __init__(self, cancel: Callable[[int], None], check_seconds: float) -> None:
+        self._cancel = cancel
+        self._check_seconds = check_seconds
+        self._lock = threading.Lock()
+        self._by_id: defaultdict[str, list[OpenAnswer]] = defaultdict(list)
+        self._wake = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._watch, name="open-answers", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing = True
+        self._wake.set()
+        self._thread.join(timeout=5)
+
+    def add(self, request_id: str, answer: OpenAnswer) -> None:
+        with self._lock:
+            self._by_id[request_id].append(answer)
+
+    def remove(self, request_id: str, answer: OpenAnswer) -> None:
+        """Forget an answer that has ended."""
+        with self._lock:
+            answers = self._by_id.get(request_id, [])
+            if answer in answers:
+                answers.remove(answer)
+            if not answers:
+                self._by_id.pop(request_id, None)
+
+    def stop(self, request_id: str) -> None:
+        """Cancel all answers to the requests of that id, as upstream's `stop` does; an unknown id is no error."""
+        for answer in self._of(request_id):
+            self._cancel(answer.handle)
+
+    def look_now(self) -> None:
+        """Ask all clients at once: for those that can't call the engine themselves."""
+        self._wake.set()
+
+    def _of(self, request_id: str) -> list[OpenAnswer]:
+        with self._lock:
+            return list(self._by_id.get(request_id, ()))
+
+    def _all(self) -> list[OpenAnswer]:
+        with self._lock:
+            return [answer for answers in self._by_id.values() for answer in answers]
+
+    def _watch(self) -> None:
+        while not self._closing:
+            self._wake.wait(self._check_seconds)
+            self._wake.clear()
+            for answer in self._all():
+                if answer.handle and not answer.client_gone and answer.client_has_gone():
+                    answer.client_gone = True
+                    self._cancel(answer.handle)

@@ -1,0 +1,45 @@
+"""What the engine's model tells postprocessing about a chunk, in one tensor.
+
+Each tensor of a response costs about 60 microseconds of processor time on its way through Triton's processes, and a
+response is sent for each stream and step. So what goes with a chunk travels together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from inflight.runtime.messages import RequestError
+
+_HEADER = 4
+_HALF = 2**32
+
+
+class StreamContext(NamedTuple):
+    """The tensor `stream_context`, INT32 [4 + context]: the key's halves, `following`, `dropped`, the context's ids.
+
+    `key` is the number by which postprocessing acknowledges the chunk; 0 with the last one, which nobody waits for.
+    `following` is how many more chunks the same engine step has made: they come right after this one. `dropped` is how
+    many characters at the end of the chunk's text belong to a stop word. `context_ids` are the tokens before the chunk.
+    """
+
+    key: int
+    following: int = 0
+    dropped: int = 0
+    context_ids: Sequence[int] = ()
+
+    def tensor(self) -> Any:
+        """An array [1, 4 + context] of INT32."""
+        halves = np.array([self.key % _HALF, self.key // _HALF], dtype=np.uint32).view(np.int32).tolist()
+        return np.array([[*halves, self.following, self.dropped, *self.context_ids]], dtype=np.int32)
+
+    @classmethod
+    def from_row(cls, row: Any) -> StreamContext:
+        """Read one row of the tensor; RequestError (`invalid_request`) for one that is too short or negative."""
+        values = row.tolist()
+        if len(values) < _HEADER or min(values[2:]) < 0:
+            raise RequestError("STREAM_CONTEXT is not what the engine's model sends; leave it out", "invalid_request")
+        key = (values[0] % _HALF) + (values[1] % _HALF) * _HALF
+        return cls(key, values[2], values[3], values[_HEADER:])

@@ -1,0 +1,86 @@
+"""Upstream's inputs that the embedded engine can't honour: refused by name, and only where they are really used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from inflight.runtime.messages import RequestError
+
+
+class _Unsupported(NamedTuple):
+    used: Callable[[Any], bool]
+    reason: str
+
+
+def _given(values: Any) -> bool:
+    return bool(values.size)
+
+
+def _not_zero(values: Any) -> bool:
+    return bool(np.any(values))
+
+
+def _positive(values: Any) -> bool:
+    return bool(np.any(values > 0))
+
+
+def _not_one(values: Any) -> bool:
+    return bool(np.any(values != 1))
+
+
+def _several(values: Any) -> bool:
+    return bool(values.size > 1)
+
+
+_NO_ENCODER = "it has no encoder and serves decoder-only models"
+_NO_PROMPT_TABLE = "it takes tokens and no embeddings as a prompt"
+_NO_LOGITS = "its library tells no logits; return_log_probs gives the log probabilities of the answer's tokens"
+_NO_LOOKAHEAD = "it has no lookahead decoding; start the server with --prompt-lookup or --draft-engine instead"
+_NO_RETENTION = "its library keeps prefixes by its own order, the least recently used go first"
+_NO_WEIGHTS = "adapters are given when the server is started (--lora), and chosen by lora_task_id"
+
+UNSUPPORTED_INPUTS = {
+    "bad_words_list": _Unsupported(_given, "its library can't keep words out of an answer"),
+    "embedding_bias": _Unsupported(_not_zero, "its library can't add to logits"),
+    "return_context_logits": _Unsupported(_not_zero, _NO_LOGITS),
+    "return_generation_logits": _Unsupported(_not_zero, _NO_LOGITS),
+    "prompt_embedding_table": _Unsupported(_given, _NO_PROMPT_TABLE),
+    "prompt_table_extra_ids": _Unsupported(_not_zero, _NO_PROMPT_TABLE),
+    "prompt_vocab_size": _Unsupported(_not_zero, _NO_PROMPT_TABLE),
+    "mrope_rotary_cos_sin": _Unsupported(_given, _NO_PROMPT_TABLE),
+    "mrope_position_deltas": _Unsupported(_not_zero, _NO_PROMPT_TABLE),
+    "encoder_input_features": _Unsupported(_given, _NO_ENCODER),
+    "encoder_output_lengths": _Unsupported(_not_zero, _NO_ENCODER),
+    "decoder_input_ids": _Unsupported(_several, _NO_ENCODER),
+    "cross_attention_mask": _Unsupported(_given, _NO_ENCODER),
+    "skip_cross_attn_blocks": _Unsupported(_not_zero, _NO_ENCODER),
+    "draft_logits": _Unsupported(_given, "it compares drafts by their tokens"),
+    "draft_acceptance_threshold": _Unsupported(_not_zero, "it takes only drafts that equal its own tokens"),
+    "beam_search_diversity_rate": _Unsupported(_not_zero, "its beam search has no such rate"),
+    "runtime_top_p_decay": _Unsupported(_not_one, "its library samples with one top_p for the whole answer"),
+    "lora_weights": _Unsupported(_given, _NO_WEIGHTS),
+    "lora_config": _Unsupported(_given, _NO_WEIGHTS),
+    "context_phase_params": _Unsupported(_given, "it computes prompt and answer in one place"),
+    "lookahead_window_size": _Unsupported(_positive, _NO_LOOKAHEAD),
+    "lookahead_ngram_size": _Unsupported(_positive, _NO_LOOKAHEAD),
+    "lookahead_verification_set_size": _Unsupported(_positive, _NO_LOOKAHEAD),
+    "retention_token_range_starts": _Unsupported(_given, _NO_RETENTION),
+    "retention_token_range_ends": _Unsupported(_given, _NO_RETENTION),
+    "retention_token_range_priorities": _Unsupported(_given, _NO_RETENTION),
+    "retention_token_range_durations_ms": _Unsupported(_given, _NO_RETENTION),
+    "retention_decode_priority": _Unsupported(_given, _NO_RETENTION),
+    "retention_decode_duration_ms": _Unsupported(_given, _NO_RETENTION),
+}
+"""What counts as used: a neutral value (nothing, zeros, false, a decay of 1) asks for nothing and is taken."""
+
+
+def check_supported(name: str, values: Any, label: str) -> None:
+    """Raise RequestError (`unsupported_input`), naming the input by `label`, if `values` ask for what can't be done."""
+    unsupported = UNSUPPORTED_INPUTS.get(name)
+    if unsupported is not None and unsupported.used(values):
+        raise RequestError(
+            f"{label} is not supported by the embedded engine: {unsupported.reason}; leave it out", "unsupported_input"
+        )

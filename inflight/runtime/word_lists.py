@@ -1,0 +1,63 @@
+"""Upstream's way of sending words as token ids: one tensor for all words of a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from inflight.runtime.messages import RequestError
+
+MOST_WORDS = 256
+LONGEST_WORD = 1024
+"""Bytes of a word, or token ids. Whoever sends more could make every token of the answer slow."""
+
+
+def check_words(words: Sequence[str] | Sequence[Sequence[int]], name: str) -> None:
+    """Raise RequestError (`invalid_parameter`) for too many words, or one that is too long."""
+    if len(words) > MOST_WORDS:
+        raise RequestError(f"{name} holds {len(words)} words; at most {MOST_WORDS} are taken", "invalid_parameter")
+    if any(len(word) > LONGEST_WORD for word in words):
+        raise RequestError(
+            f"{name} holds a word of more than {LONGEST_WORD} bytes or tokens; shorten it", "invalid_parameter"
+        )
+
+
+def pack(rows: Sequence[Sequence[Sequence[int]]]) -> Any:
+    """The words of each prompt as INT32 [prompts, 2, longest]: their ids in a row, and where each word ends.
+
+    As upstream packs them: ids are padded with 0, ends (cumulative) with -1; without any word the length is 0.
+    """
+    longest = max((sum(map(len, words)) for words in rows), default=0)
+    packed = np.zeros((len(rows), 2, longest), dtype=np.int32)
+    packed[:, 1] = -1
+    for line, words in zip(packed, rows, strict=True):
+        ids = [token_id for word in words for token_id in word]
+        line[0, : len(ids)] = ids
+        line[1, : len(words)] = np.cumsum([len(word) for word in words])
+    return packed
+
+
+def unpack(row: Any, name: str) -> tuple[tuple[int, ...], ...]:
+    """The words of one prompt from an array [2, length]; RequestError (`invalid_request`) where the ends don't fit."""
+    if row.ndim != 2 or row.shape[0] != 2:
+        raise RequestError(
+            f"{name} has the shape {list(row.shape)}; it must be [2, length], ids and ends", "invalid_request"
+        )
+    ids, ends = row.tolist()
+    words: list[tuple[int, ...]] = []
+    start = 0
+    for end in ends:
+        if end < 0:
+            break
+        if not start < end <= len(ids):
+            raise RequestError(
+                f"{name} has a word that ends at {end}, after one that ends at {start}, of {len(ids)} ids; ends must"
+                " grow and stay within the ids",
+                "invalid_request",
+            )
+        words.append(tuple(ids[start:end]))
+        start = end
+    check_words(words, name)
+    return tuple(words)

@@ -1,0 +1,89 @@
+"""Answers that are open: stopped by their request's id, and cancelled when their client has left."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from inflight.runtime.open_answers import OpenAnswers
+
+SOON = 10
+
+
+@dataclass
+class Waiting:
+    """An answer as the watch sees it."""
+
+    handle: int
+    gone: bool = False
+    client_gone: bool = False
+
+    def client_has_gone(self) -> bool:
+        return self.gone
+
+
+@pytest.fixture
+def cancelled() -> queue.Queue[int]:
+    return queue.Queue()
+
+
+@pytest.fixture
+def answers(cancelled: queue.Queue[int]) -> Iterator[OpenAnswers]:
+    answers = OpenAnswers(cancelled.put, check_seconds=0.01)
+    yield answers
+    answers.close()
+
+
+def test_stop_cancels_all_of_one_id_and_nothing_else(answers: OpenAnswers, cancelled: queue.Queue[int]) -> None:
+    for request_id, handle in (("a", 1), ("a", 2), ("b", 3), ("", 4)):
+        answers.add(request_id, Waiting(handle))
+    answers.stop("a")
+    assert {cancelled.get(timeout=SOON), cancelled.get(timeout=SOON)} == {1, 2}
+    answers.stop("unknown")
+    assert cancelled.empty()
+
+
+def test_what_has_ended_is_not_stopped(answers: OpenAnswers, cancelled: queue.Queue[int]) -> None:
+    ended, running = Waiting(1), Waiting(2)
+    answers.add("a", ended)
+    answers.add("a", running)
+    answers.remove("a", ended)
+    answers.remove("a", ended)
+    answers.stop("a")
+    assert cancelled.get(timeout=SOON) == 2
+    assert cancelled.empty()
+
+
+def test_a_client_that_left_while_its_request_waits_is_noticed(
+    answers: OpenAnswers, cancelled: queue.Queue[int]
+) -> None:
+    left, stays = Waiting(1), Waiting(2)
+    answers.add("", stays)
+    answers.add("", left)
+    left.gone = True
+    assert cancelled.get(timeout=SOON) == 1
+    assert (left.client_gone, stays.client_gone) == (True, False)
+    with pytest.raises(queue.Empty):
+        cancelled.get(timeout=0.1)  # once is enough
+
+
+def test_a_request_that_the_engine_has_not_taken_is_cancelled_once_it_has(
+    answers: OpenAnswers, cancelled: queue.Queue[int]
+) -> None:
+    early = Waiting(0, gone=True)
+    answers.add("", early)
+    with pytest.raises(queue.Empty):
+        cancelled.get(timeout=0.1)
+    early.handle = 5
+    assert cancelled.get(timeout=SOON) == 5
+
+
+def test_somebody_may_ask_to_look_now(cancelled: queue.Queue[int]) -> None:
+    answers = OpenAnswers(cancelled.put, check_seconds=3600)
+    answers.add("", Waiting(3, gone=True))
+    answers.look_now()
+    assert cancelled.get(timeout=SOON) == 3
+    answers.close()

@@ -1,0 +1,52 @@
+"""Words as token ids in upstream's tensor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inflight.runtime.messages import RequestError
+from inflight.runtime.word_lists import MOST_WORDS, check_words, pack, unpack
+
+WORDS = st.lists(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=4), max_size=5)
+
+
+def test_words_are_laid_out_as_upstream_has_them() -> None:
+    assert pack([[[1, 2], [3]], [[4]]]).tolist() == [[[1, 2, 3], [2, 3, -1]], [[4, 0, 0], [1, -1, -1]]]
+    assert pack([[], []]).shape == (2, 2, 0)
+
+
+@given(st.lists(WORDS, min_size=1, max_size=3))
+def test_what_is_packed_comes_out_again(rows: list[list[list[int]]]) -> None:
+    packed = pack(rows)
+    assert packed.dtype == np.int32
+    assert [unpack(row, "words") for row in packed] == [tuple(map(tuple, words)) for words in rows]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        [[1, 2, 3], [4, -1, -1]],  # beyond the ids
+        [[1, 2, 3], [2, 1, -1]],  # backwards
+        [[1, 2, 3], [0, -1, -1]],  # an empty word
+    ],
+)
+def test_ends_that_do_not_fit_are_refused(row: list[list[int]]) -> None:
+    with pytest.raises(RequestError, match="stop_words_list has a word that ends at") as raised:
+        unpack(np.array(row, np.int32), "stop_words_list")
+    assert raised.value.code == "invalid_request"
+
+
+def test_a_tensor_of_another_shape_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"stop_words_list has the shape \[3\]; it must be \[2, length\]"):
+        unpack(np.array([1, 2, 3], np.int32), "stop_words_list")
+
+
+def test_too_many_words_and_too_long_ones_are_refused() -> None:
+    check_words(["a"] * MOST_WORDS, "stop_words")
+    with pytest.raises(RequestError, match="stop_words holds 257 words; at most 256 are taken"):
+        check_words(["a"] * (MOST_WORDS + 1), "stop_words")
+    with pytest.raises(RequestError, match="stop_words holds a word of more than 1024"):
+        check_words(["a", "b" * 1025], "stop_words")
