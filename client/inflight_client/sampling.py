@@ -30,8 +30,8 @@ class Sampling:
 
     A request samples when `temperature` > 0, `top_k` > 1 or `top_p` > 0 is given (a temperature alone is sent with
     `top_p` = 1, since TensorRT-LLM would ignore it); `temperature` = 0 and `top_k` = 1 are greedy. An `end_id` takes
-    the place of the model's own end tokens; -1 means none. Values out of bounds raise InflightError (`invalid_parameter`)
-    before anything is sent.
+    the place of the model's own end tokens; -1 means none. Values out of bounds raise InflightError
+    (`invalid_parameter`) before anything is sent.
     """
 
     temperature: float | None = None
