@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 
 class DeployError(Exception):
     """One sentence that names the input, says what is wrong and what to do, with a stable `code`."""
@@ -9,3 +11,13 @@ class DeployError(Exception):
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+def refused(error: Exception) -> DeployError:
+    """What the machine refused while a server was started (a process, a file, memory), as a sentence."""
+    full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+    return DeployError(
+        f"The machine refuses what the server's start needs: {error}; look at its disk space, memory, processes and"
+        " open files.",
+        "disk_full" if full else "server_start_failed",
+    )

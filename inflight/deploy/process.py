@@ -21,6 +21,9 @@ from inflight.deploy.run_directory import SHARED_MEMORY
 ENGINE_PROCESS = "the engine's process"
 """What the name of a member begins with that runs an engine."""
 
+# A guard that has not started the server within this time never will.
+_GUARD_SECONDS = 30.0
+
 
 @dataclass(frozen=True)
 class Member:
@@ -43,38 +46,34 @@ class TritonProcess:
 
     def __init__(self, command: list[str], environment: dict[str, str], log: Path, shm_prefix: str) -> None:
         self._shm_prefix = shm_prefix
-        lifeline, self._lifeline = os.pipe()
-        self._status, status = os.pipe()
-        with log.open("ab") as output:
-            self._guard = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-I",
-                    "-S",
-                    guard.__file__,
-                    str(lifeline),
-                    str(status),
-                    shm_prefix,
-                    *command,
-                ],
-                env=environment,
-                pass_fds=[lifeline, status],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # a Ctrl-C in the terminal is for the supervisor, which then drains
-            )
-        os.close(lifeline)
-        os.close(status)
         self._heard = b""
         self.exit_code: int | None = None
-        while self._heard.count(b"\n") == 0:
-            if not self._hear(10):
-                self._close_lifeline()  # a guard that is only late ends what it starts
-                raise DeployError(
-                    "The server's guard did not start; is the machine out of memory?", "server_start_failed"
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as guards:
+            lifeline, self._lifeline = _pipe(reading=guards, writing=ours)
+            self._status, status = _pipe(reading=ours, writing=guards)
+            with log.open("ab") as output:
+                self._guard = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-I",
+                        "-S",
+                        guard.__file__,
+                        str(lifeline),
+                        str(status),
+                        shm_prefix,
+                        *command,
+                    ],
+                    env=environment,
+                    pass_fds=[lifeline, status],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,  # a Ctrl-C in the terminal is for the supervisor, which then drains
                 )
-        self.pid = int(self._heard.split()[1])
+            ours.callback(self._end_guard)  # and with it what it has started
+            guards.close()
+            self.pid = self._server_pid()
+            ours.pop_all()
 
     def poll(self) -> int | None:
         """The server's exit code, negative for a signal; None while it runs."""
@@ -148,6 +147,19 @@ class TritonProcess:
             total += times.user + times.system
         return total
 
+    def _server_pid(self) -> int:
+        """What the guard says first."""
+        while self._heard.count(b"\n") == 0:
+            if not self._hear(_GUARD_SECONDS):
+                raise DeployError(
+                    "The server's guard did not start; is the machine out of memory?", "server_start_failed"
+                )
+        return int(self._heard.split()[1])
+
+    def _end_guard(self) -> None:
+        self._guard.kill()
+        self._guard.wait()
+
     def _close_lifeline(self) -> None:
         if self._lifeline >= 0:
             os.close(self._lifeline)
@@ -160,6 +172,14 @@ class TritonProcess:
         heard = os.read(self._status, 100)
         self._heard += heard
         return bool(heard)
+
+
+def _pipe(reading: contextlib.ExitStack, writing: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe's two ends, each closed with whom it is for."""
+    ends = os.pipe()
+    reading.callback(os.close, ends[0])
+    writing.callback(os.close, ends[1])
+    return ends
 
 
 def _model_of(stub: psutil.Process) -> str:

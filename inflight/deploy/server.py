@@ -16,7 +16,7 @@ import psutil
 from build_engines.manifest import Manifest, verify
 from inflight.deploy import ports, triton
 from inflight.deploy.drain import drain
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, refused
 from inflight.deploy.life import Life
 from inflight.deploy.log import LogRelay, forgiving
 from inflight.deploy.probe import Probe
@@ -103,21 +103,26 @@ class Server:
         """Verify the engine, start the server, and return once it has generated a token.
 
         Raises BuildError for an engine directory that can't be served, DeployError `port_in_use`,
-        `server_not_found` and `server_start_failed`.
+        `server_not_found`, `server_start_failed` and `disk_full`.
         """
+        try:
+            self._start()
+        except (OSError, psutil.Error) as error:
+            raise refused(error) from error
+
+    def _start(self) -> None:
         self.manifest: Manifest = verify(self.engine)
         wanted = self._settings
         self.ports = ports.choose(wanted.host, wanted.http_port, wanted.grpc_port, wanted.metrics_port)
         installation = triton.find()
         self.run = RunDirectory.create()
+        self._relay = LogRelay(self.run.log, self._report, everything=wanted.verbose)
         try:
+            self.run.log.touch(0o600)
             self._repository = self.run.path / "repository"
             configs = assemble(self.engine, self.manifest, self._repository, self._options)
-            engine_parameters = configs[ENGINE_MODEL].parameters
-            self.kv_cache_tokens = int(engine_parameters["max_tokens_in_paged_kv_cache"].string_value)
+            self.kv_cache_tokens = int(configs[ENGINE_MODEL].parameters["max_tokens_in_paged_kv_cache"].string_value)
             self._installation = triton.mirror(installation, self.run.path / "triton")
-            self.run.log.touch(0o600)
-            self._relay = LogRelay(self.run.log, self._report, everything=wanted.verbose)
             self._begin_first_life()
         except BaseException:
             self._clean_up(keep_log=True)
@@ -187,11 +192,10 @@ class Server:
                 self._begin_life()
                 return
             except DeployError:
-                asked = (wanted.http_port, wanted.grpc_port, wanted.metrics_port)
                 mine = (self.ports.http, self.ports.grpc, self.ports.metrics)
                 if all(ports.is_free(wanted.host, port) for port in mine) or attempt == _PORT_ATTEMPTS - 1:
                     raise
-                self.ports = ports.choose(wanted.host, *asked)
+                self.ports = ports.choose(wanted.host, wanted.http_port, wanted.grpc_port, wanted.metrics_port)
 
     def _begin_life(self) -> None:
         """Start the processes and wait for the first token; on any failure nothing is left running."""
@@ -207,8 +211,7 @@ class Server:
         )
         self._mute(True)  # what a start has to say is in the error if it fails
         process = TritonProcess(arguments, triton.environment(self._installation), self.run.log, self.run.shm_prefix)
-        probe = Probe(ports.reachable(self._settings.host), self.ports.http, key)
-        life = Life(process, probe, self.run.log)
+        life = Life(process, Probe(ports.reachable(self._settings.host), self.ports.http, key), self.run.log)
         try:
             life.await_token(self._settings.start_seconds, self._stopping.is_set)
         except BaseException:

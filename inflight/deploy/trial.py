@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from inflight.deploy import log, ports, triton
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, refused
 from inflight.deploy.life import in_words
 from inflight.deploy.probe import Probe, ProbeError
 from inflight.deploy.process import TritonProcess
@@ -34,6 +34,13 @@ _SECONDS = 30.0
 
 def trial_start() -> str:
     """Start, ask once, stop; returns the server's version. Raises DeployError with what went wrong."""
+    try:
+        return _trial_start()
+    except OSError as error:
+        raise refused(error) from error
+
+
+def _trial_start() -> str:
     installation = triton.find()
     chosen = ports.choose("127.0.0.1", None, None, None)
     run = RunDirectory.create()

@@ -56,3 +56,12 @@ def test_a_run_directory_that_can_not_be_written_is_a_finding_not_a_traceback(
     assert done.returncode == 1
     assert "can't be written" in done.stdout
     assert done.stderr == ""
+
+
+def test_what_the_machine_refuses_is_a_finding_not_a_traceback() -> None:
+    # A variable of more than 128 KiB, and no process can be started any more.
+    program = f"import os, sys; os.environ['LONG'] = 'x' * 200_000; sys.argv[1:] = ['doctor']; {MAIN}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "The machine refuses what the server's start needs" in " ".join(done.stdout.split())
+    assert "Traceback" not in done.stderr

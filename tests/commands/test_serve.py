@@ -145,9 +145,9 @@ def test_a_killed_servers_rest_is_swept_by_the_next(serve: Serve, tmp_path: Path
         assert client.generate("hello", max_tokens=2).output_tokens == 2
 
 
-def run_serve(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
+def run_serve(*arguments: str, home: Path, main: str = MAIN) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", MAIN, "serve", *arguments],
+        [sys.executable, "-c", main, "serve", *arguments],
         capture_output=True,
         text=True,
         timeout=2 * SOON,
@@ -174,6 +174,17 @@ def test_a_missing_engine_is_one_sentence(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert f"No engine directory at {tmp_path / 'nothing'}" in done.stderr
     assert done.stderr.endswith("[engine_not_found]\n")
+
+
+def test_what_the_machine_refuses_is_one_sentence(tiny_engine: TinyEngine, tmp_path: Path) -> None:
+    # A variable of more than 128 KiB, and no process can be started any more.
+    program = f"import os; os.environ['LONG'] = 'x' * 200_000; {MAIN}"
+    done = run_serve(str(tiny_engine("llama")), *ANY_PORTS, home=tmp_path / "home", main=program)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("Error: The machine refuses what the server's start needs: [Errno 7] Argument list too long")
+    assert last.endswith("[server_start_failed]")
 
 
 def test_a_damaged_engine_is_never_loaded(tiny_engine: TinyEngine, tmp_path: Path) -> None:

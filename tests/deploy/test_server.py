@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import socket
 import stat
 import threading
@@ -15,7 +16,7 @@ from inflight.deploy import ports
 from inflight.deploy.errors import DeployError
 from inflight.deploy.probe import ProbeError
 from inflight.deploy.repository import DeploymentOptions
-from inflight.deploy.run_directory import SHARED_MEMORY
+from inflight.deploy.run_directory import SHARED_MEMORY, leftovers
 from inflight.deploy.server import Server, ServerSettings
 from tests.deploy.streams import SOON, Stream, open_streams
 from tests.fixtures.engines import TinyEngine
@@ -127,6 +128,31 @@ def test_a_start_that_fails_says_why_in_the_servers_own_words(tiny_engine: TinyE
     assert str(server.run.log) in str(caught.value)
     assert server.run.log.read_text()
     assert not list(SHARED_MEMORY.glob(f"{server.run.shm_prefix}*"))
+
+
+def test_what_the_machine_refuses_at_the_first_start_is_one_sentence(
+    tiny_engine: TinyEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("INFLIGHT_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("LONG", "x" * 200_000)  # no process can be started with that
+    files = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(DeployError, match="The machine refuses what the server's start needs: .*too long") as caught:
+        Server(tiny_engine("llama")).start()
+    assert caught.value.code == "server_start_failed"
+    assert set(os.listdir("/proc/self/fd")) <= files
+    assert leftovers(tmp_path) == list(tmp_path.glob("run-*")), "a directory is still held"
+
+
+def test_parameters_that_nobody_declares_leave_nothing_running(
+    tiny_engine: TinyEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("INFLIGHT_RUN_DIR", str(tmp_path))
+    server = Server(tiny_engine("llama"), DeploymentOptions(parameters={"tensorrt_llm": {"invented": "1"}}))
+    threads = threading.active_count()
+    with pytest.raises(DeployError, match="no parameter 'invented'"):
+        server.start()
+    assert threading.active_count() <= threads
+    assert leftovers(tmp_path) == [server.run.path]
 
 
 def test_a_busy_port_is_said_before_anything_is_started(tiny_engine: TinyEngine, server: Server) -> None:
