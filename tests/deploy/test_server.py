@@ -136,7 +136,7 @@ def test_what_the_machine_refuses_at_the_first_start_is_one_sentence(
     monkeypatch.setenv("INFLIGHT_RUN_DIR", str(tmp_path))
     monkeypatch.setenv("LONG", "x" * 200_000)  # no process can be started with that
     files = set(os.listdir("/proc/self/fd"))
-    with pytest.raises(DeployError, match="The machine refuses what the server's start needs: .*too long") as caught:
+    with pytest.raises(DeployError, match=r"The machine refuses what the server's start needs: .*too long") as caught:
         Server(tiny_engine("llama")).start()
     assert caught.value.code == "server_start_failed"
     assert set(os.listdir("/proc/self/fd")) <= files
