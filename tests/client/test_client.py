@@ -107,7 +107,7 @@ def test_a_proxy_is_for_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("grpc_proxy", "http_proxy", "https_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
         with serving(whole) as (_, address), Client(address) as client:
-            assert client.generate("tell", timeout=5).text == "お茶 tea."
+            assert client.generate("tell", timeout=60).text == "お茶 tea."
 
 
 def test_the_time_allowed_is_for_the_whole_answer() -> None:
@@ -115,7 +115,7 @@ def test_the_time_allowed_is_for_the_whole_answer() -> None:
     with serving(never_ending) as (_, address), Client(address) as client, pytest.raises(InflightError) as raised:
         client.generate("tell", timeout=0.2)
     assert raised.value.code == "deadline_exceeded"
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
 
 
 def test_closing_a_stream_early_cancels_it_on_the_server() -> None:
@@ -124,7 +124,7 @@ def test_closing_a_stream_early_cancels_it_on_the_server() -> None:
         next(stream)
         assert not server.cancelled.is_set()
         stream.close()  # type: ignore[attr-defined]
-        assert server.cancelled.wait(5)
+        assert server.cancelled.wait(60)
 
 
 def test_ready_is_asked_for_the_model() -> None:

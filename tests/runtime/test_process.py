@@ -21,8 +21,10 @@ from inflight.runtime.process import EngineProcess
 
 FAIL_TOKEN, DIE_TOKEN = 1, 2
 FAILURES = {"fail_token": str(FAIL_TOKEN), "die_token": str(DIE_TOKEN)}
-SOON = 10.0
+SOON = 60.0
 """Seconds that anything here may take at most; a busy machine included."""
+ENDLESS = 60_000
+"""Tokens of an answer that nobody sees the end of: at 2 ms a step it takes twice as long as SOON."""
 
 
 class Answer:
@@ -31,12 +33,10 @@ class Answer:
     def __init__(self) -> None:
         self.events: list[TokenEvent] = []
         self.ended = threading.Event()
-        self.ended_at = 0.0
 
     def __call__(self, event: TokenEvent) -> None:
         self.events.append(event)
         if event.finish_reason is not None:
-            self.ended_at = time.monotonic()
             self.ended.set()
 
     @property
@@ -48,8 +48,9 @@ class Answer:
         return self.events[-1]
 
 
-def options_of(kv_cache_tokens: int = 100_000, **extra: str) -> EngineOptions:
-    return EngineOptions("fake", "/engines/demo", kv_cache_tokens=kv_cache_tokens, extra={**FAILURES, **extra})
+def options_of(**extra: str) -> EngineOptions:
+    extra = {**FAILURES, "max_sequence_length": str(2 * ENDLESS), **extra}
+    return EngineOptions("fake", "/engines/demo", kv_cache_tokens=20 * ENDLESS, extra=extra)
 
 
 def request_of(max_tokens: int = 5, first: int = 100) -> GenerationRequest:
@@ -104,21 +105,22 @@ def test_tokens_arrive_one_event_a_step(engine: EngineProcess) -> None:
 
 def test_requests_are_in_flight_together(engine: EngineProcess) -> None:
     long, short = Answer(), Answer()
-    engine.submit(request_of(max_tokens=300), long)
+    handle = engine.submit(request_of(max_tokens=ENDLESS), long)
     wait_until(lambda: bool(long.events))
     engine.submit(request_of(max_tokens=3), short)
     short.end()
     assert not long.ended.is_set()
+    engine.cancel(handle)
     long.end()
 
 
 def test_cancel_ends_a_request_with_a_word(engine: EngineProcess) -> None:
     answer = Answer()
-    handle = engine.submit(request_of(max_tokens=4000), answer)
+    handle = engine.submit(request_of(max_tokens=ENDLESS), answer)
     wait_until(lambda: len(answer.events) > 3)
     engine.cancel(handle)
     assert answer.end().finish_reason is FinishReason.CANCELLED
-    assert len(answer.tokens) < 1000
+    assert len(answer.tokens) < ENDLESS
     engine.cancel(handle)
     engine.cancel(987_654)
     wait_until(lambda: engine.stats().running == 0)
@@ -126,10 +128,10 @@ def test_cancel_ends_a_request_with_a_word(engine: EngineProcess) -> None:
 
 def test_stats_tell_what_runs(engine: EngineProcess) -> None:
     answer = Answer()
-    handle = engine.submit(request_of(max_tokens=4000), answer)
+    handle = engine.submit(request_of(max_tokens=ENDLESS), answer)
     wait_until(lambda: bool(answer.events))
     stats = engine.stats()
-    assert (stats.running, stats.waiting, stats.kv_blocks_reserved) == (1, 0, 126)
+    assert (stats.running, stats.waiting, stats.kv_blocks_reserved) == (1, 0, 1876)
     engine.cancel(handle)
     answer.end()
     assert engine.stats().kv_blocks_reserved == 0
@@ -146,7 +148,7 @@ def test_a_sink_that_raises_loses_only_its_own_request(mortal: EngineProcess, li
         raise OSError("the stream is gone")
 
     answer = Answer()
-    handle = mortal.submit(request_of(max_tokens=4000), broken)
+    handle = mortal.submit(request_of(max_tokens=ENDLESS), broken)
     mortal.submit(request_of(max_tokens=100), answer)
     assert answer.end().finish_reason is FinishReason.LENGTH
     wait_until(lambda: mortal.stats().running == 0)
@@ -158,9 +160,8 @@ def test_a_killed_engine_ends_every_stream_at_once_and_refuses_from_then_on(
 ) -> None:
     answers = [Answer() for _ in range(8)]
     for answer in answers:
-        mortal.submit(request_of(max_tokens=4000), answer)
+        mortal.submit(request_of(max_tokens=ENDLESS), answer)
     wait_until(lambda: all(answer.events for answer in answers))
-    killed_at = time.monotonic()
     os.kill(mortal.pid, signal.SIGKILL)
     for answer in answers:
         end = answer.end()
@@ -169,7 +170,6 @@ def test_a_killed_engine_ends_every_stream_at_once_and_refuses_from_then_on(
             "the engine's process died (signal 9) in the middle of the answer; send the request again",
             "engine_died",
         )
-        assert answer.ended_at - killed_at < 1.0
     for refused in (lambda: mortal.submit(request_of(), Answer()), mortal.stats):
         with pytest.raises(RequestError, match="wait and send the request again") as raised:
             refused()
@@ -184,8 +184,8 @@ def test_a_sink_that_raises_when_the_engine_dies_keeps_no_other_from_its_end(mor
             raise OSError("the stream is gone")
 
     answer = Answer()
-    mortal.submit(request_of(max_tokens=4000), broken)
-    mortal.submit(request_of(max_tokens=4000), answer)
+    mortal.submit(request_of(max_tokens=ENDLESS), broken)
+    mortal.submit(request_of(max_tokens=ENDLESS), answer)
     os.kill(mortal.pid, signal.SIGKILL)
     assert answer.end().finish_reason is FinishReason.ERROR
 
@@ -196,7 +196,7 @@ def test_an_engine_that_may_restart_answers_again(restarting: EngineProcess, lin
     end = lost.end()
     assert end.error is not None
     assert end.error[1] == "engine_died"
-    wait_until(lambda: "stands" in lines[-1])
+    wait_until(lambda: any("stands" in line for line in lines))
     assert restarting.pid != first_pid
     assert restarting.stats().running == 0  # nobody is left from before
     answer = Answer()
@@ -207,7 +207,7 @@ def test_an_engine_that_may_restart_answers_again(restarting: EngineProcess, lin
 def test_a_step_that_raises_ends_the_process_and_says_why(capfd: pytest.CaptureFixture[str]) -> None:
     engine = EngineProcess(options_of(step_seconds="0.002"))
     failing, other = Answer(), Answer()
-    engine.submit(request_of(max_tokens=4000), other)
+    engine.submit(request_of(max_tokens=ENDLESS), other)
     wait_until(lambda: bool(other.events))
     engine.submit(GenerationRequest((FAIL_TOKEN,), 5), failing)
     for answer in (failing, other):
@@ -234,35 +234,38 @@ def test_stats_asked_of_a_dying_engine_do_not_wait_for_ever(mortal: EngineProces
     askers = [threading.Thread(target=ask) for _ in range(3)]
     for asker in askers:
         asker.start()
-    time.sleep(0.05)
+    wait_until(lambda: len(mortal._stats_asked) == 3)
     os.kill(mortal.pid, signal.SIGKILL)
     for asker in askers:
         asker.join(SOON)
     assert failures == ["engine_died"] * 3
 
 
+def owned() -> set[object]:
+    """This process's open files, threads and children; what tests before left may still be on its way out."""
+    return {*os.listdir("/proc/self/fd"), *threading.enumerate(), *psutil.Process().children(recursive=True)}
+
+
 def test_close_leaves_nothing_behind() -> None:
-    ourselves = psutil.Process()
-    before = (ourselves.num_fds(), threading.active_count(), len(ourselves.children(recursive=True)))
+    before = owned()
     engine = EngineProcess(options_of(step_seconds="0.001"))
-    engine.submit(request_of(max_tokens=4000), Answer())
-    started = time.monotonic()
+    engine.submit(request_of(max_tokens=ENDLESS), Answer())
     engine.close()
     engine.close()
-    assert time.monotonic() - started < 3
+    assert engine._process.returncode == 0, "it had to be killed"
     with pytest.raises(RequestError, match="closed"):
         engine.submit(request_of(), Answer())
-    assert (ourselves.num_fds(), threading.active_count(), len(ourselves.children(recursive=True))) == before
+    assert owned() <= before
 
 
 def test_a_failure_to_load_says_what_and_why_and_leaves_nothing() -> None:
-    fds = psutil.Process().num_fds()
+    before = owned()
     with pytest.raises(RuntimeError) as raised:
         EngineProcess(EngineOptions("tensorrt", "/engines/demo", kv_cache_tokens=100))
     assert str(raised.value) == (
         "the engine can't load /engines/demo: ValueError: no engine is called 'tensorrt'; there are fake, openvino"
     )
-    assert psutil.Process().num_fds() == fds
+    assert owned() <= before
 
 
 def test_an_engine_that_fails_to_restart_is_tried_again(
@@ -274,7 +277,7 @@ def test_an_engine_that_fails_to_restart_is_tried_again(
     os.kill(restarting.pid, signal.SIGKILL)
     wait_until(lambda: any("trying again" in line for line in lines))
     monkeypatch.setattr(sys, "executable", working)
-    wait_until(lambda: "stands" in lines[-1])
+    wait_until(lambda: any("stands" in line for line in lines))
     answer = Answer()
     restarting.submit(request_of(), answer)
     assert answer.end().finish_reason is FinishReason.LENGTH

@@ -13,6 +13,9 @@ import pytest
 from inflight.runtime.receipts import ReceiptListener, ReceiptSender
 
 MODEL = f"engine-of-test-{os.getpid()}"
+SOON = 60
+"""Seconds that a receipt may take at most, on a busy machine too."""
+
 Receipts = SimpleQueue[Sequence[int]]
 
 
@@ -39,14 +42,14 @@ def sender() -> Iterator[ReceiptSender]:
 @pytest.mark.usefixtures("listener")
 def test_keys_arrive_together(keys: list[int], receipts: Receipts, sender: ReceiptSender) -> None:
     sender.send(keys)
-    assert receipts.get(timeout=5) == keys
+    assert receipts.get(timeout=SOON) == keys
 
 
 @pytest.mark.usefixtures("listener")
 def test_none_is_lost_however_many_come_at_once(receipts: Receipts, sender: ReceiptSender) -> None:
     for key in range(1, 5001):
         sender.send([key])
-    assert [receipts.get(timeout=5) for _ in range(5000)] == [[key] for key in range(1, 5001)]
+    assert [receipts.get(timeout=SOON) for _ in range(5000)] == [[key] for key in range(1, 5001)]
 
 
 @pytest.mark.usefixtures("listener")
@@ -56,7 +59,7 @@ def test_what_is_no_receipt_is_passed_over(receipts: Receipts, sender: ReceiptSe
         for message in (b"", b"x", b"seven b", b"nine byte", b"x" * 1001):
             stranger.sendto(message, address)
     sender.send([77])
-    assert receipts.get(timeout=5) == [77]
+    assert receipts.get(timeout=SOON) == [77]
     assert receipts.empty()
 
 
@@ -65,7 +68,7 @@ def test_two_models_of_a_server_do_not_hear_each_other(receipts: Receipts) -> No
     others: Receipts = SimpleQueue()
     other, to_other = ReceiptListener(f"{MODEL}-2", others.put), ReceiptSender(f"{MODEL}-2")
     to_other.send([5])
-    assert others.get(timeout=5) == [5]
+    assert others.get(timeout=SOON) == [5]
     with pytest.raises(Empty):
         receipts.get(timeout=0.05)
     other.close()
@@ -80,6 +83,6 @@ def test_close_ends_the_thread_and_frees_the_name(receipts: Receipts, sender: Re
     before = threading.active_count()
     for _ in range(3):
         ReceiptListener(MODEL, receipts.put).close()
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
     sender.send([5])
     assert receipts.empty()
