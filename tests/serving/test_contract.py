@@ -1,126 +1,134 @@
-"""The committed models' tensors against TensorRT-LLM's, so that its clients fit: what differs is listed here."""
+"""The committed models against TensorRT-LLM's, so that its clients fit: what differs is listed with its reason."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from inflight_client.protocol import inference_request
 from inflight_client.sampling import Sampling
-from tritonclient.grpc import model_config_pb2
 
-from inflight.deploy.model_configs import load
+from inflight.deploy.model_configs import Configs, load
 from inflight.deploy.repository import committed_repository
+from tests.serving.contract import DIFFERENCES, Key, differences, listed, ours, upstreams
 
-UPSTREAM = json.loads((Path(__file__).parents[1] / "data" / "upstream_tensors.json").read_text())["models"]
-MODELS = ["ensemble", "preprocessing", "tensorrt_llm", "postprocessing"]
-
-OURS = {
-    ("ensemble", "output", "finish_reason"): "why the answer ended",
-    ("preprocessing", "output", "OUT_STREAM_KEY"): "behind an ensemble, chunks are acknowledged by it",
-    ("tensorrt_llm", "input", "stream_key"): "the same, on its way in",
-    ("tensorrt_llm", "output", "stream_key"): "the same, on its way out",
-    ("tensorrt_llm", "output", "context_ids"): "the tokens before a chunk, for detokenizing without state",
-    ("tensorrt_llm", "output", "finish_reason"): "why the answer ended",
-    ("postprocessing", "input", "STREAM_KEY"): "the same as stream_key",
-    ("postprocessing", "input", "CONTEXT_IDS"): "the same as context_ids",
-}
-"""Tensors that upstream doesn't have, and what they are for. Inputs among them are optional."""
-
-DIFFERENT = {
-    ("postprocessing", "input", "TOKENS_BATCH"): (
-        "allow_ragged_batch",
-        "chunks of several lengths are decoded together",
-    ),
-    ("postprocessing", "input", "SEQUENCE_LENGTH"): (
-        "allow_ragged_batch",
-        "chunks of several lengths are decoded together",
-    ),
-}
-"""Upstream's tensors that have another property here, which one, and why."""
-
-Key = tuple[str, str, str]
+MODELS = sorted({model for model, _, _ in upstreams()} & set(load(committed_repository())))
 
 
-def ours() -> dict[Key, dict[str, Any]]:
-    configs = load(committed_repository())
-    return {
-        (model, kind, tensor.name): described(tensor)
-        for model in MODELS
-        for kind in ("input", "output")
-        for tensor in getattr(configs[model], kind)
-    }
+@pytest.fixture
+def configs() -> Configs:
+    return load(committed_repository())
 
 
-def described(tensor: Any) -> dict[str, Any]:
-    """A tensor of a configuration, as tests/data describes upstream's."""
-    found: dict[str, Any] = {
-        "name": tensor.name,
-        "data_type": model_config_pb2.DataType.Name(tensor.data_type),
-        "dims": list(tensor.dims),
-    }
-    if tensor.HasField("reshape"):
-        found["reshape"] = list(tensor.reshape.shape)
-    for flag in ("optional", "allow_ragged_batch"):
-        if getattr(tensor, flag, False):
-            found[flag] = True
-    return found
+def found(configs: Configs) -> dict[Key, str]:
+    return differences({key: fact for key, fact in upstreams().items() if key[0] in MODELS}, ours(configs))
 
 
-def upstreams() -> dict[Key, dict[str, Any]]:
-    return {
-        (model, kind, tensor["name"]): {name: value for name, value in tensor.items() if name != "since_1"}
-        for model in MODELS
-        for kind in ("input", "output")
-        for tensor in UPSTREAM[model][kind]
-    }
+def test_nothing_differs_from_upstream_but_what_is_listed(configs: Configs) -> None:
+    assert {key: how for key, how in found(configs).items() if listed().get(key) != how} == {}
 
 
-def test_tensors_are_upstreams_but_for_those_listed_as_ours() -> None:
-    assert set(ours()) - set(upstreams()) == set(OURS)
+def test_what_is_listed_does_differ(configs: Configs) -> None:
+    assert {key: how for key, how in listed().items() if found(configs).get(key) != how} == {}
 
 
-def test_each_of_upstreams_tensors_is_as_upstream_has_it() -> None:
-    for key in set(ours()) & set(upstreams()):
-        mine, theirs = dict(ours()[key]), dict(upstreams()[key])
-        if key in DIFFERENT:
-            property_name, _ = DIFFERENT[key]
-            assert mine.pop(property_name, None) != theirs.pop(property_name, None), f"{key} is no longer different"
-        assert mine == theirs, key
+def test_a_difference_is_listed_once_and_with_a_reason() -> None:
+    assert len(listed()) == sum(len(row.names.split()) for row in DIFFERENCES)
+    assert all(row.why for row in DIFFERENCES)
 
 
-def test_what_upstreams_clients_need_not_send_they_need_not_send_here() -> None:
-    for key, theirs in upstreams().items():
-        if key[1] == "input" and not theirs.get("optional"):
-            assert not ours()[key].get("optional")
-    required = {key for key, mine in ours().items() if key[1] == "input" and not mine.get("optional")}
-    assert required <= set(upstreams())
+def test_what_upstreams_clients_do_not_send_is_not_required(configs: Configs) -> None:
+    mine = ours(configs)
+    added = [key for key, how in listed().items() if key[1] == "input" and how == "added"]
+    assert [key for key in added if not mine[key].get("optional")] == []
 
 
-def test_every_input_of_this_releases_contract_is_there() -> None:
-    wanted = (
-        "text_input max_tokens stream end_id pad_id temperature top_k top_p seed repetition_penalty presence_penalty"
-        " frequency_penalty min_tokens exclude_input_in_output"
-    )
-    assert {name for model, kind, name in ours() if (model, kind) == ("ensemble", "input")} == set(wanted.split())
+def rename_an_input(configs: Configs) -> None:
+    tensor(configs, "ensemble", "input", "top_k").name = "k"
 
 
-@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm"])
-def test_the_last_response_tells_counts_and_the_reason(model: str) -> None:
-    outputs = {name for owner, kind, name in ours() if (owner, kind) == (model, "output")}
-    assert {"num_input_tokens", "num_output_tokens", "finish_reason"} <= outputs
+def change_a_type(configs: Configs) -> None:
+    tensor(configs, "tensorrt_llm", "output", "cum_log_probs").data_type = 12
 
 
-def test_the_client_sends_what_the_ensemble_takes() -> None:
+def change_a_shape(configs: Configs) -> None:
+    tensor(configs, "preprocessing", "output", "STOP_WORDS_IDS").dims[0] = 3
+
+
+def require_an_input(configs: Configs) -> None:
+    tensor(configs, "tensorrt_llm", "input", "min_tokens").optional = False
+
+
+def forget_a_reshape(configs: Configs) -> None:
+    tensor(configs, "tensorrt_llm", "input", "stop").ClearField("reshape")
+
+
+def forbid_ragged_batches(configs: Configs) -> None:
+    tensor(configs, "ensemble", "input", "lora_config").allow_ragged_batch = False
+
+
+def drop_an_output(configs: Configs) -> None:
+    config = configs["tensorrt_llm"]
+    config.output.remove(tensor(configs, "tensorrt_llm", "output", "acceptance_rate"))
+
+
+def wire_otherwise(configs: Configs) -> None:
+    configs["ensemble"].ensemble_scheduling.step[1].input_map["len_penalty"] = "temperature"
+
+
+def unwire(configs: Configs) -> None:
+    del configs["ensemble"].ensemble_scheduling.step[1].output_map["batch_index"]
+
+
+def swap_steps(configs: Configs) -> None:
+    steps = list(configs["ensemble"].ensemble_scheduling.step)
+    del configs["ensemble"].ensemble_scheduling.step[:]
+    configs["ensemble"].ensemble_scheduling.step.extend([steps[0], steps[2], steps[1]])
+
+
+def answer_once(configs: Configs) -> None:
+    configs["tensorrt_llm"].model_transaction_policy.decoupled = False
+
+
+def batch_nothing(configs: Configs) -> None:
+    configs["preprocessing"].ClearField("dynamic_batching")
+
+
+def drop_a_parameter(configs: Configs) -> None:
+    del configs["postprocessing"].parameters["skip_special_tokens"]
+
+
+def drop_a_model(configs: Configs) -> None:
+    del configs["preprocessing"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(rename_an_input, change_a_type, change_a_shape, require_an_input, forget_a_reshape, forbid_ragged_batches),
+        *(drop_an_output, wire_otherwise, unwire, swap_steps, answer_once, batch_nothing, drop_a_parameter),
+        drop_a_model,
+    ],
+)
+def test_any_change_shows(configs: Configs, change: Callable[[Configs], None]) -> None:
+    before = found(configs)
+    change(configs)
+    assert found(configs) != before
+
+
+def test_the_client_sends_what_the_ensemble_takes(configs: Configs) -> None:
     everything = Sampling(0.5, 5, 0.9, 1, 1.1, 0.5, 0.5, 2, 7)
-    for tensor in inference_request("ensemble", "a", 4, everything, stream=True).inputs:
-        mine = ours()["ensemble", "input", tensor.name]
-        assert mine["data_type"] == f"TYPE_{tensor.datatype}".replace("BYTES", "STRING")
-        assert [1, *mine["dims"]] == list(tensor.shape)
+    for sent in inference_request("ensemble", "a", 4, everything, stream=True).inputs:
+        mine = ours(configs)["ensemble", "input", sent.name]
+        assert mine["data_type"] == f"TYPE_{sent.datatype}".replace("BYTES", "STRING")
+        assert [1, *mine["dims"]] == list(sent.shape)
 
 
-def test_committed_configurations_hold_real_values() -> None:
-    for model in MODELS:
-        assert "${" not in (committed_repository() / model / "config.pbtxt").read_text()
+@pytest.mark.parametrize("model", MODELS)
+def test_committed_configurations_hold_real_values(model: str) -> None:
+    assert "${" not in (committed_repository() / model / "config.pbtxt").read_text()
+
+
+def tensor(configs: Configs, model: str, kind: str, name: str) -> Any:
+    return next(one for one in getattr(configs[model], kind) if one.name == name)
