@@ -18,6 +18,8 @@ PATIENCE_SECONDS = 0.02
 """A chunk without a receipt for so long is looked into. Chunks on their way may overtake each other by far less."""
 
 _KEYS = 2**64
+_MOST_PROBES = 100
+"""Probes that may be on their way; on a busy machine a receipt comes after the next probes were sent."""
 
 
 @dataclass
@@ -123,7 +125,9 @@ class StreamWatch:
             waiting = [stream for stream in self._streams.values() if stream.waits]
             suspects = [(stream, stream.received) for stream in waiting if stream.waiting_since <= latest]
             if suspects:
-                self._suspects = {probe_key: suspects}
+                self._suspects[probe_key] = suspects
+            if len(self._suspects) > _MOST_PROBES:
+                del self._suspects[next(iter(self._suspects))]
         if waiting:
             self._wake.set()
         if suspects:

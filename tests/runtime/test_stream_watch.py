@@ -10,7 +10,8 @@ import pytest
 
 from inflight.runtime.stream_watch import PATIENCE_SECONDS, StreamWatch
 
-SOON = 20 * PATIENCE_SECONDS
+SOON = 60
+"""Seconds that anything here may take at most, on a busy machine too."""
 
 
 class Watched:
@@ -25,6 +26,10 @@ class Watched:
         chunk = self.watch.next_chunk(key, handle)
         self.watch.sent(key)
         return chunk
+
+    def in_time(self, since: float) -> bool:
+        """Whether this machine let no chunk become late since then; where it did, a probe was right."""
+        return time.monotonic() - since < PATIENCE_SECONDS
 
     def nobody_is_cancelled(self) -> bool:
         try:
@@ -45,16 +50,27 @@ def test_a_chunk_that_a_probe_overtook_was_dropped(watched: Watched) -> None:
     chunk = watched.send(100, 1)
     watched.watch.received([chunk])
     watched.send(100, 1)
-    watched.watch.received([watched.probes.get(timeout=SOON)])
+    while watched.cancelled.empty():
+        watched.watch.received([watched.probes.get(timeout=SOON)])
+    assert watched.cancelled.get() == 1
+    assert watched.nobody_is_cancelled()
+
+
+def test_a_probes_receipt_may_come_after_the_next_probes(watched: Watched) -> None:
+    watched.send(100, 1)
+    first, *_ = (watched.probes.get(timeout=SOON) for _ in range(4))
+    watched.watch.received([first])
     assert watched.cancelled.get(timeout=SOON) == 1
-    assert watched.probes.empty() or watched.nobody_is_cancelled()
 
 
 def test_chunks_with_receipts_cause_no_probe(watched: Watched) -> None:
+    in_time = True
     for _ in range(10):
+        began = time.monotonic()
         watched.watch.received([watched.send(100, 1), watched.send(200, 2)])
+        in_time &= watched.in_time(began)
         time.sleep(PATIENCE_SECONDS / 2)
-    assert watched.probes.empty()
+    assert watched.probes.empty() or not in_time
     assert watched.nobody_is_cancelled()
 
 
@@ -84,10 +100,12 @@ def test_only_the_dropped_stream_is_cancelled(watched: Watched) -> None:
 
 
 def test_a_lost_receipt_is_made_good_by_the_next(watched: Watched) -> None:
+    began = time.monotonic()
     watched.send(100, 1)
     watched.watch.received([watched.send(100, 1)])
+    in_time = watched.in_time(began)
     assert watched.nobody_is_cancelled()
-    assert watched.probes.empty()
+    assert watched.probes.empty() or not in_time
 
 
 def test_without_the_probes_receipt_nothing_is_known(watched: Watched) -> None:
@@ -111,8 +129,10 @@ def test_keys_and_probes_that_nobody_sent_are_passed_over(watched: Watched) -> N
 
 
 def test_keys_near_the_largest_number_go_on_from_zero(watched: Watched) -> None:
+    began = time.monotonic()
     keys = [watched.send(2**64 - 2, 1) for _ in range(3)]
     assert keys == [2**64 - 1, 0, 1]
     watched.watch.received(keys)
+    in_time = watched.in_time(began)
     assert watched.nobody_is_cancelled()
-    assert watched.probes.empty()
+    assert watched.probes.empty() or not in_time
