@@ -40,6 +40,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     # a server
     "engine_died": ErrorCode("the engine's process ended in the middle of the answer", "send the request again", retry=True),
     "engine_restarting": ErrorCode("the engine is being started again", "wait and send the request again", retry=True),
+    "overloaded": ErrorCode("too many requests wait already", "send the request again later", retry=True),
     "server_gone": ErrorCode("the connection to the server broke", "wait until it is back", retry=True),
     "server_unreachable": ErrorCode("nobody answers at that address", "check the address, or start a server", retry=True),
     "model_not_ready": ErrorCode("the server has no such model ready", "wait, or check the model's name", retry=True),

@@ -10,11 +10,14 @@ import os
 import signal
 import sys
 import traceback
+from functools import partial
 from multiprocessing.connection import Connection
 
+from inflight.runtime.detokenizer import Detokenizer
 from inflight.runtime.engine import EngineOptions, make_stepper
-from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, TokenEvent
-from inflight.runtime.stepped import SteppedEngine
+from inflight.runtime.messages import FinishReason, GenerationRequest, TokenEvent
+from inflight.runtime.stepped import SteppedEngine, refusal
+from inflight.runtime.tokenizer import load_tokenizer
 
 
 def serve(connection: Connection) -> None:
@@ -24,7 +27,7 @@ def serve(connection: Connection) -> None:
     """
     options: EngineOptions = connection.recv()
     try:
-        engine = SteppedEngine(make_stepper(options))
+        engine = SteppedEngine(make_stepper(options), options.max_queue_size, partial(_load_detokenizer, options))
     except Exception as error:
         connection.send(" ".join(f"{type(error).__name__}: {error}".split()))
         raise
@@ -57,8 +60,14 @@ def _submit(engine: SteppedEngine, argument: tuple[int, GenerationRequest], even
     handle, request = argument
     try:
         engine.submit(request, events.append, handle)
-    except RequestError as error:
-        events.append(TokenEvent(handle, (), FinishReason.ERROR, error=(str(error), error.code)))
+    except Exception as error:  # nothing that a request holds may end the others
+        events.append(TokenEvent(handle, (), FinishReason.ERROR, error=refusal(error)))
+
+
+def _load_detokenizer(options: EngineOptions) -> Detokenizer:
+    # Texts are decoded one at a time here: sharing them among threads would take longer than decoding them.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    return Detokenizer(load_tokenizer(options.model_dir), options.skip_special_tokens)
 
 
 def _take_cores(cores: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from inflight.runtime.messages import (
     Beam,
@@ -42,9 +42,12 @@ class Engine(Protocol):
         """Stop; requests that run are cancelled."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """What one step did to one request; the fields are those of TokenEvent."""
+class Progress(NamedTuple):
+    """What one step did to one request; the fields are those of TokenEvent.
+
+    One without tokens says that the prompt is computed: a beam search, which keeps its tokens to its end, tells it so.
+    `speculation` counts from the request's beginning; what was told last counts, since a request may be ended early.
+    """
 
     handle: int
     token_ids: tuple[int, ...]
@@ -71,7 +74,11 @@ class Stepper(Protocol):
         """
 
     def add(self, handle: int, request: GenerationRequest) -> None:
-        """Put a request, whose worst case fits the cache, among the running ones."""
+        """Put a request, whose worst case fits the cache, among the running ones, which have the same adapter.
+
+        Stop words, deadline and draft are looked after by who calls. What it raises ends this request alone: a
+        RequestError with its code.
+        """
 
     def remove(self, handle: int) -> None:
         """Drop a running request and free its KV blocks before the next forward pass."""
@@ -84,7 +91,8 @@ class Stepper(Protocol):
 class EngineOptions:
     """Everything that an engine is started with; travels to its process.
 
-    `max_queue_size` bounds the requests that wait (0: no bound). With `draft_dir`, the directory of a small engine, or
+    `max_queue_size` bounds the requests that wait (0: no bound). `skip_special_tokens` is postprocessing's: stop words
+    given as text are looked for in the text that it makes. With `draft_dir`, the directory of a small engine, or
     with `prompt_lookup`, the engine speculates with `num_draft_tokens` at a time. `adapters` are the files of the LoRA
     adapters that requests name by number, from 1.
     """
@@ -95,6 +103,7 @@ class EngineOptions:
     max_num_sequences: int = 64
     max_num_tokens: int = 96
     max_queue_size: int = 0
+    skip_special_tokens: bool = True
     kv_cache_reuse: bool = True
     chunked_context: bool = True
     draft_dir: str = ""

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
+
+MOST_STOP_SYMBOLS = 8192
+"""Token ids and characters that the stop words of one request may hold together; a search for them takes memory."""
 
 
 class RequestError(Exception):
@@ -47,8 +51,9 @@ class Guide:
 class Sampling:
     """How the next token is chosen. The defaults are greedy and change no logit.
 
-    A request samples when `temperature` > 0 was given, or `top_k` > 1, or `top_p` > 0; `top_k` = 1 and
-    `temperature` = 0 are greedy. `top_k` and `top_p` of 0 mean no such bound. Without a seed each request has its own.
+    As TensorRT-LLM has it, a request samples when `top_k` > 1 or `top_p` > 0; `temperature` alone changes nothing, and
+    with `temperature` = 0 or `top_k` = 1 it is greedy again. Of `top_k` and `top_p`, 0 means no such bound. Without a
+    seed each request has its own.
     """
 
     temperature: float | None = None
@@ -69,7 +74,7 @@ class Sampling:
     def greedy(self) -> bool:
         if self.top_k == 1 or self.temperature == 0:
             return True
-        return self.temperature is None and self.top_k == 0 and self.top_p == 0
+        return self.top_k == 0 and self.top_p == 0
 
 
 @dataclass(frozen=True)
@@ -128,13 +133,14 @@ class Speculation:
     accepted: int = 0
 
 
-@dataclass(frozen=True)
-class TokenEvent:
+class TokenEvent(NamedTuple):
     """New tokens of one request. The last event of a request, and only that, has a finish reason and `timings`.
 
-    `log_probs` has a number for each of `token_ids` where they were asked for. `dropped_characters` is how many
-    characters at the end of the last tokens' text belong to a stop word. A beam search says nothing until its last
-    event, which has all `beams`, the best first, and no `token_ids`.
+    `log_probs` has a number for each of `token_ids` where they were asked for. A stop word may begin within the text
+    of the last token: `dropped_characters` is how many characters at the end of the text, decoded as final, are not of
+    the answer. Tokens that may yet belong to a stop word come once that is decided. A beam search says nothing until
+    its last event, which has all `beams`, the best first, and no `token_ids`. (A tuple, since one is made for each
+    token of each request, and a frozen dataclass takes seven times as long.)
     """
 
     handle: int
@@ -172,11 +178,36 @@ class EngineLimits:
             raise RequestError(f"max_tokens is {request.max_tokens}; it must be 1 or more", "invalid_parameter")
         self._check_ids(request.prompt_ids)
         self._check_ids(request.end_ids)
-        most = min(self.max_sequence_length, self.kv_blocks * self.kv_block_tokens)
-        if request.worst_case_tokens > most:
+        self._check_ids(request.draft_ids)
+        self._check_beams(request)
+        _check_stop_words(request)
+        self._check_length(request)
+
+    def _check_beams(self, request: GenerationRequest) -> None:
+        beams = request.sampling.beam_width
+        if not 1 <= beams <= self.max_num_sequences:
             raise RequestError(
-                f"the prompt's {len(request.prompt_ids)} tokens and max_tokens of {request.max_tokens} make"
-                f" {request.worst_case_tokens}, and the engine takes {most}; shorten the prompt or lower max_tokens",
+                f"beam_width is {beams}; it must be 1 or more, and at most the {self.max_num_sequences} sequences that"
+                " the engine runs at a time",
+                "invalid_parameter",
+            )
+        if beams > 1 and request.draft_ids:
+            raise RequestError(
+                f"beam_width is {beams} and a draft of {len(request.draft_ids)} tokens was sent; a beam search takes"
+                " no draft",
+                "invalid_parameter",
+            )
+
+    def _check_length(self, request: GenerationRequest) -> None:
+        prompt, beams = len(request.prompt_ids), request.sampling.beam_width
+        tokens = prompt + request.max_tokens
+        of_cache = self.kv_blocks // beams * self.kv_block_tokens
+        most = min(self.max_sequence_length, of_cache)
+        if tokens > most:
+            why = f" with beam_width of {beams}" if beams > 1 and of_cache < self.max_sequence_length else ""
+            raise RequestError(
+                f"the prompt's {prompt} tokens and max_tokens of {request.max_tokens} make {tokens}, and the engine"
+                f" takes {most}{why}; shorten the prompt or lower max_tokens",
                 "prompt_too_long",
             )
 
@@ -192,8 +223,22 @@ class EngineLimits:
             )
 
     def kv_blocks_of(self, request: GenerationRequest) -> int:
-        """Blocks of the paged KV cache that the request may come to need."""
-        return -(-request.worst_case_tokens // self.kv_block_tokens)
+        """Blocks of the paged KV cache that the request may come to need; each beam fills its own."""
+        beams = request.sampling.beam_width
+        return beams * self.blocks_of_tokens(request.worst_case_tokens // beams)
+
+    def blocks_of_tokens(self, tokens: int) -> int:
+        """Blocks that hold so many tokens of one sequence."""
+        return -(-tokens // self.kv_block_tokens)
+
+
+def _check_stop_words(request: GenerationRequest) -> None:
+    symbols = sum(map(len, request.stop_ids)) + sum(map(len, request.stop_texts))
+    if symbols > MOST_STOP_SYMBOLS:
+        raise RequestError(
+            f"the stop words hold {symbols} token ids and characters together; send at most {MOST_STOP_SYMBOLS}",
+            "invalid_parameter",
+        )
 
 
 @dataclass(frozen=True)

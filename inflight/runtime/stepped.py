@@ -3,120 +3,288 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
 from itertools import count
 
+from inflight.runtime.detokenizer import Detokenizer
+from inflight.runtime.draft import Draft
 from inflight.runtime.engine import Progress, Stepper
+from inflight.runtime.entry import Entry
 from inflight.runtime.messages import (
+    Beam,
     EngineLimits,
     EngineStats,
     EventSink,
     FinishReason,
     GenerationRequest,
-    Timings,
+    RequestError,
     TokenEvent,
 )
+from inflight.runtime.request_queue import RequestQueue
+from inflight.runtime.step_times import StepTimes
+from inflight.runtime.stop_words import NOTHING, Passed, StopWords
+
+MOST_UNREADY = 4
+"""Requests whose guides are still being tried that are asked after in one turn: asking may take some milliseconds."""
+
+_MOST_WORDS = 400
+"""Characters of a library's own error message that are passed on."""
 
 
-@dataclass
-class _Entry:
-    """A request on its way through the engine."""
+def refusal(error: Exception) -> tuple[str, str]:
+    """Message and code by which an exception, raised because of one request, ends that request."""
+    if isinstance(error, RequestError):
+        return str(error), error.code
+    words = " ".join(str(error).split())[:_MOST_WORDS] or type(error).__name__
+    return f"the engine refused the request: {words}", "invalid_request"
 
-    handle: int
-    request: GenerationRequest
-    on_event: EventSink
-    timings: Timings
+
+def no_tokenizer() -> Detokenizer:
+    raise RequestError("this engine has no tokenizer; send stop words as token ids", "invalid_parameter")
 
 
 class SteppedEngine:
-    """Admits, steps and cancels for a `Stepper`; whoever owns it calls `turn` while there is work.
+    """Admits, steps and ends for a `Stepper`; whoever owns it calls `turn` while there is work.
 
-    A request is admitted, in order of arrival, once the KV blocks of its worst case are free, so that the
-    cache never runs out under a running request (TensorRT-LLM's `guaranteed_no_evict`). Not thread-safe: one
-    thread submits, cancels and turns.
+    A request is admitted, by priority and then in order of arrival, once the KV blocks of its worst case are free, so
+    that the cache never runs out under a running request (TensorRT-LLM's `guaranteed_no_evict`). Nothing overtakes the
+    head of the queue: not what would fit where it does not, nor what has the adapter of those that run when it has
+    another, since adapters don't mix in a batch.
+
+    A request whose deadline passes ends between two steps; one that waits ends as soon as not even one step of the
+    shortest recent length could end in time. `max_queue_size` bounds those that wait beyond what the next turn can
+    admit (0: no bound). `load_detokenizer` is called once, with the first request that has stop words given as text.
+    Not thread-safe: one thread submits, cancels and turns.
     """
 
-    def __init__(self, stepper: Stepper) -> None:
+    def __init__(
+        self, stepper: Stepper, max_queue_size: int = 0, load_detokenizer: Callable[[], Detokenizer] = no_tokenizer
+    ) -> None:
         self.limits: EngineLimits = stepper.limits
         self._stepper = stepper
+        self._max_queue_size = max_queue_size
+        self._load_detokenizer = cache(load_detokenizer)
         self._handles = count(1)
-        self._waiting: deque[_Entry] = deque()
-        self._running: dict[int, _Entry] = {}
+        self._queue = RequestQueue()
+        self._running: dict[int, Entry] = {}
+        self._running_deadlines: dict[int, int] = {}
+        self._adapter = 0
+        self._sequences = 0
         self._kv_blocks_reserved = 0
+        self._step_times = StepTimes()
         self._steps = 0
 
     @property
     def idle(self) -> bool:
-        return not self._waiting and not self._running
+        return not self._queue and not self._running
 
     def submit(self, request: GenerationRequest, on_event: EventSink, handle: int | None = None) -> int:
-        """Queue a request; raises RequestError for one that could never run. `handle` may come from outside."""
+        """Queue a request; `handle` may come from outside.
+
+        Raises RequestError for one that could never run, and (`overloaded`) when too many wait.
+        """
         self.limits.check(request)
+        self._stepper.check(request)
+        if request.draft_ids:
+            request = replace(request, max_tokens=min(request.max_tokens, len(request.draft_ids) + 1))
         handle = next(self._handles) if handle is None else handle
-        self._waiting.append(_Entry(handle, request, on_event, Timings(arrival_ns=time.monotonic_ns())))
+        blocks = self.limits.kv_blocks_of(request)
+        self._queue.push(Entry(handle, request, on_event, blocks, arrival_ns=time.monotonic_ns()))
+        if self._max_queue_size and self._overcrowded():
+            self._queue.remove(handle)
+            raise RequestError(
+                f"Exceeds maximum queue size: {self._max_queue_size} requests wait already; send the request again"
+                " later",
+                "overloaded",
+            )
         return handle
 
     def cancel(self, handle: int) -> None:
         entry = self._running.get(handle)
         if entry is not None:
-            self._stepper.remove(handle)
-            self._end(entry, (), FinishReason.CANCELLED)
+            self._stop(entry, FinishReason.CANCELLED)
             return
-        for entry in self._waiting:
-            if entry.handle == handle:
-                self._waiting.remove(entry)
-                self._push(entry, (), FinishReason.CANCELLED)
-                return
+        entry = self._queue.remove(handle)
+        if entry is not None:
+            self._push_last(entry, FinishReason.CANCELLED)
 
     def turn(self) -> None:
-        """Admit what fits, take one step, and push the events of all requests that it moved."""
+        """Drop what is late, admit what fits, take one step, and push the events of all requests that it moved."""
+        self._drop_late()
         self._admit()
         if not self._running:
             return
+        started_ns = time.monotonic_ns()
+        # All of it first: an answer that ends here is removed from the stepper, which then must not be in its step.
+        steps = list(self._stepper.step())
+        self._step_times.add(started_ns, time.monotonic_ns())
         self._steps += 1
-        for progress in self._stepper.step():
+        for progress in steps:
             self._advance(progress)
 
     def stats(self) -> EngineStats:
+        prefilling = [entry for entry in self._running.values() if not entry.first_token_ns]
         return EngineStats(
-            waiting=len(self._waiting),
+            waiting=len(self._queue),
             running=len(self._running),
             kv_blocks_reserved=self._kv_blocks_reserved,
             kv_blocks=self.limits.kv_blocks,
             steps=self._steps,
+            prefilling=len(prefilling),
+            prefilling_tokens=sum(len(entry.request.prompt_ids) for entry in prefilling),
         )
 
     def close(self) -> None:
-        for handle in [*self._running, *(entry.handle for entry in self._waiting)]:
+        for handle in [*self._running, *(entry.handle for entry in self._queue)]:
             self.cancel(handle)
 
-    def _admit(self) -> None:
-        while self._waiting and len(self._running) < self.limits.max_num_sequences:
-            entry = self._waiting[0]
-            blocks = self.limits.kv_blocks_of(entry.request)
-            if self._kv_blocks_reserved + blocks > self.limits.kv_blocks:
+    def _overcrowded(self) -> bool:
+        if len(self._queue) <= self._max_queue_size:
+            return False
+        self._drop_late()
+        return len(self._queue) - sum(1 for _ in self._fitting(lambda entry: not entry.unready)) > self._max_queue_size
+
+    def _drop_late(self) -> None:
+        now = time.monotonic_ns()
+        if self._running_deadlines:
+            for handle in [handle for handle, deadline in self._running_deadlines.items() if deadline <= now]:
+                self._stop(self._running[handle], FinishReason.DEADLINE)
+        if self._queue.has_deadlines:
+            for entry in self._queue.late(now + self._step_times.shortest(now)):
+                self._push_last(entry, FinishReason.DEADLINE)
+
+    def _fitting(self, ready: Callable[[Entry], bool]) -> Iterator[Entry]:
+        """The requests from the head of the queue on that can be admitted together; those not ready are passed."""
+        adapter = self._adapter if self._running else None
+        sequences, blocks = self._sequences, self._kv_blocks_reserved
+        for entry in self._queue:
+            request = entry.request
+            sequences += request.sampling.beam_width
+            blocks += entry.kv_blocks
+            if sequences > self.limits.max_num_sequences or blocks > self.limits.kv_blocks:
                 return
-            self._waiting.popleft()
-            self._stepper.add(entry.handle, entry.request)
-            entry.timings = replace(entry.timings, admitted_ns=time.monotonic_ns())
-            self._running[entry.handle] = entry
-            self._kv_blocks_reserved += blocks
+            if adapter is not None and request.adapter != adapter:
+                return
+            if request.guide is not None and not ready(entry):
+                sequences -= request.sampling.beam_width
+                blocks -= entry.kv_blocks
+                continue
+            adapter = request.adapter
+            yield entry
+
+    def _admit(self) -> None:
+        if not self._queue:
+            return
+        unready = 0
+
+        def ready(entry: Entry) -> bool:
+            nonlocal unready
+            if unready >= MOST_UNREADY:
+                return False
+            try:
+                entry.unready = not self._stepper.ready(entry.request)
+            except Exception as error:
+                entry.refusal = refusal(error)
+            unready += entry.unready
+            return not entry.unready
+
+        for entry in list(self._fitting(ready)):
+            self._queue.remove(entry.handle)
+            try:
+                if entry.refusal is None:
+                    self._start(entry)
+            except Exception as error:  # what a library can't take ends, and the others go on
+                entry.refusal = refusal(error)
+            if entry.refusal is not None:
+                self._push_last(entry, FinishReason.ERROR, error=entry.refusal)
+
+    def _start(self, entry: Entry) -> None:
+        request = entry.request
+        if any(request.stop_ids) or any(request.stop_texts):
+            entry.stop_words = StopWords(request, self._load_detokenizer)
+        if request.draft_ids:
+            entry.draft = Draft(request.draft_ids)
+        self._stepper.add(entry.handle, request)
+        entry.admitted_ns = time.monotonic_ns()
+        self._running[entry.handle] = entry
+        if request.deadline_ns is not None:
+            self._running_deadlines[entry.handle] = request.deadline_ns
+        self._adapter = request.adapter
+        self._sequences += request.sampling.beam_width
+        self._kv_blocks_reserved += entry.kv_blocks
 
     def _advance(self, progress: Progress) -> None:
-        entry = self._running[progress.handle]
-        if not entry.timings.first_token_ns:
-            entry.timings = replace(entry.timings, first_token_ns=time.monotonic_ns())
+        """Pass on what a step did to a request: cut at the end of a verified draft, then at a stop word."""
+        handle, token_ids, reason, log_probs, beams, speculation, error = progress
+        entry = self._running[handle]
+        if not entry.first_token_ns:
+            entry.first_token_ns = time.monotonic_ns()
+        entry.tokens_made += len(token_ids)
+        if speculation is not None:
+            entry.told_speculation = speculation
+        dropped_characters = 0
+        if entry.draft is not None:
+            kept = entry.draft.take(token_ids)
+            if kept is not None:
+                token_ids, log_probs, reason = token_ids[:kept], log_probs[:kept], FinishReason.LENGTH
+        if entry.stop_words is not None:
+            if beams:
+                beams, reason = self._cut_beams(entry.request, beams, reason)
+            ended = reason is not None
+            token_ids, log_probs, found, dropped_characters = entry.stop_words.take(token_ids, log_probs, ended)
+            if found:
+                reason, error = FinishReason.STOP_WORD, None
+        if reason is None:
+            if token_ids:
+                entry.on_event(TokenEvent(handle, token_ids, log_probs=log_probs))
+            return
         if progress.finish_reason is None:
-            entry.on_event(TokenEvent(progress.handle, progress.token_ids))
-        else:
-            self._end(entry, progress.token_ids, progress.finish_reason)
+            self._stepper.remove(handle)
+        self._forget(entry)
+        rest = Passed(token_ids, log_probs, dropped_characters=dropped_characters)
+        self._push_last(entry, reason, rest, beams, error)
 
-    def _end(self, entry: _Entry, token_ids: tuple[int, ...], reason: FinishReason) -> None:
+    def _cut_beams(
+        self, request: GenerationRequest, beams: tuple[Beam, ...], reason: FinishReason | None
+    ) -> tuple[tuple[Beam, ...], FinishReason | None]:
+        """Cut each beam of its own; the reason is that of the best."""
+        cut = tuple(StopWords(request, self._load_detokenizer).cut_beam(beam) for beam in beams)
+        return cut, FinishReason.STOP_WORD if cut[0] is not beams[0] else reason
+
+    def _stop(self, entry: Entry, reason: FinishReason) -> None:
+        """End a running request between two steps, with the tokens that were held back."""
+        self._stepper.remove(entry.handle)
+        rest = NOTHING if entry.stop_words is None else entry.stop_words.take((), ended=True)
+        self._forget(entry)
+        self._push_last(entry, FinishReason.STOP_WORD if rest.found else reason, rest)
+
+    def _forget(self, entry: Entry) -> None:
+        """Take a request from among the running ones."""
         del self._running[entry.handle]
-        self._kv_blocks_reserved -= self.limits.kv_blocks_of(entry.request)
-        self._push(entry, token_ids, reason)
+        self._running_deadlines.pop(entry.handle, None)
+        self._sequences -= entry.request.sampling.beam_width
+        self._kv_blocks_reserved -= entry.kv_blocks
 
-    def _push(self, entry: _Entry, token_ids: tuple[int, ...], reason: FinishReason) -> None:
-        timings = replace(entry.timings, end_ns=time.monotonic_ns())
-        entry.on_event(TokenEvent(entry.handle, token_ids, reason, timings))
+    def _push_last(
+        self,
+        entry: Entry,
+        reason: FinishReason,
+        rest: Passed = NOTHING,
+        beams: tuple[Beam, ...] = (),
+        error: tuple[str, str] | None = None,
+    ) -> None:
+        event = TokenEvent(
+            entry.handle,
+            rest.token_ids,
+            reason,
+            entry.timings(end_ns=time.monotonic_ns()),
+            error,
+            rest.log_probs,
+            rest.dropped_characters,
+            beams,
+            entry.speculation,
+            entry.kv_blocks_filled(self.limits, reason, beams),
+        )
+        entry.on_event(event)

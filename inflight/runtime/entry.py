@@ -1,0 +1,64 @@
+"""A request on its way through a stepped engine, and what is known of it so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inflight.runtime.draft import Draft
+from inflight.runtime.messages import (
+    Beam,
+    EngineLimits,
+    EventSink,
+    FinishReason,
+    GenerationRequest,
+    Speculation,
+    Timings,
+)
+from inflight.runtime.stop_words import StopWords
+
+
+@dataclass(eq=False)
+class Entry:
+    """`kv_blocks` is what its worst case needs, `tokens_made` counts what the stepper made, cut or not.
+
+    `unready` says that its guide was still being tried when the stepper was last asked, `refusal` why it can't
+    run: message and code.
+    """
+
+    handle: int
+    request: GenerationRequest
+    on_event: EventSink
+    kv_blocks: int
+    arrival_ns: int
+    admitted_ns: int = 0
+    first_token_ns: int = 0
+    tokens_made: int = 0
+    stop_words: StopWords | None = None
+    draft: Draft | None = None
+    told_speculation: Speculation | None = None
+    unready: bool = False
+    refusal: tuple[str, str] | None = None
+
+    @property
+    def speculation(self) -> Speculation | None:
+        """What came of the request's own draft, else what the stepper told last."""
+        return self.draft.outcome if self.draft is not None else self.told_speculation
+
+    def timings(self, end_ns: int) -> Timings:
+        return Timings(self.arrival_ns, self.admitted_ns, self.first_token_ns, end_ns)
+
+    def kv_blocks_filled(self, limits: EngineLimits, reason: FinishReason, beams: tuple[Beam, ...]) -> int:
+        """Blocks that hold a token; of a prompt that is not computed to its end, none is counted.
+
+        The last token of an answer is not in the cache, since nothing was computed after it; that is the end token,
+        where there is one, which `tokens_made` does not count. Beams share the prompt's whole blocks.
+        """
+        if not self.first_token_ns:
+            return 0
+        prompt = len(self.request.prompt_ids)
+        if not beams:
+            answer = self.tokens_made if reason is FinishReason.STOP else max(self.tokens_made - 1, 0)
+            return limits.blocks_of_tokens(prompt + answer)
+        shared = prompt // limits.kv_block_tokens
+        own = (limits.blocks_of_tokens(prompt + max(len(beam.token_ids) - 1, 0)) - shared for beam in beams)
+        return shared + sum(own)
