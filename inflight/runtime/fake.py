@@ -5,28 +5,43 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 from inflight.runtime.engine import EngineOptions, Progress
-from inflight.runtime.messages import EngineLimits, FinishReason, GenerationRequest
+from inflight.runtime.messages import Beam, EngineLimits, FinishReason, GenerationRequest, Guide, RequestError
 
 NO_TOKEN = "-1"
+LOG_PROB = -0.5
+"""Of every token of an answer, and of the best beam's; each further beam's tokens have LOG_PROB less."""
+IMPOSSIBLE = "impossible"
+"""The text of a guide that fails its trial."""
 
 
 class FakeStepper:
     """Answers with the prompt's tokens over and over, one a step; for tests and for measuring the way around.
 
-    `extra` takes `step_seconds` and `prefill_seconds_per_token` (default 0), `vocabulary_size` (512) and
-    `max_sequence_length` (4096); a prompt that begins with its `fail_token` makes the step that meets it raise an
-    error, one that begins with its `die_token` kills the engine's process as SIGKILL does (default: none).
+    It counts `min_tokens`, end tokens, log probabilities and beams (`expected_beams`), and ignores how to sample.
+    `extra` takes
+
+    - `step_seconds` and `prefill_seconds_per_token` (0), `vocabulary_size` (512), `max_sequence_length` (4096),
+    - `guide_trials` (0): how often `ready` is false for a guide before it is true,
+    - `leak_bytes_per_request` and `leak_bytes_per_step` (0): memory that is never freed, to prove a leak's detector,
+    - tokens (none) by which a prompt that begins with one fails: `refuse_token` is refused by `add`, `fail_token`
+      makes the step that meets it raise an error, `die_token` kills the engine's process as SIGKILL does.
     """
 
     def __init__(self, options: EngineOptions) -> None:
         extra = options.extra
         self._step_seconds = float(extra.get("step_seconds", "0"))
         self._prefill_seconds_per_token = float(extra.get("prefill_seconds_per_token", "0"))
+        self._refuse_token = int(extra.get("refuse_token", NO_TOKEN))
         self._fail_token = int(extra.get("fail_token", NO_TOKEN))
         self._die_token = int(extra.get("die_token", NO_TOKEN))
+        self._guide_trials = int(extra.get("guide_trials", "0"))
+        self._leak_per_request = int(extra.get("leak_bytes_per_request", "0"))
+        self._leak_per_step = int(extra.get("leak_bytes_per_step", "0"))
+        self._leaked: list[bytes] = []
         self.limits = EngineLimits(
             vocabulary_size=int(extra.get("vocabulary_size", "512")),
             max_sequence_length=int(extra.get("max_sequence_length", "4096")),
@@ -34,16 +49,28 @@ class FakeStepper:
             kv_blocks=-(-options.kv_cache_tokens // 32),
             max_num_sequences=options.max_num_sequences,
         )
+        self._asked: Counter[Guide] = Counter()
         self._running: dict[int, tuple[GenerationRequest, int]] = {}
 
     def check(self, request: GenerationRequest) -> None:
         """It can do whatever a request asks of it: nothing."""
 
     def ready(self, request: GenerationRequest) -> bool:
-        return True
+        if request.guide is None:
+            return True
+        if request.guide.text == IMPOSSIBLE:
+            raise RequestError("the guide is impossible, as it says", "invalid_parameter")
+        self._asked[request.guide] += 1
+        return self._asked[request.guide] > self._guide_trials
 
     def add(self, handle: int, request: GenerationRequest) -> None:
+        """Raises ValueError for `refuse_token`, and for an adapter other than that of those that run."""
+        if request.prompt_ids[0] == self._refuse_token:
+            raise ValueError("the fake engine refused\nbecause it was asked to")
+        if any(running.adapter != request.adapter for running, _ in self._running.values()):
+            raise ValueError("two adapters in one batch")
         self._running[handle] = (request, 0)
+        self._leak(self._leak_per_request)
 
     def remove(self, handle: int) -> None:
         del self._running[handle]
@@ -57,20 +84,61 @@ class FakeStepper:
                 os.kill(os.getpid(), signal.SIGKILL)
         prefill = self._prefill_seconds_per_token * sum(len(request.prompt_ids) for request in new)
         time.sleep(self._step_seconds + prefill)
+        self._leak(self._leak_per_step)
         for handle, (request, produced) in list(self._running.items()):
-            token = expected_token(request, produced)
             produced += 1
             self._running[handle] = (request, produced)
-            if token in request.end_ids and produced > request.sampling.min_tokens:
+            advance = _advance_beams if request.sampling.beam_width > 1 else _advance
+            progress = advance(handle, request, produced)
+            if progress is None:
+                continue
+            if progress.finish_reason is not None:
                 del self._running[handle]
-                yield Progress(handle, (), FinishReason.STOP)
-            elif produced == request.max_tokens:
-                del self._running[handle]
-                yield Progress(handle, (token,), FinishReason.LENGTH)
-            else:
-                yield Progress(handle, (token,))
+            yield progress
+
+    def _leak(self, size: int) -> None:
+        if size:
+            self._leaked.append(b"\x01" * size)  # zeros would take no memory
 
 
 def expected_token(request: GenerationRequest, position: int) -> int:
     """The token that the fake engine produces as number `position` (from 0) of its answer."""
     return request.prompt_ids[position % len(request.prompt_ids)]
+
+
+def expected_beams(request: GenerationRequest) -> tuple[Beam, ...]:
+    """All beams of a request: the one behind another begins with the other's second token."""
+    return tuple(_expected_beam(request, number) for number in range(request.sampling.beam_width))
+
+
+def _expected_beam(request: GenerationRequest, number: int) -> Beam:
+    token_ids: list[int] = []
+    for position in range(request.max_tokens):
+        token = expected_token(request, position + number)
+        if _ends(request, token, position + 1):
+            break
+        token_ids.append(token)
+    log_prob = LOG_PROB * (number + 1)
+    log_probs = (log_prob,) * len(token_ids)
+    return Beam(tuple(token_ids), log_probs if request.log_probs else (), sum(log_probs))
+
+
+def _ends(request: GenerationRequest, token: int, produced: int) -> bool:
+    return token in request.end_ids and produced > request.sampling.min_tokens
+
+
+def _advance(handle: int, request: GenerationRequest, produced: int) -> Progress:
+    token = expected_token(request, produced - 1)
+    if _ends(request, token, produced):
+        return Progress(handle, (), FinishReason.STOP)
+    reason = FinishReason.LENGTH if produced == request.max_tokens else None
+    return Progress(handle, (token,), reason, (LOG_PROB,) if request.log_probs else ())
+
+
+def _advance_beams(handle: int, request: GenerationRequest, produced: int) -> Progress | None:
+    """One token more of each beam; they are told when the last has ended, after as many steps as its tokens take."""
+    beams = expected_beams(request)
+    if produced == min(request.max_tokens, max(len(beam.token_ids) for beam in beams) + 1):
+        reason = FinishReason.STOP if len(beams[0].token_ids) < request.max_tokens else FinishReason.LENGTH
+        return Progress(handle, (), reason, beams=beams)
+    return Progress(handle, ()) if produced == 1 else None
