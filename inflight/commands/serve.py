@@ -48,7 +48,26 @@ class Signals:
 @click.option("--kv-cache-tokens", type=click.IntRange(1), help="Size of the KV cache.  [default: by memory]")
 @click.option("--max-num-sequences", type=click.IntRange(1), help="Most requests in flight.")
 @click.option("--max-num-tokens", type=click.IntRange(1), help="Most tokens that one step computes.")
+@click.option("--max-queue-size", type=click.IntRange(0, 1_000_000), help="Most requests that wait; 0: any number.")
 @click.option("--no-kv-cache-reuse", is_flag=True, help="Compute every prompt anew, known prefix or not.")
+@click.option(
+    "--decoupled/--no-decoupled",
+    default=True,
+    show_default=True,
+    help="Whether answers may be streamed. Without, clients that send no stream of requests can use tensorrt_llm.",
+)
+@click.option("--draft-engine", type=click.Path(path_type=Path), help="Engine directory whose drafts are verified.")
+@click.option("--prompt-lookup", is_flag=True, help="Draft with what stands in the prompt already.")
+@click.option("--num-draft-tokens", type=click.IntRange(1), help="Tokens of one draft.")
+@click.option(
+    "--lora",
+    "adapters",
+    envvar="INFLIGHT_SERVE_LORA",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="LoRA adapter (safetensors), again for each; the first is lora_task_id 1.",
+)
+@click.option("--accumulate-tokens", is_flag=True, help="tensorrt_llm_bls streams the whole text so far each time.")
 @click.option(
     "--drain-seconds",
     type=Seconds(),
@@ -70,7 +89,14 @@ def command(
     kv_cache_tokens: int | None,
     max_num_sequences: int | None,
     max_num_tokens: int | None,
+    max_queue_size: int | None,
     no_kv_cache_reuse: bool,
+    decoupled: bool,
+    draft_engine: Path | None,
+    prompt_lookup: bool,
+    num_draft_tokens: int | None,
+    adapters: tuple[Path, ...],
+    accumulate_tokens: bool,
     drain_seconds: float,
     start_seconds: float,
     as_json: bool,
@@ -80,6 +106,11 @@ def command(
 
     The addresses are printed once the server has generated a token. SIGTERM or Ctrl-C lets running requests
     finish and refuses new ones; a second one stops at once. What dies of the server is started again.
+
+    \b
+      inflight serve my-engine --max-queue-size 256
+      inflight serve my-engine --draft-engine my-small-engine --num-draft-tokens 6
+      inflight serve my-engine --lora formal.safetensors --lora brief.safetensors
     """  # fmt: skip
     server = Server(
         engine_dir,
@@ -87,7 +118,14 @@ def command(
             kv_cache_tokens=kv_cache_tokens,
             max_num_sequences=max_num_sequences,
             max_num_tokens=max_num_tokens,
+            max_queue_size=max_queue_size,
             kv_cache_reuse=not no_kv_cache_reuse,
+            decoupled=decoupled,
+            draft_engine=draft_engine,
+            prompt_lookup=prompt_lookup,
+            num_draft_tokens=num_draft_tokens,
+            adapters=adapters,
+            accumulate_tokens=accumulate_tokens,
         ),
         ServerSettings(host, http_port, grpc_port, metrics_port, start_seconds=start_seconds, verbose=verbose),
         report=_report,

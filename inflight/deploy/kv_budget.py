@@ -22,15 +22,22 @@ def bytes_per_token(manifest: Manifest) -> int:
     return 2 * manifest.layers * manifest.kv_heads * head
 
 
-def default_tokens(manifest: Manifest, max_num_sequences: int, available_bytes: int | None = None) -> int:
+def default_tokens(
+    manifest: Manifest,
+    max_num_sequences: int,
+    available_bytes: int | None = None,
+    draft: Manifest | None = None,
+) -> int:
     """Tokens for a KV cache of at most a quarter of the memory that is available now.
 
-    Never more than all sequences at their longest can use; a multiple of 32, as caches are made of blocks. Where it
-    is less than one sequence at its longest, the engine refuses requests that don't fit.
+    A `draft` engine keeps every token in a cache of its own, which comes out of the same quarter. Never more than all
+    sequences at their longest can use; a multiple of 32, as caches are made of blocks. Where it is less than one
+    sequence at its longest, the engine refuses requests that don't fit.
     """
     if available_bytes is None:
         available_bytes = memory.available_bytes()
-    affordable = int(available_bytes * _SHARE) // bytes_per_token(manifest)
+    each = bytes_per_token(manifest) + (bytes_per_token(draft) if draft is not None else 0)
+    affordable = int(available_bytes * _SHARE) // each
     usable = max_num_sequences * blocks(manifest.max_sequence_length)
     return max(_BLOCK, min(affordable // _BLOCK * _BLOCK, usable))
 

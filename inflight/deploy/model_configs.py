@@ -43,6 +43,16 @@ def set_parameters(config: Any, values: Mapping[str, str]) -> None:
         config.parameters[key].string_value = value
 
 
+def set_decoupled(config: Any, decoupled: bool) -> None:
+    """Whether the model may answer a request with several responses, or gives exactly one to each."""
+    config.model_transaction_policy.decoupled = decoupled
+
+
+def set_max_queue_size(config: Any, requests: int) -> None:
+    """How many requests may wait for the model; 0 means no bound."""
+    config.dynamic_batching.default_queue_policy.max_queue_size = requests
+
+
 def check(configs: Configs) -> None:
     """Check every ensemble: its models exist, and each tensor it maps has the same type at both ends.
 

@@ -112,6 +112,7 @@ class Server:
 
     def _start(self) -> None:
         self.manifest: Manifest = verify(self.engine)
+        self._options.check(self.engine, self.manifest)
         wanted = self._settings
         self.ports = ports.choose(wanted.host, wanted.http_port, wanted.grpc_port, wanted.metrics_port)
         installation = triton.find()

@@ -176,6 +176,23 @@ def test_a_missing_engine_is_one_sentence(tmp_path: Path) -> None:
     assert done.stderr.endswith("[engine_not_found]\n")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--lora", "nothing.safetensors"], "There is no LoRA adapter at nothing.safetensors"),
+        (["--draft-engine", "nothing"], "No engine directory at nothing"),
+        (["--num-draft-tokens", "4"], "A number of draft tokens (4) was given without anything to draft them"),
+    ],
+)
+def test_an_option_that_can_not_be_used_is_one_sentence_before_anything_is_begun(
+    tiny_engine: TinyEngine, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    done = run_serve(str(tiny_engine("llama")), *ANY_PORTS, *arguments, home=tmp_path / "home")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"Error: {sentence}")
+    assert not (tmp_path / "home").exists()
+
+
 def test_what_the_machine_refuses_is_one_sentence(tiny_engine: TinyEngine, tmp_path: Path) -> None:
     # A variable of more than 128 KiB, and no process can be started any more.
     program = f"import os; os.environ['LONG'] = 'x' * 200_000; {MAIN}"

@@ -43,6 +43,12 @@ def test_default_takes_a_quarter_of_the_available_memory() -> None:
     assert tokens * bytes_per_token(manifest()) == 1 << 28
 
 
+def test_a_draft_has_a_cache_of_its_own_out_of_the_same_memory() -> None:
+    draft = manifest("f32")
+    tokens = default_tokens(manifest(), max_num_sequences=10_000, available_bytes=3 << 30, draft=draft)
+    assert tokens * (bytes_per_token(manifest()) + bytes_per_token(draft)) == 3 << 28
+
+
 def test_default_never_exceeds_what_all_sequences_can_use() -> None:
     assert default_tokens(manifest(), max_num_sequences=8, available_bytes=1 << 40) == 8 * 2048
 

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from build_engines.errors import BuildError
+from inflight.deploy import memory
 from inflight.deploy.errors import DeployError
 from inflight.deploy.model_configs import Configs, load
 from inflight.deploy.repository import DeploymentOptions, assemble
 from tests.deploy.test_kv_budget import manifest
+from tests.fixtures.engines import TinyEngine
 
 
 def parameters(config: Any) -> dict[str, str]:
@@ -22,7 +26,15 @@ def deployed(out: Path, options: DeploymentOptions) -> Configs:
 
 def test_every_option_reaches_the_parameter_that_it_is_for(tmp_path: Path) -> None:
     options = DeploymentOptions(
-        kv_cache_tokens=4096, max_num_sequences=16, max_num_tokens=512, kv_cache_reuse=False, chunked_context=False
+        kv_cache_tokens=4096,
+        max_num_sequences=16,
+        max_num_tokens=512,
+        max_queue_size=7,
+        kv_cache_reuse=False,
+        chunked_context=False,
+        prompt_lookup=True,
+        num_draft_tokens=3,
+        adapters=(Path("/adapters/one.safetensors"), Path("/adapters/two.safetensors")),
     )
     configs = deployed(tmp_path / "out", options)
     engine = parameters(configs["tensorrt_llm"])
@@ -32,6 +44,10 @@ def test_every_option_reaches_the_parameter_that_it_is_for(tmp_path: Path) -> No
     assert engine["max_num_tokens"] == "512"
     assert engine["enable_kv_cache_reuse"] == "false"
     assert engine["enable_chunked_context"] == "false"
+    assert engine["prompt_lookup"] == "true"
+    assert engine["num_draft_tokens"] == "3"
+    assert json.loads(engine["lora_adapters"]) == ["/adapters/one.safetensors", "/adapters/two.safetensors"]
+    assert configs["tensorrt_llm"].dynamic_batching.default_queue_policy.max_queue_size == 7
     assert parameters(configs["preprocessing"])["tokenizer_dir"] == "/engines/demo"
     assert parameters(configs["postprocessing"])["tokenizer_dir"] == "/engines/demo"
 
@@ -42,6 +58,52 @@ def test_without_options_what_is_committed_stays(tmp_path: Path) -> None:
     assert engine["enable_kv_cache_reuse"] == "true"
     assert int(engine["max_num_tokens"]) > 0
     assert int(engine["max_tokens_in_paged_kv_cache"]) <= int(engine["max_num_sequences"]) * 2048
+    assert engine["prompt_lookup"] == "false"
+    assert engine["draft_model_path"] == ""
+    assert json.loads(engine["lora_adapters"]) == []
+    assert configs["tensorrt_llm"].dynamic_batching.default_queue_policy.max_queue_size > 0
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_every_model_that_can_stream_does_so_only_where_wanted(tmp_path: Path, decoupled: bool) -> None:
+    configs = deployed(tmp_path / "out", DeploymentOptions(decoupled=decoupled))
+    policies = {name: config.model_transaction_policy.decoupled for name, config in configs.items()}
+    streaming = {"tensorrt_llm", "tensorrt_llm_bls"} & set(configs)
+    assert {name for name, policy in policies.items() if policy} == (streaming if decoupled else set())
+
+
+def test_a_draft_engine_is_named_absolutely_and_its_cache_counts(
+    tmp_path: Path, tiny_engine: TinyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = tiny_engine("llama")
+    monkeypatch.chdir(draft.parent)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1 << 26)
+    alone = parameters(deployed(tmp_path / "alone", DeploymentOptions())["tensorrt_llm"])
+    engine = parameters(
+        deployed(tmp_path / "drafted", DeploymentOptions(draft_engine=Path(draft.name)))["tensorrt_llm"]
+    )
+    assert engine["draft_model_path"] == str(draft)
+    assert int(engine["max_tokens_in_paged_kv_cache"]) < int(alone["max_tokens_in_paged_kv_cache"])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (DeploymentOptions(draft_engine=Path("draft"), prompt_lookup=True), "one of them"),
+        (DeploymentOptions(num_draft_tokens=4), r"draft tokens \(4\) was given without"),
+        (DeploymentOptions(adapters=(Path("nothing.safetensors"),)), "no LoRA adapter at nothing.safetensors"),
+    ],
+)
+def test_options_that_can_not_be_used_are_refused(options: DeploymentOptions, sentence: str) -> None:
+    with pytest.raises(DeployError, match=sentence) as caught:
+        options.check(Path("/engines/demo"), manifest())
+    assert caught.value.code == "invalid_parameter"
+
+
+def test_a_draft_engine_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"No engine directory at .*draft") as caught:
+        DeploymentOptions(draft_engine=tmp_path / "draft").check(Path("/engines/demo"), manifest())
+    assert caught.value.code == "engine_not_found"
 
 
 def test_a_relative_engine_is_named_absolutely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
