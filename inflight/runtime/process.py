@@ -51,6 +51,8 @@ class EngineProcess:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._refusal: str | None = None
+        self.undelivered = 0
+        """How many events of the same step follow the one that is being delivered."""
         self._start()
         self._reader = threading.Thread(target=self._read, name="engine-events", daemon=True)
         self._reader.start()
@@ -74,12 +76,16 @@ class EngineProcess:
                 self._send("cancel", handle)
 
     def stats(self) -> EngineStats:
+        return self.ask_stats().result()
+
+    def ask_stats(self) -> Future[EngineStats]:
+        """What `stats` says, once the step that runs has ended; a RequestError when the process dies before."""
         asked: Future[EngineStats] = Future()
         with self._lock:
             self._check_open()
             self._stats_asked.append(asked)
             self._send("stats", None)
-        return asked.result()
+        return asked
 
     def close(self) -> None:
         """Let the process end; what still runs is cancelled without further events."""
@@ -150,7 +156,8 @@ class EngineProcess:
             if isinstance(message, EngineStats):
                 self._stats_asked.popleft().set_result(message)
                 continue
-            for event in message:
+            for position, event in enumerate(message, 1):
+                self.undelivered = len(message) - position
                 self._deliver(event)
 
     def _deliver(self, event: TokenEvent) -> None:

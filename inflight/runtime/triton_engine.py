@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from inflight.runtime.engine_metrics import EngineMetrics
 from inflight.runtime.messages import GenerationRequest, RequestError, TokenEvent
 from inflight.runtime.model_parameters import decoupled, engine_options, flag, milliseconds, parameters
 from inflight.runtime.open_answers import OpenAnswers
@@ -19,6 +20,7 @@ from inflight.runtime.stream_context import StreamContext
 from inflight.runtime.stream_watch import StreamWatch
 from inflight.runtime.triton_answer import Answer, Reply
 from inflight.runtime.triton_inputs import Inputs
+from inflight.runtime.triton_metrics import triton_board
 from inflight.runtime.triton_request import ReplyOptions, generation_requests, reply_options
 from inflight.runtime.triton_tensors import error_response, tensor
 
@@ -42,6 +44,10 @@ class TritonEngine:
             end_ids = json.load(file)["end_ids"]
         # Some checkpoints name end tokens that their model can't produce; the engine must not see these.
         self._end_ids = tuple(end_id for end_id in end_ids if end_id < self._engine.limits.vocabulary_size)
+        period_s = milliseconds(settings, "stats_check_period_ms") / 1000
+        self._metrics = EngineMetrics(
+            self._engine, triton_board(args), period_s, options.kv_cache_reuse, pb_utils.Logger.log_error
+        )
         self._postprocessing = settings["postprocessing_model_name"]
         self._open = OpenAnswers(self._engine.cancel, milliseconds(settings, "cancellation_check_period_ms") / 1000)
         self._watch = StreamWatch(self._engine.cancel, self._probe)
@@ -53,9 +59,11 @@ class TritonEngine:
             try:
                 self._start(request, sender)
             except RequestError as error:
+                self._metrics.rejected()
                 sender.send(error_response(error), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def finalize(self) -> None:
+        self._metrics.close()
         self._engine.close()
         self._open.close()
         self._watch.close()
@@ -83,6 +91,7 @@ class TritonEngine:
                     self._submit(answer, request_id, _with_own_seed(prompt, sequence))
                     started.append(answer)
         except RequestError as error:
+            self._metrics.rejected()
             reply.fail(str(error), error.code)
             for answer in started:
                 self._engine.cancel(answer.handle)
@@ -103,7 +112,10 @@ class TritonEngine:
         client goes away. A request that came to this model directly has none, and Triton is asked.
         """
 
+        meter = self._metrics.begin(request)
+
         def on_event(event: TokenEvent) -> None:
+            meter.see(event)
             answer.handle = event.handle
             if event.finish_reason is not None:
                 self._open.remove(request_id, answer)

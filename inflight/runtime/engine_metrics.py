@@ -1,0 +1,283 @@
+"""What an operator sees of an engine: gauges of its state, and what came of each request."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import NamedTuple, Protocol
+
+from inflight.runtime.messages import EngineLimits, EngineStats, FinishReason, GenerationRequest, Timings, TokenEvent
+from inflight.runtime.metric_table import (
+    BATCHER,
+    DURATION,
+    ENDS,
+    FIRST_TOKEN,
+    GENERAL,
+    INPUT_TOKENS,
+    KV_BLOCKS,
+    MEMORY,
+    OUTPUT_TOKENS,
+    QUEUE_TIME,
+    REQUESTS,
+    TOKEN_GAP,
+    Family,
+)
+from inflight.runtime.token_gaps import TokenGaps
+
+GAPS_A_SECOND = 20
+"""Most times between tokens that are observed: an observation costs Triton some 20 microseconds."""
+
+_MEMORY_PERIOD_S = 1.0
+_ENDS = {
+    FinishReason.STOP: "STOP",
+    FinishReason.LENGTH: "LENGTH",
+    FinishReason.STOP_WORD: "STOP_WORD",
+    FinishReason.CANCELLED: "CANCELED",
+    FinishReason.DEADLINE: "DEADLINE",
+}
+_FAULTS_OF_THE_ENGINE = {"engine_died"}
+
+
+class Board(Protocol):
+    """Where metrics are shown. `member` is one of the family's; what it raises is reported once and does no harm."""
+
+    def set(self, family: Family, member: str, value: float) -> None: ...
+
+    def add(self, family: Family, member: str, count: int) -> None: ...
+
+    def observe(self, family: Family, value: float) -> None:
+        """Add a value to a histogram, which has one series."""
+
+
+class SilentBoard:
+    """Shows nothing."""
+
+    def set(self, family: Family, member: str, value: float) -> None:
+        pass
+
+    def add(self, family: Family, member: str, count: int) -> None:
+        pass
+
+    def observe(self, family: Family, value: float) -> None:
+        pass
+
+
+class MeasuredEngine(Protocol):
+    """What is needed of an engine here; `ask_stats` raises or fails with RequestError while there is none."""
+
+    limits: EngineLimits
+
+    @property
+    def pid(self) -> int: ...
+
+    def ask_stats(self) -> Future[EngineStats]: ...
+
+
+class RequestEnd(NamedTuple):
+    """What came of one request; `timings` are missing where the engine never took it or died under it."""
+
+    reason: str
+    prompt_tokens: int
+    output_tokens: int
+    arrival_ns: int
+    timings: Timings | None
+
+
+class RequestMeter:
+    """Sees the events of one request, the last one included; fast, since it sees each token."""
+
+    __slots__ = ("_arrival_ns", "_ends", "_gaps", "_output_tokens", "_prompt_tokens")
+
+    def __init__(self, request: GenerationRequest, gaps: TokenGaps, ends: deque[RequestEnd]) -> None:
+        self._prompt_tokens = len(request.prompt_ids)
+        self._output_tokens = 0
+        self._arrival_ns = time.monotonic_ns()
+        self._gaps = gaps
+        self._ends = ends
+
+    def see(self, event: TokenEvent) -> None:
+        tokens = len(event.token_ids)
+        self._output_tokens += tokens
+        ended = event.finish_reason is not None
+        followed = self._gaps.followed
+        if followed is None or followed is self:
+            self._gaps.see(self, tokens, ended)
+        if ended:
+            output_tokens = self._output_tokens + sum(len(beam.token_ids) for beam in event.beams)
+            end = RequestEnd(reason_of(event), self._prompt_tokens, output_tokens, self._arrival_ns, event.timings)
+            self._ends.append(end)
+
+
+class EngineMetrics:
+    """Shows on a board, every `period_s`, how the engine stands and what came of the requests that ended.
+
+    Requests only leave notes; a thread of its own does the rest, so a slow or failing board holds nobody up. Only
+    gauges whose value changed are set. `reuses_blocks` says that the engine keeps prefixes.
+    """
+
+    def __init__(
+        self,
+        engine: MeasuredEngine,
+        board: Board,
+        period_s: float,
+        reuses_blocks: bool,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._engine = engine
+        self._board = board
+        self._period_s = period_s
+        self._reuses_blocks = reuses_blocks
+        self._report = report
+        self._failed = False
+        self._gaps = TokenGaps(max(1, round(GAPS_A_SECOND * period_s)))
+        self._ends: deque[RequestEnd] = deque()
+        self._asked: Future[EngineStats] | None = None
+        self._shown: dict[tuple[Family, str], float] = {}
+        self._memory: tuple[float, int] = (-math.inf, 0)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="engine-metrics", daemon=True)
+        self._thread.start()
+
+    def begin(self, request: GenerationRequest) -> RequestMeter:
+        """A request arrives; its meter is to see all of its events."""
+        return RequestMeter(request, self._gaps, self._ends)
+
+    def rejected(self) -> None:
+        """A request was refused before the engine saw it."""
+        self._ends.append(RequestEnd("REJECTED", 0, 0, 0, None))
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._show_state()
+                self._show_requests()
+            except Exception as error:  # metrics must not end with the first failure, nor fill the log
+                if not self._failed:
+                    self._report(f"metrics could not be shown: {' '.join(str(error).split())}")
+                self._failed = True
+            if self._closing.wait(self._period_s):
+                return
+
+    def _show_state(self) -> None:
+        stats = self._stats()
+        if stats is None:
+            return
+        values = state_values(stats, self._engine.limits, self._memory_used(), self._reuses_blocks)
+        changed = {series: value for series, value in values.items() if not _same(self._shown.get(series), value)}
+        if changed:
+            changed[GENERAL, "timestamp"] = time.time_ns() // 1000
+        for (family, member), value in changed.items():
+            self._board.set(family, member, value)
+            self._shown[family, member] = value
+
+    def _stats(self) -> EngineStats | None:
+        """How the engine stands, asked for and waited for a period; None while it makes a longer step."""
+        try:
+            if self._asked is None:
+                self._asked = self._engine.ask_stats()
+            wait([self._asked], self._period_s)
+            if not self._asked.done():
+                return None
+            asked, self._asked = self._asked, None
+            return asked.result()
+        except Exception:  # it died, or is being started again: nothing runs
+            blocks = self._engine.limits.kv_blocks
+            return EngineStats(waiting=0, running=0, kv_blocks_reserved=0, kv_blocks=blocks, steps=0)
+
+    def _memory_used(self) -> int:
+        """Resident bytes of the engine's process, looked up now and then."""
+        read_at, used = self._memory
+        now = time.monotonic()
+        if now - read_at >= _MEMORY_PERIOD_S:
+            used = _resident_bytes(self._engine.pid)
+            self._memory = now, used
+        return used
+
+    def _show_requests(self) -> None:
+        reasons: Counter[str] = Counter()
+        try:
+            for _ in range(len(self._ends)):
+                end = self._ends.popleft()
+                reasons[end.reason] += 1
+                self._observe(end)
+        finally:
+            for reason, count in reasons.items():
+                self._board.add(ENDS, reason, count)
+        for gap in self._gaps.take():
+            self._board.observe(TOKEN_GAP, gap)
+
+    def _observe(self, end: RequestEnd) -> None:
+        if end.timings is None:
+            return
+        self._board.observe(INPUT_TOKENS, end.prompt_tokens)
+        self._board.observe(OUTPUT_TOKENS, end.output_tokens)
+        timings = end.timings
+        self._board.observe(QUEUE_TIME, _seconds(end.arrival_ns, timings.admitted_ns or timings.end_ns))
+        self._board.observe(DURATION, _seconds(end.arrival_ns, timings.end_ns))
+        if timings.first_token_ns:
+            self._board.observe(FIRST_TOKEN, _seconds(end.arrival_ns, timings.first_token_ns))
+
+
+def reason_of(event: TokenEvent) -> str:
+    """The member of ENDS that a request's last event counts for."""
+    if event.finish_reason in _ENDS:
+        return _ENDS[event.finish_reason]
+    code = "" if event.error is None else event.error[1]
+    return "ERROR" if code in _FAULTS_OF_THE_ENGINE else "REJECTED"
+
+
+def state_values(
+    stats: EngineStats, limits: EngineLimits, resident_bytes: int, reuses_blocks: bool
+) -> dict[tuple[Family, str], float]:
+    """All gauges but the time: by family and member.
+
+    The library does not tell how many blocks it used again: that is NaN, unless it keeps none.
+    """
+    used = stats.kv_blocks_reserved
+    return {
+        (REQUESTS, "active"): stats.waiting + stats.running,
+        (REQUESTS, "max"): limits.max_num_sequences,
+        (REQUESTS, "scheduled"): stats.running,
+        (REQUESTS, "context"): stats.prefilling,
+        (REQUESTS, "waiting"): stats.waiting,
+        (MEMORY, "cpu"): resident_bytes,
+        (MEMORY, "gpu"): 0,
+        (MEMORY, "pinned"): 0,
+        (KV_BLOCKS, "max"): stats.kv_blocks,
+        (KV_BLOCKS, "free"): stats.kv_blocks - used,
+        (KV_BLOCKS, "used"): used,
+        (KV_BLOCKS, "tokens_per"): limits.kv_block_tokens,
+        (KV_BLOCKS, "reused"): math.nan if reuses_blocks else 0,
+        (KV_BLOCKS, "fraction"): used / stats.kv_blocks if stats.kv_blocks else 0,
+        (BATCHER, "total_context_tokens"): stats.prefilling_tokens,
+        (BATCHER, "generation_requests"): stats.running - stats.prefilling,
+        (BATCHER, "micro_batch_id"): 0,
+        (BATCHER, "paused_requests"): 0,
+        (GENERAL, "iteration_counter"): stats.steps,
+    }
+
+
+def _same(shown: float | None, value: float) -> bool:
+    return shown == value or (shown is not None and math.isnan(shown) and math.isnan(value))
+
+
+def _seconds(start_ns: int, end_ns: int) -> float:
+    return max(0, end_ns - start_ns) / 1e9
+
+
+def _resident_bytes(pid: int) -> int:
+    """0 for a process that has ended."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0

@@ -1,0 +1,48 @@
+"""Metrics on Triton's own page, through its python backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from inflight.runtime.engine_metrics import Board, SilentBoard
+from inflight.runtime.metric_table import FAMILIES, Family, MetricKind
+
+
+def triton_board(args: dict[str, str]) -> Board:
+    """The model's own series; a board that shows nothing, and one line in the log, where Triton shows none."""
+    try:
+        return TritonBoard(args["model_name"], args["model_version"])
+    except Exception as error:
+        pb_utils.Logger.log_warn(f"{args['model_name']} shows no metrics: {error}")
+        return SilentBoard()
+
+
+class TritonBoard:
+    """All families of the table with the labels of one model, from the start: counters and histograms at zero."""
+
+    def __init__(self, model: str, version: str) -> None:
+        self._series: dict[tuple[str, str], Any] = {}
+        self._families: list[Any] = []
+        """Held on to: a family that is dropped takes its series from the page."""
+        for family in FAMILIES:
+            shown = pb_utils.MetricFamily(
+                name=family.name, description=family.description, kind=getattr(pb_utils.MetricFamily, family.kind.value)
+            )
+            self._families.append(shown)
+            for member in family.members:
+                labels = {"model": model, "version": version}
+                if family.category:
+                    labels[family.category] = member
+                buckets = {"buckets": list(family.buckets)} if family.kind is MetricKind.HISTOGRAM else {}
+                self._series[family.name, member] = shown.Metric(labels=labels, **buckets)
+
+    def set(self, family: Family, member: str, value: float) -> None:
+        self._series[family.name, member].set(value)
+
+    def add(self, family: Family, member: str, count: int) -> None:
+        self._series[family.name, member].increment(count)
+
+    def observe(self, family: Family, value: float) -> None:
+        self._series[family.name, family.members[0]].observe(value)
