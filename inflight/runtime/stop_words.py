@@ -60,7 +60,7 @@ class StopWords:
         if not ended:
             return self._pass(self._settled())
         if self._in_text is not None and self._searching:
-            self._search_text(self._piece([], final=True))
+            self._search_text(self._piece([], final=True), self._text_length)
         found = any(search is not None and search.found is not None for search in (self._in_ids, self._in_text))
         return self._cut() if found else self._pass(len(self._held))
 
@@ -79,10 +79,12 @@ class StopWords:
         decided = self._searching and self._in_ids is not None and self._in_ids.take(token_id)
         if self._in_text is not None:
             piece = self._piece([token_id], final=False)
-            self._text_ends.append(self._text_length + len(piece))
+            begin = self._text_length
+            self._text_ends.append(begin + len(piece))
             if not self._searching:
-                self._searched_from = self._text_length
-            elif self._search_text(piece):
+                # A character that begins with these tokens is of the answer too.
+                self._searched_from = self._text_length + bool(self._piece([], final=True))
+            elif self._search_text(piece, begin):
                 decided = True
         return decided
 
@@ -101,9 +103,10 @@ class StopWords:
         (piece,) = self._detokenizer.texts([Chunk(token_ids, before, final)])
         return piece
 
-    def _search_text(self, piece: str) -> bool:
+    def _search_text(self, piece: str, begin: int) -> bool:
+        """Search what the text adds from the character `begin` on; true once its first stop word is known."""
         assert self._in_text is not None
-        return any(map(self._in_text.take, piece))
+        return any(map(self._in_text.take, piece[max(0, self._searched_from - begin) :]))
 
     def _settled(self) -> int:
         """How many of the held tokens can belong to no stop word."""
