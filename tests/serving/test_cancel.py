@@ -12,10 +12,11 @@ from tokenizers import Tokenizer
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
 from tests.fixtures.engines import TinyEngine
-from tests.serving.conftest import fake_engine
+from tests.fixtures.server import fake_engine
 from tests.serving.streams import Grpc, events, post
 
-STEP_SECONDS = 0.1
+# So long that a busy machine, too, passes a message on within a step.
+STEP_SECONDS = 0.2
 PROMPT = "The quick brown fox"
 
 
@@ -29,7 +30,7 @@ def narrow_server(tiny_engine: TinyEngine) -> Iterator[Server]:
 
 def grpc_close(server: Server, connection: Grpc, model: str) -> float:
     call = connection.text(PROMPT, 500) if model == "ensemble" else connection.tokens(ids_of(server), 500)
-    call.wait_for(4)
+    call.wait_for(2)
     return call.cancel()
 
 
@@ -46,7 +47,7 @@ def http_close(server: Server, connection: Grpc, model: str) -> float:
     }[model]
     with post(server.http_address, f"/v2/models/{model}/generate_stream", values) as response:
         arriving = events(response)
-        for _ in range(4):
+        for _ in range(2):
             next(arriving)
     return time.monotonic()
 
@@ -61,21 +62,22 @@ def ids_of(server: Server) -> list[int]:
 def test_a_closed_connection_frees_the_place_within_two_steps(narrow_server: Server, model: str, close: object) -> None:
     assert callable(close)
     with Grpc(narrow_server.grpc_address) as connection:
-        other = connection.text(PROMPT, 400)
+        other = connection.text(PROMPT, 2000)
         other.wait_for(1)
-        steps = [steps_until_the_next_begins(narrow_server, connection, close, model) for _ in range(5)]
+        steps = [steps_until_the_next_begins(narrow_server, connection, close, model) for _ in range(3)]
         assert not other.ended.is_set()
         count = len(other.responses)
         other.wait_for(count + 3)
         assert all(response.error is None for response in other.responses)
         other.cancel()
-    # The place is free within two steps; the next one's first token takes another, and some time to arrive.
-    assert statistics.median(steps) <= 3.2, steps
-    time.sleep(3 * STEP_SECONDS)
+    # The place is free within two steps; the next one's first token takes another, and some time to arrive. A place
+    # that came free one step later would make it four.
+    assert statistics.median(steps) < 3.5, steps
 
 
 def steps_until_the_next_begins(server: Server, connection: Grpc, close: object, model: str) -> float:
-    """Decode steps between the close of one stream and the first token of one that waits for its place."""
+    """Decode steps from the close of one stream, just after a token, to the first token of one that waits for its
+    place."""
     assert callable(close)
     closed_at = close(server, connection, model)
     waiting = connection.text(PROMPT, 2)
