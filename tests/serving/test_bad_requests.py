@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,14 +16,25 @@ GOOD = {"text_input": "hello", "max_tokens": 4, "stream": True}
 
 
 @pytest.fixture(autouse=True, scope="module")
-def a_stream_runs_unharmed(server: Server) -> Iterator[None]:
-    """Beside all that is bad here a stream runs, which ends as it would alone; and the server lives on."""
+def streams_run_unharmed(server: Server) -> Iterator[None]:
+    """Beside all that is bad here streams run, one after the other, and end as they would alone; it lives on."""
     with Grpc(server.grpc_address) as connection:
-        text, after = "The quick brown fox", 1900
-        alone = "".join(response.text for response in connection.text(text, after, end_id=-1).finish())
-        beside = connection.text(text, after, end_id=-1)
+
+        def answer() -> str:
+            responses = connection.text("The quick brown fox", 500, end_id=-1).finish()
+            return "".join(response.error or response.text for response in responses)
+
+        def run() -> None:
+            while not over.is_set():
+                beside.append(answer())
+
+        alone, beside, over = answer(), list[str](), threading.Event()
+        thread = threading.Thread(target=run)
+        thread.start()
         yield
-        assert "".join(response.text for response in beside.finish()) == alone
+        over.set()
+        thread.join()
+        assert set(beside) == {alone}
         assert connection.text("hello", 4, end_id=-1).finish()[-1].count("num_output_tokens") == 4
     assert server.ready
     assert server.restarts == 0
@@ -68,10 +79,8 @@ def a_stream_runs_unharmed(server: Server) -> Iterator[None]:
 )
 def test_a_bad_request_to_the_ensemble(server: Server, values: dict[str, Any], sentence: str) -> None:
     with Grpc(server.grpc_address) as connection:
-        began = time.monotonic()
         error = connection.send(request("ensemble", {**GOOD, **values})).error()
     assert sentence in error
-    assert time.monotonic() - began < 5
     assert "Traceback" not in error
     assert "At:" not in error
 

@@ -17,6 +17,8 @@ TIE = 1e-4
 """Logits nearer than this may change places with the order in which a sum is taken."""
 
 KV_CACHE_TOKENS = 32768
+ATTEMPTS = 5
+"""To have most prompts in flight at once: a small model may be done with some before a busy machine has sent all."""
 
 
 def test_the_demo_model(demo_checkpoint: Callable[[], Path], demo_engine: DemoEngine) -> None:
@@ -36,7 +38,10 @@ def test_a_tiny_model_of_each_architecture(
 def answer_as_transformers_would(checkpoint: Path, engine: Path) -> None:
     expected = references(checkpoint)
     with Server(engine, DeploymentOptions(kv_cache_tokens=KV_CACHE_TOKENS)) as server:
-        answers = all_in_flight(server, [one.prompt for one in expected])
+        for _ in range(ATTEMPTS):
+            answers = all_in_flight(server, [one.prompt for one in expected])
+            if most_at_once(answers) >= 32:
+                break
     assert most_at_once(answers) >= 32
     wrong = [
         f"{len(reference.prompt)} tokens: {difference}"
