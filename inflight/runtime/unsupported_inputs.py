@@ -23,6 +23,11 @@ def _not_zero(values: Any) -> bool:
     return bool(np.any(values))
 
 
+def _words(values: Any) -> bool:
+    """Any word at all: upstream's clients also say none with an end of -1."""
+    return bool(np.any(values[:, 1:] > 0))
+
+
 def _positive(values: Any) -> bool:
     return bool(np.any(values > 0))
 
@@ -32,7 +37,8 @@ def _not_one(values: Any) -> bool:
 
 
 def _several(values: Any) -> bool:
-    return bool(values.size > 1)
+    """More than one a prompt."""
+    return bool(values.shape[-1] > 1)
 
 
 _NO_ENCODER = "it has no encoder and serves decoder-only models"
@@ -43,7 +49,7 @@ _NO_RETENTION = "its library keeps prefixes by its own order, the least recently
 _NO_WEIGHTS = "adapters are given when the server is started (--lora), and chosen by lora_task_id"
 
 UNSUPPORTED_INPUTS = {
-    "bad_words_list": _Unsupported(_given, "its library can't keep words out of an answer"),
+    "bad_words_list": _Unsupported(_words, "its library can't keep words out of an answer"),
     "embedding_bias": _Unsupported(_not_zero, "its library can't add to logits"),
     "return_context_logits": _Unsupported(_not_zero, _NO_LOGITS),
     "return_generation_logits": _Unsupported(_not_zero, _NO_LOGITS),

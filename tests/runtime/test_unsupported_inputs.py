@@ -15,7 +15,8 @@ FLAGS_AND_COUNTS = (
 )
 NEUTRAL = {
     "runtime_top_p_decay": np.ones(1, np.float32),
-    "decoder_input_ids": np.array([[50256]], np.int32),
+    "decoder_input_ids": np.array([[50256], [50256]], np.int32),
+    "bad_words_list": np.array([[[0], [-1]]], np.int32),
     **dict.fromkeys(FLAGS_AND_COUNTS, np.zeros((1, 3), np.float32)),
 }
 
