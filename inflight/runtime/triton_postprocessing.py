@@ -24,7 +24,10 @@ _LONGEST_WAIT_SECONDS = 0.005
 
 
 class Postprocessing:
-    """Decodes TOKENS_BATCH [B, beams, length] into OUTPUT [B, beams], with what STREAM_CONTEXT [B, 4 + n] says."""
+    """Decodes TOKENS_BATCH [B, beams, length] into OUTPUT [B * beams], with what STREAM_CONTEXT [B, 4 + n] says.
+
+    One dimension, as upstream has it, whatever the batch: its clients read the first element as a string.
+    """
 
     def __init__(self, args: dict[str, str]) -> None:
         settings = parameters(args)
@@ -81,11 +84,12 @@ def _read(request: Any) -> _Request | RequestError:
 
 
 def _response(request: _Request, texts: Any) -> Any:
-    rows = [
-        [_without_end(next(texts), context.dropped).encode() for _ in beams]
+    decoded = [
+        _without_end(next(texts), context.dropped).encode()
         for beams, context in zip(request.beams, request.contexts, strict=True)
+        for _ in beams
     ]
-    return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.array(rows, dtype=np.object_))])
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.array(decoded, dtype=np.object_))])
 
 
 def _without_end(text: str, characters: int) -> str:
