@@ -91,9 +91,7 @@ def test_a_checkpoint_without_a_pad_token_makes_an_engine_without_one(tiny_engin
 
 def test_an_unchanged_build_is_recognised_wherever_the_checkpoint_lies(engine: Path, checkpoint: Path) -> None:
     before = (engine / "engine.json").read_bytes()
-    started = time.monotonic()
-    assert not build(checkpoint, engine).fresh
-    assert time.monotonic() - started < 2
+    assert not build(checkpoint, engine, UntilExport()).fresh
     assert (engine / "engine.json").read_bytes() == before
     assert names(engine.parent) == ["checkpoint", "engine"]
 

@@ -11,8 +11,6 @@ from inflight.deploy.server import Server
 from tests.fixtures.engines import DemoEngine, TinyEngine
 from tests.fixtures.server import STEP_SECONDS, fake_engine
 
-__all__ = ["STEP_SECONDS", "fake_engine"]
-
 
 @pytest.fixture(scope="package")
 def demo_server(demo_engine: DemoEngine) -> Iterator[Server]:
