@@ -25,6 +25,7 @@ class FakeStepper:
     `extra` takes
 
     - `step_seconds` and `prefill_seconds_per_token` (0), `vocabulary_size` (512), `max_sequence_length` (4096),
+    - `prefill_tokens_per_step` (0: no bound): longer prompts take several steps before their first token,
     - `guide_trials` (0): how often `ready` is false for a guide before it is true,
     - `leak_bytes_per_request` and `leak_bytes_per_step` (0): memory that is never freed, to prove a leak's detector,
     - tokens (none) by which a prompt that begins with one fails: `refuse_token` is refused by `add`, `fail_token`
@@ -35,6 +36,7 @@ class FakeStepper:
         extra = options.extra
         self._step_seconds = float(extra.get("step_seconds", "0"))
         self._prefill_seconds_per_token = float(extra.get("prefill_seconds_per_token", "0"))
+        self._prefill_tokens_per_step = int(extra.get("prefill_tokens_per_step", "0"))
         self._refuse_token = int(extra.get("refuse_token", NO_TOKEN))
         self._fail_token = int(extra.get("fail_token", NO_TOKEN))
         self._die_token = int(extra.get("die_token", NO_TOKEN))
@@ -69,7 +71,9 @@ class FakeStepper:
             raise ValueError("the fake engine refused\nbecause it was asked to")
         if any(running.adapter != request.adapter for running, _ in self._running.values()):
             raise ValueError("two adapters in one batch")
-        self._running[handle] = (request, 0)
+        # Counted from below 0 while the prompt is computed: the step that ends that makes the first token.
+        steps = -(-len(request.prompt_ids) // (self._prefill_tokens_per_step or len(request.prompt_ids)))
+        self._running[handle] = (request, 1 - steps)
         self._leak(self._leak_per_request)
 
     def remove(self, handle: int) -> None:
@@ -88,6 +92,8 @@ class FakeStepper:
         for handle, (request, produced) in list(self._running.items()):
             produced += 1
             self._running[handle] = (request, produced)
+            if produced < 1:
+                continue
             advance = _advance_beams if request.sampling.beam_width > 1 else _advance
             progress = advance(handle, request, produced)
             if progress is None:

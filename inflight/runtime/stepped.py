@@ -186,7 +186,7 @@ class SteppedEngine:
             try:
                 entry.unready = not self._stepper.ready(entry.request)
             except Exception as error:
-                entry.refusal = refusal(error)
+                entry.unready, entry.refusal = False, refusal(error)
             unready += entry.unready
             return not entry.unready
 

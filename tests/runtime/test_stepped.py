@@ -2,43 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from inflight.runtime.engine import EngineOptions
-from inflight.runtime.fake import FakeStepper, expected_token
 from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, TokenEvent
-from inflight.runtime.stepped import SteppedEngine
-
-NEVER = 10_000
-FAIL_TOKEN = 1
-
-
-def engine_of(kv_cache_tokens: int = 256, max_num_sequences: int = 4) -> SteppedEngine:
-    options = EngineOptions("fake", "", kv_cache_tokens=kv_cache_tokens, max_num_sequences=max_num_sequences)
-    options.extra["fail_token"] = str(FAIL_TOKEN)
-    return SteppedEngine(FakeStepper(options))
-
-
-def request_of(prompt: int = 10, answer: int = 5, first: int = 100) -> GenerationRequest:
-    return GenerationRequest(prompt_ids=tuple(range(first, first + prompt)), max_tokens=answer)
-
-
-def run_dry(engine: SteppedEngine) -> None:
-    for _ in range(NEVER):
-        if engine.idle:
-            return
-        engine.turn()
-    pytest.fail("the engine never ran dry")
-
-
-def expected_answer(request: GenerationRequest) -> list[int]:
-    return [expected_token(request, position) for position in range(request.max_tokens)]
+from tests.runtime.turning import FAIL_TOKEN, NEVER, engine_of, expected_answer, keep_ends, request_of, run_dry
 
 
 def test_the_answer_comes_a_token_a_turn_and_ends_once() -> None:
@@ -115,14 +84,6 @@ def test_a_short_request_does_not_overtake_a_long_one_that_waits() -> None:
     assert engine.stats().kv_blocks_reserved == 0
 
 
-def keep_ends(ended: list[int]) -> Callable[[TokenEvent], None]:
-    def on_event(event: TokenEvent) -> None:
-        if event.finish_reason is not None:
-            ended.append(event.handle)
-
-    return on_event
-
-
 def test_no_more_run_than_max_num_sequences() -> None:
     engine = engine_of(kv_cache_tokens=100_000, max_num_sequences=3)
     for _ in range(7):
@@ -180,63 +141,3 @@ def test_an_error_inside_a_step_comes_out_of_turn() -> None:
     engine.submit(GenerationRequest((FAIL_TOKEN, 5), max_tokens=4), lambda event: None)
     with pytest.raises(RuntimeError, match="asked to"):
         engine.turn()
-
-
-class RandomTraffic(RuleBasedStateMachine):
-    """Any mix of submitting, cancelling and turning: each request ends once, and its tokens are its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.engine = engine_of(kv_cache_tokens=6 * 32, max_num_sequences=3)
-        self.requests: dict[int, GenerationRequest] = {}
-        self.events: dict[int, list[TokenEvent]] = {}
-        self.cancelled: set[int] = set()
-
-    @rule(prompt=st.integers(1, 100), answer=st.integers(1, 80), first=st.integers(10, 300))
-    def submit(self, prompt: int, answer: int, first: int) -> None:
-        request = request_of(prompt, answer, first)
-        handle = self.engine.submit(request, lambda event: self.events[event.handle].append(event))
-        self.requests[handle] = request
-        self.events[handle] = []
-
-    @precondition(lambda self: self.requests)
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        handle = data.draw(st.sampled_from(sorted(self.requests)))
-        self.engine.cancel(handle)
-        self.cancelled.add(handle)
-
-    @rule(turns=st.integers(1, 40))
-    def turn(self, turns: int) -> None:
-        for _ in range(turns):
-            self.engine.turn()
-
-    @invariant()
-    def budget_holds(self) -> None:
-        stats = self.engine.stats()
-        assert 0 <= stats.kv_blocks_reserved <= stats.kv_blocks
-        assert stats.running <= 3
-        open_requests = [events for events in self.events.values() if not events or events[-1].finish_reason is None]
-        assert stats.running + stats.waiting == len(open_requests)
-
-    @invariant()
-    def order_of_arrival_holds(self) -> None:
-        started = [bool(self.events[handle]) for handle in sorted(self.requests) if handle not in self.cancelled]
-        assert started == sorted(started, reverse=True)
-
-    def teardown(self) -> None:
-        run_dry(self.engine)
-        for handle, request in self.requests.items():
-            events = self.events[handle]
-            assert [event.finish_reason is not None for event in events] == [False] * (len(events) - 1) + [True]
-            tokens = [token for event in events for token in event.token_ids]
-            assert tokens == expected_answer(request)[: len(tokens)]
-            if events[-1].finish_reason is FinishReason.CANCELLED:
-                assert handle in self.cancelled
-            else:
-                assert len(tokens) == request.max_tokens
-        assert self.engine.stats().kv_blocks_reserved == 0
-
-
-RandomTraffic.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
-TestRandomTraffic = RandomTraffic.TestCase

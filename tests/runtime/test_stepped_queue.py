@@ -1,0 +1,216 @@
+"""SteppedEngine's queue: priorities, deadlines, its bound, adapters, and guides that are still being tried."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from inflight.runtime import step_times
+from inflight.runtime.fake import IMPOSSIBLE
+from inflight.runtime.messages import FinishReason, GenerationRequest, Guide, GuideType, RequestError, Sampling
+from inflight.runtime.stepped import SteppedEngine
+from tests.runtime.turning import (
+    REFUSE_TOKEN,
+    Answer,
+    answered,
+    engine_of,
+    expected_answer,
+    keep_ends,
+    nobody,
+    request_of,
+    run_dry,
+)
+
+SECOND_NS = 1_000_000_000
+FOREVER = 4000
+"""Tokens of an answer that takes longer than any test."""
+
+
+def in_seconds(seconds: float) -> int:
+    return time.monotonic_ns() + int(seconds * SECOND_NS)
+
+
+def turn_until_ended(engine: SteppedEngine, answer: Answer) -> None:
+    while not answer.ended:
+        engine.turn()
+
+
+def test_a_higher_priority_leaves_the_queue_first() -> None:
+    engine, ended = engine_of(max_num_sequences=1), list[int]()
+    first, low, high, higher, high_too = [
+        engine.submit(replace(request_of(), priority=priority), keep_ends(ended)) for priority in (0, 0, 3, 7, 3)
+    ]
+    run_dry(engine)
+    assert ended == [higher, high, high_too, first, low]
+
+
+def test_a_running_request_is_never_thrown_out_for_one_of_higher_priority() -> None:
+    engine, ended = engine_of(max_num_sequences=1), list[int]()
+    running = engine.submit(request_of(), keep_ends(ended))
+    engine.turn()
+    high = engine.submit(replace(request_of(), priority=9), keep_ends(ended))
+    run_dry(engine)
+    assert ended == [running, high]
+
+
+def test_a_deadline_ends_a_waiting_request_while_another_runs_on() -> None:
+    """The cache is full, and will be for long."""
+    engine = engine_of(kv_cache_tokens=5000, step_seconds="0.002")
+    running, late = Answer(), Answer()
+    engine.submit(request_of(answer=FOREVER), running)
+    engine.turn()
+    engine.submit(replace(request_of(answer=FOREVER), deadline_ns=in_seconds(0.05)), late)
+    turn_until_ended(engine, late)
+    assert late.reason is FinishReason.DEADLINE
+    assert late.end.error is None
+    assert late.end.timings is not None
+    assert late.end.timings.admitted_ns == 0
+    assert late.tokens == []
+    assert not running.ended
+    assert engine.stats().waiting == 0
+
+
+def test_a_running_request_ends_at_its_deadline_with_what_it_has_and_makes_room() -> None:
+    engine = engine_of(kv_cache_tokens=5000, step_seconds="0.002")
+    request = replace(request_of(answer=FOREVER), deadline_ns=in_seconds(0.1))
+    late, next_one = Answer(), Answer()
+    engine.submit(request, late)
+    engine.submit(request_of(answer=FOREVER), next_one)
+    turn_until_ended(engine, late)
+    assert late.reason is FinishReason.DEADLINE
+    assert 0 < len(late.tokens) < FOREVER
+    assert late.tokens == expected_answer(request)[: len(late.tokens)]
+    assert next_one.events, "the place that the late one left is not free before the next forward pass"
+
+
+def test_a_hopeless_request_is_dropped_and_never_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its deadline has not passed, but no step has been so short lately as what is left. There is room for it."""
+    monkeypatch.setattr(step_times, "RECENT_NS", 3600 * SECOND_NS)
+    engine, hopeless = engine_of(step_seconds="0.2"), Answer()
+    engine.submit(request_of(answer=50), nobody)
+    engine.turn()
+    engine.submit(replace(request_of(), deadline_ns=in_seconds(0.1), priority=9), hopeless)
+    engine.turn()
+    assert hopeless.reason is FinishReason.DEADLINE
+    assert hopeless.end.timings is not None
+    assert hopeless.end.timings.admitted_ns == 0
+    assert engine.stats().running == 1
+
+
+def test_a_deadline_that_is_far_changes_nothing() -> None:
+    answer = answered(engine_of(), replace(request_of(answer=5), deadline_ns=in_seconds(3600)))
+    assert (len(answer.tokens), answer.reason) == (5, FinishReason.LENGTH)
+
+
+def test_the_bound_counts_what_waits_beyond_what_the_next_turn_admits() -> None:
+    engine = engine_of(kv_cache_tokens=10_000, max_num_sequences=2, max_queue_size=3)
+    handles = [engine.submit(request_of(), nobody) for _ in range(5)]
+    refuse(engine, request_of())
+    engine.turn()
+    assert (engine.stats().running, engine.stats().waiting) == (2, 3)
+    refuse(engine, request_of())
+    engine.cancel(handles[0])
+    engine.submit(request_of(), nobody)
+    refuse(engine, request_of())
+    run_dry(engine)
+
+
+def test_the_bound_counts_what_the_cache_can_not_take_yet() -> None:
+    engine = engine_of(kv_cache_tokens=2 * 32, max_num_sequences=9, max_queue_size=1)
+    engine.submit(request_of(prompt=30, answer=30), nobody)
+    engine.submit(request_of(prompt=30, answer=30), nobody)
+    refuse(engine, request_of(prompt=1, answer=1))
+
+
+def test_what_is_refused_leaves_no_trace_and_what_is_late_makes_room() -> None:
+    engine, late = engine_of(max_num_sequences=1, max_queue_size=1), Answer()
+    engine.submit(request_of(), nobody)
+    engine.submit(replace(request_of(), deadline_ns=in_seconds(-1)), late)
+    engine.submit(request_of(), nobody)
+    assert late.reason is FinishReason.DEADLINE
+    refuse(engine, replace(request_of(), priority=9))
+    run_dry(engine)
+    assert engine.stats().kv_blocks_reserved == 0
+
+
+def refuse(engine: SteppedEngine, request: GenerationRequest) -> None:
+    waiting = engine.stats().waiting
+    with pytest.raises(RequestError, match=r"^Exceeds maximum queue size: \d requests wait already; send") as raised:
+        engine.submit(request, nobody)
+    assert raised.value.code == "overloaded"
+    assert engine.stats().waiting == waiting
+
+
+def test_without_a_bound_any_number_may_wait() -> None:
+    engine = engine_of(max_num_sequences=1)
+    for _ in range(500):
+        engine.submit(request_of(answer=1), nobody)
+    assert engine.stats().waiting == 500
+    run_dry(engine)
+
+
+def test_adapters_do_not_mix_and_none_starves() -> None:
+    """The fake engine refuses a batch of two adapters. The second one of adapter 1 might run at once, and waits."""
+    engine, ended = engine_of(max_num_sequences=9), list[int]()
+    answers = {adapter: Answer() for adapter in (1, 2)}
+    first = engine.submit(replace(request_of(answer=20), adapter=1), keep_ends(ended))
+    second = engine.submit(replace(request_of(answer=10), adapter=1), keep_ends(ended))
+    engine.turn()
+    assert engine.stats().running == 2
+    engine.submit(replace(request_of(answer=5), adapter=2), answers[2])
+    engine.submit(replace(request_of(answer=5), adapter=1), answers[1])
+    for _ in range(19):
+        engine.turn()
+        assert not answers[1].events
+        assert not answers[2].events
+    assert ended == [second, first]
+    turn_until_ended(engine, answers[2])
+    assert not answers[1].events
+    run_dry(engine)
+    assert answers[1].reason is answers[2].reason is FinishReason.LENGTH
+
+
+def test_a_request_whose_guide_is_being_tried_is_passed_by_others_and_comes_in_the_end() -> None:
+    engine, guided, plain = engine_of(guide_trials="3"), Answer(), Answer()
+    engine.submit(replace(request_of(answer=1), guide=Guide(GuideType.REGEX, "a+")), guided)
+    engine.submit(request_of(answer=3), plain)
+    for _ in range(3):
+        engine.turn()
+    assert plain.ended
+    assert not guided.events
+    run_dry(engine)
+    assert guided.reason is FinishReason.LENGTH
+
+
+def test_a_guide_that_proves_impossible_ends_its_own_request() -> None:
+    engine, guided, plain = engine_of(), Answer(), Answer()
+    engine.submit(replace(request_of(), guide=Guide(GuideType.REGEX, IMPOSSIBLE)), guided)
+    engine.submit(request_of(), plain)
+    run_dry(engine)
+    assert guided.end.error == ("the guide is impossible, as it says", "invalid_parameter")
+    assert guided.reason is FinishReason.ERROR
+    assert plain.reason is FinishReason.LENGTH
+
+
+def test_what_the_library_refuses_ends_alone_and_in_one_line() -> None:
+    engine, refused, plain = engine_of(kv_cache_tokens=32), Answer(), Answer()
+    engine.submit(GenerationRequest((REFUSE_TOKEN, 5), 4), refused)
+    engine.submit(request_of(), plain)
+    run_dry(engine)
+    assert refused.end.error == (
+        "the engine refused the request: the fake engine refused because it was asked to",
+        "invalid_request",
+    )
+    assert plain.reason is FinishReason.LENGTH
+    assert engine.stats().kv_blocks_reserved == 0
+
+
+def test_a_beam_search_takes_a_place_for_each_beam() -> None:
+    engine = engine_of(kv_cache_tokens=10_000, max_num_sequences=4)
+    for width in (3, 2, 1):
+        engine.submit(replace(request_of(), sampling=Sampling(beam_width=width)), nobody)
+    engine.turn()
+    assert (engine.stats().running, engine.stats().waiting) == (1, 2)
+    run_dry(engine)
