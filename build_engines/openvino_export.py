@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from build_engines.errors import BuildError
+from build_engines.openvino_tokenizer import write_openvino_tokenizer
 from build_engines.tokenizer_files import TOKENIZER_FILES, read_fast_tokenizer, write_fast_tokenizer
 
 _TASK = "text-generation-with-past"
@@ -67,7 +68,8 @@ def export(task: ExportTask, step: Callable[[str], None]) -> Facts:
         _compress(out, task.precision)
     write_fast_tokenizer(tokenizer, out)
     _keep_own_files(checkpoint, out)
-    facts = _facts(config, out, tokenizer, length)
+    notes = [*_notes(config), *write_openvino_tokenizer(tokenizer, out)]
+    facts = _facts(config, out, tokenizer, length, notes)
     if task.trial:
         step("Trying the engine")
         _try(out, task.properties, facts)
@@ -177,7 +179,7 @@ def _keep_own_files(checkpoint: Path, out: Path) -> None:
             path.unlink()
 
 
-def _facts(config: Any, out: Path, tokenizer: Any, length: int) -> Facts:
+def _facts(config: Any, out: Path, tokenizer: Any, length: int, notes: list[str]) -> Facts:
     from transformers import GenerationConfig
 
     generation = GenerationConfig.from_pretrained(out, local_files_only=True)
@@ -191,7 +193,7 @@ def _facts(config: Any, out: Path, tokenizer: Any, length: int) -> Facts:
         layers=config.num_hidden_layers,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        notes=_notes(config),
+        notes=notes,
     )
 
 

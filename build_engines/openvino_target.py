@@ -20,7 +20,7 @@ from build_engines.manifest import KvPrecision, Precision
 from build_engines.openvino_export import ExportTask, Facts
 from build_engines.progress import Progress
 
-PACKAGES = ("openvino", "openvino-genai", "optimum-intel", "transformers", "torch", "nncf")
+PACKAGES = ("openvino", "openvino-genai", "openvino-tokenizers", "optimum-intel", "transformers", "torch", "nncf")
 _HINTS = {"fp32": "f32", "fp16": "f16"}
 # Bytes of a parameter on disk while building; integer weights stand beside the bf16 ones for a while.
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 3.1, "int4": 2.8}
