@@ -11,10 +11,14 @@ import secrets
 import openvino_genai
 
 from inflight.runtime.engine import EngineOptions
-from inflight.runtime.messages import GenerationRequest, RequestError, Sampling
+from inflight.runtime.messages import GenerationRequest, Guide, GuideType, RequestError, Sampling
 
 LOWEST_TEMPERATURE = 1e-4
 """Below it scaled logits overflow 32 bits; at it the likeliest token is chosen all but always."""
+
+
+ANY_JSON = '{"anyOf": [{"type": "object"}, {"type": "array"}]}'
+"""Upstream's `json` has no schema and takes an object or an array."""
 
 
 def check(request: GenerationRequest, options: EngineOptions) -> None:
@@ -105,6 +109,22 @@ def generation_config(request: GenerationRequest) -> openvino_genai.GenerationCo
     else:
         config.logprobs = int(request.log_probs)
         _set_sampling(config, request.sampling)
+    if request.guide is not None:
+        config.structured_output_config = structured_output(request.guide)
+    return config
+
+
+def structured_output(guide: Guide) -> openvino_genai.StructuredOutputConfig:
+    """The library's form of a guide."""
+    config = openvino_genai.StructuredOutputConfig()
+    if guide.type is GuideType.JSON:
+        config.json_schema = ANY_JSON
+    elif guide.type is GuideType.JSON_SCHEMA:
+        config.json_schema = guide.text
+    elif guide.type is GuideType.REGEX:
+        config.regex = guide.text
+    else:
+        config.grammar = guide.text
     return config
 
 

@@ -1,0 +1,106 @@
+"""What a guide that passed its trial may still do to the engine: eat its memory, or its time."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import numpy as np
+import openvino
+import openvino_genai
+
+from inflight.runtime.openvino_guide_trial import blank_pipeline
+
+MOST_COMPILED_BYTES = 256 << 20
+LEAST_BYTES = 64 << 10
+"""A guide is taken for at least so large, since it may fill memory that its trial found free."""
+
+SUSPICIOUS_SECONDS = 0.2
+"""Processor time of a step from which on it is worth a look at where it went."""
+
+STEPS_BETWEEN_PROBES = 4
+STALL_SECONDS = 0.25
+SECONDS_A_GUIDE = 0.03
+"""Choosing tokens takes longer than this for each guided answer only where a grammar is ambiguous."""
+
+
+class CompiledGuides:
+    """Bounds the memory of compiled guides, of which the library keeps every one.
+
+    It keeps them with the tokenizer, for one size of vocabulary; so a request to another model, whose vocabulary has
+    another size, drops them all. Those in use live on until their requests end.
+    """
+
+    def __init__(self, tokenizer: openvino_genai.Tokenizer, vocabulary_size: int) -> None:
+        self._tokenizer = tokenizer
+        self._other_size = vocabulary_size + 1
+        self._other: openvino_genai.ContinuousBatchingPipeline | None = None
+        self._kept: set[bytes] = set()
+        self._bytes = 0
+
+    def add(self, key: bytes, compiled_bytes: int) -> None:
+        """Count a guide that is to be compiled; drops all others if they and it become too much."""
+        if key in self._kept:
+            return
+        size = max(compiled_bytes, LEAST_BYTES)
+        if self._bytes + size > MOST_COMPILED_BYTES:
+            self._drop()
+        self._kept.add(key)
+        self._bytes += size
+
+    def _drop(self) -> None:
+        if self._other is None:
+            self._other = blank_pipeline(self._tokenizer, self._other_size)
+        config = openvino_genai.GenerationConfig(max_new_tokens=1, ignore_eos=True)
+        generation = self._other.add_request(0, openvino.Tensor(np.zeros((1, 1), np.int64)), config)
+        self._other.step()
+        generation.read_all()  # a request whose handle nobody holds is not run
+        self._kept.clear()
+        self._bytes = 0
+
+
+class StallWatch:
+    """Finds the guide that makes the choosing of tokens slow, as an ambiguous one does ever more as its answer grows.
+
+    How long a step took to choose tokens, the library tells of requests that end in it. So once steps are slow, a
+    request for one token runs with every few of them; two such steps in a row that were slow for that are a stall.
+    """
+
+    def __init__(self, pipeline: openvino_genai.ContinuousBatchingPipeline) -> None:
+        self._pipeline = pipeline
+        self._numbers = count(1 << 62)  # no handle of a request is so large
+        self._probe: openvino_genai.GenerationHandle | None = None
+        self._steps = 0
+        self._strikes = 0
+
+    def culprit(self, seconds: float, guided: dict[int, int]) -> int | None:
+        """The handle to end after a step that took `seconds` of processor time, if it is to blame.
+
+        `guided` has how many tokens each guided answer has so far.
+        """
+        self._steps += 1
+        choosing = self._take()
+        if not guided:
+            self._strikes = 0
+            return None
+        if choosing is not None:
+            stalled = choosing > max(STALL_SECONDS, SECONDS_A_GUIDE * len(guided))
+            self._strikes = self._strikes + 1 if stalled else 0
+        if self._strikes == 2:
+            self._strikes = 0
+            return max(guided, key=lambda handle: guided[handle])
+        if seconds > SUSPICIOUS_SECONDS and self._probe is None and self._steps >= STEPS_BETWEEN_PROBES:
+            self._send()
+        return None
+
+    def _send(self) -> None:
+        config = openvino_genai.GenerationConfig(max_new_tokens=1, ignore_eos=True)
+        token = openvino.Tensor(np.zeros((1, 1), np.int64))
+        self._probe = self._pipeline.add_request(next(self._numbers), token, config)
+
+    def _take(self) -> float | None:
+        """The seconds that the last step took to choose tokens, if a probe ran in it."""
+        if self._probe is None or self._probe.get_status() == openvino_genai.GenerationStatus.RUNNING:
+            return None
+        durations = self._probe.get_perf_metrics().raw_metrics.sampling_durations
+        self._probe, self._steps = None, 0
+        return float(durations[-1]) / 1e6 if durations else None

@@ -1,0 +1,125 @@
+"""Which guides the engine may see: each new one is tried in a process of its own, while the engine goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from pathlib import Path
+
+from inflight.runtime.messages import Guide, GuideType, RequestError
+from inflight.runtime.openvino_trial_process import TrialProcess, Verdict
+
+TOKENIZER_FILE = "openvino_tokenizer.xml"
+"""A build writes it where the tokenizer can be converted; the library reads the vocabulary from it."""
+
+MOST_CHARACTERS = 1 << 16
+_MOST_VERDICTS = 4096
+
+
+class Guides:
+    """Verdicts on guides, one trial at a time."""
+
+    def __init__(self, engine_dir: str, vocabulary_size: int, end_ids: tuple[int, ...]) -> None:
+        self._arguments = (engine_dir, str(vocabulary_size), ",".join(map(str, end_ids)))
+        self._trial: TrialProcess | None = None
+        self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._refusal = ""
+        if not (Path(engine_dir) / TOKENIZER_FILE).is_file():
+            self._refusal = "this engine was built without the tokenizer files that guides need; build it again"
+        elif not end_ids:
+            self._refusal = "this model has no end token, and so a guided answer no end; leave the guide out"
+
+    def check(self, guide: Guide) -> None:
+        """Raise RequestError (`invalid_parameter`) for what can be seen without a trial."""
+        if self._refusal:
+            raise _refused(f"guided_decoding_guide_type is {guide.type.value}, and {self._refusal}")
+        if len(guide.text) > MOST_CHARACTERS:
+            raise _refused(f"guided_decoding_guide has {len(guide.text)} characters; send at most {MOST_CHARACTERS}")
+        if "\0" in guide.text or _unpaired(guide.text):
+            raise _refused("guided_decoding_guide holds a NUL or half of a character; send whole UTF-8 text")
+        if guide.type is GuideType.JSON_SCHEMA:
+            _check_schema(guide.text)
+        elif guide.type is not GuideType.JSON and not guide.text:
+            raise _refused(f"guided_decoding_guide is empty; a guide of type {guide.type.value} needs a text")
+
+    def ready(self, guide: Guide, patience: float) -> bool:
+        """Whether the guide has passed its trial; False while that is still to end, after `patience` seconds.
+
+        Raises RequestError (`invalid_parameter`) for one that did not pass.
+        """
+        key = digest(guide)
+        if key not in self._verdicts:
+            self._go_on(key, guide, patience)
+        verdict = self._verdicts.get(key)
+        if verdict is None:
+            return False
+        self._verdicts.move_to_end(key)
+        if verdict.fault:
+            raise _refused(f"guided_decoding_guide {verdict.fault}")
+        return True
+
+    def compiled_bytes(self, guide: Guide) -> int:
+        """Memory that a guide which passed takes when compiled, roughly."""
+        verdict = self._verdicts.get(digest(guide))
+        return verdict.compiled_bytes if verdict else 0
+
+    def condemn(self, guide: Guide) -> tuple[str, str]:
+        """Refuse from now on a guide that passed and yet stalled the engine; the message and code of the error."""
+        verdict = Verdict("makes finding the allowed tokens take ever longer; make it less ambiguous")
+        self._keep(digest(guide), verdict)
+        return f"guided_decoding_guide {verdict.fault}", "invalid_parameter"
+
+    def close(self) -> None:
+        if self._trial is not None:
+            self._trial.kill()
+            self._trial = None
+
+    def _go_on(self, key: bytes, guide: Guide, patience: float) -> None:
+        """Begin the trial of `guide` if no other is under way; keep the verdict of the one that is, if it has come."""
+        if self._trial is None:
+            self._trial = TrialProcess(self._arguments)
+        if self._trial.idle:
+            self._trial.begin(key, guide)
+        tried = self._trial.key
+        verdict = self._trial.verdict(patience)
+        if verdict is None:
+            return
+        if self._trial.ended:
+            self._trial = None
+        if tried is not None:
+            self._keep(tried, verdict)
+        elif verdict.fault:
+            self._refusal = "this engine's tokenizer can't guide; see the server's log, and leave the guide out"
+            self.check(guide)
+
+    def _keep(self, key: bytes, verdict: Verdict) -> None:
+        self._verdicts[key] = verdict
+        if len(self._verdicts) > _MOST_VERDICTS:
+            self._verdicts.popitem(last=False)
+
+
+def digest(guide: Guide) -> bytes:
+    return hashlib.sha256(f"{guide.type.value}\n{guide.text}".encode()).digest()
+
+
+def _check_schema(text: str) -> None:
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        what = "is nested too deeply" if isinstance(error, RecursionError) else f"is no JSON ({error})"
+        raise _refused(f"guided_decoding_guide {what}; a guide of type json_schema is a JSON Schema") from error
+    if not isinstance(schema, dict | bool):
+        raise _refused("guided_decoding_guide is JSON but no object; a guide of type json_schema is a JSON Schema")
+
+
+def _unpaired(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _refused(message: str) -> RequestError:
+    return RequestError(message, "invalid_parameter")

@@ -1,0 +1,113 @@
+"""What guides that passed their trial may still do to the engine is bounded."""
+
+from __future__ import annotations
+
+import json
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import openvino_genai
+import pytest
+
+from inflight.runtime import openvino_guide_watch
+from inflight.runtime.engine import EngineOptions
+from inflight.runtime.messages import FinishReason, GenerationRequest, Guide, GuideType, RequestError
+from inflight.runtime.openvino import OpenVinoStepper
+from inflight.runtime.openvino_guide_watch import CompiledGuides
+from inflight.runtime.openvino_guides import digest
+from inflight.runtime.openvino_trial_process import Verdict
+from tests.runtime.stepping import run
+
+PROMPT = tuple(range(10, 50))
+
+
+@pytest.fixture(scope="module")
+def options(tiny_engine: Callable[[str], Path]) -> EngineOptions:
+    return EngineOptions("openvino", str(tiny_engine("llama")), 256 * 32, max_num_sequences=8, max_num_tokens=64)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def growth(options: EngineOptions, guides: int) -> int:
+    """Bytes by which the process grows with so many guides, all different, after the first few; none is tried."""
+    stepper = OpenVinoStepper(options)
+    grown, before = 0, 0
+    for number in range(guides + 20):
+        properties = {f"field_{number}_{place}": {"type": "string", "maxLength": 9} for place in range(12)}
+        guide = Guide(GuideType.JSON_SCHEMA, json.dumps({"type": "object", "properties": properties}))
+        stepper._guides._keep(digest(guide), Verdict(""))
+        run(stepper, GenerationRequest(PROMPT, 2, (1,), guide=guide))
+        grown = resident_bytes()
+        if number == 20:
+            before = grown
+    return grown - before
+
+
+@pytest.mark.slow
+def test_the_memory_of_ever_new_guides_is_bounded(options: EngineOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openvino_guide_watch, "MOST_COMPILED_BYTES", 20 * openvino_guide_watch.LEAST_BYTES)
+    bounded = growth(options, 400)
+    monkeypatch.setattr(openvino_guide_watch, "MOST_COMPILED_BYTES", 1 << 40)
+    unbounded = growth(options, 400)
+    assert unbounded > 16 << 20, "the library no longer keeps what it compiled; nothing needs to be bounded"
+    assert bounded < unbounded / 4
+
+
+def test_a_running_answer_outlives_the_dropping_of_its_guide(options: EngineOptions) -> None:
+    stepper = OpenVinoStepper(options)
+    request = GenerationRequest(PROMPT, 100, (1,), guide=Guide(GuideType.REGEX, "(ab){20}c"))
+    stepper._guides._keep(digest(request.guide), Verdict(""))  # type: ignore[arg-type]
+    (undisturbed,) = run(stepper, request)
+    stepper.add(5, request)
+    tokens: list[int] = []
+    reason = None
+    while reason is None:
+        stepper._compiled_guides._drop()
+        for progress in stepper.step():
+            tokens += progress.token_ids
+            reason = progress.finish_reason
+    assert (tokens, reason) == (undisturbed.token_ids, FinishReason.STOP)
+
+
+def test_only_what_is_new_counts(options: EngineOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    drops = []
+    compiled = CompiledGuides(openvino_genai.Tokenizer(options.model_dir), 1536)
+    monkeypatch.setattr(compiled, "_drop", lambda: drops.append(len(compiled._kept)))
+    for number in [1, 1, 1, 2, 1, 2, 3]:
+        compiled.add(bytes([number]), openvino_guide_watch.MOST_COMPILED_BYTES // 2)
+    assert drops == [2]
+
+
+def test_looking_at_every_step_changes_no_answer(options: EngineOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    stepper = OpenVinoStepper(options)
+    guide = Guide(GuideType.REGEX, "(ab){200}c")
+    stepper._guides._keep(digest(guide), Verdict(""))
+    requests = [GenerationRequest(PROMPT, 300), GenerationRequest(PROMPT, 300, (1,), guide=guide)]
+    plain = run(stepper, *requests)
+    monkeypatch.setattr(openvino_guide_watch, "SUSPICIOUS_SECONDS", 0.0)
+    monkeypatch.setattr(openvino_guide_watch, "STEPS_BETWEEN_PROBES", 1)
+    assert run(stepper, *requests) == plain
+    assert next(stepper._stall_watch._numbers) > (1 << 62) + 20
+
+
+@pytest.mark.slow
+def test_a_guide_that_fooled_its_trial_is_ended_alone(options: EngineOptions) -> None:
+    """Its steps take longer and longer; the other answer gets its last token, and the guide is refused thereafter."""
+    stepper = OpenVinoStepper(options)
+    ambiguous = Guide(GuideType.EBNF_GRAMMAR, "root ::= x\nx ::= x x x | [a-z] | x x")
+    stepper._guides._keep(digest(ambiguous), Verdict(""))
+    started = time.monotonic()
+    other, guilty = run(
+        stepper, GenerationRequest(PROMPT, 1500), GenerationRequest(PROMPT, 1500, (1,), guide=ambiguous)
+    )
+    assert len(other.token_ids) == 1500
+    assert guilty.reason is FinishReason.ERROR
+    assert guilty.error is not None
+    assert guilty.error[0].startswith("guided_decoding_guide makes finding the allowed tokens take ever longer")
+    assert time.monotonic() - started < 100
+    with pytest.raises(RequestError, match="ever longer"):
+        stepper.ready(GenerationRequest(PROMPT, 5, (1,), guide=ambiguous))
