@@ -22,6 +22,7 @@ def command() -> None:
     \b
     inflight checkpoint demo --out ./demo
     inflight checkpoint synthetic --like qwen2.5-0.5b --out ./qwen-shape
+    inflight checkpoint deepen ./demo --layers 30 --out ./demo-deep
     """
 
 
@@ -75,3 +76,25 @@ def demo(out: Path, seed: int) -> None:
     with reporting() as progress:
         make_checkpoint(out, write, progress)
     click.echo(f"Wrote {out}. Build it with: inflight build {out} --out ENGINE_DIR")
+
+
+@command.command("deepen")
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.option("--layers", type=click.IntRange(min=1), required=True, help="How many layers to add.")
+@_out
+def deepen(checkpoint: Path, layers: int, out: Path) -> None:
+    """Add layers that change nothing: the same answers at many times the cost, for measuring speculation.
+
+    Serve the result with the engine of CHECKPOINT as its draft model: each drafted token is right.
+
+    \b
+    inflight checkpoint deepen ./demo --layers 30 --out ./demo-deep
+    """
+    from build_engines.deepen import deepen_checkpoint
+    from build_engines.make_checkpoint import make_checkpoint
+
+    with reporting() as progress:
+        make_checkpoint(out, lambda directory: deepen_checkpoint(checkpoint, directory, layers, progress), progress)
+    click.echo(
+        f"Wrote {out}, {checkpoint} with {layers} layers more. Build it with: inflight build {out} --out ENGINE_DIR"
+    )
