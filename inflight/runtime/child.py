@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 
 from inflight.runtime.detokenizer import Detokenizer
 from inflight.runtime.engine import EngineOptions, make_stepper
-from inflight.runtime.messages import FinishReason, GenerationRequest, TokenEvent
+from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, TokenEvent
 from inflight.runtime.stepped import SteppedEngine, refusal
 from inflight.runtime.tokenizer import load_tokenizer
 
@@ -67,7 +67,10 @@ def _submit(engine: SteppedEngine, argument: tuple[int, GenerationRequest], even
 def _load_detokenizer(options: EngineOptions) -> Detokenizer:
     # Texts are decoded one at a time here: sharing them among threads would take longer than decoding them.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    return Detokenizer(load_tokenizer(options.model_dir), options.skip_special_tokens)
+    try:
+        return Detokenizer(load_tokenizer(options.model_dir), options.skip_special_tokens)
+    except Exception as error:
+        raise RequestError(f"the engine can't look for stop words in text: {error}", "invalid_request") from error
 
 
 def _take_cores(cores: str) -> None:

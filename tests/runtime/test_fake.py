@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import time
 
+import psutil
+import pytest
+
 from inflight.runtime.engine import EngineOptions, Progress
-from inflight.runtime.fake import FakeStepper, expected_token
-from inflight.runtime.messages import FinishReason, GenerationRequest, Sampling
+from inflight.runtime.fake import IMPOSSIBLE, LOG_PROB, FakeStepper, expected_beams, expected_token
+from inflight.runtime.messages import (
+    Beam,
+    FinishReason,
+    GenerationRequest,
+    Guide,
+    GuideType,
+    RequestError,
+    Sampling,
+)
 
 
 def stepper_of(**extra: str) -> FakeStepper:
@@ -56,3 +67,65 @@ def test_limits_come_from_the_options() -> None:
     limits = stepper_of(vocabulary_size="99", max_sequence_length="77").limits
     assert (limits.vocabulary_size, limits.max_sequence_length) == (99, 77)
     assert (limits.kv_blocks, limits.kv_block_tokens) == (32, 32)
+
+
+def test_log_probs_are_known() -> None:
+    stepper = stepper_of()
+    stepper.add(1, GenerationRequest((7, 8), max_tokens=2, log_probs=True))
+    assert [list(stepper.step()) for _ in range(2)] == [
+        [Progress(1, (7,), None, (LOG_PROB,))],
+        [Progress(1, (8,), FinishReason.LENGTH, (LOG_PROB,))],
+    ]
+
+
+def test_beams_come_together_when_the_last_has_ended() -> None:
+    stepper = stepper_of()
+    request = GenerationRequest((7, 8, 9), 9, end_ids=(9,), sampling=Sampling(beam_width=2), log_probs=True)
+    stepper.add(1, request)
+    assert list(stepper.step()) == [Progress(1, ())]
+    assert list(stepper.step()) == []
+    (last,) = stepper.step()
+    assert last == Progress(1, (), FinishReason.STOP, beams=expected_beams(request))
+    assert last.beams == (
+        Beam((7, 8), (LOG_PROB, LOG_PROB), 2 * LOG_PROB),
+        Beam((8,), (2 * LOG_PROB,), 2 * LOG_PROB),
+    )
+    assert list(stepper.step()) == []
+
+
+def test_long_prompts_take_several_steps() -> None:
+    stepper = stepper_of(prefill_tokens_per_step="4")
+    stepper.add(1, GenerationRequest(tuple(range(9)), max_tokens=2))
+    assert [list(stepper.step()) for _ in range(4)] == [
+        [],
+        [],
+        [Progress(1, (0,))],
+        [Progress(1, (1,), FinishReason.LENGTH)],
+    ]
+
+
+def test_a_guide_is_tried_as_often_as_asked_for() -> None:
+    stepper = stepper_of(guide_trials="2")
+    request = GenerationRequest((7,), 2, guide=Guide(GuideType.REGEX, "a"))
+    assert [stepper.ready(request) for _ in range(4)] == [False, False, True, True]
+    with pytest.raises(RequestError, match="impossible"):
+        stepper.ready(GenerationRequest((7,), 2, guide=Guide(GuideType.REGEX, IMPOSSIBLE)))
+    assert stepper.ready(GenerationRequest((7,), 2))
+
+
+def test_two_adapters_in_one_batch_are_refused() -> None:
+    stepper = stepper_of()
+    stepper.add(1, GenerationRequest((7,), 2, adapter=1))
+    with pytest.raises(ValueError, match="two adapters"):
+        stepper.add(2, GenerationRequest((7,), 2, adapter=2))
+
+
+@pytest.mark.parametrize("what", ["leak_bytes_per_request", "leak_bytes_per_step"])
+def test_a_leak_is_real(what: str) -> None:
+    """The memory is resident, and stays."""
+    stepper, megabytes = stepper_of(**{what: str(4 * 2**20)}), 40
+    before = psutil.Process().memory_info().rss
+    for handle in range(10):
+        stepper.add(handle, GenerationRequest((7,), max_tokens=1))
+        list(stepper.step())
+    assert psutil.Process().memory_info().rss - before > megabytes / 2 * 2**20

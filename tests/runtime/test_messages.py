@@ -38,6 +38,37 @@ LIMITS = EngineLimits(
             "the prompt's 100 tokens and max_tokens of 61 make 161, and the engine takes 160;"
             " shorten the prompt or lower max_tokens",
         ),
+        (
+            GenerationRequest((1,), 4, draft_ids=(2, 512)),
+            "invalid_token_ids",
+            "token id 512 is outside the vocabulary of 512 tokens; use the engine's own tokenizer",
+        ),
+        (
+            GenerationRequest((1,), 4, sampling=Sampling(beam_width=9)),
+            "invalid_parameter",
+            "beam_width is 9; it must be 1 or more, and at most the 8 sequences that the engine runs at a time",
+        ),
+        (
+            GenerationRequest((1,), 4, sampling=Sampling(beam_width=0)),
+            "invalid_parameter",
+            "beam_width is 0; it must be 1 or more, and at most the 8 sequences that the engine runs at a time",
+        ),
+        (
+            GenerationRequest((1,), 4, draft_ids=(2,), sampling=Sampling(beam_width=2)),
+            "invalid_parameter",
+            "beam_width is 2 and a draft of 1 tokens was sent; a beam search takes no draft",
+        ),
+        (
+            GenerationRequest((1,) * 60, 5, sampling=Sampling(beam_width=2)),
+            "prompt_too_long",
+            "the prompt's 60 tokens and max_tokens of 5 make 65, and the engine takes 64 with beam_width of 2;"
+            " shorten the prompt or lower max_tokens",
+        ),
+        (
+            GenerationRequest((1,), 4, stop_ids=((1,) * 8000,), stop_texts=("a" * 100, "b" * 93)),
+            "invalid_parameter",
+            "the stop words hold 8193 token ids and characters together; send at most 8192",
+        ),
     ],
 )
 def test_what_can_not_be_served_is_refused_in_one_sentence(
@@ -52,6 +83,8 @@ def test_what_can_not_be_served_is_refused_in_one_sentence(
 def test_what_just_fits_is_taken() -> None:
     LIMITS.check(GenerationRequest((0, 511), 1))
     LIMITS.check(GenerationRequest((1,) * 100, 60))
+    LIMITS.check(GenerationRequest((1,) * 60, 4, sampling=Sampling(beam_width=2)))
+    LIMITS.check(GenerationRequest((1,), 4, stop_ids=((1,) * 8000,), stop_texts=("a" * 192,)))
 
 
 def test_the_models_length_binds_where_the_cache_is_larger() -> None:
@@ -66,6 +99,11 @@ def test_the_models_length_binds_where_the_cache_is_larger() -> None:
 @pytest.mark.parametrize(("tokens", "blocks"), [(2, 1), (32, 1), (33, 2), (64, 2), (65, 3)])
 def test_a_begun_block_counts_whole(tokens: int, blocks: int) -> None:
     assert LIMITS.kv_blocks_of(GenerationRequest((1,) * (tokens - 1), 1)) == blocks
+
+
+def test_each_beam_fills_blocks_of_its_own() -> None:
+    request = GenerationRequest((1,) * 32, 1, sampling=Sampling(beam_width=2))
+    assert LIMITS.kv_blocks_of(request) == 4
 
 
 @pytest.mark.parametrize(
