@@ -125,6 +125,13 @@ def test_a_draft_is_verified(draft: tuple[int, ...], tokens: list[int], accepted
     assert engine.stats().kv_blocks_reserved == 0
 
 
+def test_a_draft_reserves_no_more_than_it_may_come_to() -> None:
+    engine = engine_of()
+    engine.submit(replace(request_of(prompt=10, answer=200), draft_ids=(100, 101)), Answer())
+    engine.turn()
+    assert engine.stats().kv_blocks_reserved == 1
+
+
 def test_an_end_token_ends_a_draft_that_goes_on() -> None:
     answer = answered(engine_of(), replace(request_of(answer=9), draft_ids=(100, 101, 102), end_ids=(101,)))
     assert (answer.tokens, answer.reason) == ([100], FinishReason.STOP)

@@ -104,6 +104,16 @@ def test_a_deadline_that_is_far_changes_nothing() -> None:
     assert (len(answer.tokens), answer.reason) == (5, FinishReason.LENGTH)
 
 
+def test_a_deadline_that_passes_after_the_end_means_nothing() -> None:
+    engine = engine_of()
+    request = replace(request_of(answer=1), deadline_ns=in_seconds(0.1))
+    answered(engine, request)
+    assert request.deadline_ns is not None
+    while time.monotonic_ns() <= request.deadline_ns:
+        time.sleep(0.01)
+    assert len(answered(engine, request_of(answer=5)).tokens) == 5
+
+
 def test_the_bound_counts_what_waits_beyond_what_the_next_turn_admits() -> None:
     engine = engine_of(kv_cache_tokens=10_000, max_num_sequences=2, max_queue_size=3)
     handles = [engine.submit(request_of(), nobody) for _ in range(5)]
@@ -214,3 +224,4 @@ def test_a_beam_search_takes_a_place_for_each_beam() -> None:
     engine.turn()
     assert (engine.stats().running, engine.stats().waiting) == (1, 2)
     run_dry(engine)
+    assert answered(engine, replace(request_of(), sampling=Sampling(beam_width=4))).end.beams

@@ -260,7 +260,7 @@ def test_empty_words_are_no_words() -> None:
 
 @pytest.mark.parametrize(
     ("ids_word", "text_word", "left"),
-    [(" tin", "tea", "the "), ("tea", " tin", "the tea"), (" two", "a t", "the te")],
+    [(" tin", "tea", "the "), ("tea", " tin", "the tea"), (" two", "a t", "the te"), (" tin", "a tin", "the te")],
 )
 def test_of_a_word_as_ids_and_one_as_text_the_one_that_is_whole_first_counts(
     ids_word: str, text_word: str, left: str
