@@ -1,0 +1,306 @@
+"""What an operator reads on the metrics page: upstream's names and labels, the engine's state, every end once."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from inflight.deploy.repository import DeploymentOptions
+from inflight.deploy.server import Server
+from tests.fixtures.engines import TinyEngine
+from tests.fixtures.server import fake_engine
+from tests.serving.metrics_page import Page, difference, page_of, page_when, parse, text_of
+from tests.serving.streams import Call, Grpc, events, generate, post
+
+STEP_SECONDS = 0.02
+PLACES = 2
+KV_TOKENS = 96 * 1024
+ENDLESS = 30_000
+PROMPT = list(range(100, 107))
+
+GAUGES = {
+    "nv_trt_llm_request_metrics": ("request_type", {"active", "max", "scheduled", "context", "waiting"}),
+    "nv_trt_llm_runtime_memory_metrics": ("memory_type", {"cpu", "gpu", "pinned"}),
+    "nv_trt_llm_kv_cache_block_metrics": (
+        "kv_cache_block_type",
+        {"max", "free", "used", "tokens_per", "reused", "fraction"},
+    ),
+    "nv_trt_llm_inflight_batcher_metrics": (
+        "inflight_batcher_specific_metric",
+        {"total_context_tokens", "generation_requests", "micro_batch_id", "paused_requests"},
+    ),
+    "nv_trt_llm_general_metrics": ("general_type", {"timestamp", "iteration_counter"}),
+}
+COUNTERS = {
+    "nv_trt_llm_disaggregated_serving_metrics": (
+        "disaggregated_serving_type",
+        {"kv_cache_transfer_ms", "request_count"},
+    ),
+    "inflight_requests_total": (
+        "reason",
+        {"STOP", "LENGTH", "STOP_WORD", "CANCELED", "DEADLINE", "ERROR", "REJECTED"},
+    ),
+}
+TOKEN_HISTOGRAMS = {
+    "nv_llm_input_token_len": "total_input_tokens",
+    "nv_llm_output_token_len": "total_output_tokens",
+}
+SECONDS_HISTOGRAMS = (
+    "inflight_time_to_first_token_seconds",
+    "inflight_inter_token_latency_seconds",
+    "inflight_queue_time_seconds",
+    "inflight_request_duration_seconds",
+)
+
+
+@pytest.fixture(scope="module")
+def measured_server(tiny_engine: TinyEngine) -> Iterator[Server]:
+    """The fake engine with PLACES places, whose prompts take a step for each 8 tokens."""
+    options = DeploymentOptions(
+        max_num_sequences=PLACES,
+        max_queue_size=4,
+        kv_cache_tokens=KV_TOKENS,
+        kv_cache_reuse=False,
+        parameters=fake_engine(step_seconds=STEP_SECONDS, prefill_tokens_per_step=8, max_sequence_length=32768),
+    )
+    with Server(tiny_engine("llama"), options) as running:
+        yield running
+
+
+@pytest.fixture
+def connection(measured_server: Server) -> Iterator[Grpc]:
+    """A connection to the server once nothing runs there any more."""
+    page_when(measured_server, lambda page: page.quiet)
+    with Grpc(measured_server.grpc_address) as opened:
+        yield opened
+    page_when(measured_server, lambda page: page.quiet)
+
+
+def test_names_labels_and_kinds_are_upstreams(server: Server) -> None:
+    page = page_of(server)
+    for kind, families in (("gauge", GAUGES), ("counter", COUNTERS)):
+        for name, (label, members) in families.items():
+            assert page.kinds[name] == kind
+            assert {frozenset(dict(labels)) for labels in page.family(name)} == {frozenset({"model", "version", label})}
+            assert set(page.state(name, label)) == members
+            assert {dict(labels)["model"] for labels in page.family(name)} == {"tensorrt_llm"}
+
+
+@pytest.mark.parametrize("name", [*TOKEN_HISTOGRAMS, *SECONDS_HISTOGRAMS])
+def test_histograms_are_whole(server: Server, name: str) -> None:
+    generate(server.http_address, {"text_input": "tea", "max_tokens": 3})
+    page = page_of(server)
+    assert page.kinds[name] == "histogram"
+    buckets = {dict(labels)["le"]: count for labels, count in page.family(f"{name}_bucket").items()}
+    counts = [count for _, count in sorted(buckets.items(), key=lambda pair: float(pair[0]))]
+    assert counts == sorted(counts)
+    (count,) = page.family(f"{name}_count").values()
+    assert buckets["+Inf"] == count
+    if name in TOKEN_HISTOGRAMS:
+        assert list(buckets) == ["10", "50", "100", "500", "1000", "+Inf"]
+
+
+@pytest.mark.parametrize(("name", "member"), TOKEN_HISTOGRAMS.items())
+def test_a_bucket_is_written_as_upstreams_checks_look_for_it(server: Server, name: str, member: str) -> None:
+    labels = f'model="tensorrt_llm",response_metric_type="{member}",version="1",le="1000"'
+    assert f"{name}_bucket{{{labels}}} " in text_of(server)
+
+
+def test_idle_figures_are_zero_and_the_limits_are_told(measured_server: Server, connection: Grpc) -> None:
+    page = page_of(measured_server)
+    assert page.quiet
+    assert page.requests["max"] == PLACES
+    blocks = page.kv_blocks
+    assert blocks["max"] == blocks["free"] == KV_TOKENS / blocks["tokens_per"]
+    assert blocks["reused"] == 0
+    assert page.value("nv_trt_llm_runtime_memory_metrics", memory_type="cpu") > 10 * 2**20
+    looked_at = page.value("nv_trt_llm_general_metrics", general_type="timestamp") / 1e6
+    assert abs(time.time() - looked_at) < 3600
+
+
+def test_an_engine_that_keeps_prefixes_does_not_tell_how_many_blocks_it_used_again(server: Server) -> None:
+    assert math.isnan(page_of(server).kv_blocks["reused"])
+
+
+def test_a_busy_engine_shows_who_runs_who_waits_and_what_they_hold(measured_server: Server, connection: Grpc) -> None:
+    steps = page_of(measured_server).value("nv_trt_llm_general_metrics", general_type="iteration_counter")
+    calls = [connection.tokens(PROMPT, ENDLESS) for _ in range(5)]
+    page = page_when(measured_server, lambda page: page.batcher["generation_requests"] == PLACES)
+    assert (
+        difference(page.requests, {"active": 5, "max": PLACES, "scheduled": PLACES, "context": 0, "waiting": 3}) == {}
+    )
+    blocks = page.kv_blocks
+    assert blocks["used"] == PLACES * math.ceil((len(PROMPT) + ENDLESS) / blocks["tokens_per"])
+    assert blocks["free"] == blocks["max"] - blocks["used"]
+    assert blocks["fraction"] == pytest.approx(blocks["used"] / blocks["max"])
+    assert page.value("nv_trt_llm_general_metrics", general_type="iteration_counter") > steps
+    for call in calls:
+        call.cancel()
+    page_when(measured_server, lambda page: page.quiet)
+
+
+def test_a_prompt_that_takes_several_steps_is_seen_as_context(measured_server: Server, connection: Grpc) -> None:
+    call = connection.tokens([200] * 4000, ENDLESS // 2)  # 500 steps before its first token
+    page = page_when(measured_server, lambda page: page.batcher["total_context_tokens"] == 4000)
+    assert page.requests["context"] == 1
+    assert page.batcher["generation_requests"] == 0
+    call.cancel()
+
+
+def test_every_request_is_measured_once(measured_server: Server, connection: Grpc) -> None:
+    before = page_of(measured_server)
+    lengths = [3, 30, 60, 3, 12]
+    calls = [connection.text("The quick brown fox", length) for length in lengths]
+    prompts = [call.finish()[-1].count("num_input_tokens") for call in calls]
+    page = ended(measured_server, before, len(lengths))
+    assert difference(page.ends, before.ends) == {"LENGTH": len(lengths)}
+    for name, total in (("nv_llm_input_token_len", sum(prompts)), ("nv_llm_output_token_len", sum(lengths))):
+        labels = {"response_metric_type": TOKEN_HISTOGRAMS[name]}
+        assert page.count(name, **labels) - before.count(name, **labels) == len(lengths)
+        assert page.total(name, **labels) - before.total(name, **labels) == total
+    for name in ("inflight_time_to_first_token_seconds", "inflight_queue_time_seconds"):
+        assert page.count(name) - before.count(name) == len(lengths)
+    duration = "inflight_request_duration_seconds"
+    assert page.count(duration) - before.count(duration) == len(lengths)
+    assert page.total(duration) - before.total(duration) >= sum(lengths) * STEP_SECONDS
+
+
+def test_times_to_the_first_token_and_in_the_queue_contain_the_wait(measured_server: Server, connection: Grpc) -> None:
+    before = page_of(measured_server)
+    calls = [connection.tokens(PROMPT, 50) for _ in range(PLACES + 1)]
+    for call in calls:
+        call.finish()
+    page = ended(measured_server, before, len(calls))
+    for name in ("inflight_time_to_first_token_seconds", "inflight_queue_time_seconds"):
+        # One of them waited until another's 50 tokens were made; an answer of 50 tokens takes no less.
+        assert page.total(name) - before.total(name) >= 0.9 * 50 * STEP_SECONDS
+
+
+def test_token_gaps_are_a_bounded_sample(measured_server: Server, connection: Grpc) -> None:
+    name = "inflight_inter_token_latency_seconds"
+    before, began = page_of(measured_server), time.monotonic()
+    calls = [connection.tokens(PROMPT, 150) for _ in range(PLACES)]
+    for call in calls:
+        call.finish()
+    page = ended(measured_server, before, len(calls))
+    gaps = page.count(name) - before.count(name)
+    assert 10 <= gaps <= 20 * (time.monotonic() - began) + 4
+    assert (page.total(name) - before.total(name)) / gaps > 0.5 * STEP_SECONDS
+
+
+def cancel_grpc_stream(server: Server, connection: Grpc) -> None:
+    call = connection.text("The quick brown fox", ENDLESS)
+    call.wait_for(3)
+    call.cancel()
+
+
+def cancel_direct_grpc_stream(server: Server, connection: Grpc) -> None:
+    call = connection.tokens(PROMPT, ENDLESS)
+    call.wait_for(3)
+    call.cancel()
+
+
+def drop_http_connection(server: Server, connection: Grpc) -> None:
+    values = {"text_input": "The quick brown fox", "max_tokens": ENDLESS, "stream": True}
+    with post(server.http_address, "/v2/models/ensemble/generate_stream", values) as response:
+        next(events(response))
+
+
+def stop_by_id(server: Server, connection: Grpc) -> None:
+    call = connection.tokens(PROMPT, ENDLESS, "stop-me")
+    call.wait_for(3)
+    connection.tokens(PROMPT, 1, "stop-me", stop=True).finish()
+    call.finish()
+
+
+def stop_while_it_waits(server: Server, connection: Grpc) -> None:
+    running = [connection.tokens(PROMPT, 100) for _ in range(PLACES)]
+    for call in running:
+        call.wait_for(1)
+    waiting = connection.tokens(PROMPT, ENDLESS, "stop-me")
+    page_when(server, lambda page: page.requests["waiting"] == 1)
+    connection.tokens(PROMPT, 1, "stop-me", stop=True).finish()
+    waiting.finish()
+    for call in running:
+        call.finish()
+
+
+def reach_an_end_token(server: Server, connection: Grpc) -> None:
+    connection.tokens(PROMPT, 20, end_id=PROMPT[3]).finish()
+
+
+def reach_a_stop_word(server: Server, connection: Grpc) -> None:
+    connection.text("The quick brown fox", 200, stop_words="quick").finish()
+
+
+def run_out_of_time(server: Server, connection: Grpc) -> None:
+    connection.tokens(PROMPT, ENDLESS, deadline_ms=400).finish()
+
+
+def ask_for_too_much(server: Server, connection: Grpc) -> None:
+    assert "shorten the prompt" in connection.tokens(PROMPT, 10**6).error()
+
+
+def send_no_length(server: Server, connection: Grpc) -> None:
+    assert connection.tokens(PROMPT, -1).error()
+
+
+def find_the_queue_full(server: Server, connection: Grpc) -> None:
+    """All places and all of the queue are taken; two more are refused."""
+    calls: list[Call] = []
+    for number in range(PLACES + 4):
+        calls.append(connection.tokens(PROMPT, 150))
+        page_when(server, lambda page, sent=number + 1: page.requests["active"] == sent)  # type: ignore[misc]
+    for _ in range(2):
+        assert "Exceeds maximum queue size" in connection.tokens(PROMPT, 1).error()
+    for call in calls:
+        call.finish()
+
+
+@pytest.mark.parametrize(
+    ("act", "ends"),
+    [
+        (cancel_grpc_stream, {"CANCELED": 1}),
+        (cancel_direct_grpc_stream, {"CANCELED": 1}),
+        (drop_http_connection, {"CANCELED": 1}),
+        (stop_by_id, {"CANCELED": 1}),
+        (stop_while_it_waits, {"CANCELED": 1, "LENGTH": PLACES}),
+        (reach_an_end_token, {"STOP": 1}),
+        (reach_a_stop_word, {"STOP_WORD": 1}),
+        (run_out_of_time, {"DEADLINE": 1}),
+        (ask_for_too_much, {"REJECTED": 1}),
+        (send_no_length, {"REJECTED": 1}),
+        (find_the_queue_full, {"LENGTH": PLACES + 4, "REJECTED": 2}),
+    ],
+)
+def test_every_end_is_counted_once_by_its_reason(
+    measured_server: Server, connection: Grpc, act: Callable[[Server, Grpc], None], ends: dict[str, int]
+) -> None:
+    before = page_of(measured_server)
+    act(measured_server, connection)
+    page = ended(measured_server, before, sum(ends.values()))
+    page = page_when(measured_server, lambda page: page.quiet)
+    assert difference(page.ends, before.ends) == ends
+    queued = sum(count for reason, count in ends.items() if reason != "REJECTED")
+    for name in ("inflight_queue_time_seconds", "inflight_request_duration_seconds"):
+        assert page.count(name) - before.count(name) == queued
+
+
+def ended(server: Server, before: Page, count: int) -> Page:
+    """The page once so many more requests have ended, and their times are there too."""
+
+    def whole(page: Page) -> bool:
+        return sum(page.ends.values()) - sum(before.ends.values()) >= count and page.quiet
+
+    return page_when(server, whole)
+
+
+def test_the_parser_is_strict() -> None:
+    head = "# HELP a b\n# TYPE a gauge\n"
+    assert parse(head + 'a{model="m",version="1"} 5').value("a", model="m") == 5
+    for line in ("a five", "b 5", 'a{model="m" 5', "a{model=m} 5", "a{} 5", "a", "a 5\na 5", "a 5\n\n"):
+        with pytest.raises(AssertionError):
+            parse(head + line)
