@@ -41,7 +41,7 @@ class StopWords:
         self._in_ids = WordSearch[int](ids) if ids else None
         self._in_text = WordSearch[str](texts) if texts else None
         self._detokenizer = load_detokenizer() if texts else None
-        self._min_tokens = request.sampling.min_tokens
+        self._min_tokens = max(0, request.sampling.min_tokens)
         self._held: list[int] = []
         self._held_log_probs: list[float] = []
         # How long the answer's text is with each of the held tokens, up to those sent, and where the search began.
