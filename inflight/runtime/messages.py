@@ -180,7 +180,7 @@ class EngineLimits:
         self._check_ids(request.end_ids)
         self._check_ids(request.draft_ids)
         self._check_beams(request)
-        _check_stop_words(request)
+        check_stop_words(request)
         self._check_length(request)
 
     def _check_beams(self, request: GenerationRequest) -> None:
@@ -232,7 +232,8 @@ class EngineLimits:
         return -(-tokens // self.kv_block_tokens)
 
 
-def _check_stop_words(request: GenerationRequest) -> None:
+def check_stop_words(request: GenerationRequest) -> None:
+    """Raise RequestError (`invalid_parameter`) for stop words that hold too much together."""
     symbols = sum(map(len, request.stop_ids)) + sum(map(len, request.stop_texts))
     if symbols > MOST_STOP_SYMBOLS:
         raise RequestError(

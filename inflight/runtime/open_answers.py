@@ -9,9 +9,10 @@ from typing import Protocol
 
 
 class OpenAnswer(Protocol):
-    """What is needed of an answer here. `handle` is 0 until the engine has taken its request."""
+    """What is needed of an answer here. `handle` is 0 until the engine has taken its request; `key` is its stream's."""
 
     handle: int
+    key: int
     client_gone: bool
 
     def client_has_gone(self) -> bool:
@@ -52,10 +53,14 @@ class OpenAnswers:
             if not answers:
                 self._by_id.pop(request_id, None)
 
-    def stop(self, request_id: str) -> None:
-        """Cancel all answers to the requests of that id, as upstream's `stop` does; an unknown id is no error."""
+    def stop(self, request_id: str, key: int = 0) -> None:
+        """Cancel all answers to the requests of that id, as upstream's `stop` does; an unknown id is no error.
+
+        With `key`, only that stream is cancelled: ids are the clients', who may use one several times.
+        """
         for answer in self._of(request_id):
-            self._cancel(answer.handle)
+            if key in (0, answer.key):
+                self._cancel(answer.handle)
 
     def look_now(self) -> None:
         """Ask all clients at once: for those that can't call the engine themselves."""

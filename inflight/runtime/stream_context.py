@@ -15,6 +15,13 @@ from inflight.runtime.messages import RequestError
 
 _HEADER = 4
 _HALF = 2**32
+_SEQUENCE_KEYS = 2**48
+"""Stream keys of the answers to one request lie so far apart: more than any answer has chunks."""
+
+
+def sequence_key(key: int, sequence: int) -> int:
+    """The stream key of an answer to a prompt with that key, counted from 0; 0 where the prompt has none."""
+    return key and (key + sequence * _SEQUENCE_KEYS) % 2**64
 
 
 class StreamContext(NamedTuple):

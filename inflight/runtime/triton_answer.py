@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from inflight.runtime.chunk_messages import Caller
 from inflight.runtime.detokenizer import CONTEXT_TOKENS
 from inflight.runtime.messages import Beam, FinishReason, GenerationRequest, TokenEvent
 from inflight.runtime.stream_context import StreamContext
@@ -22,7 +23,9 @@ _PADDING = -1
 class Reply:
     """Sends the responses to one request, which has `answers` answers: the last end of them is its final response."""
 
-    def __init__(self, sender: Any, answers: int) -> None:
+    def __init__(self, sender: Any, answers: int, caller: Caller | None = None) -> None:
+        self.caller = caller
+        """The model that takes the tokens as they come, and failures, by `chunk_messages`."""
         self._sender = sender
         self._open = answers
         self._lock = threading.Lock()
@@ -42,8 +45,15 @@ class Reply:
             if self._open <= 0:
                 return
             self._open = 0
-            response = pb_utils.InferenceResponse(output_tensors=[], error=triton_error(message, code))
+            error = None if self.caller else triton_error(message, code)
+            response = pb_utils.InferenceResponse(output_tensors=[], error=error)
             self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        if self.caller:
+            self.caller.fail(message, code)
+
+    def accept(self) -> None:
+        """Send a response without anything, so that who waits for the first one need not wait for the first token."""
+        self._sender.send(pb_utils.InferenceResponse([]))
 
     def client_has_gone(self) -> bool:
         """Asks Triton, which knows it of requests that came to this model directly."""
@@ -75,26 +85,35 @@ class Answer:
         self._arrival_ns = time.monotonic_ns()
 
     @property
+    def streaming(self) -> bool:
+        return self._options.streaming
+
+    @property
     def acknowledged(self) -> bool:
         """Whether postprocessing acknowledges the chunks: behind an ensemble that is how its client is watched."""
-        return bool(self.key) and self._options.streaming
+        return bool(self.key) and self.streaming and self.reply.caller is None
 
     def client_has_gone(self) -> bool:
-        """Asks Triton; behind an ensemble it does not know."""
+        """Asks Triton; behind another model it does not know, and that model looks after its clients."""
         return not self.key and self.reply.client_has_gone()
 
     def push(self, event: TokenEvent, chunk_key: int, following: int) -> None:
         """Take an event that is not the last one, and send it when streaming."""
-        self._count(event)
+        self.count(event)
         if self._options.streaming:
             self.reply.send(self._chunk(event, StreamContext(chunk_key, following)), last=False)
         else:
             self._tokens += event.token_ids
             self._log_probs += event.log_probs
 
+    def count(self, event: TokenEvent) -> None:
+        """Take an event's tokens into account; by itself, for an event whose tokens go another way."""
+        self._output_tokens += len(event.token_ids)
+        self._cumulative += sum(event.log_probs)
+
     def finish(self, event: TokenEvent) -> None:
         """Take the last event and end the answer."""
-        self._count(event)
+        self.count(event)
         if event.error is not None:
             self.reply.fail(*event.error)
         elif event.finish_reason is FinishReason.CANCELLED and self.client_gone:
@@ -102,10 +121,6 @@ class Answer:
         else:
             tensors = self._beams(event) if event.beams else self._chunk(self._whole(event), self._last_context(event))
             self.reply.send([*tensors, *self._summary(event)], last=True)
-
-    def _count(self, event: TokenEvent) -> None:
-        self._output_tokens += len(event.token_ids)
-        self._cumulative += sum(event.log_probs)
 
     def _whole(self, event: TokenEvent) -> TokenEvent:
         """The event with all that came before it, unless that was streamed."""

@@ -10,22 +10,20 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from inflight.runtime.chunk_messages import Caller, ChunkSender
 from inflight.runtime.engine_metrics import EngineMetrics
 from inflight.runtime.messages import GenerationRequest, RequestError, TokenEvent
 from inflight.runtime.model_parameters import decoupled, engine_options, flag, milliseconds, parameters
 from inflight.runtime.open_answers import OpenAnswers
 from inflight.runtime.process import EngineProcess
 from inflight.runtime.receipts import ReceiptListener
-from inflight.runtime.stream_context import StreamContext
+from inflight.runtime.stream_context import StreamContext, sequence_key
 from inflight.runtime.stream_watch import StreamWatch
 from inflight.runtime.triton_answer import Answer, Reply
 from inflight.runtime.triton_inputs import Inputs
 from inflight.runtime.triton_metrics import triton_board
 from inflight.runtime.triton_request import ReplyOptions, generation_requests, reply_options
-from inflight.runtime.triton_tensors import error_response, tensor
-
-_SEQUENCE_KEYS = 2**48
-"""Stream keys of the answers to one request lie so far apart: more than any answer has chunks."""
+from inflight.runtime.triton_tensors import tensor
 
 
 class TritonEngine:
@@ -52,15 +50,22 @@ class TritonEngine:
         self._open = OpenAnswers(self._engine.cancel, milliseconds(settings, "cancellation_check_period_ms") / 1000)
         self._watch = StreamWatch(self._engine.cancel, self._probe)
         self._receipts = ReceiptListener(args["model_name"], self._watch.received)
+        self._chunks = ChunkSender()
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
             sender = request.get_response_sender()
+            caller = None
             try:
-                self._start(request, sender)
+                inputs = Inputs(request)
+                if inputs.scalar("stop", default=False):
+                    self._stop(request.request_id(), inputs.scalar("stream_key", default=0), sender)
+                    continue
+                caller = self._caller(request, inputs)
+                self._start(inputs, request.request_id(), sender, caller)
             except RequestError as error:
                 self._metrics.rejected()
-                sender.send(error_response(error), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                Reply(sender, 1, caller).fail(str(error), error.code)
 
     def finalize(self) -> None:
         self._metrics.close()
@@ -68,26 +73,29 @@ class TritonEngine:
         self._open.close()
         self._watch.close()
         self._receipts.close()
+        self._chunks.close()
 
-    def _start(self, request: Any, sender: Any) -> None:
-        """Submit what a request asks for, or stop the earlier ones with its id where it says `stop`."""
-        inputs = Inputs(request)
-        request_id = request.request_id()
-        if inputs.scalar("stop", default=False):
-            self._stop(request_id, sender)
-            return
+    def _caller(self, request: Any, inputs: Inputs) -> Caller | None:
+        """The model that takes the tokens of a request the short way; nobody where a request gets one response."""
+        key = inputs.scalar("stream_key", default=0) if self._decoupled else 0
+        return Caller.of(self._chunks, request.parameters(), key)
+
+    def _start(self, inputs: Inputs, request_id: str, sender: Any, caller: Caller | None) -> None:
+        """Submit what a request asks for."""
         options = reply_options(inputs, self._exclude_input)
         prompts = generation_requests(inputs, self._end_ids, self._adapters)
         if not self._decoupled:
             _check_one_response(options, len(prompts))
-        reply = Reply(sender, len(prompts) * options.sequences)
+        reply = Reply(sender, len(prompts) * options.sequences, caller)
+        if caller is not None:
+            reply.accept()
         started: list[Answer] = []
         try:
             for row, prompt in enumerate(prompts):
                 for sequence in range(options.sequences):
-                    key = inputs.scalar("stream_key", row, 0)
+                    key = sequence_key(inputs.scalar("stream_key", row, 0), sequence)
                     tags = _tags(inputs, options, len(prompts), row, sequence)
-                    answer = Answer(reply, prompt, options, tags, key and (key + sequence * _SEQUENCE_KEYS) % 2**64)
+                    answer = Answer(reply, prompt, options, tags, key)
                     self._submit(answer, request_id, _with_own_seed(prompt, sequence))
                     started.append(answer)
         except RequestError as error:
@@ -96,13 +104,13 @@ class TritonEngine:
             for answer in started:
                 self._engine.cancel(answer.handle)
 
-    def _stop(self, request_id: str, sender: Any) -> None:
+    def _stop(self, request_id: str, key: int, sender: Any) -> None:
         if not request_id:
             raise RequestError(
                 "Trying to stop a request but request ID is not provided; send the id of the request to stop",
                 "invalid_request",
             )
-        self._open.stop(request_id)
+        self._open.stop(request_id, key)
         sender.send(pb_utils.InferenceResponse([]), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def _submit(self, answer: Answer, request_id: str, request: GenerationRequest) -> None:
@@ -113,6 +121,7 @@ class TritonEngine:
         """
 
         meter = self._metrics.begin(request)
+        caller = answer.reply.caller
 
         def on_event(event: TokenEvent) -> None:
             meter.see(event)
@@ -121,6 +130,11 @@ class TritonEngine:
                 self._open.remove(request_id, answer)
                 answer.finish(event)
                 self._watch.end(answer.key)
+                if caller is not None:
+                    caller.end(answer.key)
+            elif caller is not None and answer.streaming:
+                answer.count(event)
+                caller.give(answer.key, event.token_ids, event.log_probs)
             elif answer.acknowledged:
                 answer.push(event, self._watch.next_chunk(answer.key, event.handle), self._engine.undelivered)
                 self._watch.sent(answer.key)
@@ -128,6 +142,8 @@ class TritonEngine:
                 if answer.client_has_gone():
                     self._open.look_now()
                 answer.push(event, 0, 0)
+            if not self._engine.undelivered:
+                self._chunks.flush()
 
         self._open.add(request_id, answer)
         try:

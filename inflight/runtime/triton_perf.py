@@ -9,6 +9,11 @@ import numpy as np
 from inflight.runtime.messages import Speculation, Timings, TokenEvent
 from inflight.runtime.triton_tensors import tensor
 
+PERF_TENSORS = (
+    *("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns"),
+    *("kv_cache_alloc_total_blocks", "kv_cache_alloc_new_blocks", "kv_cache_reused_blocks"),
+    *("acceptance_rate", "total_accepted_draft_tokens", "total_draft_tokens"),
+)
 UNKNOWN = -1
 """For what the engine's library does not tell: how many of a request's blocks were there before."""
 

@@ -53,7 +53,7 @@ class Preprocessing:
 
     def _respond(self, request: Any) -> Any:
         try:
-            _check_names(json.loads(request.parameters()))
+            check_names(json.loads(request.parameters()))
             return pb_utils.InferenceResponse(self._outputs(Inputs(request)))
         except RequestError as error:
             return error_response(error)
@@ -131,7 +131,7 @@ def _check_text_only(inputs: Inputs) -> None:
         )
 
 
-def _check_names(given: dict[str, Any]) -> None:
+def check_names(given: dict[str, Any]) -> None:
     """Refuse what Triton's generate endpoint passed on because no input has that name.
 
     A misspelt input would be ignored silently. An empty value asks for nothing, as in upstream's examples.

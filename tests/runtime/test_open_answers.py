@@ -18,6 +18,7 @@ class Waiting:
     """An answer as the watch sees it."""
 
     handle: int
+    key: int = 0
     gone: bool = False
     client_gone: bool = False
 
@@ -43,6 +44,14 @@ def test_stop_cancels_all_of_one_id_and_nothing_else(answers: OpenAnswers, cance
     answers.stop("a")
     assert {cancelled.get(timeout=SOON), cancelled.get(timeout=SOON)} == {1, 2}
     answers.stop("unknown")
+    assert cancelled.empty()
+
+
+def test_stop_cancels_one_stream_where_it_says_which(answers: OpenAnswers, cancelled: queue.Queue[int]) -> None:
+    for handle, key in ((1, 7), (2, 8), (3, 0)):
+        answers.add("a", Waiting(handle, key))
+    answers.stop("a", key=8)
+    assert cancelled.get(timeout=SOON) == 2
     assert cancelled.empty()
 
 

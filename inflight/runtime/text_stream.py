@@ -1,0 +1,104 @@
+"""The text of one answer, made from its tokens as they come, up to its first stop word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from inflight.runtime.detokenizer import CONTEXT_TOKENS, Chunk, Detokenizer
+from inflight.runtime.messages import Beam
+from inflight.runtime.stop_words import Passed, StopWords
+
+
+class Piece(NamedTuple):
+    """What may be said now: text, and how many tokens it is made of, with their log probabilities where they came.
+
+    `stopped` says that the answer ends here, before a stop word.
+    """
+
+    text: str
+    tokens: int
+    log_probs: tuple[float, ...] = ()
+    stopped: bool = False
+
+
+class Text(Protocol):
+    """Takes tokens and gives text."""
+
+    def take(self, token_ids: Sequence[int], log_probs: Sequence[float] = (), ended: bool = False) -> Piece:
+        """Take the answer's next tokens; with `ended` they are its last. Nothing may be given after the end."""
+
+
+class TextStream:
+    """Each piece is what its tokens add, or with `accumulate` the whole text so far."""
+
+    def __init__(self, detokenizer: Detokenizer, stop_words: StopWords | None, accumulate: bool = False) -> None:
+        self._detokenizer = detokenizer
+        self._stop_words = stop_words
+        self._accumulate = accumulate
+        self._context: list[int] = []
+        self._before = ""
+
+    def take(self, token_ids: Sequence[int], log_probs: Sequence[float] = (), ended: bool = False) -> Piece:
+        passed = _passed(self._stop_words, token_ids, log_probs, ended)
+        (text,) = self._detokenizer.texts([Chunk(passed.token_ids, self._context, final=ended or passed.found)])
+        text = _without_end(text, passed.dropped_characters)
+        self._context = [*self._context, *passed.token_ids][-CONTEXT_TOKENS:]
+        if self._accumulate:
+            self._before = text = self._before + text
+        return Piece(text, len(passed.token_ids), passed.log_probs, passed.found)
+
+
+class WholeText:
+    """Nothing until the end, then one piece: the answer behind `prompt_ids`, decoded at once."""
+
+    def __init__(self, detokenizer: Detokenizer, stop_words: StopWords | None, prompt_ids: Sequence[int] = ()) -> None:
+        self._detokenizer = detokenizer
+        self._stop_words = stop_words
+        self._prompt_ids = prompt_ids
+        self._token_ids: list[int] = []
+        self._log_probs: list[float] = []
+
+    def take(self, token_ids: Sequence[int], log_probs: Sequence[float] = (), ended: bool = False) -> Piece:
+        passed = _passed(self._stop_words, token_ids, log_probs, ended)
+        self._token_ids += passed.token_ids
+        self._log_probs += passed.log_probs
+        if not (ended or passed.found):
+            return Piece("", 0)
+        (text,) = self._detokenizer.texts([Chunk([*self._prompt_ids, *self._token_ids], (), final=True)])
+        text = _without_end(text, passed.dropped_characters)
+        return Piece(text, len(self._token_ids), tuple(self._log_probs), passed.found)
+
+
+class TextMaker(NamedTuple):
+    """How the answers to a prompt become text. `stop_words` makes a new search for each answer, None without words."""
+
+    detokenizer: Detokenizer
+    stop_words: Callable[[], StopWords | None]
+    streaming: bool
+    accumulate: bool
+    prompt_ids: Sequence[int]
+    """What precedes a whole answer; nothing where the prompt is not part of it."""
+
+    def text(self) -> Text:
+        if self.streaming:
+            return TextStream(self.detokenizer, self.stop_words(), self.accumulate)
+        return WholeText(self.detokenizer, self.stop_words(), self.prompt_ids)
+
+    def of_beam(self, beam: Beam) -> tuple[str, Beam]:
+        """The text of a whole beam, and what of it stands before its first stop word."""
+        stop_words = self.stop_words()
+        cut = beam if stop_words is None else stop_words.cut_beam(beam)
+        before = () if self.streaming else self.prompt_ids
+        (text,) = self.detokenizer.texts([Chunk([*before, *cut.token_ids], (), final=True)])
+        return text, cut
+
+
+def _passed(stop_words: StopWords | None, token_ids: Sequence[int], log_probs: Sequence[float], ended: bool) -> Passed:
+    if stop_words is None:
+        return Passed(tuple(token_ids), tuple(log_probs))
+    return stop_words.take(token_ids, log_probs, ended)
+
+
+def _without_end(text: str, characters: int) -> str:
+    return text[: len(text) - characters] if characters else text

@@ -1,0 +1,240 @@
+"""The `tensorrt_llm_bls` model: text in, text out, as the ensemble, but scripted."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from inflight.runtime.chunk_messages import PARAMETER, ChunkReceiver, TokenChunk
+from inflight.runtime.detokenizer import Detokenizer
+from inflight.runtime.messages import RequestError
+from inflight.runtime.model_parameters import decoupled, flag, milliseconds, parameters
+from inflight.runtime.open_answers import OpenAnswers
+from inflight.runtime.tokenizer import load_tokenizer
+from inflight.runtime.triton_answer import Reply
+from inflight.runtime.triton_bls_answer import Tensors, TextAnswer, tokens_of
+from inflight.runtime.triton_bls_call import Call, Responses, arrays, prepare, stream
+from inflight.runtime.triton_bls_drafts import DraftedAnswer, check_drafts
+from inflight.runtime.triton_bls_request import PREPARED, text_request
+from inflight.runtime.triton_inputs import Inputs
+from inflight.runtime.triton_preprocessing import check_names
+from inflight.runtime.triton_tensors import tensor
+
+_THREADS = 256
+"""Requests whose tokens don't come the short way take a thread each."""
+_MOST_CALLS = 24
+"""Calls that wait for their first response. Triton keeps a thread for each, of 32, and needs some to send responses."""
+
+Taker = Callable[[TokenChunk], None]
+
+
+class TritonBls:
+    """Calls preprocessing and the engine's model for each request, and makes text of the tokens as they come."""
+
+    def __init__(self, args: dict[str, str]) -> None:
+        # Texts are decoded one at a time: sharing them among threads would take longer than decoding them.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        settings = parameters(args)
+        self._model = args["model_name"]
+        self._decoupled = decoupled(args)
+        self._engine = settings["tensorrt_llm_model_name"]
+        self._draft_engine = settings.get("tensorrt_llm_draft_model_name", "")
+        self._preprocessing = settings["preprocessing_model_name"]
+        self._extended = flag(settings, "inflight_tensors", default=True)
+        self._engine_drafts = flag(settings, "engine_drafts", default=False)
+        self._accumulate = flag(settings, "accumulate_tokens", default=False)
+        self._exclude_input = flag(settings, "exclude_input_in_output", default=False)
+        skip_special_tokens = flag(settings, "skip_special_tokens", default=True)
+        self._detokenizer = Detokenizer(load_tokenizer(settings["tokenizer_dir"]), skip_special_tokens)
+        self._short_way = {PARAMETER: self._model} if self._extended and self._decoupled else {}
+        self._takers: dict[int, Taker] = {}
+        self._calls: dict[int, Call] = {}
+        self._open = OpenAnswers(self._stop, milliseconds(settings, "cancellation_check_period_ms") / 1000)
+        self._chunks = ChunkReceiver(self._model, self._take)
+        self._threads = ThreadPoolExecutor(_THREADS, "calls")
+        self._places = threading.BoundedSemaphore(_MOST_CALLS)
+
+    def execute(self, requests: list[Any]) -> None:
+        for request in requests:
+            self._threads.submit(self._serve, request, request.get_response_sender())
+
+    def finalize(self) -> None:
+        self._open.close()
+        self._chunks.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _serve(self, request: Any, sender: Any) -> None:
+        """All of a request, up to its end or to the engine's promise to send its tokens the short way."""
+        reply = Reply(sender, 1)
+        call = None
+        try:
+            check_names(json.loads(request.parameters()))
+            read = text_request(Inputs(request), self._exclude_input)
+            drafts = read.num_draft_tokens > 0 and not self._engine_drafts
+            if drafts:
+                check_drafts(read, self._draft_engine)
+            with self._places:
+                prepared = prepare(self._preprocessing, read, list(PREPARED))
+            reply = Reply(sender, read.prompts * read.sequences)
+            call = Call(request.request_id(), read, prepared, reply)
+            call.make_answers(self._detokenizer, self._accumulate)
+            self._remember(call)
+            if drafts:
+                self._generate_with_drafts(call)
+            else:
+                self._generate(call)
+        except Exception as error:
+            self._fail(call, reply, error)
+
+    def _remember(self, call: Call) -> None:
+        for answer in call.answers:
+            self._calls[answer.key] = call
+            self._takers[answer.key] = partial(self._take_of, call, answer)
+            self._open.add(call.id, answer)
+
+    def _forget(self, call: Call, answer: TextAnswer) -> None:
+        self._calls.pop(answer.key, None)
+        self._takers.pop(answer.key, None)
+        self._open.remove(call.id, answer)
+
+    def _fail(self, call: Call | None, reply: Reply, error: Exception) -> None:
+        """End all answers to a request."""
+        if not isinstance(error, RequestError):
+            what = f"{type(error).__name__}: {error}"
+            pb_utils.Logger.log_error(f"a request to {self._model} failed: {what}")
+            error = RequestError(f"the request failed ({what}); the server's log may say more", "invalid_request")
+        reply.fail(str(error), error.code)
+        if call is not None:
+            for answer in call.answers:
+                self._forget(call, answer)
+
+    def _generate(self, call: Call) -> None:
+        request = call.request
+        # To end the engine's work at a stop word, its tokens must come as they are made.
+        streaming = request.streaming or (call.searches and self._decoupled and request.beams == 1)
+        inputs = request.engine_inputs(call.prepared, streaming, self._extended)
+        first, others = self._call(self._engine, call, inputs, request.engine_outputs(self._extended))
+        if first is None:
+            call.responses.set_result(others)
+            call.may_be_stopped()
+            return
+        while first is not None:
+            self._respond(call, arrays(first), streaming)
+            first = next(others, None)
+        for answer in call.answers:
+            self._finish(call, answer, {})
+
+    def _call(self, model: str, call: Call, inputs: list[Any], outputs: list[str]) -> tuple[Any, Responses]:
+        """Ask the engine's model: its first response, None where it sends the tokens the short way, and the others."""
+        with self._places:
+            if not self._short_way:  # the first response may take long
+                call.may_be_stopped()
+            responses = stream(model, call.id, inputs, outputs, self._short_way)
+        first = next(responses, None)
+        if first is None:
+            raise RequestError(f"the model {model} gave no response; send the request again", "engine_restarting")
+        if self._short_way and not first.has_error() and not first.output_tensors():
+            return None, responses
+        return first, responses
+
+    def _respond(self, call: Call, tensors: Tensors, streaming: bool) -> None:
+        """Take a response that came through Triton."""
+        answer = call.answer_of(tensors)
+        if not streaming or "finish_reason" in tensors:
+            self._finish(call, answer, tensors)
+            return
+        answer.keep(tensors)
+        if "output_ids" in tensors:
+            self._push(answer, *tokens_of(tensors))
+
+    def _take(self, chunks: list[TokenChunk]) -> None:
+        """Take what came the short way."""
+        for chunk in _joined(chunks):
+            taker = self._takers.get(chunk.key)
+            if taker is not None:
+                taker(chunk)
+
+    def _take_of(self, call: Call, answer: TextAnswer, chunk: TokenChunk) -> None:
+        try:
+            if chunk.error is not None:
+                raise RequestError(*chunk.error)
+            if chunk.token_ids:
+                self._push(answer, chunk.token_ids, chunk.log_probs)
+            if chunk.ended:
+                self._finish(call, answer, arrays(next(call.responses.result())))
+        except Exception as error:
+            self._fail(call, call.reply, error)
+
+    def _push(self, answer: TextAnswer, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
+        gone, stopped = answer.client_gone, answer.stopped
+        answer.push(token_ids, log_probs)
+        answer.client_gone = gone or answer.client_has_gone()
+        if (answer.client_gone, answer.stopped) != (gone, stopped):
+            self._threads.submit(self._stop, answer.key)
+
+    def _finish(self, call: Call, answer: TextAnswer, tensors: Tensors) -> None:
+        answer.finish(tensors)
+        self._forget(call, answer)
+
+    def _generate_with_drafts(self, call: Call) -> None:
+        (answer,) = call.answers
+        drafted = DraftedAnswer(call, self._ask, self._engine, self._draft_engine, self._extended)
+        self._finish(call, answer, drafted.generate())
+
+    def _ask(self, model: str, call: Call, inputs: list[Any], outputs: list[str]) -> Tensors:
+        """Ask a model for one answer, and wait for its one response."""
+        ended: Future[None] = Future()
+
+        def take(chunk: TokenChunk) -> None:
+            if chunk.error is not None:
+                ended.set_exception(RequestError(*chunk.error))
+            elif chunk.ended:
+                ended.set_result(None)
+
+        (answer,) = call.answers
+        self._takers[answer.key] = take
+        first, others = self._call(model, call, inputs, outputs)
+        if first is not None:
+            tensors = arrays(first)
+            for _ in others:
+                pass
+            return tensors
+        call.may_be_stopped()
+        ended.result()
+        return arrays(next(others))
+
+    def _stop(self, key: int) -> None:
+        """Have the engine end an answer; one that has ended already is no error."""
+        call = self._calls.get(key)
+        if call is None:
+            return
+        inputs = [
+            tensor("input_ids", [[0]], np.int32),
+            tensor("input_lengths", [[1]], np.int32),
+            tensor("request_output_len", [[1]], np.int32),
+            tensor("stop", [[True]], np.bool_),
+        ]
+        if self._extended:
+            inputs.append(tensor("stream_key", [[key]], np.uint64))
+        elif not all(answer.closed or answer.stopped or answer.client_gone for answer in call.answers):
+            return  # other engines end all answers to a request at once
+        for response in stream(self._engine, call.id, inputs, ["output_ids", "sequence_length"]):
+            if response.has_error():
+                pb_utils.Logger.log_warn(f"a request could not be stopped: {response.error().message()}")
+
+
+def _joined(chunks: list[TokenChunk]) -> Iterator[TokenChunk]:
+    """What came for one answer together, as one."""
+    found: dict[int, TokenChunk] = {}
+    for chunk in chunks:
+        before = found.get(chunk.key)
+        found[chunk.key] = chunk if before is None else before.joined(chunk)
+    yield from found.values()

@@ -1,0 +1,163 @@
+"""The answers of `tensorrt_llm_bls`: tokens and tensors of the engine's model in, Triton responses with text out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from inflight.runtime.messages import Beam, FinishReason
+from inflight.runtime.text_stream import Piece, TextMaker
+from inflight.runtime.triton_answer import Reply
+from inflight.runtime.triton_bls_request import EXTRAS, TextRequest
+from inflight.runtime.triton_tensors import tensor
+
+Tensors = Mapping[str, Any]
+"""The arrays of a response, by name."""
+
+
+class TextAnswer:
+    """One answer to one prompt: a response for each piece of text when streaming, else a single one at the end.
+
+    `key` is its stream's key. Not thread-safe: one thread gives it what comes.
+    """
+
+    def __init__(
+        self, reply: Reply, request: TextRequest, maker: TextMaker, tags: list[Any], key: int, limits: tuple[int, int]
+    ) -> None:
+        """`tags` are the tensors that tell it from other answers, `limits` its prompt's tokens and `max_tokens`."""
+        self.reply = reply
+        self.key = key
+        self.handle = 0
+        """The key too, once the engine has the request: from then on it can be cancelled."""
+        self.client_gone = False
+        self.closed = False
+        """Whether its last response has been sent."""
+        self.stopped = False
+        """Whether a stop word was found: the engine need not go on."""
+        self._request = request
+        self._maker = maker
+        self._text = maker.text()
+        self._tags = tags
+        self._input_tokens, self._max_tokens = limits
+        self._output_tokens = 0
+        self._cumulative = 0.0
+        self._extras: dict[str, Any] = {}
+        self._cut: Piece | None = None
+
+    def client_has_gone(self) -> bool:
+        return self.reply.client_has_gone()
+
+    def push(self, token_ids: Sequence[int], log_probs: Sequence[float] = ()) -> None:
+        """Take tokens that are not the last ones; none count any more once it is stopped."""
+        if self.closed or self.stopped:
+            return
+        piece = self._text.take(token_ids, log_probs)
+        if piece.stopped:
+            self._stop(piece)
+        elif self._request.streaming and piece.tokens:
+            self.reply.send(self._said(piece), last=False)
+
+    def keep(self, tensors: Tensors) -> None:
+        """Keep what is to be handed on with the last response."""
+        self._extras |= {name: tensors[name] for name in EXTRAS if name in tensors}
+
+    def finish(self, tensors: Tensors) -> None:
+        """Take the last tokens and whatever comes with them, and end the answer."""
+        if self.closed:
+            return
+        self.keep(tensors)
+        beams = _beams(tensors)
+        reason = _text_of(tensors.get("finish_reason"))
+        if self.client_gone:
+            self.fail("the request was cancelled", "cancelled")
+        elif len(beams) > 1:
+            self._finish_beams(beams, reason)
+        else:
+            last = beams[0] if beams else Beam(())
+            piece = self._cut or self._text.take(last.token_ids, last.log_probs, ended=True)
+            self._end(piece, reason)
+
+    def fail(self, message: str, code: str) -> None:
+        self.closed = True
+        self.reply.fail(message, code)
+
+    def _stop(self, piece: Piece) -> None:
+        """End at a stop word: at once, unless figures are wanted that the engine tells with its own last response."""
+        self.stopped = True
+        if self._request.perf_metrics:
+            self._cut = piece
+        else:
+            self._end(piece, FinishReason.STOP_WORD.value)
+
+    def _end(self, piece: Piece, reason: str) -> None:
+        said = self._said(piece)
+        if piece.stopped:
+            reason = FinishReason.STOP_WORD.value
+        elif not reason:
+            reason = (FinishReason.LENGTH if self._output_tokens >= self._max_tokens else FinishReason.STOP).value
+        self._send_last(said, reason)
+
+    def _finish_beams(self, beams: list[Beam], reason: str) -> None:
+        found = [self._maker.of_beam(beam) for beam in beams]
+        if found[0][1] is not beams[0]:
+            reason = FinishReason.STOP_WORD.value
+        self._output_tokens = max(len(beam.token_ids) for _, beam in found)
+        tensors = [_texts([text for text, _ in found]), *self._tags]
+        if self._request.log_probs:
+            longest = self._output_tokens
+            rows = [[*beam.log_probs, *[0.0] * (longest - len(beam.log_probs))] for _, beam in found]
+            tensors.append(tensor("output_log_probs", [rows], np.float32))
+            tensors.append(tensor("cum_log_probs", [[beam.cumulative_log_prob for _, beam in found]], np.float32))
+        self._send_last(tensors, reason)
+
+    def _said(self, piece: Piece) -> list[Any]:
+        """The tensors of a piece of text, which counts from now on."""
+        self._output_tokens += piece.tokens
+        tensors = [_texts([piece.text]), *self._tags]
+        if self._request.log_probs:
+            self._cumulative += sum(piece.log_probs)
+            tensors.append(tensor("output_log_probs", [[piece.log_probs]], np.float32))
+            tensors.append(tensor("cum_log_probs", [[self._cumulative]], np.float32))
+        return tensors
+
+    def _send_last(self, tensors: list[Any], reason: str) -> None:
+        self.closed = True
+        summary = [
+            pb_utils.Tensor("finish_reason", np.array([[reason.encode()]], dtype=np.object_)),
+            tensor("num_input_tokens", [[self._input_tokens]], np.int32),
+            tensor("num_output_tokens", [[self._output_tokens]], np.int32),
+        ]
+        extras = [pb_utils.Tensor(name, array) for name, array in self._extras.items()]
+        self.reply.send([*tensors, *extras, *summary], last=True)
+
+
+def tokens_of(tensors: Tensors) -> tuple[Sequence[int], Sequence[float]]:
+    """The token ids and log probabilities of a streamed response, which has one sequence."""
+    (beam,) = _beams(tensors)
+    return beam.token_ids, beam.log_probs
+
+
+def _beams(tensors: Tensors) -> list[Beam]:
+    """The sequences of a response, cut to their lengths."""
+    if "output_ids" not in tensors:
+        return []
+    lengths = tensors["sequence_length"][0].tolist()
+    rows = tensors["output_ids"][0].tolist()
+    log_probs = tensors["output_log_probs"][0].tolist() if "output_log_probs" in tensors else [()] * len(rows)
+    sums = tensors["cum_log_probs"][0].tolist() if "cum_log_probs" in tensors else [0.0] * len(rows)
+    return [
+        Beam(tuple(ids[:length]), tuple(probs[:length]), total)
+        for ids, length, probs, total in zip(rows, lengths, log_probs, sums, strict=True)
+    ]
+
+
+def _texts(texts: Sequence[str]) -> Any:
+    return pb_utils.Tensor("text_output", np.array([[text.encode() for text in texts]], dtype=np.object_))
+
+
+def _text_of(array: Any) -> str:
+    """The string that an optional tensor holds; "" where it did not come."""
+    return "" if array is None else array.item().decode()

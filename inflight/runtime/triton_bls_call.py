@@ -1,0 +1,132 @@
+"""A request to `tensorrt_llm_bls` on its way: its answers, and the calls of other models for it."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from inflight.runtime.detokenizer import Detokenizer
+from inflight.runtime.messages import GenerationRequest, RequestError
+from inflight.runtime.stop_words import StopWords
+from inflight.runtime.stream_context import sequence_key
+from inflight.runtime.text_stream import TextMaker
+from inflight.runtime.triton_answer import Reply
+from inflight.runtime.triton_bls_answer import TextAnswer
+from inflight.runtime.triton_bls_request import TextRequest
+from inflight.runtime.triton_tensors import tensor
+
+_CODE = re.compile(r"^(?P<sentence>.*) \[(?P<code>[a-z_]+)\]$", re.DOTALL)
+_CODES_BY_WORDS = {
+    "exceeds maximum queue size": "overloaded",
+    "is not ready": "engine_restarting",
+    "is not healthy": "engine_restarting",
+}
+"""For the errors of models that are not ours, and of Triton."""
+
+Responses = Iterator[Any]
+"""Triton's own, of a model that may give several. It waits for the next one."""
+
+
+class Call:
+    """The answers to one request, and the engine's responses once it has accepted the request the short way.
+
+    `prepared` are the outputs of preprocessing, by name.
+    """
+
+    def __init__(self, request_id: str, request: TextRequest, prepared: Mapping[str, Any], reply: Reply) -> None:
+        # Clients need not send an id, and a request without one can't be stopped.
+        self.id = request_id or secrets.token_hex(8)
+        self.request = request
+        self.prepared = prepared
+        self.reply = reply
+        self.answers: list[TextAnswer] = []
+        """By prompt, then by sequence."""
+        self.responses: Future[Responses] = Future()
+        self.searches = False
+        """Whether any of the prompts has stop words."""
+
+    def make_answers(self, detokenizer: Detokenizer, accumulate: bool) -> None:
+        """Raises RequestError for stop words that can't be looked for."""
+        request = self.request
+        for row in range(request.prompts):
+            words = request.searches(self.prepared, row)
+            self.searches |= words is not None
+            maker = TextMaker(
+                detokenizer,
+                partial(_search, words, detokenizer),
+                request.streaming,
+                accumulate,
+                () if request.exclude_input else self.prompt_ids(row),
+            )
+            limits = len(self.prompt_ids(row)), request.max_tokens(row)
+            for sequence in range(request.sequences):
+                key = sequence_key(self.prepared["OUT_STREAM_KEY"][row].item(), sequence)
+                self.answers.append(TextAnswer(self.reply, request, maker, _tags(request, row, sequence), key, limits))
+
+    def prompt_ids(self, row: int) -> list[int]:
+        ids: list[int] = self.prepared["INPUT_ID"][row, : self.prepared["REQUEST_INPUT_LEN"][row].item()].tolist()
+        return ids
+
+    def answer_of(self, tensors: Mapping[str, Any]) -> TextAnswer:
+        """The answer that a response of the engine's model belongs to."""
+        row, sequence = (tensors[name].item() if name in tensors else 0 for name in ("batch_index", "sequence_index"))
+        return self.answers[row * self.request.sequences + sequence]
+
+    def may_be_stopped(self) -> None:
+        """The engine has the request."""
+        for answer in self.answers:
+            answer.handle = answer.key
+
+
+def prepare(model: str, request: TextRequest, outputs: list[str]) -> dict[str, Any]:
+    """Have a prompt tokenized. Raises what preprocessing refuses."""
+    inputs = request.preprocessing_inputs()
+    return arrays(pb_utils.InferenceRequest(model_name=model, inputs=inputs, requested_output_names=outputs).exec())
+
+
+def stream(
+    model: str, request_id: str, inputs: list[Any], outputs: list[str], parameters: dict[str, str] | None = None
+) -> Responses:
+    """Ask a model that may give several responses; returns once the first one has come."""
+    request = pb_utils.InferenceRequest(
+        model_name=model,
+        request_id=request_id,
+        inputs=inputs,
+        requested_output_names=outputs,
+        parameters=parameters or {},
+    )
+    responses: Responses = iter(request.exec(decoupled=True))
+    return responses
+
+
+def arrays(response: Any) -> dict[str, Any]:
+    """The tensors of a response, by name; RequestError, with the code that it names, for one that holds an error."""
+    if response.has_error():
+        raise error_of(response.error().message())
+    return {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
+
+
+def error_of(message: str) -> RequestError:
+    """A model's error as it was raised there."""
+    found = _CODE.match(message)
+    if found is not None:
+        return RequestError(found["sentence"], found["code"])
+    codes = (code for words, code in _CODES_BY_WORDS.items() if words in message.lower())
+    return RequestError(message, next(codes, "invalid_request"))
+
+
+def _search(words: GenerationRequest | None, detokenizer: Detokenizer) -> StopWords | None:
+    return None if words is None else StopWords(words, lambda: detokenizer)
+
+
+def _tags(request: TextRequest, row: int, sequence: int) -> list[Any]:
+    """Which answer it is, where there are several."""
+    tags = [tensor("batch_index", [[row]], np.int32)] if request.prompts > 1 else []
+    return [*tags, tensor("sequence_index", [[sequence]], np.int32)] if request.sequences > 1 else tags
