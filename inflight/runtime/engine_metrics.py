@@ -75,6 +75,9 @@ class MeasuredEngine(Protocol):
     @property
     def pid(self) -> int: ...
 
+    @property
+    def open_requests(self) -> int: ...
+
     def ask_stats(self) -> Future[EngineStats]: ...
 
 
@@ -117,7 +120,8 @@ class EngineMetrics:
     """Shows on a board, every `period_s`, how the engine stands and what came of the requests that ended.
 
     Requests only leave notes; a thread of its own does the rest, so a slow or failing board holds nobody up. Only
-    gauges whose value changed are set. `reuses_blocks` says that the engine keeps prefixes.
+    gauges whose value changed are set, and an engine at rest is not asked. `reuses_blocks` says that the engine keeps
+    prefixes.
     """
 
     def __init__(
@@ -139,6 +143,8 @@ class EngineMetrics:
         self._asked: Future[EngineStats] | None = None
         self._shown: dict[tuple[Family, str], float] = {}
         self._memory: tuple[float, int] = (-math.inf, 0)
+        self._settled_pid = 0
+        """The engine's process if it was found at rest, and nothing has come since."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine-metrics", daemon=True)
         self._thread.start()
@@ -168,6 +174,10 @@ class EngineMetrics:
                 return
 
     def _show_state(self) -> None:
+        pid = self._engine.pid
+        resting = not self._engine.open_requests and not self._ends
+        if resting and self._settled_pid == pid:
+            return
         stats = self._stats()
         if stats is None:
             return
@@ -178,6 +188,7 @@ class EngineMetrics:
         for (family, member), value in changed.items():
             self._board.set(family, member, value)
             self._shown[family, member] = value
+        self._settled_pid = pid if resting and not (stats.running or stats.waiting or stats.kv_blocks_reserved) else 0
 
     def _stats(self) -> EngineStats | None:
         """How the engine stands, asked for and waited for a period; None while it makes a longer step."""

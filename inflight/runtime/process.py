@@ -61,6 +61,11 @@ class EngineProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def open_requests(self) -> int:
+        """Requests whose end has not come yet."""
+        return len(self._sinks)
+
     def submit(self, request: GenerationRequest, on_event: EventSink) -> int:
         self.limits.check(request)
         with self._lock:

@@ -1,0 +1,76 @@
+"""The sample of times between tokens: whom it follows, what it takes, how much at most."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from inflight.runtime import token_gaps
+from inflight.runtime.token_gaps import TokenGaps
+
+ANSWERS = [object() for _ in range(4)]
+
+
+def step(gaps: TokenGaps, answers: list[object], tokens: int = 1) -> list[object | None]:
+    """One event of each; whom the sample follows after each."""
+    followed = []
+    for answer in answers:
+        gaps.see(answer, tokens, ended=False)
+        followed.append(gaps.followed)
+    return followed
+
+
+def test_a_gap_is_the_time_from_one_event_to_the_next_for_each_token() -> None:
+    gaps = TokenGaps(10)
+    step(gaps, ANSWERS[:1])
+    time.sleep(0.2)
+    step(gaps, ANSWERS[:1], tokens=4)
+    (gap,) = gaps.take()
+    assert 0.05 <= gap < 0.2
+
+
+def test_answers_take_turns_and_a_step_gives_one_gap_at_most() -> None:
+    gaps = TokenGaps(100)
+    followed = []
+    for _ in range(8):
+        step(gaps, ANSWERS)
+        followed.append(gaps.followed)
+    assert set(followed) >= set(ANSWERS)
+    assert 4 <= len(gaps.take()) <= 8
+
+
+def test_a_full_sample_takes_nothing_until_it_is_taken_away() -> None:
+    gaps = TokenGaps(2)
+    for _ in range(20):
+        step(gaps, ANSWERS)
+    assert len(gaps.take()) == 2
+    for _ in range(20):
+        step(gaps, ANSWERS)
+    assert len(gaps.take()) == 2
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(1, 1), (0, 0)])
+def test_an_answers_last_event_gives_a_gap_if_it_has_a_token(tokens: int, expected: int) -> None:
+    gaps = TokenGaps(10)
+    gaps.see(ANSWERS[0], 1, ended=False)
+    gaps.see(ANSWERS[0], tokens, ended=True)
+    assert len(gaps.take()) == expected
+    assert gaps.followed is None
+
+
+def test_an_answer_of_one_event_is_not_followed() -> None:
+    gaps = TokenGaps(10)
+    gaps.see(ANSWERS[0], 1, ended=True)
+    assert gaps.followed is None
+    assert gaps.take() == []
+
+
+def test_an_answer_that_never_speaks_again_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    gaps = TokenGaps(10)
+    gaps.see(ANSWERS[0], 1, ended=False)
+    gaps.take()
+    assert gaps.followed is ANSWERS[0]
+    monkeypatch.setattr(token_gaps, "STALE_NS", 0)
+    gaps.take()
+    assert gaps.followed is None
