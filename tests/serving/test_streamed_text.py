@@ -19,6 +19,9 @@ PROMPTS = [
     "Tea 🍵, cake 🍰, a family 👩‍👩‍👧‍👦, a flag 🇯🇵, thumbs 👍🏽 and ❤️‍🔥",
     "  Straße,\n\tÅngström – café… 안녕하세요 नमस्ते שלום",
 ]
+ATTEMPTS = 5
+"""To see a first chunk come soon, on a machine that is busy now and then. Of a stream that is held back to its end, or
+that makes its text at its end, all come late."""
 FOUR = range(len(PROMPTS))
 
 
@@ -150,30 +153,37 @@ def test_a_model_ends_its_answer_itself(demo_server: Server) -> None:
     assert "<|" not in text
 
 
-@pytest.mark.parametrize(("name", "tokens"), [("paced_server", 80), ("demo_server", 400)])
+@pytest.mark.parametrize(
+    ("name", "tokens", "share"),
+    # On a busy machine the demo model is done with a thousand tokens before the first has found its way.
+    [("paced_server", 80, 0.1), ("demo_server", 3500, 0.5)],
+)
 def test_the_first_chunk_comes_soon_and_the_others_one_by_one(
-    serving: Callable[[str], Server], name: str, tokens: int
+    serving: Callable[[str], Server], name: str, tokens: int, share: float
 ) -> None:
     server = serving(name)
-    shares, ratios = [], []
+    shares = []
     with Grpc(server.grpc_address) as connection:
-        for number in range(3):
+        for number in range(ATTEMPTS):
             call = connection.text(f"{number} little foxes jump over the lazy dogs.", tokens, end_id=-1)
             responses = call.finish()
+            if name == "paced_server":  # it says the prompt, where each token completes its characters
+                assert sum(bool(response.text) for response in responses) >= 0.9 * tokens
             shares.append((responses[0].at - call.sent_at) / (responses[-1].at - call.sent_at))
-            ratios.append(sum(bool(response.text) for response in responses) / tokens)
-    assert min(shares) < 0.1  # of a stream that is held back to its end, all are near 1
-    if name == "paced_server":  # it says the prompt, where each token completes its characters
-        assert min(ratios) >= 0.9
+            if shares[-1] < share:
+                return
+    pytest.fail(f"the first chunks came after {shares} of the answers' time")
 
 
 def test_over_http_too_the_first_chunk_comes_soon(paced_server: Server) -> None:
     values = {"text_input": PROMPTS[0], "max_tokens": 60, "stream": True}
     shares = []
-    for _ in range(3):
+    for _ in range(ATTEMPTS):
         sent = time.monotonic()
         with post(paced_server.http_address, "/v2/models/ensemble/generate_stream", values) as response:
             moments = [at for at, _ in events(response)]
         assert len(moments) == 60
         shares.append((moments[0] - sent) / (moments[-1] - sent))
-    assert min(shares) < 0.1
+        if shares[-1] < 0.1:
+            return
+    pytest.fail(f"the first chunks came after {shares} of the answers' time")
