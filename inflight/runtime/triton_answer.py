@@ -56,8 +56,13 @@ class Reply:
         self._sender.send(pb_utils.InferenceResponse([]))
 
     def client_has_gone(self) -> bool:
-        """Asks Triton, which knows it of requests that came to this model directly."""
-        return self._open > 0 and bool(self._sender.is_cancelled())
+        """Asks Triton, which knows it of requests that came to this model directly.
+
+        Never after the final response, nor while it is sent: Triton forgets the request with it, and the whole server
+        dies of the question.
+        """
+        with self._lock:
+            return self._open > 0 and bool(self._sender.is_cancelled())
 
 
 class Answer:
