@@ -11,6 +11,7 @@ from inflight.deploy import log
 from inflight.deploy.errors import DeployError
 from inflight.deploy.probe import Probe, ProbeError
 from inflight.deploy.process import ENGINE_PROCESS, Member, TritonProcess
+from inflight.deploy.repository import SCRIPTED_MODEL
 
 # A server that is ready but generates nothing within this time is broken.
 _FIRST_TOKEN_SECONDS = 120.0
@@ -83,7 +84,8 @@ class Life:
         `wait` lets the seconds given pass, and says whether to go on at once.
         """
         try:
-            self.probe.unload("ensemble")
+            for model in ("ensemble", SCRIPTED_MODEL):
+                self.probe.unload(model)
         except ProbeError:
             return  # tritonserver itself is the one that died
         engine_died = any(ENGINE_PROCESS in member.name and not member.alive() for member in self.family)

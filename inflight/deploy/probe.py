@@ -33,13 +33,13 @@ class Probe:
         body = json.dumps({"text_input": "a", "max_tokens": 1})
         self._ask("POST", f"/v2/models/{model}/generate", body, seconds=seconds)
 
-    def chunks(self, model: str = "postprocessing") -> int | None:
-        """How many pieces of text were made since the start; None if the server doesn't say."""
-        try:
-            answer = self._ask("GET", f"/v2/models/{model}/stats", seconds=10)
-            return int(answer["model_stats"][0]["inference_count"])
-        except (ProbeError, KeyError, IndexError, TypeError, ValueError):
-            return None
+    def chunks(self) -> int | None:
+        """How many pieces of text were made since the start; None if the server doesn't say.
+
+        Of those that the scripted model makes Triton counts only one a request.
+        """
+        counts = [self._inferences(model) for model in ("postprocessing", "tensorrt_llm_bls")]
+        return None if counts[0] is None else sum(filter(None, counts))
 
     def metadata(self) -> dict[str, Any]:
         """The server's name, version and extensions. Raises ProbeError."""
@@ -53,6 +53,13 @@ class Probe:
         """Whether the last request of an unloaded model has ended. Raises ProbeError."""
         index = self._ask("POST", "/v2/repository/index", "{}", seconds=10)
         return all(entry.get("state") == "UNAVAILABLE" for entry in index if entry["name"] == model)
+
+    def _inferences(self, model: str) -> int | None:
+        try:
+            answer = self._ask("GET", f"/v2/models/{model}/stats", seconds=10)
+            return int(answer["model_stats"][0]["inference_count"])
+        except (ProbeError, KeyError, IndexError, TypeError, ValueError):
+            return None
 
     def _ask(self, method: str, path: str, body: str | None = None, *, seconds: float) -> Any:
         connection = http.client.HTTPConnection(self.host, self.port, timeout=seconds)

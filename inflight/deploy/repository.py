@@ -135,9 +135,12 @@ def _parameters(
         "preprocessing": {"tokenizer_dir": str(engine)},
         ENGINE_MODEL: bounds,
         "postprocessing": {"tokenizer_dir": str(engine)},
+        SCRIPTED_MODEL: {
+            "tokenizer_dir": str(engine),
+            "accumulate_tokens": _flag(options.accumulate_tokens),
+            "engine_drafts": _flag(options.prompt_lookup or options.draft_engine is not None),
+        },
     }
-    if options.accumulate_tokens:
-        values[SCRIPTED_MODEL] = {"accumulate_tokens": _flag(True)}
     for model, more in options.parameters.items():
         values[model] = {**values.get(model, {}), **more}
     return values

@@ -29,7 +29,11 @@ def received() -> queue.Queue[TokenChunk]:
 
 @pytest.fixture
 def receiver(model: str, received: queue.Queue[TokenChunk]) -> Iterator[ChunkReceiver]:
-    receiver = ChunkReceiver(model, lambda chunks: [received.put(chunk) for chunk in chunks] and None)
+    def put(chunks: list[TokenChunk]) -> None:
+        for chunk in chunks:
+            received.put(chunk)
+
+    receiver = ChunkReceiver(model, put)
     yield receiver
     receiver.close()
 

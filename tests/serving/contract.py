@@ -142,6 +142,18 @@ DIFFERENCES = (
     ),
     Difference("postprocessing", "input", "STREAM_CONTEXT", "added", _OUR_CONTEXT),
     Difference("postprocessing", "parameter", "engine_model_name", "added", _OUR_KEY),
+    Difference("tensorrt_llm_bls", "input", "min_length random_seed", "added", _OLDER),
+    Difference("tensorrt_llm_bls", "input", "priority deadline_ms", "added", _OUR_QUEUE),
+    Difference("tensorrt_llm_bls", "output", "finish_reason", "added", _OUR_REASON),
+    Difference("tensorrt_llm_bls", "parameter", "multimodal_encoders_name", "missing", _TEXT_ALONE),
+    Difference(
+        "tensorrt_llm_bls",
+        "parameter",
+        "preprocessing_model_name tokenizer_dir skip_special_tokens exclude_input_in_output"
+        " cancellation_check_period_ms inflight_tensors engine_drafts",
+        "added",
+        "ours: it decodes by itself, cancels for clients that left, and knows what the engine's model can do",
+    ),
 )
 """Whatever is not as upstream has it. Each added input is optional, so that upstream's clients need not know it."""
 
