@@ -21,8 +21,8 @@ from inflight.runtime.stop_words import StopWords
 class Entry:
     """`kv_blocks` is what its worst case needs, `tokens_made` counts what the stepper made, cut or not.
 
-    `unready` says that its guide was still being tried when the stepper was last asked, `refusal` why it can't
-    run: message and code.
+    `begun` says that tokens of it have been told, `unready` that its guide was still being tried when the stepper was
+    last asked, `refusal` why it can't run: message and code.
     """
 
     handle: int
@@ -33,6 +33,7 @@ class Entry:
     admitted_ns: int = 0
     first_token_ns: int = 0
     tokens_made: int = 0
+    begun: bool = False
     stop_words: StopWords | None = None
     draft: Draft | None = None
     told_speculation: Speculation | None = None

@@ -134,8 +134,9 @@ class Speculation:
 
 
 class TokenEvent(NamedTuple):
-    """New tokens of one request. The last event of a request, and only that, has a finish reason and `timings`.
+    """New tokens of one request. The last event of a request, and only that, has a finish reason.
 
+    The first and the last have `timings`; where these are two, the first knows no end.
     `log_probs` has a number for each of `token_ids` where they were asked for. A stop word may begin within the text
     of the last token: `dropped_characters` is how many characters at the end of the text, decoded as final, are not of
     the answer. Tokens that may yet belong to a stop word come once that is decided. A beam search says nothing until

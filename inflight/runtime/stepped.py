@@ -95,8 +95,9 @@ class SteppedEngine:
         if self._max_queue_size and self._overcrowded():
             self._queue.remove(handle)
             raise RequestError(
-                f"Exceeds maximum queue size: {self._max_queue_size} requests wait already; send the request again"
-                " later",
+                # Triton's words and TensorRT-LLM's, since clients look for either.
+                f"Exceeds maximum queue size (Maximum queue size of {self._max_queue_size} has been reached); send the"
+                " request again later",
                 "overloaded",
             )
         return handle
@@ -238,7 +239,9 @@ class SteppedEngine:
                 reason, error = FinishReason.STOP_WORD, None
         if reason is None:
             if token_ids:
-                entry.on_event(TokenEvent(handle, token_ids, log_probs=log_probs))
+                timings = None if entry.begun else entry.timings(end_ns=0)
+                entry.begun = True
+                entry.on_event(TokenEvent(handle, token_ids, timings=timings, log_probs=log_probs))
             return
         if progress.finish_reason is None:
             self._stepper.remove(handle)

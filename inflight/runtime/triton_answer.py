@@ -11,7 +11,7 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.runtime.chunk_messages import Caller
 from inflight.runtime.detokenizer import CONTEXT_TOKENS
-from inflight.runtime.messages import Beam, FinishReason, GenerationRequest, TokenEvent
+from inflight.runtime.messages import Beam, FinishReason, GenerationRequest, Timings, TokenEvent
 from inflight.runtime.stream_context import StreamContext
 from inflight.runtime.triton_perf import perf_tensors
 from inflight.runtime.triton_request import ReplyOptions
@@ -87,7 +87,7 @@ class Answer:
         self._log_probs: list[float] = []
         self._cumulative = 0.0
         self._output_tokens = 0
-        self._arrival_ns = time.monotonic_ns()
+        self._timings = Timings(arrival_ns=time.monotonic_ns())
 
     @property
     def streaming(self) -> bool:
@@ -115,6 +115,7 @@ class Answer:
         """Take an event's tokens into account; by itself, for an event whose tokens go another way."""
         self._output_tokens += len(event.token_ids)
         self._cumulative += sum(event.log_probs)
+        self._timings = event.timings or self._timings
 
     def finish(self, event: TokenEvent) -> None:
         """Take the last event and end the answer."""
@@ -132,9 +133,7 @@ class Answer:
         if self._options.streaming:
             return event
         token_ids = (*self._tokens, *event.token_ids)
-        return TokenEvent(
-            event.handle, token_ids, log_probs=(*self._log_probs, *event.log_probs), timings=event.timings
-        )
+        return event._replace(token_ids=token_ids, log_probs=(*self._log_probs, *event.log_probs))
 
     def _last_context(self, event: TokenEvent) -> StreamContext:
         return StreamContext(0, dropped=event.dropped_characters)
@@ -153,7 +152,7 @@ class Answer:
             tensors.append(tensor("output_log_probs", [[event.log_probs]], np.float32))
             tensors.append(tensor("cum_log_probs", [[self._cumulative]], np.float32))
         if self._options.perf_metrics:
-            tensors += perf_tensors(event, self._arrival_ns)
+            tensors += perf_tensors(event, self._timings)
         if self._options.streaming:
             self._tokens = [*self._tokens, *token_ids][-CONTEXT_TOKENS:]
         return tensors
@@ -173,7 +172,7 @@ class Answer:
             tensors.append(tensor("output_log_probs", [log_probs], np.float32))
             tensors.append(tensor("cum_log_probs", [[beam.cumulative_log_prob for beam in event.beams]], np.float32))
         if self._options.perf_metrics:
-            tensors += perf_tensors(event, self._arrival_ns)
+            tensors += perf_tensors(event, self._timings)
         self._output_tokens = len(_longest(event.beams).token_ids)
         return tensors
 

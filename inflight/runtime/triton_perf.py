@@ -18,12 +18,11 @@ UNKNOWN = -1
 """For what the engine's library does not tell: how many of a request's blocks were there before."""
 
 
-def perf_tensors(event: TokenEvent, arrival_ns: int) -> list[Any]:
+def perf_tensors(event: TokenEvent, timings: Timings) -> list[Any]:
     """All of them, each [1, 1]. Times are nanoseconds of the machine's monotonic clock, 0 for what has not happened.
 
     The last response of an answer has the final values; those before it only the times known so far.
     """
-    timings = event.timings or Timings(arrival_ns)
     speculation = event.speculation or Speculation()
     rate = speculation.accepted / speculation.drafted if speculation.drafted else 0.0
     return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -36,9 +37,11 @@ def test_the_moments_of_a_request_are_in_order() -> None:
     engine.submit(request_of(answer=3), lambda event: None)
     engine.submit(request_of(answer=3), events.append)
     run_dry(engine)
-    assert all(event.timings is None for event in events[:-1])
-    timings = events[-1].timings
+    first, *others, last = events
+    assert all(event.timings is None for event in others)
+    timings = last.timings
     assert timings is not None
+    assert first.timings == replace(timings, end_ns=0)
     moments = [timings.arrival_ns, timings.admitted_ns, timings.first_token_ns, timings.end_ns]
     assert all(earlier < later for earlier, later in pairwise(moments))
 
