@@ -68,6 +68,7 @@ class Signals:
     help="LoRA adapter (safetensors), again for each; the first is lora_task_id 1.",
 )
 @click.option("--accumulate-tokens", is_flag=True, help="tensorrt_llm_bls streams the whole text so far each time.")
+@click.option("--wrap-token-ids", is_flag=True, help="Take prompts of random token ids, as benchmarks send them.")
 @click.option(
     "--drain-seconds",
     type=Seconds(),
@@ -97,6 +98,7 @@ def command(
     num_draft_tokens: int | None,
     adapters: tuple[Path, ...],
     accumulate_tokens: bool,
+    wrap_token_ids: bool,
     drain_seconds: float,
     start_seconds: float,
     as_json: bool,
@@ -126,6 +128,7 @@ def command(
             num_draft_tokens=num_draft_tokens,
             adapters=adapters,
             accumulate_tokens=accumulate_tokens,
+            wrap_token_ids=wrap_token_ids,
         ),
         ServerSettings(host, http_port, grpc_port, metrics_port, start_seconds=start_seconds, verbose=verbose),
         report=_report,

@@ -26,8 +26,9 @@ class DeploymentOptions:
     bound) bound the engine. Without `decoupled` each request gets exactly one response, as clients that don't open a
     stream need it, and nothing streams. The engine speculates with `draft_engine`, a directory, or with
     `prompt_lookup`, `num_draft_tokens` at a time. `adapters` are LoRA files, which requests name by their number from
-    1. With `accumulate_tokens` the model `tensorrt_llm_bls` streams the whole text so far each time. `parameters` sets
-    further ones, by model and key: {"tensorrt_llm": {"inflight_engine": "fake"}}.
+    1. With `accumulate_tokens` the model `tensorrt_llm_bls` streams the whole text so far each time. With
+    `wrap_token_ids` prompt ids beyond the vocabulary are taken modulo its size, else refused. `parameters` sets further
+    ones, by model and key: {"tensorrt_llm": {"inflight_engine": "fake"}}.
     """
 
     kv_cache_tokens: int | None = None
@@ -42,6 +43,7 @@ class DeploymentOptions:
     num_draft_tokens: int | None = None
     adapters: tuple[Path, ...] = ()
     accumulate_tokens: bool = False
+    wrap_token_ids: bool = False
     parameters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def check(self, engine: Path, manifest: Manifest) -> None:
@@ -123,6 +125,7 @@ def _parameters(
         "enable_kv_cache_reuse": _flag(options.kv_cache_reuse),
         "enable_chunked_context": _flag(options.chunked_context),
         "prompt_lookup": _flag(options.prompt_lookup),
+        "wrap_token_ids": _flag(options.wrap_token_ids),
         "lora_adapters": json.dumps([str(path.resolve()) for path in options.adapters]),
     }
     if options.max_num_tokens is not None:

@@ -41,7 +41,9 @@ class TritonEngine:
         with open(f"{settings['gpt_model_path']}/engine.json", encoding="utf-8") as file:
             end_ids = json.load(file)["end_ids"]
         # Some checkpoints name end tokens that their model can't produce; the engine must not see these.
-        self._end_ids = tuple(end_id for end_id in end_ids if end_id < self._engine.limits.vocabulary_size)
+        self._vocabulary_size = self._engine.limits.vocabulary_size
+        self._end_ids = tuple(end_id for end_id in end_ids if end_id < self._vocabulary_size)
+        self._wrap_token_ids = flag(settings, "wrap_token_ids", default=False)
         period_s = milliseconds(settings, "stats_check_period_ms") / 1000
         self._metrics = EngineMetrics(
             self._engine, triton_board(args), period_s, options.kv_cache_reuse, pb_utils.Logger.log_error
@@ -84,6 +86,8 @@ class TritonEngine:
         """Submit what a request asks for."""
         options = reply_options(inputs, self._exclude_input)
         prompts = generation_requests(inputs, self._end_ids, self._adapters)
+        if self._wrap_token_ids:
+            prompts = [_wrapped(prompt, self._vocabulary_size) for prompt in prompts]
         if not self._decoupled:
             _check_one_response(options, len(prompts))
         reply = Reply(sender, len(prompts) * options.sequences, caller)
@@ -194,6 +198,11 @@ def _tags(inputs: Inputs, options: ReplyOptions, prompts: int, row: int, sequenc
     if options.sequences > 1 or not inputs.through_ensemble:
         tags.append(tensor("sequence_index", [[sequence]], np.int32))
     return tags
+
+
+def _wrapped(request: GenerationRequest, vocabulary_size: int) -> GenerationRequest:
+    """Prompt ids modulo the vocabulary's size: TensorRT-LLM computes with any id, and benchmarks send random ones."""
+    return replace(request, prompt_ids=tuple(token_id % vocabulary_size for token_id in request.prompt_ids))
 
 
 def _with_own_seed(request: GenerationRequest, sequence: int) -> GenerationRequest:

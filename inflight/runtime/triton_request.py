@@ -48,7 +48,7 @@ def reply_options(inputs: Inputs, exclude_input: bool) -> ReplyOptions:
         streaming=inputs.scalar("streaming", default=False),
         exclude_input=inputs.scalar("exclude_input_in_output", default=exclude_input),
         sequences=sequences,
-        log_probs=inputs.scalar("return_log_probs", default=False),
+        log_probs=_log_probs(inputs),
         perf_metrics=inputs.scalar("return_perf_metrics", default=False),
     )
 
@@ -82,7 +82,7 @@ def _generation_request(inputs: Inputs, row: int, end_ids: tuple[int, ...], adap
         stop_ids=() if stop_words is None else unpack(stop_words, inputs.label("stop_words_list")),
         stop_texts=_stop_texts(inputs, row),
         draft_ids=() if draft_ids is None else tuple(draft_ids.tolist()),
-        log_probs=inputs.scalar("return_log_probs", row, False),
+        log_probs=_log_probs(inputs, row),
         guide=guide_from(_text(inputs, "guided_decoding_guide_type", row), _text(inputs, "guided_decoding_guide", row)),
         adapter=_adapter(inputs.scalar("lora_task_id", row, 0), adapters),
         priority=inputs.scalar("priority", row, 0),
@@ -96,6 +96,12 @@ def _prompt_ids(inputs: Inputs, row: int) -> tuple[int, ...]:
     if not 0 <= length <= ids.size:
         raise RequestError(f"input_lengths is {length}, and input_ids holds {ids.size} token ids", "invalid_request")
     return tuple(ids[:length].tolist())
+
+
+def _log_probs(inputs: Inputs, row: int = 0) -> bool:
+    """Whether they are wanted, by the newer name or else by the older one."""
+    wanted: bool = inputs.scalar("return_log_probs", row, inputs.scalar("output_log_probs", row, False))
+    return wanted
 
 
 def _stop_texts(inputs: Inputs, row: int) -> tuple[str, ...]:

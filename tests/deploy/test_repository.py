@@ -34,6 +34,7 @@ def test_every_option_reaches_the_parameter_that_it_is_for(tmp_path: Path) -> No
         chunked_context=False,
         prompt_lookup=True,
         num_draft_tokens=3,
+        wrap_token_ids=True,
         adapters=(Path("/adapters/one.safetensors"), Path("/adapters/two.safetensors")),
     )
     configs = deployed(tmp_path / "out", options)
@@ -46,6 +47,7 @@ def test_every_option_reaches_the_parameter_that_it_is_for(tmp_path: Path) -> No
     assert engine["enable_chunked_context"] == "false"
     assert engine["prompt_lookup"] == "true"
     assert engine["num_draft_tokens"] == "3"
+    assert engine["wrap_token_ids"] == "true"
     assert json.loads(engine["lora_adapters"]) == ["/adapters/one.safetensors", "/adapters/two.safetensors"]
     assert configs["tensorrt_llm"].dynamic_batching.default_queue_policy.max_queue_size == 7
     assert parameters(configs["preprocessing"])["tokenizer_dir"] == "/engines/demo"

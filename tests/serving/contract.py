@@ -68,6 +68,9 @@ DIFFERENCES = (
         "tensorrt_llm", "model", "backend", "text: 'tensorrtllm', here 'python'", "ours: the embedded engine's place"
     ),
     Difference("tensorrt_llm", "input", "min_length random_seed", "added", _OLDER),
+    Difference(
+        "tensorrt_llm", "input", "output_log_probs", "added", "return_log_probs as upstream's tools/gpt name it"
+    ),
     Difference("tensorrt_llm", "input", "priority deadline_ms", "added", _OUR_QUEUE),
     Difference("tensorrt_llm", "input", "stop_words", "added", _OUR_STOP_TEXTS),
     Difference("tensorrt_llm", "input", "stream_key", "added", _OUR_KEY),
@@ -82,6 +85,9 @@ DIFFERENCES = (
     ),
     Difference(
         "tensorrt_llm", "parameter", "draft_model_path num_draft_tokens prompt_lookup", "added", _OUR_SPECULATION
+    ),
+    Difference(
+        "tensorrt_llm", "parameter", "wrap_token_ids", "added", "ours: ids beyond the vocabulary are refused without"
     ),
     Difference("tensorrt_llm", "parameter", "lora_adapters", "added", _OTHER_ADAPTERS),
     Difference("tensorrt_llm", "parameter", "postprocessing_model_name", "added", _OUR_KEY),
