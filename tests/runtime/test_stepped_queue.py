@@ -147,7 +147,8 @@ def test_what_is_refused_leaves_no_trace_and_what_is_late_makes_room() -> None:
 
 def refuse(engine: SteppedEngine, request: GenerationRequest) -> None:
     waiting = engine.stats().waiting
-    with pytest.raises(RequestError, match=r"^Exceeds maximum queue size \(Maximum queue size of \d has been reached\); send") as raised:
+    sentence = r"^Exceeds maximum queue size \(Maximum queue size of \d has been reached\); send"
+    with pytest.raises(RequestError, match=sentence) as raised:
         engine.submit(request, nobody)
     assert raised.value.code == "overloaded"
     assert engine.stats().waiting == waiting
