@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from inflight.runtime.detokenizer import Detokenizer
 from inflight.runtime.engine import EngineOptions, make_stepper
 from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, TokenEvent
+from inflight.runtime.stats_pace import StatsPace
 from inflight.runtime.stepped import SteppedEngine, refusal
 from inflight.runtime.tokenizer import load_tokenizer
 
@@ -23,7 +24,8 @@ from inflight.runtime.tokenizer import load_tokenizer
 def serve(connection: Connection) -> None:
     """Load the engine that the first message asks for, then turn it until the parent closes.
 
-    The first answer is the engine's limits, or one line that says why it can't be loaded.
+    The first answer is the engine's limits, or one line that says why it can't be loaded. Each further one has the
+    events of a turn and, now and then, how the engine stands; it answers `stats` with that alone.
     """
     options: EngineOptions = connection.recv()
     try:
@@ -33,10 +35,12 @@ def serve(connection: Connection) -> None:
         raise
     connection.send(engine.limits)
     events: list[TokenEvent] = []
+    pace = StatsPace(engine, options.stats_period_s)
     while _take_commands(connection, engine, events):
         engine.turn()
-        if events:
-            connection.send(events)
+        stats = pace.due()
+        if events or stats:
+            connection.send((events, stats))
             events.clear()
 
 

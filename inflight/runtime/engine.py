@@ -94,7 +94,8 @@ class EngineOptions:
     `max_queue_size` bounds the requests that wait (0: no bound). `skip_special_tokens` is postprocessing's: stop words
     given as text are looked for in the text that it makes. With `draft_dir`, the directory of a small engine, or
     with `prompt_lookup`, the engine speculates with `num_draft_tokens` at a time. `adapters` are the files of the LoRA
-    adapters that requests name by number, from 1.
+    adapters that requests name by number, from 1. While it works, the engine tells every `stats_period_s` how
+    it stands.
     """
 
     engine: str
@@ -109,6 +110,7 @@ class EngineOptions:
     draft_dir: str = ""
     prompt_lookup: bool = False
     num_draft_tokens: int = 5
+    stats_period_s: float = 0.1
     adapters: tuple[str, ...] = ()
     extra: dict[str, str] = field(default_factory=dict)
 

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from concurrent.futures import Future, wait
 from typing import NamedTuple, Protocol
 
 from inflight.runtime.messages import EngineLimits, EngineStats, FinishReason, GenerationRequest, Timings, TokenEvent
@@ -68,17 +67,13 @@ class SilentBoard:
 
 
 class MeasuredEngine(Protocol):
-    """What is needed of an engine here; `ask_stats` raises or fails with RequestError while there is none."""
+    """What is needed of an engine here: what it told last."""
 
     limits: EngineLimits
+    told_stats: EngineStats
 
     @property
     def pid(self) -> int: ...
-
-    @property
-    def open_requests(self) -> int: ...
-
-    def ask_stats(self) -> Future[EngineStats]: ...
 
 
 class RequestEnd(NamedTuple):
@@ -120,8 +115,7 @@ class EngineMetrics:
     """Shows on a board, every `period_s`, how the engine stands and what came of the requests that ended.
 
     Requests only leave notes; a thread of its own does the rest, so a slow or failing board holds nobody up. Only
-    gauges whose value changed are set, and an engine at rest is not asked. `reuses_blocks` says that the engine keeps
-    prefixes.
+    gauges whose value changed are set. `reuses_blocks` says that the engine keeps prefixes.
     """
 
     def __init__(
@@ -140,11 +134,10 @@ class EngineMetrics:
         self._failed = False
         self._gaps = TokenGaps(max(1, round(GAPS_A_SECOND * period_s)))
         self._ends: deque[RequestEnd] = deque()
-        self._asked: Future[EngineStats] | None = None
         self._shown: dict[tuple[Family, str], float] = {}
-        self._memory: tuple[float, int] = (-math.inf, 0)
-        self._settled_pid = 0
-        """The engine's process if it was found at rest, and nothing has come since."""
+        self._seen: tuple[EngineStats, int] | None = None
+        self._memory = (0, 0.0, 0)
+        """Process, when it was looked up, and bytes."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine-metrics", daemon=True)
         self._thread.start()
@@ -174,43 +167,25 @@ class EngineMetrics:
                 return
 
     def _show_state(self) -> None:
-        pid = self._engine.pid
-        resting = not self._engine.open_requests and not self._ends
-        if resting and self._settled_pid == pid:
+        stats, pid = self._engine.told_stats, self._engine.pid
+        if (stats, pid) == self._seen:
             return
-        stats = self._stats()
-        if stats is None:
-            return
-        values = state_values(stats, self._engine.limits, self._memory_used(), self._reuses_blocks)
+        values = state_values(stats, self._engine.limits, self._memory_used(pid), self._reuses_blocks)
         changed = {series: value for series, value in values.items() if not _same(self._shown.get(series), value)}
         if changed:
             changed[GENERAL, "timestamp"] = time.time_ns() // 1000
         for (family, member), value in changed.items():
             self._board.set(family, member, value)
             self._shown[family, member] = value
-        self._settled_pid = pid if resting and not (stats.running or stats.waiting or stats.kv_blocks_reserved) else 0
+        self._seen = stats, pid
 
-    def _stats(self) -> EngineStats | None:
-        """How the engine stands, asked for and waited for a period; None while it makes a longer step."""
-        try:
-            if self._asked is None:
-                self._asked = self._engine.ask_stats()
-            wait([self._asked], self._period_s)
-            if not self._asked.done():
-                return None
-            asked, self._asked = self._asked, None
-            return asked.result()
-        except Exception:  # it died, or is being started again: nothing runs
-            blocks = self._engine.limits.kv_blocks
-            return EngineStats(waiting=0, running=0, kv_blocks_reserved=0, kv_blocks=blocks, steps=0)
-
-    def _memory_used(self) -> int:
+    def _memory_used(self, pid: int) -> int:
         """Resident bytes of the engine's process, looked up now and then."""
-        read_at, used = self._memory
+        read_pid, read_at, used = self._memory
         now = time.monotonic()
-        if now - read_at >= _MEMORY_PERIOD_S:
-            used = _resident_bytes(self._engine.pid)
-            self._memory = now, used
+        if pid != read_pid or now - read_at >= _MEMORY_PERIOD_S:
+            used = _resident_bytes(pid)
+            self._memory = pid, now, used
         return used
 
     def _show_requests(self) -> None:

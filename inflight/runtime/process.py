@@ -61,11 +61,6 @@ class EngineProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    @property
-    def open_requests(self) -> int:
-        """Requests whose end has not come yet."""
-        return len(self._sinks)
-
     def submit(self, request: GenerationRequest, on_event: EventSink) -> int:
         self.limits.check(request)
         with self._lock:
@@ -81,16 +76,12 @@ class EngineProcess:
                 self._send("cancel", handle)
 
     def stats(self) -> EngineStats:
-        return self.ask_stats().result()
-
-    def ask_stats(self) -> Future[EngineStats]:
-        """What `stats` says, once the step that runs has ended; a RequestError when the process dies before."""
         asked: Future[EngineStats] = Future()
         with self._lock:
             self._check_open()
             self._stats_asked.append(asked)
             self._send("stats", None)
-        return asked
+        return asked.result()
 
     def close(self) -> None:
         """Let the process end; what still runs is cancelled without further events."""
@@ -133,6 +124,11 @@ class EngineProcess:
             self._process.wait()
             raise RuntimeError(f"the engine can't load {self._options.model_dir}: {answer}")
         self.limits = answer
+        self.told_stats = self._rest()
+        """How the engine stood when it told last; at rest before that, and once its process has died."""
+
+    def _rest(self) -> EngineStats:
+        return EngineStats(waiting=0, running=0, kv_blocks_reserved=0, kv_blocks=self.limits.kv_blocks, steps=0)
 
     def _send(self, command: str, argument: object) -> None:
         try:
@@ -161,9 +157,12 @@ class EngineProcess:
             if isinstance(message, EngineStats):
                 self._stats_asked.popleft().set_result(message)
                 continue
-            for position, event in enumerate(message, 1):
-                self.undelivered = len(message) - position
+            events, stats = message
+            for position, event in enumerate(events, 1):
+                self.undelivered = len(events) - position
                 self._deliver(event)
+            if stats is not None:
+                self.told_stats = stats
 
     def _deliver(self, event: TokenEvent) -> None:
         ended = event.finish_reason is not None
@@ -197,6 +196,7 @@ class EngineProcess:
         orphans = list(self._sinks)
         for handle in orphans:
             self._deliver(TokenEvent(handle, (), FinishReason.ERROR, error=(message, "engine_died")))
+        self.told_stats = self._rest()
         self._report(f"the engine's process {self.pid} died ({cause}); {len(orphans)} requests ended with an error")
 
     def _start_again(self) -> bool:

@@ -216,19 +216,6 @@ def test_a_step_without_end_holds_up_the_gauges_and_nothing_else(measured: Measu
     wait_until(lambda: board.quiet and board.counts["CANCELED"] == 1)
 
 
-def test_metrics_end_while_the_engine_stands_still(board: MemoryBoard) -> None:
-    measured = Measured(board)
-    os.kill(measured.engine.pid, signal.SIGSTOP)
-    try:
-        time.sleep(5 * PERIOD)
-        began = time.monotonic()
-        measured.metrics.close()
-        assert time.monotonic() - began < 4
-    finally:
-        os.kill(measured.engine.pid, signal.SIGCONT)
-        measured.engine.close()
-
-
 def test_a_board_that_fails_is_reported_once_and_harms_no_request() -> None:
     measured = Measured(BrokenBoard())
     try:
