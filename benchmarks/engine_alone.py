@@ -41,23 +41,19 @@ class EngineAlone:
 
 
 def _work(connection: Connection, options: EngineOptions) -> None:
-    import json
     from itertools import count
-    from pathlib import Path
 
     import numpy as np
     import openvino
     import openvino_genai
 
     from inflight.runtime.messages import GenerationRequest
-    from inflight.runtime.openvino import KV_BLOCK_TOKENS, scheduler_config
     from inflight.runtime.openvino_generation import generation_config
+    from inflight.runtime.openvino_manifest import EngineManifest
+    from inflight.runtime.openvino_pipeline import make_pipeline
 
-    properties = json.loads((Path(options.model_dir) / "engine.json").read_text())["properties"]
-    blocks = -(-options.kv_cache_tokens // KV_BLOCK_TOKENS)
-    pipeline = openvino_genai.ContinuousBatchingPipeline(
-        options.model_dir, scheduler_config(options, blocks), "CPU", properties
-    )
+    tokenizer = openvino_genai.Tokenizer(options.model_dir)
+    pipeline = make_pipeline(options, EngineManifest.read(options.model_dir), tokenizer)
     numbers = count()
     connection.send("ready")
     while True:
@@ -70,7 +66,7 @@ def _work(connection: Connection, options: EngineOptions) -> None:
             pipeline.add_request(
                 next(numbers),
                 openvino.Tensor(np.array([ids], dtype=np.int64)),
-                generation_config(GenerationRequest(tuple(ids), max_tokens)),
+                generation_config(GenerationRequest(tuple(ids), max_tokens), options),
             )
             for ids in prompts
         ]

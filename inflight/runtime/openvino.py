@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
+from itertools import count
 
 import numpy as np
 import openvino
@@ -15,12 +15,19 @@ import openvino_genai
 
 from inflight.runtime.engine import EngineOptions, Progress
 from inflight.runtime.messages import Beam, EngineLimits, FinishReason, GenerationRequest
-from inflight.runtime.openvino_generation import check, generation_config
+from inflight.runtime.openvino_adapters import Adapters
+from inflight.runtime.openvino_generation import (
+    check,
+    first_token_config,
+    generation_config,
+    may_end_at_once,
+    with_fewer_ends,
+)
 from inflight.runtime.openvino_guide_watch import CompiledGuides, StallWatch
 from inflight.runtime.openvino_guides import Guides, digest
-
-KV_BLOCK_TOKENS = 32
-"""Tokens of one block of the paged KV cache on the CPU device."""
+from inflight.runtime.openvino_manifest import EngineManifest
+from inflight.runtime.openvino_pipeline import KV_BLOCK_TOKENS, kv_blocks, make_pipeline
+from inflight.runtime.openvino_speculation import DraftCount
 
 IDLE_PATIENCE_S = 0.005
 """How long an engine with nothing else to do waits for a guide's trial before it looks round again."""
@@ -33,37 +40,46 @@ FINISH_REASONS = {
 
 @dataclass
 class _Running:
+    """A request in the pipeline, or on its way there while `generation` is None."""
+
     request: GenerationRequest
-    generation: openvino_genai.GenerationHandle
+    drafts: DraftCount | None
+    generation: openvino_genai.GenerationHandle | None = None
+    tries_first_token: bool = False
     tokens: int = 0
 
 
 class OpenVinoStepper:
-    """Runs an engine directory that `inflight build --target openvino` made; needs its engine.json."""
+    """Runs an engine directory that `inflight build --target openvino` made; needs its engine.json.
+
+    ValueError says which of the options can't be met.
+    """
 
     def __init__(self, options: EngineOptions) -> None:
-        manifest = json.loads((Path(options.model_dir) / "engine.json").read_text(encoding="utf-8"))
-        blocks = -(-options.kv_cache_tokens // KV_BLOCK_TOKENS)
+        manifest = EngineManifest.read(options.model_dir)
         self.limits = EngineLimits(
-            vocabulary_size=manifest["vocab_size"],
-            max_sequence_length=manifest["max_sequence_length"],
+            vocabulary_size=manifest.vocabulary_size,
+            max_sequence_length=manifest.max_sequence_length,
             kv_block_tokens=KV_BLOCK_TOKENS,
-            kv_blocks=blocks,
+            kv_blocks=kv_blocks(options),
             max_num_sequences=options.max_num_sequences,
         )
         self._options = options
-        self._end_ids = tuple(manifest["end_ids"])
+        self._end_ids = manifest.end_ids
+        self._adapters = Adapters(options.adapters, options.model_dir)
         tokenizer = openvino_genai.Tokenizer(options.model_dir)
-        self._pipeline = openvino_genai.ContinuousBatchingPipeline(
-            options.model_dir, tokenizer, scheduler_config(options, blocks), "CPU", **manifest["properties"]
-        )
-        self._guides = Guides(options.model_dir, self.limits.vocabulary_size, self._end_ids)
-        self._compiled_guides = CompiledGuides(tokenizer, self.limits.vocabulary_size)
-        self._stall_watch = StallWatch(self._pipeline)
+        self._pipeline = make_pipeline(options, manifest, tokenizer, **self._adapters.pipeline_properties)
+        self._adapters.try_all(self._pipeline)
+        self._guides = Guides(options.model_dir, manifest)
+        self._compiled_guides = CompiledGuides(tokenizer, manifest.vocabulary_size)
+        self._stall_watch = StallWatch(self._pipeline, options)
         self._running: dict[int, _Running] = {}
+        self._unstarted: deque[int] = deque()
+        self._first_token_numbers = count(1 << 61)  # no handle of a request is so large
 
     def check(self, request: GenerationRequest) -> None:
         check(request, self._options)
+        self._adapters.check(request)
         if request.guide is not None:
             self._guides.check(request.guide)
 
@@ -78,18 +94,47 @@ class OpenVinoStepper:
             self._compiled_guides.add(digest(request.guide), self._guides.compiled_bytes(request.guide))
             # Without an end token a guided answer would go on, unguided, once it is whole.
             request = replace(request, end_ids=request.end_ids or self._end_ids)
-        prompt = openvino.Tensor(np.array([request.prompt_ids], dtype=np.int64))
-        generation = self._pipeline.add_request(handle, prompt, generation_config(request))
-        self._running[handle] = _Running(request, generation)
+        self._adapters.choose(self._pipeline, request.adapter)
+        speculates = self._options.draft_dir or self._options.prompt_lookup
+        running = _Running(request, DraftCount(request, self._options) if speculates else None)
+        if self._options.draft_dir:
+            self._unstarted.append(handle)
+        else:
+            self._start(handle, running)
+        self._running[handle] = running
+
+    def _start(self, handle: int, running: _Running) -> None:
+        if may_end_at_once(running.request):
+            running.tries_first_token = True
+            number = next(self._first_token_numbers)
+            running.generation = self._pipeline.add_request(number, _prompt(running.request), first_token_config())
+            return
+        config = generation_config(running.request, self._options)
+        running.generation = self._pipeline.add_request(handle, _prompt(running.request), config)
+
+    def _start_some(self) -> None:
+        """With a draft model a step computes whole prompts, of all that were started; so few are at a time."""
+        tokens = 0
+        while self._unstarted:
+            running = self._running[self._unstarted[0]]
+            tokens += len(running.request.prompt_ids)
+            if tokens > self._options.max_num_tokens and tokens > len(running.request.prompt_ids):
+                return
+            self._start(self._unstarted.popleft(), running)
 
     def remove(self, handle: int) -> None:
-        self._running.pop(handle).generation.cancel()
+        running = self._running.pop(handle)
+        if running.generation is None:
+            self._unstarted.remove(handle)
+        else:
+            running.generation.cancel()
 
     def close(self) -> None:
         """End the process in which guides are tried; it ends by itself with this one."""
         self._guides.close()
 
     def step(self) -> Iterator[Progress]:
+        self._start_some()
         started = time.process_time()
         self._pipeline.step()
         stalling = self._stall_watch.culprit(time.process_time() - started, self._guided())
@@ -106,51 +151,57 @@ class OpenVinoStepper:
             del self._running[handle]
 
     def _progress(self, handle: int, running: _Running, stalling: bool) -> Progress | None:
-        if not running.generation.can_read():
+        if running.generation is None or not running.generation.can_read():
             return None
         outputs = list(running.generation.read().values())
-        read = _beams if running.request.sampling.beam_width > 1 else _tokens
-        progress = read(handle, running.request, outputs)
+        if running.tries_first_token:
+            self._search(handle, running, outputs[0].generated_ids[0])
+            return Progress(handle, ())
+        if running.request.sampling.beam_width > 1:
+            return _beams(handle, running.request, outputs)
+        progress = _tokens(handle, running, outputs[0])
         if stalling and progress.finish_reason is None and running.request.guide is not None:
             running.generation.cancel()
             error = self._guides.condemn(running.request.guide)
-            return Progress(handle, progress.token_ids, FinishReason.ERROR, progress.log_probs, error=error)
+            return progress._replace(finish_reason=FinishReason.ERROR, error=error)
         return progress
+
+    def _search(self, handle: int, running: _Running, first_token: int) -> None:
+        """Begin the beam search whose first token was tried."""
+        request = with_fewer_ends(running.request, first_token)
+        config = generation_config(request, self._options)
+        running.tries_first_token = False
+        running.generation = self._pipeline.add_request(handle, _prompt(request), config)
 
     def _guided(self) -> dict[int, int]:
         return {handle: running.tokens for handle, running in self._running.items() if running.request.guide}
 
 
-def _tokens(handle: int, request: GenerationRequest, outputs: list[openvino_genai.GenerationOutput]) -> Progress:
-    (output,) = outputs
-    token_ids = tuple(output.generated_ids)
+def _prompt(request: GenerationRequest) -> openvino.Tensor:
+    return openvino.Tensor(np.array([request.prompt_ids], dtype=np.int64))
+
+
+def _tokens(handle: int, running: _Running, output: openvino_genai.GenerationOutput) -> Progress:
+    request, token_ids = running.request, tuple(output.generated_ids)
     reason = FINISH_REASONS.get(output.finish_reason)
+    drafts = running.drafts.take(token_ids, reason is not None) if running.drafts and token_ids else None
     if reason is not None and token_ids and token_ids[-1] in request.end_ids:
         token_ids = token_ids[:-1]
     log_probs = tuple(output.generated_log_probs[: len(token_ids)]) if request.log_probs else ()
-    return Progress(handle, token_ids, reason, log_probs)
+    return Progress(handle, token_ids, reason, log_probs, speculation=drafts)
 
 
 def _beams(handle: int, request: GenerationRequest, outputs: list[openvino_genai.GenerationOutput]) -> Progress:
     """All beams at once, the best first; the reason is that of the best."""
     outputs.sort(key=lambda output: -output.score)
-    reason = FINISH_REASONS[outputs[0].finish_reason]
-    return Progress(handle, (), reason, beams=tuple(_beam(request, output) for output in outputs))
+    beams = tuple(_beam(request, output) for output in outputs)
+    whole = len(beams[0].token_ids) < len(outputs[0].generated_ids)
+    return Progress(handle, (), FinishReason.STOP if whole else FinishReason.LENGTH, beams=beams)
 
 
 def _beam(request: GenerationRequest, output: openvino_genai.GenerationOutput) -> Beam:
-    token_ids, log_probs = tuple(output.generated_ids), tuple(output.generated_log_probs)
-    if token_ids and token_ids[-1] in request.end_ids:
-        token_ids, log_probs = token_ids[:-1], log_probs[:-1]
-    return Beam(token_ids, log_probs if request.log_probs else (), math.fsum(log_probs))
-
-
-def scheduler_config(options: EngineOptions, kv_blocks: int) -> openvino_genai.SchedulerConfig:
-    """The pipeline's scheduler settings; the benchmark runs the bare engine with the same."""
-    config = openvino_genai.SchedulerConfig()
-    config.num_kv_blocks = kv_blocks + 1  # one for the engine's own probe of a step
-    config.max_num_seqs = options.max_num_sequences
-    config.max_num_batched_tokens = options.max_num_tokens
-    config.dynamic_split_fuse = options.chunked_context
-    config.enable_prefix_caching = options.kv_cache_reuse
-    return config
+    """Cut before its end token."""
+    token_ids, log_probs = output.generated_ids, output.generated_log_probs
+    end = next((place for place, token in enumerate(token_ids) if token in request.end_ids), len(token_ids))
+    log_probs = tuple(log_probs[:end])
+    return Beam(tuple(token_ids[:end]), log_probs if request.log_probs else (), math.fsum(log_probs))

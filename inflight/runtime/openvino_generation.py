@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 import secrets
+from dataclasses import replace
 
 import openvino_genai
 
 from inflight.runtime.engine import EngineOptions
 from inflight.runtime.messages import GenerationRequest, Guide, GuideType, RequestError, Sampling
+from inflight.runtime.openvino_speculation import check_speculation, set_speculation
 
 LOWEST_TEMPERATURE = 1e-4
 """Below it scaled logits overflow 32 bits; at it the likeliest token is chosen all but always."""
@@ -26,6 +28,7 @@ def check(request: GenerationRequest, options: EngineOptions) -> None:
     sampling = request.sampling
     _check_bounds(sampling)
     _check_prompt(request, options)
+    check_speculation(request, options)
     if sampling.beam_width > 1:
         _check_beam_search(request, options)
     if request.guide is not None and sampling.min_tokens:
@@ -52,7 +55,8 @@ def _check_bounds(sampling: Sampling) -> None:
 
 def _check_prompt(request: GenerationRequest, options: EngineOptions) -> None:
     tokens = len(request.prompt_ids)
-    if not options.chunked_context and tokens > options.max_num_tokens:
+    whole = not options.chunked_context and not options.draft_dir
+    if whole and tokens > options.max_num_tokens:
         raise RequestError(
             f"the prompt has {tokens} tokens, and the engine computes whole prompts of at most"
             f" {options.max_num_tokens}; shorten the prompt",
@@ -91,7 +95,7 @@ def _refused(message: str) -> RequestError:
     return RequestError(message, "invalid_parameter")
 
 
-def generation_config(request: GenerationRequest) -> openvino_genai.GenerationConfig:
+def generation_config(request: GenerationRequest, options: EngineOptions) -> openvino_genai.GenerationConfig:
     """Translate a request that `check` let through; the library's own defaults never show through.
 
     Log probabilities are those of the model's own distribution, before temperature, penalties and guide.
@@ -111,7 +115,32 @@ def generation_config(request: GenerationRequest) -> openvino_genai.GenerationCo
         _set_sampling(config, request.sampling)
     if request.guide is not None:
         config.structured_output_config = structured_output(request.guide)
+    set_speculation(config, options)
     return config
+
+
+def first_token_config() -> openvino_genai.GenerationConfig:
+    """One token, the likeliest, whatever it is."""
+    return openvino_genai.GenerationConfig(max_new_tokens=1, ignore_eos=True)
+
+
+def may_end_at_once(request: GenerationRequest) -> bool:
+    """Whether all beams of a search could be whole with the first token, which the library doesn't survive.
+
+    For that, the likeliest `beam_width` tokens must all end an answer.
+    """
+    return 1 < request.sampling.beam_width <= len(request.end_ids)
+
+
+def with_fewer_ends(request: GenerationRequest, first_token: int) -> GenerationRequest:
+    """What the library can search for where the likeliest first token ends the answer.
+
+    It knows one end less than there are beams, that one among them; the others are found in the beams afterwards.
+    """
+    if first_token not in request.end_ids:
+        return request
+    others = tuple(end for end in request.end_ids if end != first_token)
+    return replace(request, end_ids=(first_token, *others[: request.sampling.beam_width - 2]))
 
 
 def structured_output(guide: Guide) -> openvino_genai.StructuredOutputConfig:

@@ -8,7 +8,9 @@ import numpy as np
 import openvino
 import openvino_genai
 
+from inflight.runtime.engine import EngineOptions
 from inflight.runtime.openvino_guide_trial import blank_pipeline
+from inflight.runtime.openvino_speculation import set_speculation
 
 MOST_COMPILED_BYTES = 256 << 20
 LEAST_BYTES = 64 << 10
@@ -65,8 +67,10 @@ class StallWatch:
     request for one token runs with every few of them; two such steps in a row that were slow for that are a stall.
     """
 
-    def __init__(self, pipeline: openvino_genai.ContinuousBatchingPipeline) -> None:
+    def __init__(self, pipeline: openvino_genai.ContinuousBatchingPipeline, options: EngineOptions) -> None:
         self._pipeline = pipeline
+        self._config = openvino_genai.GenerationConfig(max_new_tokens=1, ignore_eos=True)
+        set_speculation(self._config, options)
         self._numbers = count(1 << 62)  # no handle of a request is so large
         self._probe: openvino_genai.GenerationHandle | None = None
         self._steps = 0
@@ -93,9 +97,8 @@ class StallWatch:
         return None
 
     def _send(self) -> None:
-        config = openvino_genai.GenerationConfig(max_new_tokens=1, ignore_eos=True)
         token = openvino.Tensor(np.zeros((1, 1), np.int64))
-        self._probe = self._pipeline.add_request(next(self._numbers), token, config)
+        self._probe = self._pipeline.add_request(next(self._numbers), token, self._config)
 
     def _take(self) -> float | None:
         """The seconds that the last step took to choose tokens, if a probe ran in it."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from pathlib import Path
 
 from inflight.runtime.messages import Guide, GuideType, RequestError
+from inflight.runtime.openvino_manifest import EngineManifest
 from inflight.runtime.openvino_trial_process import TrialProcess, Verdict
-
-TOKENIZER_FILE = "openvino_tokenizer.xml"
-"""A build writes it where the tokenizer can be converted; the library reads the vocabulary from it."""
 
 MOST_CHARACTERS = 1 << 16
 _MOST_VERDICTS = 4096
@@ -20,14 +17,14 @@ _MOST_VERDICTS = 4096
 class Guides:
     """Verdicts on guides, one trial at a time."""
 
-    def __init__(self, engine_dir: str, vocabulary_size: int, end_ids: tuple[int, ...]) -> None:
-        self._arguments = (engine_dir, str(vocabulary_size), ",".join(map(str, end_ids)))
+    def __init__(self, engine_dir: str, manifest: EngineManifest) -> None:
+        self._arguments = (engine_dir, str(manifest.vocabulary_size), ",".join(map(str, manifest.end_ids)))
         self._trial: TrialProcess | None = None
         self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()
         self._refusal = ""
-        if not (Path(engine_dir) / TOKENIZER_FILE).is_file():
+        if not manifest.has_tokenizer:
             self._refusal = "this engine was built without the tokenizer files that guides need; build it again"
-        elif not end_ids:
+        elif not manifest.end_ids:
             self._refusal = "this model has no end token, and so a guided answer no end; leave the guide out"
 
     def check(self, guide: Guide) -> None:

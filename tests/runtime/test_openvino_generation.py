@@ -8,6 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import openvino
+import openvino_genai
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -15,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from inflight.runtime.engine import EngineOptions
 from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, Sampling
 from inflight.runtime.openvino import OpenVinoStepper
+from inflight.runtime.openvino_guide_trial import blank_pipeline
 from tests.runtime.stepping import run
 
 PROMPT = tuple(range(10, 50))
@@ -246,3 +250,25 @@ def test_what_the_library_cannot_take_is_refused_by_name(
     with pytest.raises(RequestError, match=named) as refused:
         run(stepper, GenerationRequest(PROMPT, 5, sampling=sampling))
     assert refused.value.code == "invalid_parameter"
+
+
+def test_negative_logits_are_moved_the_wrong_way(tiny_engine: Callable[[str], Path]) -> None:
+    """Once this fails, the library subtracts these penalties from every logit, and docs/request-contract.md may say so.
+
+    Both letters have logits below zero, so the one that was said thrice should lose to the other.
+    """
+    tokenizer = openvino_genai.Tokenizer(str(tiny_engine("llama")))
+    pipeline = blank_pipeline(tokenizer, VOCABULARY)
+    ids = {letter: tokenizer.get_vocab()[letter.encode()] for letter in "tg"}
+    config = openvino_genai.GenerationConfig(max_new_tokens=4, ignore_eos=True, frequency_penalty=1.0)
+    config.structured_output_config = openvino_genai.StructuredOutputConfig(regex="t{3}(t|g)")
+    generation = pipeline.add_request(0, openvino.Tensor(np.zeros((1, 1), np.int64)), config)
+    while pipeline.has_non_finished_requests():
+        pipeline.step()
+    assert generation.read_all()[0].generated_ids == [ids["t"]] * 4
+    fair = blank_pipeline(tokenizer, VOCABULARY)
+    config.frequency_penalty = 0.0
+    config.structured_output_config = openvino_genai.StructuredOutputConfig(regex="(t|g)")
+    generation = fair.add_request(0, openvino.Tensor(np.zeros((1, 1), np.int64)), config)
+    fair.step()
+    assert generation.read_all()[0].generated_ids == [ids["g"]]
