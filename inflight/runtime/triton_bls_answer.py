@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.runtime.messages import Beam, FinishReason
+from inflight.runtime.messages import Beam, FinishReason, Timings, TokenEvent
 from inflight.runtime.text_stream import Piece, TextMaker
 from inflight.runtime.triton_answer import Reply
 from inflight.runtime.triton_bls_request import EXTRAS, TextRequest
+from inflight.runtime.triton_perf import perf_tensors
 from inflight.runtime.triton_tensors import tensor
 
 Tensors = Mapping[str, Any]
@@ -44,6 +47,7 @@ class TextAnswer:
         self._input_tokens, self._max_tokens = limits
         self._output_tokens = 0
         self._cumulative = 0.0
+        self._timings = Timings(arrival_ns=time.monotonic_ns())
         self._extras: dict[str, Any] = {}
         self._cut: Piece | None = None
 
@@ -58,7 +62,7 @@ class TextAnswer:
         if piece.stopped:
             self._stop(piece)
         elif self._request.streaming and piece.tokens:
-            self.reply.send(self._said(piece), last=False)
+            self.reply.send([*self._said(piece), *self._figures_so_far()], last=False)
 
     def keep(self, tensors: Tensors) -> None:
         """Keep what is to be handed on with the last response."""
@@ -123,6 +127,14 @@ class TextAnswer:
             tensors.append(tensor("cum_log_probs", [[self._cumulative]], np.float32))
         return tensors
 
+    def _figures_so_far(self) -> list[Any]:
+        """The performance tensors before the last response, which clients expect with each: only times known here."""
+        if not self._request.perf_metrics:
+            return []
+        if not self._timings.first_token_ns:
+            self._timings = replace(self._timings, first_token_ns=time.monotonic_ns())
+        return perf_tensors(TokenEvent(0, ()), self._timings)
+
     def _send_last(self, tensors: list[Any], reason: str) -> None:
         self.closed = True
         summary = [
@@ -155,7 +167,8 @@ def _beams(tensors: Tensors) -> list[Beam]:
 
 
 def _texts(texts: Sequence[str]) -> Any:
-    return pb_utils.Tensor("text_output", np.array([[text.encode() for text in texts]], dtype=np.object_))
+    """In one dimension, as postprocessing has them."""
+    return pb_utils.Tensor("text_output", np.array([text.encode() for text in texts], dtype=np.object_))
 
 
 def _text_of(array: Any) -> str:
