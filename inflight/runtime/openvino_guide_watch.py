@@ -53,9 +53,11 @@ class CompiledGuides:
         if self._other is None:
             self._other = blank_pipeline(self._tokenizer, self._other_size)
         config = openvino_genai.GenerationConfig(max_new_tokens=1, ignore_eos=True)
+        # Held until it is through: a request whose handle nobody holds is not run.
         generation = self._other.add_request(0, openvino.Tensor(np.zeros((1, 1), np.int64)), config)
-        self._other.step()
-        generation.read_all()  # a request whose handle nobody holds is not run
+        while self._other.has_non_finished_requests():
+            self._other.step()
+        del generation
         self._kept.clear()
         self._bytes = 0
 
