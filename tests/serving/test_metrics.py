@@ -17,6 +17,7 @@ from tests.serving.streams import Call, Grpc, events, generate, post
 
 STEP_SECONDS = 0.02
 PLACES = 2
+QUEUE = 8
 KV_TOKENS = 96 * 1024
 ENDLESS = 30_000
 PROMPT = list(range(100, 107))
@@ -61,7 +62,7 @@ def measured_server(tiny_engine: TinyEngine) -> Iterator[Server]:
     """The fake engine with PLACES places, whose prompts take a step for each 8 tokens."""
     options = DeploymentOptions(
         max_num_sequences=PLACES,
-        max_queue_size=4,
+        max_queue_size=QUEUE,
         kv_cache_tokens=KV_TOKENS,
         kv_cache_reuse=False,
         parameters=fake_engine(step_seconds=STEP_SECONDS, prefill_tokens_per_step=8, max_sequence_length=32768),
@@ -251,13 +252,13 @@ def send_no_length(server: Server, connection: Grpc) -> None:
 def find_the_queue_full(server: Server, connection: Grpc) -> None:
     """All places and all of the queue are taken; two more are refused."""
     calls: list[Call] = []
-    for number in range(PLACES + 4):
-        calls.append(connection.tokens(PROMPT, 150))
+    for number in range(PLACES + QUEUE):
+        calls.append(connection.tokens(PROMPT, ENDLESS))
         page_when(server, lambda page, sent=number + 1: page.requests["active"] == sent)  # type: ignore[misc]
     for _ in range(2):
         assert "Exceeds maximum queue size" in connection.tokens(PROMPT, 1).error()
     for call in calls:
-        call.finish()
+        call.cancel()
 
 
 @pytest.mark.parametrize(
@@ -273,7 +274,7 @@ def find_the_queue_full(server: Server, connection: Grpc) -> None:
         (run_out_of_time, {"DEADLINE": 1}),
         (ask_for_too_much, {"REJECTED": 1}),
         (send_no_length, {"REJECTED": 1}),
-        (find_the_queue_full, {"LENGTH": PLACES + 4, "REJECTED": 2}),
+        (find_the_queue_full, {"CANCELED": PLACES + QUEUE, "REJECTED": 2}),
     ],
 )
 def test_every_end_is_counted_once_by_its_reason(
