@@ -28,7 +28,9 @@ class Adapters:
     """
 
     def __init__(self, paths: tuple[str, ...], engine_dir: str) -> None:
+        self._paths = paths
         self._scaled = [_load(Path(path), engine_dir) for path in paths]
+        self._engine_dir = engine_dir
         self._chosen = 0
 
     @property
@@ -47,8 +49,13 @@ class Adapters:
 
     def try_all(self, pipeline: openvino_genai.ContinuousBatchingPipeline) -> None:
         """Have each work once, so that one that doesn't fit the model is found before a request asks for it."""
-        for number in range(len(self._scaled), -1, -1):
-            self.choose(pipeline, number)
+        for number, path in enumerate(self._paths, start=1):
+            try:
+                self.choose(pipeline, number)
+            except RuntimeError as error:
+                reason = " ".join(str(error).split())[:200]
+                raise ValueError(f"the adapter {path} doesn't fit {self._engine_dir} ({reason})") from error
+        self.choose(pipeline, 0)
 
     def choose(self, pipeline: openvino_genai.ContinuousBatchingPipeline, number: int) -> None:
         """Have the pipeline, in which no request runs, compute with this adapter from now on; 0 is none."""

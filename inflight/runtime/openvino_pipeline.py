@@ -24,6 +24,8 @@ def make_pipeline(
         raise ValueError("a draft model and prompt lookup are two ways to speculate; choose one")
     if (options.draft_dir or options.prompt_lookup) and options.num_draft_tokens < 1:
         raise ValueError(f"num_draft_tokens is {options.num_draft_tokens}; it must be 1 or more")
+    if (options.draft_dir or options.prompt_lookup) and options.adapters:
+        raise ValueError("an engine that speculates takes no adapters; leave one out")
     if options.draft_dir:
         more["draft_model"] = _draft_model(options, manifest)
     if options.prompt_lookup:
