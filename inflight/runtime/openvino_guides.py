@@ -28,7 +28,7 @@ class Guides:
             self._refusal = "this model has no end token, and so a guided answer no end; leave the guide out"
 
     def check(self, guide: Guide) -> None:
-        """Raise RequestError (`invalid_parameter`) for what can be seen without a trial."""
+        """Raise RequestError (`invalid_parameter`) for what shows without a trial, or did in an earlier one."""
         if self._refusal:
             raise _refused(f"guided_decoding_guide_type is {guide.type.value}, and {self._refusal}")
         if len(guide.text) > MOST_CHARACTERS:
@@ -39,6 +39,7 @@ class Guides:
             _check_schema(guide.text)
         elif guide.type is not GuideType.JSON and not guide.text:
             raise _refused(f"guided_decoding_guide is empty; a guide of type {guide.type.value} needs a text")
+        self._known(digest(guide))
 
     def ready(self, guide: Guide, patience: float) -> bool:
         """Whether the guide has passed its trial; False while that is still to end, after `patience` seconds.
@@ -48,6 +49,10 @@ class Guides:
         key = digest(guide)
         if key not in self._verdicts:
             self._go_on(key, guide, patience)
+        return self._known(key)
+
+    def _known(self, key: bytes) -> bool:
+        """Whether the guide has a verdict; raises RequestError if that is against it."""
         verdict = self._verdicts.get(key)
         if verdict is None:
             return False

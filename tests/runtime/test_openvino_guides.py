@@ -190,7 +190,7 @@ def test_a_verdict_is_kept(stepper: OpenVinoStepper) -> None:
     with pytest.raises(RequestError, match="parenthesis"):
         run(stepper, guided("regex", "((("))
     with pytest.raises(RequestError, match="parenthesis"):
-        stepper.ready(guided("regex", "((("))
+        stepper.check(guided("regex", "((("))
 
 
 def test_a_trial_that_nobody_waits_for_holds_up_nobody(stepper: OpenVinoStepper) -> None:
