@@ -85,7 +85,7 @@ def main(like: str, precision: Precision, in_flight: str, max_num_tokens: int, o
         comparisons = []
         for count in map(int, in_flight.split(",")):
             comparisons.append(_compare(server, alone, prompts, count, Workload(**workload), console))
-        resident = {name: size / 2**20 for name, size in _by_name(server, lambda p: float(p.memory_info().rss)).items()}
+        resident = {name: size / 2**20 for name, size in by_name(server, lambda p: float(p.memory_info().rss)).items()}
     alone.close()
     _show(console, like, comparisons, resident)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -145,10 +145,10 @@ def _judge(count: int, wholes: list[WholeRun], alones: list[AloneRun], tokens: i
 
 
 def _whole(server: Server, texts: list[str], max_tokens: int) -> WholeRun:
-    before = _by_name(server, _processor_seconds)
+    before = by_name(server, processor_seconds)
     client_before = time.process_time()
     seconds, tokens, gaps = asyncio.run(_stream_all(server.grpc_address, texts, max_tokens))
-    spent = {name: value - before.get(name, 0.0) for name, value in _by_name(server, _processor_seconds).items()}
+    spent = {name: value - before.get(name, 0.0) for name, value in by_name(server, processor_seconds).items()}
     spent["client"] = time.process_time() - client_before
     return WholeRun(tokens / seconds, gaps, spent)
 
@@ -171,12 +171,13 @@ async def _stream_all(address: str, texts: list[str], max_tokens: int) -> tuple[
     return seconds, sum(tokens for tokens, _ in answers), gaps
 
 
-def _processor_seconds(process: psutil.Process) -> float:
+def processor_seconds(process: psutil.Process) -> float:
+    """Processor time that a process has used so far."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
-def _by_name(server: Server, measure: object) -> dict[str, float]:
+def by_name(server: Server, measure: object) -> dict[str, float]:
     """A measure of each of the server's processes, by what the process is."""
     assert callable(measure)
     root = psutil.Process(server.pid)
@@ -188,7 +189,7 @@ def _by_name(server: Server, measure: object) -> dict[str, float]:
 
 def _name(process: psutil.Process) -> str:
     line = " ".join(process.cmdline())
-    for part in ("preprocessing", "postprocessing", "inflight.runtime.child", "tensorrt_llm"):
+    for part in ("preprocessing", "postprocessing", "inflight.runtime.child", "tensorrt_llm_bls", "tensorrt_llm"):
         if part in line.rpartition("/")[2] or f"/{part}/1/" in line:
             return {"inflight.runtime.child": "engine", "tensorrt_llm": "tensorrt_llm stub"}.get(part, part)
     return "tritonserver"

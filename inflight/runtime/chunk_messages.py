@@ -42,7 +42,7 @@ class TokenChunk(NamedTuple):
     def joined(self, later: TokenChunk) -> TokenChunk:
         """This one and the next one for the same answer."""
         token_ids, log_probs = [*self.token_ids, *later.token_ids], [*self.log_probs, *later.log_probs]
-        return TokenChunk(self.key, token_ids, log_probs, later.ended, later.error)
+        return TokenChunk(self.key, token_ids, log_probs, later.ended, self.error or later.error)
 
 
 class ChunkReceiver:

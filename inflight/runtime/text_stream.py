@@ -25,8 +25,13 @@ class Piece(NamedTuple):
 class Text(Protocol):
     """Takes tokens and gives text."""
 
-    def take(self, token_ids: Sequence[int], log_probs: Sequence[float] = (), ended: bool = False) -> Piece:
-        """Take the answer's next tokens; with `ended` they are its last. Nothing may be given after the end."""
+    def take(
+        self, token_ids: Sequence[int], log_probs: Sequence[float] = (), ended: bool = False, dropped: int = 0
+    ) -> Piece:
+        """Take the answer's next tokens; with `ended` they are its last. Nothing may be given after the end.
+
+        `dropped` characters at the end of their text are not of the answer: an engine has found a stop word there.
+        """
 
 
 class TextStream:
@@ -39,8 +44,10 @@ class TextStream:
         self._context: list[int] = []
         self._before = ""
 
-    def take(self, token_ids: Sequence[int], log_probs: Sequence[float] = (), ended: bool = False) -> Piece:
-        passed = _passed(self._stop_words, token_ids, log_probs, ended)
+    def take(
+        self, token_ids: Sequence[int], log_probs: Sequence[float] = (), ended: bool = False, dropped: int = 0
+    ) -> Piece:
+        passed = _passed(self._stop_words, token_ids, log_probs, ended, dropped)
         (text,) = self._detokenizer.texts([Chunk(passed.token_ids, self._context, final=ended or passed.found)])
         text = _without_end(text, passed.dropped_characters)
         self._context = [*self._context, *passed.token_ids][-CONTEXT_TOKENS:]
@@ -59,8 +66,10 @@ class WholeText:
         self._token_ids: list[int] = []
         self._log_probs: list[float] = []
 
-    def take(self, token_ids: Sequence[int], log_probs: Sequence[float] = (), ended: bool = False) -> Piece:
-        passed = _passed(self._stop_words, token_ids, log_probs, ended)
+    def take(
+        self, token_ids: Sequence[int], log_probs: Sequence[float] = (), ended: bool = False, dropped: int = 0
+    ) -> Piece:
+        passed = _passed(self._stop_words, token_ids, log_probs, ended, dropped)
         self._token_ids += passed.token_ids
         self._log_probs += passed.log_probs
         if not (ended or passed.found):
@@ -94,9 +103,11 @@ class TextMaker(NamedTuple):
         return text, cut
 
 
-def _passed(stop_words: StopWords | None, token_ids: Sequence[int], log_probs: Sequence[float], ended: bool) -> Passed:
+def _passed(
+    stop_words: StopWords | None, token_ids: Sequence[int], log_probs: Sequence[float], ended: bool, dropped: int
+) -> Passed:
     if stop_words is None:
-        return Passed(tuple(token_ids), tuple(log_probs))
+        return Passed(tuple(token_ids), tuple(log_probs), dropped_characters=dropped)
     return stop_words.take(token_ids, log_probs, ended)
 
 

@@ -85,7 +85,7 @@ class TritonBls:
                 prepared = prepare(self._preprocessing, read, list(PREPARED))
             reply = Reply(sender, read.prompts * read.sequences)
             call = Call(request.request_id(), read, prepared, reply)
-            call.make_answers(self._detokenizer, self._accumulate)
+            call.make_answers(self._detokenizer, self._accumulate, search=drafts or not self._extended)
             self._remember(call)
             if drafts:
                 self._generate_with_drafts(call)
@@ -111,6 +111,8 @@ class TritonBls:
             what = f"{type(error).__name__}: {error}"
             pb_utils.Logger.log_error(f"a request to {self._model} failed: {what}")
             error = RequestError(f"the request failed ({what}); the server's log may say more", "invalid_request")
+            if call is not None:  # the engine knows nothing of it
+                self._threads.submit(self._abandon, call)
         reply.fail(str(error), error.code)
         if call is not None:
             for answer in call.answers:
@@ -216,6 +218,15 @@ class TritonBls:
         call = self._calls.get(key)
         if call is None:
             return
+        # Other engines end all answers to a request at once.
+        if self._extended or all(answer.closed or answer.stopped or answer.client_gone for answer in call.answers):
+            self._send_stop(call, key)
+
+    def _abandon(self, call: Call) -> None:
+        for answer in call.answers[: None if self._extended else 1]:
+            self._send_stop(call, answer.key)
+
+    def _send_stop(self, call: Call, key: int) -> None:
         inputs = [
             tensor("input_ids", [[0]], np.int32),
             tensor("input_lengths", [[1]], np.int32),
@@ -224,8 +235,6 @@ class TritonBls:
         ]
         if self._extended:
             inputs.append(tensor("stream_key", [[key]], np.uint64))
-        elif not all(answer.closed or answer.stopped or answer.client_gone for answer in call.answers):
-            return  # other engines end all answers to a request at once
         for response in stream(self._engine, call.id, inputs, ["output_ids", "sequence_length"]):
             if response.has_error():
                 pb_utils.Logger.log_warn(f"a request could not be stopped: {response.error().message()}")

@@ -11,6 +11,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from inflight.runtime.messages import Beam, FinishReason, Timings, TokenEvent
+from inflight.runtime.stream_context import StreamContext
 from inflight.runtime.text_stream import Piece, TextMaker
 from inflight.runtime.triton_answer import Reply
 from inflight.runtime.triton_bls_request import EXTRAS, TextRequest
@@ -81,7 +82,7 @@ class TextAnswer:
             self._finish_beams(beams, reason)
         else:
             last = beams[0] if beams else Beam(())
-            piece = self._cut or self._text.take(last.token_ids, last.log_probs, ended=True)
+            piece = self._cut or self._text.take(last.token_ids, last.log_probs, True, _dropped(tensors))
             self._end(piece, reason)
 
     def fail(self, message: str, code: str) -> None:
@@ -164,6 +165,11 @@ def _beams(tensors: Tensors) -> list[Beam]:
         Beam(tuple(ids[:length]), tuple(probs[:length]), total)
         for ids, length, probs, total in zip(rows, lengths, log_probs, sums, strict=True)
     ]
+
+
+def _dropped(tensors: Tensors) -> int:
+    """How many characters at the end are of a stop word, where the engine's model tells."""
+    return StreamContext.from_row(tensors["stream_context"][0]).dropped if "stream_context" in tensors else 0
 
 
 def _texts(texts: Sequence[str]) -> Any:

@@ -50,13 +50,13 @@ class Call:
         """By prompt, then by sequence."""
         self.responses: Future[Responses] = Future()
         self.searches = False
-        """Whether any of the prompts has stop words."""
+        """Whether stop words are looked for here."""
 
-    def make_answers(self, detokenizer: Detokenizer, accumulate: bool) -> None:
-        """Raises RequestError for stop words that can't be looked for."""
+    def make_answers(self, detokenizer: Detokenizer, accumulate: bool, search: bool) -> None:
+        """With `search`, stop words are looked for here; RequestError for those that can't be."""
         request = self.request
         for row in range(request.prompts):
-            words = request.searches(self.prepared, row)
+            words = request.searches(self.prepared, row) if search else None
             self.searches |= words is not None
             maker = TextMaker(
                 detokenizer,

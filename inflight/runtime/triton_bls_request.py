@@ -43,11 +43,12 @@ _PREPARED_INPUTS = {
     "OUT_PAD_ID": "pad_id",
     "OUT_PROMPT_TABLE_EXTRA_IDS": "prompt_table_extra_ids",
 }
-"""What the engine's model calls preprocessing's outputs. Stop words are looked for here, as tokens and as text."""
+"""What the engine's model calls preprocessing's outputs."""
+_STOP_WORDS = "STOP_WORDS_IDS"
 _ENCODER_INPUTS = {"DECODER_INPUT_ID": "decoder_input_ids", "REQUEST_DECODER_INPUT_LEN": "decoder_input_lengths"}
 _STREAM_KEY = "OUT_STREAM_KEY"
 
-PREPARED = (*_PREPARED_INPUTS, "STOP_WORDS_IDS", _STREAM_KEY)
+PREPARED = (*_PREPARED_INPUTS, _STOP_WORDS, _STREAM_KEY)
 """The outputs of preprocessing that are needed here, without those for an encoder."""
 
 _RENAMED_INPUTS = {"top_k": "runtime_top_k", "top_p": "runtime_top_p", "length_penalty": "len_penalty"}
@@ -93,7 +94,7 @@ class TextRequest:
             (),
             0,
             sampling=Sampling(min_tokens=self.min_tokens(row)),
-            stop_ids=unpack(prepared["STOP_WORDS_IDS"][row], "stop_words"),
+            stop_ids=unpack(prepared[_STOP_WORDS][row], "stop_words"),
             stop_texts=inputs.texts("stop_words", row),
         )
         check_stop_words(found)
@@ -108,7 +109,8 @@ class TextRequest:
     ) -> list[Any]:
         """The engine's own inputs; `extended` says that it is one of ours, and has some more of them.
 
-        The prompt is never asked back: what precedes an answer is decided here. `changed` take the place of others.
+        The prompt is never asked back: what precedes an answer is decided here. Engines of ours look for stop words in
+        the whole answer. With `changed` values, which take the place of others, they make a part of it.
         """
         given: dict[str, Any] = {target: prepared[name] for name, target in _PREPARED_INPUTS.items()}
         if self.inputs.array("decoder_text_input") is not None:
@@ -121,6 +123,8 @@ class TextRequest:
         given["exclude_input_in_output"] = np.full(self.prompts, True)
         if extended:
             given["stream_key"] = prepared[_STREAM_KEY]
+            if not changed:
+                given |= {"stop_words": self.inputs.array("stop_words"), "stop_words_list": prepared[_STOP_WORDS]}
         for name in _OUR_INPUTS:
             given[name] = self.inputs.array(name)
             if given[name] is not None and not extended:
@@ -143,7 +147,9 @@ class TextRequest:
         if self.perf_metrics:
             names += PERF_TENSORS
         names += [name for name in _LOGITS if self.inputs.scalar(f"return_{name}", default=False)]
-        return [*names, "finish_reason"] if extended else names
+        if extended:
+            names += ["finish_reason", *(["stream_context"] if self.inputs.array("stop_words") is not None else [])]
+        return names
 
 
 def text_request(inputs: Inputs, exclude_input: bool) -> TextRequest:

@@ -132,3 +132,5 @@ def test_what_no_engine_sends_is_passed_over(
 def test_joined_chunks_hold_both() -> None:
     joined = TokenChunk(7, (1,), (-1.0,)).joined(TokenChunk(7, (2, 3), (-2.0, -3.0))).joined(TokenChunk(7, ended=True))
     assert joined == TokenChunk(7, [1, 2, 3], [-1.0, -2.0, -3.0], ended=True)
+    failed = TokenChunk(7, error=("it failed", "engine_died"))
+    assert failed.joined(TokenChunk(7, ended=True)).error == joined.joined(failed).error == ("it failed", "engine_died")

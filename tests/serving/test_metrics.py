@@ -73,8 +73,8 @@ def measured_server(tiny_engine: TinyEngine) -> Iterator[Server]:
 
 @pytest.fixture
 def connection(measured_server: Server) -> Iterator[Grpc]:
-    """A connection to the server once nothing runs there any more."""
-    page_when(measured_server, lambda page: page.quiet)
+    """A connection to the server once nothing runs there any more, and its own first request is counted."""
+    page_when(measured_server, lambda page: page.quiet and sum(page.ends.values()) >= 1)
     with Grpc(measured_server.grpc_address) as opened:
         yield opened
     page_when(measured_server, lambda page: page.quiet)

@@ -1,0 +1,140 @@
+"""What speculation gains for a single stream, and how much of what was drafted is taken.
+
+`python -m benchmarks.speculation` makes the demo checkpoint, deepens it with layers that change nothing, so that it
+costs many times as much, and asks the deep one: as it is, with the demo as its draft, and with prompt lookup, on
+prompts that repeat themselves, as their answers then do, and on prompts that hold a good answer, which so small a model
+seldom copies. What is compared runs in turns; each figure is a ratio of one run on one machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from benchmarks.made import PLACE
+from build_engines.build import Options, build_engine
+from build_engines.deepen import deepen_checkpoint
+from build_engines.demo import example_prompts, make_demo_checkpoint
+from build_engines.make_checkpoint import make_checkpoint
+from build_engines.manifest import Manifest, Precision
+from build_engines.progress import Silence
+from inflight.runtime.engine import EngineOptions, Stepper
+from inflight.runtime.messages import GenerationRequest, Speculation
+
+ADDED_LAYERS = 62
+"""Beside the demo's two: 64, of which two work."""
+
+DRAFTED = 8
+PROMPTS = 4
+ROUNDS = 3
+MOST_TOKENS = 120
+REPEATED = ("tea", "Ride on. ", "a b c ", "1 2 3 4 5 6 7 8 9 ")
+
+_HANDLES = count(1)
+
+
+@dataclass(frozen=True)
+class Answer:
+    token_ids: tuple[int, ...]
+    seconds: float
+    speculation: Speculation
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How many times as fast as without speculation, and how much of what was drafted was taken."""
+
+    times: float
+    acceptance: float
+    tokens_a_step: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.times:.1f} times as fast; {self.acceptance:.0%} of the drafted tokens taken, "
+            f"{self.tokens_a_step:.1f} tokens a step"
+        )
+
+
+def engines(precision: Precision) -> tuple[Path, Path]:
+    """The engines of the deep checkpoint and of the demo, made once."""
+    demo, deep = PLACE / "demo", PLACE / f"demo-{ADDED_LAYERS}-deeper"
+    if not demo.exists():
+        make_checkpoint(demo, lambda directory: make_demo_checkpoint(directory), Silence())
+    if not deep.exists():
+        make_checkpoint(deep, lambda directory: deepen_checkpoint(demo, directory, ADDED_LAYERS), Silence())
+    for checkpoint in (deep, demo):
+        build_engine(str(checkpoint), PLACE / f"{checkpoint.name}-{precision}", Options(precision=precision))
+    return PLACE / f"{deep.name}-{precision}", PLACE / f"{demo.name}-{precision}"
+
+
+def measure(deep: Path, draft: Path, rounds: int = ROUNDS) -> dict[str, Gain]:
+    """What the draft model gains, and prompt lookup on two kinds of prompts."""
+    options = EngineOptions("openvino", str(deep), kv_cache_tokens=4096, max_num_sequences=4, num_draft_tokens=DRAFTED)
+    plain = _stepper(options)
+    drafting = _stepper(replace(options, draft_dir=str(draft)))
+    looking_up = _stepper(replace(options, prompt_lookup=True))
+    tokenizer = Tokenizer.from_file(str(deep / "tokenizer.json"))
+    (end,) = Manifest.read(deep).end_ids
+    prompts = [tuple(tokenizer.encode(text).ids) for text in example_prompts(PROMPTS)]
+    answers = [_ask(plain, prompt, end).token_ids for prompt in prompts]
+    holding = [(*prompt, *answer, *prompt) for prompt, answer in zip(prompts, answers, strict=True)]
+    repeating = [tuple(tokenizer.encode(text * 12).ids) for text in REPEATED]
+    return {
+        "draft model of 2 layers": _gain(plain, drafting, prompts, end, rounds),
+        "prompt lookup, prompts that repeat themselves": _gain(plain, looking_up, repeating, end, rounds),
+        "prompt lookup, prompts that hold a good answer": _gain(plain, looking_up, holding, end, rounds),
+    }
+
+
+def _stepper(options: EngineOptions) -> Stepper:
+    from inflight.runtime.openvino import OpenVinoStepper
+
+    return OpenVinoStepper(options)
+
+
+def _gain(plain: Stepper, fast: Stepper, prompts: list[tuple[int, ...]], end: int, rounds: int) -> Gain:
+    """Compare the decoding of all prompts, one after another; the median of the rounds' ratios."""
+    ratios, taken, drafted, tokens, steps = [], 0, 0, 0, 0
+    for _ in range(rounds):
+        slow_seconds = fast_seconds = 0.0
+        for prompt in prompts:
+            slow, quick = _ask(plain, prompt, end), _ask(fast, prompt, end)
+            slow_seconds += slow.seconds
+            fast_seconds += quick.seconds
+            taken += quick.speculation.accepted
+            drafted += quick.speculation.drafted
+            tokens += len(quick.token_ids)
+            steps += len(quick.token_ids) - quick.speculation.accepted
+        ratios.append(slow_seconds / fast_seconds)
+    return Gain(statistics.median(ratios), taken / max(drafted, 1), tokens / steps)
+
+
+def _ask(stepper: Stepper, prompt: tuple[int, ...], end: int) -> Answer:
+    """One answer, alone; its seconds are those from the first token to the last."""
+    stepper.add(next(_HANDLES), GenerationRequest(prompt, MOST_TOKENS, (end,)))
+    token_ids: list[int] = []
+    speculation = Speculation()
+    started = 0.0
+    while True:
+        for progress in stepper.step():
+            started = started or time.perf_counter()
+            token_ids += progress.token_ids
+            speculation = progress.speculation or speculation
+            if progress.finish_reason is not None:
+                return Answer(tuple(token_ids), time.perf_counter() - started, speculation)
+
+
+def main() -> None:
+    gains = measure(*engines("bf16"))
+    print(f"a single stream on a target of {ADDED_LAYERS + 2} layers, at most {DRAFTED} drafted tokens a step")
+    for way, gain in gains.items():
+        print(f"  {way}: {gain}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks import speculation
+from build_engines.build import Options, build_engine
+from build_engines.deepen import deepen_checkpoint
+from tests.fixtures.engines import DemoEngine
+
+
+@pytest.mark.slow
+def test_a_single_stream_is_three_times_as_fast(
+    tmp_path: Path, demo_checkpoint: Callable[[], Path], demo_engine: DemoEngine
+) -> None:
+    """On a target that costs many times its draft; the ratio of the two, measured in turns, not their times."""
+    deep = tmp_path / "deep"
+    deep.mkdir()
+    deepen_checkpoint(demo_checkpoint(), deep, speculation.ADDED_LAYERS)
+    build_engine(str(deep), tmp_path / "engine", Options(precision="bf16"))
+    gains = speculation.measure(tmp_path / "engine", demo_engine("bf16"))
+    drafted, looked_up, _ = gains.values()
+    assert drafted.times > 3, gains
+    assert drafted.acceptance > 0.9
+    assert looked_up.times > 3, gains
+    assert looked_up.acceptance > 0.7

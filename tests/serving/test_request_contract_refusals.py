@@ -1,0 +1,290 @@
+"""What can't be done is refused by name, only when it is really used; and what one response holds, or can't."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from inflight.deploy.repository import DeploymentOptions
+from inflight.deploy.server import Server
+from inflight.runtime.unsupported_inputs import UNSUPPORTED_INPUTS
+from tests.fixtures.engines import TinyEngine
+from tests.fixtures.server import STEP_SECONDS, fake_engine
+from tests.serving.replies import (
+    BLS,
+    DIRECT,
+    ENSEMBLE,
+    MODELS,
+    TEXT_MODELS,
+    ask,
+    ids_of,
+    message,
+    once,
+    prompt_for,
+    refusal,
+    rows,
+    text_of,
+    whole,
+    words,
+)
+from tests.serving.streams import Grpc, generate
+
+pytestmark = pytest.mark.slow  # some of these do not pass yet: what they ask for is being built
+
+PROMPT = "The quick brown fox"
+
+USED_DIRECT: dict[str, Any] = {
+    "bad_words_list": np.array([[[7], [1]]], np.int32),
+    "embedding_bias": np.array([[0, 0.5]], np.float32),
+    "return_context_logits": True,
+    "return_generation_logits": True,
+    "prompt_embedding_table": np.zeros((1, 2, 8), np.float16),
+    "prompt_table_extra_ids": rows(3, dtype=np.uint64),
+    "prompt_vocab_size": rows(8),
+    "mrope_rotary_cos_sin": np.zeros((1, 4), np.float32),
+    "mrope_position_deltas": rows(1, dtype=np.int64),
+    "encoder_input_features": np.zeros((1, 2, 8), np.float16),
+    "encoder_output_lengths": rows(2),
+    "decoder_input_ids": np.array([[1, 2]], np.int32),
+    "cross_attention_mask": np.ones((1, 2, 2), np.bool_),
+    "skip_cross_attn_blocks": rows(True, dtype=np.bool_),
+    "draft_logits": np.zeros((1, 2, 8), np.float32),
+    "draft_acceptance_threshold": rows(0.5, dtype=np.float32),
+    "beam_search_diversity_rate": rows(0.5, dtype=np.float32),
+    "runtime_top_p_decay": rows(0.9, dtype=np.float32),
+    "lora_weights": np.zeros((1, 2, 8), np.float16),
+    "lora_config": np.zeros((1, 2, 3), np.int32),
+    "context_phase_params": np.zeros((1, 4), np.uint8),
+    "lookahead_window_size": rows(7),
+    "lookahead_ngram_size": rows(7),
+    "lookahead_verification_set_size": rows(7),
+    "retention_token_range_starts": rows(0),
+    "retention_token_range_ends": rows(5),
+    "retention_token_range_priorities": rows(90),
+    "retention_token_range_durations_ms": rows(1000),
+    "retention_decode_priority": rows(90),
+    "retention_decode_duration_ms": rows(1000),
+}
+"""A value for each input of the engine's model that it can't honour."""
+
+NEUTRAL_DIRECT: dict[str, Any] = {
+    "bad_words_list": np.array([[[0], [-1]]], np.int32),
+    "embedding_bias": np.zeros((1, 4), np.float32),
+    "return_context_logits": False,
+    "return_generation_logits": False,
+    "prompt_vocab_size": rows(0),
+    "prompt_table_extra_ids": np.zeros((1, 5), np.uint64),
+    "decoder_input_ids": rows(1),
+    "beam_search_diversity_rate": rows(0, dtype=np.float32),
+    "runtime_top_p_decay": rows(1, dtype=np.float32),
+    "runtime_top_p_min": rows(1e-6, dtype=np.float32),
+    "draft_acceptance_threshold": rows(0, dtype=np.float32),
+    "draft_input_ids": np.zeros((1, 0), np.int32),
+    "lookahead_window_size": rows(0),
+}
+
+USED_TEXT: dict[str, Any] = {
+    "decoder_text_input": "again",
+    "bad_words": words("quick"),
+    "return_context_logits": True,
+    "return_generation_logits": True,
+    "prompt_embedding_table": np.zeros((1, 2, 8), np.float16),
+    "prompt_table_extra_id": rows(3, dtype=np.uint64),
+    "prompt_vocab_size": rows(8),
+    "embedding_bias_words": words("quick"),
+    "lora_weights": np.zeros((1, 2, 8), np.float16),
+    "lora_config": np.zeros((1, 2, 3), np.int32),
+}
+"""A value for each input of the ensemble that its models can't honour."""
+
+WITH = {"embedding_bias_words": {"embedding_bias_weights": np.array([[0.5]], np.float32)}}
+"""What has to be sent beside an input."""
+
+USED_BLS: dict[str, Any] = {
+    **USED_TEXT,
+    "image_input": np.zeros((1, 1, 3, 2, 2), np.float16),
+    "image_bytes_input": np.zeros((1, 1, 2, 2, 3), np.uint8),
+    "image_url_input": "http://example.com/a.png",
+    "video_bytes_input": np.zeros((1, 1, 2, 2, 3), np.uint8),
+}
+
+NEUTRAL_TEXT: dict[str, Any] = {
+    "decoder_text_input": "",
+    "bad_words": words(""),
+    "return_context_logits": False,
+    "return_generation_logits": False,
+    "prompt_table_extra_id": rows(0, dtype=np.uint64),
+    "prompt_vocab_size": rows(0),
+    "embedding_bias_words": words(""),
+    "lora_task_id": 0,
+    "guided_decoding_guide_type": "",
+    "guided_decoding_guide": "",
+}
+
+
+@pytest.fixture(scope="module")
+def single_server(tiny_engine: TinyEngine) -> Iterator[Server]:
+    """Not decoupled: one response to each request. Prompts are left out of answers unless a request wants them."""
+    parameters = fake_engine(step_seconds=STEP_SECONDS)
+    for model in (DIRECT, BLS):
+        parameters.setdefault(model, {})["exclude_input_in_output"] = "true"
+    options = DeploymentOptions(decoupled=False, max_num_sequences=1, max_queue_size=1, parameters=parameters)
+    with Server(tiny_engine("llama"), options) as running:
+        yield running
+
+
+def test_there_is_a_value_for_every_input_that_is_not_supported() -> None:
+    assert set(USED_DIRECT) == set(UNSUPPORTED_INPUTS)
+
+
+@pytest.mark.parametrize("name", USED_DIRECT)
+def test_the_engines_model_refuses_it_by_name(paced_server: Server, name: str) -> None:
+    error = refusal(paced_server, DIRECT, ids_of(paced_server.engine, PROMPT), 4, **{name: USED_DIRECT[name]})
+    assert error.startswith(f"{name} is not supported"), error
+    assert error.endswith("[unsupported_input]")
+
+
+@pytest.mark.parametrize(("model", "name"), [*((ENSEMBLE, n) for n in USED_TEXT), *((BLS, n) for n in USED_BLS)])
+def test_text_models_refuse_it_by_the_name_that_their_client_knows(paced_server: Server, model: str, name: str) -> None:
+    values = {name: USED_BLS[name], **WITH.get(name, {})}
+    error = refusal(paced_server, model, PROMPT, 4, **values)
+    assert re.search(rf"\b{name} is not supported", error), error
+    assert "[unsupported_input]" in error
+
+
+def test_neutral_values_ask_the_engines_model_for_nothing(paced_server: Server) -> None:
+    prompt = ids_of(paced_server.engine, PROMPT)
+    (reply,) = ask(paced_server, DIRECT, prompt, 4, **NEUTRAL_DIRECT, exclude_input_in_output=True)
+    assert reply.token_ids == prompt[:4]
+
+
+@pytest.mark.parametrize("model", TEXT_MODELS)
+def test_neutral_values_ask_text_models_for_nothing(paced_server: Server, model: str) -> None:
+    (reply,) = ask(paced_server, model, PROMPT, 5, **NEUTRAL_TEXT, exclude_input_in_output=True)
+    assert reply.text == PROMPT
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_without_decoupling_an_answer_comes_in_one_response(single_server: Server, model: str) -> None:
+    reply = once(single_server, message(model, prompt_for(single_server, model, PROMPT), 7))
+    told = ids_of(single_server.engine, PROMPT)
+    told = [*told, *told[:2]]
+    assert whole([reply], model) == (told if model == DIRECT else text_of(single_server.engine, tuple(told)))
+    assert reply.finish_reason == "length"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_whether_the_prompt_is_left_out_says_the_request_before_the_deployment(
+    single_server: Server, model: str
+) -> None:
+    prompt = prompt_for(single_server, model, PROMPT)
+    reply = once(single_server, message(model, prompt, 5, exclude_input_in_output=False))
+    told = [*ids_of(single_server.engine, PROMPT)] * 2
+    assert whole([reply], model) == (told if model == DIRECT else text_of(single_server.engine, tuple(told)))
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"stream": True}, "Streaming is only supported if model is deployed using decoupled mode."),
+        ({"num_return_sequences": 2}, "num_return_sequences is 2"),
+    ],
+    ids=["stream", "sequences"],
+)
+@pytest.mark.parametrize("model", MODELS)
+def test_what_takes_several_responses_is_refused_without_decoupling(
+    single_server: Server, model: str, values: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        once(single_server, message(model, prompt_for(single_server, model, PROMPT), 4, **values))
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_batch_is_refused_without_decoupling(single_server: Server, model: str) -> None:
+    prompt: Any = rows(PROMPT, PROMPT)
+    lengths = {}
+    if model == DIRECT:
+        prompt, lengths = np.array([ids_of(single_server.engine, PROMPT)] * 2, np.int32), {"input_lengths": rows(5, 5)}
+    with pytest.raises(grpc.RpcError) as caught:
+        once(single_server, message(model, prompt, rows(4, 4), **lengths))
+    wanted = "Batch size > 1 requires the tensorrt_llm backend to be using decoupled transaction policy"
+    assert wanted in str(caught.value)
+
+
+def test_without_decoupling_a_full_queue_is_unavailable(single_server: Server) -> None:
+    prompt = ids_of(single_server.engine, PROMPT)
+    sent = message(DIRECT, prompt, 300)
+    with Grpc(single_server.grpc_address) as connection:
+        calls = [connection.stub.ModelInfer.future(sent, timeout=120) for _ in range(8)]
+        codes = [call.code() for call in calls]
+        details = [call.details() for call in calls if call.code() is not grpc.StatusCode.OK]
+    assert set(codes) == {grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE}
+    assert all("Exceeds maximum queue size" in text for text in details)
+
+
+def test_without_decoupling_a_unary_call_can_be_cancelled(single_server: Server) -> None:
+    prompt = ids_of(single_server.engine, PROMPT)
+    with Grpc(single_server.grpc_address) as connection:
+        call = connection.stub.ModelInfer.future(message(DIRECT, prompt, 1900), timeout=120)
+        call.cancel()
+        # The only place is free again long before the cancelled request would have ended.
+        reply = once(single_server, message(DIRECT, prompt, 5))
+    assert reply.finish_reason == "length"
+
+
+def guided(server: Server, model: str, guide_type: str, guide: str | None = None, count: int = 60) -> str:
+    """The text of an answer that a guide holds to its form."""
+    guides = {"guided_decoding_guide_type": guide_type, "guided_decoding_guide": guide}
+    values = {name: value for name, value in guides.items() if value is not None}
+    found = ask(server, model, prompt_for(server, model, "Product: "), count, stream=True, **values)
+    ids = whole(found, model)
+    text: str = ids if model != DIRECT else text_of(server.engine, tuple(ids))
+    return text
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_regex_holds_the_answer_to_its_form(demo_server: Server, model: str) -> None:
+    assert re.fullmatch(r"[0-9]{3}-[a-c]{2}", guided(demo_server, model, "regex", r"[0-9]{3}-[a-c]{2}"))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_grammar_holds_the_answer_to_its_form(demo_server: Server, model: str) -> None:
+    text = guided(demo_server, model, "ebnf_grammar", 'root ::= "<" word ">"\nword ::= "yes" | "no"')
+    assert text in ("<yes>", "<no>")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_schema_holds_the_answer_to_its_form(demo_server: Server, model: str) -> None:
+    colour = {"colour": {"enum": ["red", "blue"]}}
+    schema = {"type": "object", "properties": colour, "required": ["colour"], "additionalProperties": False}
+    text = guided(demo_server, model, "json_schema", json.dumps(schema), count=200)
+    assert json.loads(text)["colour"] in ("red", "blue")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_json_needs_no_guide(demo_server: Server, model: str) -> None:
+    assert guided(demo_server, model, "json", count=20).lstrip()[0] in "[{"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_guide_that_is_none_is_refused(demo_server: Server, model: str) -> None:
+    guides = {"guided_decoding_guide_type": "json_schema", "guided_decoding_guide": "{not json"}
+    error = refusal(demo_server, model, prompt_for(demo_server, model, PROMPT), 4, **guides)
+    assert "guided_decoding_guide" in error
+    assert "[invalid_parameter]" in error
+
+
+@pytest.mark.parametrize("model", TEXT_MODELS)
+def test_guides_over_http(demo_server: Server, model: str) -> None:
+    body = {"text_input": PROMPT, "max_tokens": 20, "bad_words": "", "stop_words": "", "exclude_input_in_output": True}
+    guides = {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "(a|b)"}
+    status, answer = generate(demo_server.http_address, {**body, **guides}, model)
+    assert status == 200
+    assert answer["text_output"] in ("a", "b")
