@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from inflight.runtime.messages import EngineLimits, EngineStats, FinishReason, GenerationRequest, Timings, TokenEvent
@@ -156,18 +157,23 @@ class EngineMetrics:
 
     def _run(self) -> None:
         while True:
-            try:
-                self._show_state()
-                self._show_requests()
-            except Exception as error:  # metrics must not end with the first failure, nor fill the log
-                if not self._failed:
-                    self._report(f"metrics could not be shown: {' '.join(str(error).split())}")
-                self._failed = True
+            # A rest is told after the ends that led to it: in this order, gauges at zero mean that all are counted.
+            stats, pid = self._engine.told_stats, self._engine.pid
+            self._try(self._show_requests)
+            self._try(partial(self._show_state, stats, pid))
             if self._closing.wait(self._period_s):
                 return
 
-    def _show_state(self) -> None:
-        stats, pid = self._engine.told_stats, self._engine.pid
+    def _try(self, show: Callable[[], None]) -> None:
+        """Metrics must not end with the first failure, nor fill the log."""
+        try:
+            show()
+        except Exception as error:
+            if not self._failed:
+                self._report(f"metrics could not be shown: {' '.join(str(error).split())}")
+            self._failed = True
+
+    def _show_state(self, stats: EngineStats, pid: int) -> None:
         if (stats, pid) == self._seen:
             return
         values = state_values(stats, self._engine.limits, self._memory_used(pid), self._reuses_blocks)
