@@ -77,7 +77,7 @@ def test_every_model_that_can_stream_does_so_only_where_wanted(tmp_path: Path, d
 def test_a_draft_engine_is_named_absolutely_and_its_cache_counts(
     tmp_path: Path, tiny_engine: TinyEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draft = tiny_engine("llama")
+    draft = tiny_engine("llama").resolve()
     monkeypatch.chdir(draft.parent)
     monkeypatch.setattr(memory, "available_bytes", lambda: 1 << 26)
     alone = parameters(deployed(tmp_path / "alone", DeploymentOptions())["tensorrt_llm"])
