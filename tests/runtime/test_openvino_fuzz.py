@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,22 @@ GUIDES = [
 ]
 
 
+WAYS = ("plain", "draft", "lookup", "whole prompts")
+
+
 @pytest.fixture(scope="module")
-def stepper(tiny_engine: Callable[[str], Path]) -> Iterator[OpenVinoStepper]:
-    stepper = OpenVinoStepper(
-        EngineOptions("openvino", str(tiny_engine("llama")), 128 * 32, max_num_sequences=8, max_num_tokens=48)
-    )
-    yield stepper
-    stepper.close()
+def steppers(tiny_engine: Callable[[str], Path]) -> Iterator[dict[str, OpenVinoStepper]]:
+    """Engines of several deployments."""
+    options = EngineOptions("openvino", str(tiny_engine("llama")), 128 * 32, max_num_sequences=8, max_num_tokens=48)
+    stand = {
+        "plain": OpenVinoStepper(options),
+        "draft": OpenVinoStepper(replace(options, draft_dir=str(tiny_engine("gemma2")))),
+        "lookup": OpenVinoStepper(replace(options, prompt_lookup=True)),
+        "whole prompts": OpenVinoStepper(replace(options, chunked_context=False, kv_cache_reuse=False)),
+    }
+    yield stand
+    for stepper in stand.values():
+        stepper.close()
 
 
 def draw(source: random.Random) -> GenerationRequest:
@@ -84,7 +94,7 @@ def accepted(stepper: OpenVinoStepper, request: GenerationRequest) -> bool:
     refusal = refusal_of(stepper, request)
     if refusal is None:
         return True
-    assert refusal.code == "invalid_parameter"
+    assert refusal.code in ("invalid_parameter", "prompt_too_long")
     assert 20 < len(str(refusal)) < 400
     assert "\n" not in str(refusal)
     return False
@@ -103,16 +113,17 @@ def check_whole(request: GenerationRequest, answer: Answer) -> None:
     assert not set(answer.token_ids[:-1]) & set(request.end_ids) or not request.end_ids
 
 
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 40))])
-def test_nothing_that_is_asked_for_ends_the_engine(stepper: OpenVinoStepper, seed: int) -> None:
-    source = random.Random(seed)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 30))])
+def test_nothing_that_is_asked_for_ends_the_engine(steppers: dict[str, OpenVinoStepper], way: str, seed: int) -> None:
+    source, stepper = random.Random(seed), steppers[way]
     drawn = [draw(source) for _ in range(60)]
     requests = [request for request in drawn if accepted(stepper, request)]
-    assert 5 < len(requests) < 58
+    assert 3 < len(requests) < 58
     for start in range(0, len(requests), 8):
         batch = requests[start : start + 8]
         for request, answer in zip(batch, run(stepper, *batch), strict=True):
             check_whole(request, answer)
     # Were a block of the cache lost, this would not fit.
-    (whole,) = run(stepper, GenerationRequest((5,) * 96, 1950))
-    assert len(whole.token_ids) == 1950
+    (whole,) = run(stepper, GenerationRequest((5,) * 48, 2000))
+    assert len(whole.token_ids) == 2000
