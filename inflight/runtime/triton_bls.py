@@ -18,6 +18,7 @@ from inflight.runtime.detokenizer import Detokenizer
 from inflight.runtime.messages import RequestError
 from inflight.runtime.model_parameters import decoupled, flag, milliseconds, parameters
 from inflight.runtime.open_answers import OpenAnswers
+from inflight.runtime.server_watch import end_with_server
 from inflight.runtime.tokenizer import load_tokenizer
 from inflight.runtime.triton_answer import Reply
 from inflight.runtime.triton_bls_answer import Tensors, TextAnswer, tokens_of
@@ -40,6 +41,7 @@ class TritonBls:
     """Calls preprocessing and the engine's model for each request, and makes text of the tokens as they come."""
 
     def __init__(self, args: dict[str, str]) -> None:
+        end_with_server()
         # Texts are decoded one at a time: sharing them among threads would take longer than decoding them.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         settings = parameters(args)

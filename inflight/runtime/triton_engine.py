@@ -17,6 +17,7 @@ from inflight.runtime.model_parameters import decoupled, engine_options, flag, m
 from inflight.runtime.open_answers import OpenAnswers
 from inflight.runtime.process import EngineProcess
 from inflight.runtime.receipts import ReceiptListener
+from inflight.runtime.server_watch import end_with_server
 from inflight.runtime.stream_context import StreamContext, sequence_key
 from inflight.runtime.stream_watch import StreamWatch
 from inflight.runtime.triton_answer import Answer, Reply
@@ -30,6 +31,7 @@ class TritonEngine:
     """Hands requests to the engine's process, and the engine's events to Triton as they come."""
 
     def __init__(self, args: dict[str, str]) -> None:
+        end_with_server()
         settings = parameters(args)
         self._decoupled = decoupled(args)
         self._exclude_input = flag(settings, "exclude_input_in_output", default=False)

@@ -13,6 +13,7 @@ from inflight.runtime.messages import RequestError
 from inflight.runtime.model_parameters import flag, parameters
 from inflight.runtime.receipts import ReceiptSender
 from inflight.runtime.request_values import check_ids, sequences
+from inflight.runtime.server_watch import end_with_server
 from inflight.runtime.stream_context import StreamContext
 from inflight.runtime.tokenizer import load_tokenizer
 from inflight.runtime.triton_inputs import Inputs
@@ -30,6 +31,7 @@ class Postprocessing:
     """
 
     def __init__(self, args: dict[str, str]) -> None:
+        end_with_server()
         settings = parameters(args)
         skip_special_tokens = flag(settings, "skip_special_tokens", default=True)
         self._detokenizer = Detokenizer(load_tokenizer(settings["tokenizer_dir"]), skip_special_tokens)

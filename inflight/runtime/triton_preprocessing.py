@@ -11,6 +11,7 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.runtime.messages import RequestError
 from inflight.runtime.model_parameters import flag, parameters
+from inflight.runtime.server_watch import end_with_server
 from inflight.runtime.tokenizer import check_size, checked_text, encode, load_tokenizer, longest_token_bytes
 from inflight.runtime.triton_inputs import Inputs
 from inflight.runtime.triton_tensors import error_response, tensor
@@ -36,6 +37,7 @@ class Preprocessing:
     """
 
     def __init__(self, args: dict[str, str]) -> None:
+        end_with_server()
         settings = parameters(args)
         self._tokenizer = load_tokenizer(settings["tokenizer_dir"])
         self._add_special_tokens = flag(settings, "add_special_tokens", default=True)
