@@ -14,7 +14,7 @@ sys.exit(not (".so" in name and any(os.path.isfile(f"{place}/{name}") for place 
 endef
 export LIBRARY_CHECK
 
-.PHONY: help setup demo test test-all check format bench lock clean
+.PHONY: help setup demo test test-all check format bench soak lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -38,10 +38,12 @@ demo: setup ## make a small checkpoint, compile it, serve it, stream an answer, 
 	@$(BIN)/inflight demo --dir .cache/demo
 
 test: check ## lint, types, import rules, and every test but the slow ones
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow and not alone" --numprocesses 2 --dist loadfile
+	$(BIN)/pytest -m "not slow and alone"
 
 test-all: check ## every test
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not alone" --numprocesses 2 --dist loadfile
+	$(BIN)/pytest -m alone
 
 check: setup ## ruff, mypy, import-linter, hadolint
 	$(BIN)/ruff check .
@@ -56,6 +58,9 @@ format: setup ## apply ruff's fixes and formatting
 
 bench: setup ## the whole way against the engine alone, interleaved in one run
 	$(BIN)/python -m benchmarks.whole_way
+
+soak: setup ## 15 minutes of twice the load that the server carries, with clients that vanish
+	$(BIN)/python -m benchmarks.soak --minutes 15
 
 lock: ## write requirements.lock anew: what pip chooses today for all extras
 	$(PYTHON) -m venv .cache/lock-venv

@@ -9,6 +9,7 @@ there; the engine has all cores. See docs/performance.md for what that gains.
 from __future__ import annotations
 
 import os
+import random
 
 SERVER_CORES = "INFLIGHT_SERVER_CORES"
 """For the guard: the cores of tritonserver and its stubs, as a list."""
@@ -20,10 +21,14 @@ _ENGINE_CORES_FOR_EACH = 8
 
 
 def variables(allowed: set[int] | None = None) -> dict[str, str]:
-    """The environment that says it: one core for every eight that this process may use, at least one, the last ones."""
+    """The environment that says it: one core for every eight that this process may use, at least one.
+
+    Which ones is drawn anew each time: else all servers of a machine would crowd on the same.
+    """
     cores = sorted(os.sched_getaffinity(0) if allowed is None else allowed)
     few = max(1, len(cores) // _ENGINE_CORES_FOR_EACH)
-    return {SERVER_CORES: _listed(cores[-few:]), ENGINE_CORES: _listed(cores)}
+    begin = random.randrange(0, len(cores) - few + 1, few)
+    return {SERVER_CORES: _listed(cores[begin : begin + few]), ENGINE_CORES: _listed(cores)}
 
 
 def _listed(cores: list[int]) -> str:

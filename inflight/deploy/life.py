@@ -18,9 +18,10 @@ _FIRST_TOKEN_SECONDS = 120.0
 # How long a ready server may answer with errors before the start counts as failed.
 _ERRORS_SECONDS = 20.0
 # Streams whose stub died never end, so no more than this is waited for them. A stream whose engine died ends with an
-# error behind the text that is still on its way, which is waited for while it comes, at most so often.
+# error behind the text that is still on its way: that is waited for, at most so often.
 _FAREWELL_SECONDS = 0.5
 _FAREWELLS = 10
+_TEXT_MODELS = ("ensemble", SCRIPTED_MODEL)
 
 
 class Life:
@@ -84,16 +85,15 @@ class Life:
         `wait` lets the seconds given pass, and says whether to go on at once.
         """
         try:
-            for model in ("ensemble", SCRIPTED_MODEL):
+            for model in _TEXT_MODELS:
                 self.probe.unload(model)
+            if any(ENGINE_PROCESS in member.name and not member.alive() for member in self.family):
+                for _ in range(_FAREWELLS):
+                    if all(map(self.probe.unloaded, _TEXT_MODELS)) or wait(_FAREWELL_SECONDS):
+                        break
         except ProbeError:
             return  # tritonserver itself is the one that died
-        engine_died = any(ENGINE_PROCESS in member.name and not member.alive() for member in self.family)
-        chunks = self.probe.chunks()
-        for _ in range(_FAREWELLS if engine_died else 1):
-            before = chunks
-            if wait(_FAREWELL_SECONDS) or (chunks := self.probe.chunks()) == before:
-                return
+        wait(_FAREWELL_SECONDS)
 
     def _failed(self, what: str) -> DeployError:
         return DeployError(

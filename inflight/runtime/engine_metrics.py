@@ -53,6 +53,9 @@ class Board(Protocol):
     def observe(self, family: Family, value: float) -> None:
         """Add a value to a histogram, which has one series."""
 
+    def close(self) -> None:
+        """Show nothing any more."""
+
 
 class SilentBoard:
     """Shows nothing."""
@@ -64,6 +67,9 @@ class SilentBoard:
         pass
 
     def observe(self, family: Family, value: float) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
 
@@ -154,6 +160,7 @@ class EngineMetrics:
     def close(self) -> None:
         self._closing.set()
         self._thread.join(timeout=5)
+        self._board.close()
 
     def _run(self) -> None:
         while True:

@@ -12,18 +12,24 @@ from inflight.deploy.server import Server
 
 
 @pytest.mark.parametrize(
-    ("allowed", "server", "engine"),
-    [({0}, "0", "0"), ({0, 1}, "1", "0,1"), ({2, 3, 5}, "5", "2,3,5"), (set(range(16)), "14,15", None)],
+    ("allowed", "groups"),
+    [
+        ({0}, {"0"}),
+        ({0, 1}, {"0", "1"}),
+        ({2, 3, 5}, {"2", "3", "5"}),
+        (set(range(17)), {f"{core},{core + 1}" for core in range(0, 16, 2)}),
+    ],
 )
-def test_the_server_gets_one_core_for_every_eight(allowed: set[int], server: str, engine: str | None) -> None:
-    found = variables(allowed)
-    assert found[SERVER_CORES] == server
-    assert found[ENGINE_CORES] == (engine or ",".join(map(str, range(16))))
+def test_the_server_gets_one_core_for_every_eight_and_servers_spread(allowed: set[int], groups: set[str]) -> None:
+    drawn = [variables(allowed) for _ in range(400)]
+    assert {found[SERVER_CORES] for found in drawn} == groups
+    assert {found[ENGINE_CORES] for found in drawn} == {",".join(map(str, sorted(allowed)))}
 
 
 def test_a_running_server_is_laid_out_so(server: Server) -> None:
     allowed = os.sched_getaffinity(0)
-    expected = set(map(int, variables()[SERVER_CORES].split(",")))
+    expected = set(psutil.Process(server.pid).cpu_affinity())
+    assert len(expected) == max(1, len(allowed) // 8)
     for member in server.life.family:
         process = psutil.Process(member.pid)
         engine = "engine's process" in member.name

@@ -55,6 +55,7 @@ class MemoryBoard:
     def __init__(self) -> None:
         self.values: dict[tuple[Family, str], float] = {}
         self.sets = 0
+        self.closed = False
         self.counts: Counter[str] = Counter()
         self.observed: defaultdict[Family, list[float]] = defaultdict(list)
 
@@ -68,6 +69,9 @@ class MemoryBoard:
 
     def observe(self, family: Family, value: float) -> None:
         self.observed[family].append(value)
+
+    def close(self) -> None:
+        self.closed = True
 
     @property
     def quiet(self) -> bool:
@@ -124,7 +128,9 @@ def board() -> MemoryBoard:
 def measured(board: MemoryBoard) -> Iterator[Measured]:
     measured = Measured(board, step_seconds="0.005")
     yield measured
+    assert not board.closed
     measured.close()
+    assert board.closed
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -15,6 +15,8 @@ from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import fake_engine
 from tests.serving.streams import Grpc, events, post
 
+pytestmark = pytest.mark.alone
+
 # So long that a busy machine, too, passes a message on within a step.
 STEP_SECONDS = 0.2
 PROMPT = "The quick brown fox"

@@ -21,6 +21,8 @@ from inflight.deploy.server import Server
 from tests.fixtures.server import STEP_SECONDS
 from tests.serving.streams import Call, Grpc, events, post
 
+pytestmark = pytest.mark.alone
+
 LONG = 3500
 """Tokens of an answer that is far from its end when a short one has come and gone."""
 
