@@ -24,7 +24,7 @@ from inflight.runtime.triton_answer import Reply
 from inflight.runtime.triton_bls_answer import Tensors, TextAnswer, tokens_of
 from inflight.runtime.triton_bls_call import Call, Responses, arrays, prepare, stream
 from inflight.runtime.triton_bls_drafts import DraftedAnswer, check_drafts
-from inflight.runtime.triton_bls_request import PREPARED, text_request
+from inflight.runtime.triton_bls_request import text_request
 from inflight.runtime.triton_inputs import Inputs
 from inflight.runtime.triton_preprocessing import check_names
 from inflight.runtime.triton_tensors import tensor
@@ -84,7 +84,7 @@ class TritonBls:
             if drafts:
                 check_drafts(read, self._draft_engine)
             with self._places:
-                prepared = prepare(self._preprocessing, read, list(PREPARED))
+                prepared = prepare(self._preprocessing, read)
             reply = Reply(sender, read.prompts * read.sequences)
             call = Call(request.request_id(), read, prepared, reply)
             call.make_answers(self._detokenizer, self._accumulate, search=drafts or not self._extended)

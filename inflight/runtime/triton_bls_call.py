@@ -85,9 +85,9 @@ class Call:
             answer.handle = answer.key
 
 
-def prepare(model: str, request: TextRequest, outputs: list[str]) -> dict[str, Any]:
+def prepare(model: str, request: TextRequest) -> dict[str, Any]:
     """Have a prompt tokenized. Raises what preprocessing refuses."""
-    inputs = request.preprocessing_inputs()
+    inputs, outputs = request.preprocessing_inputs(), request.preprocessing_outputs()
     return arrays(pb_utils.InferenceRequest(model_name=model, inputs=inputs, requested_output_names=outputs).exec())
 
 

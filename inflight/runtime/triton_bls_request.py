@@ -48,9 +48,6 @@ _STOP_WORDS = "STOP_WORDS_IDS"
 _ENCODER_INPUTS = {"DECODER_INPUT_ID": "decoder_input_ids", "REQUEST_DECODER_INPUT_LEN": "decoder_input_lengths"}
 _STREAM_KEY = "OUT_STREAM_KEY"
 
-PREPARED = (*_PREPARED_INPUTS, _STOP_WORDS, _STREAM_KEY)
-"""The outputs of preprocessing that are needed here, without those for an encoder."""
-
 _RENAMED_INPUTS = {"top_k": "runtime_top_k", "top_p": "runtime_top_p", "length_penalty": "len_penalty"}
 _SAME_INPUTS = (
     *("temperature", "repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens", "seed"),
@@ -100,9 +97,18 @@ class TextRequest:
         check_stop_words(found)
         return found if found.stop_ids or found.stop_texts else None
 
+    @property
+    def for_encoder(self) -> bool:
+        """Whether it comes with a text for the decoder, which an empty one is too."""
+        return self.inputs.array("decoder_text_input") is not None
+
     def preprocessing_inputs(self) -> list[Any]:
         arrays = {target: self.inputs.array(name) for name, target in PREPROCESSING_INPUTS.items()}
         return [pb_utils.Tensor(target, array) for target, array in arrays.items() if array is not None]
+
+    def preprocessing_outputs(self) -> list[str]:
+        """The outputs to ask preprocessing for: those that the request's other models need."""
+        return [*_PREPARED_INPUTS, _STOP_WORDS, _STREAM_KEY, *(_ENCODER_INPUTS if self.for_encoder else ())]
 
     def engine_inputs(
         self, prepared: Mapping[str, Any], streaming: bool, extended: bool, changed: Mapping[str, Any] | None = None
@@ -113,7 +119,7 @@ class TextRequest:
         the whole answer. With `changed` values, which take the place of others, they make a part of it.
         """
         given: dict[str, Any] = {target: prepared[name] for name, target in _PREPARED_INPUTS.items()}
-        if self.inputs.array("decoder_text_input") is not None:
+        if self.for_encoder:
             given |= {target: prepared[name] for name, target in _ENCODER_INPUTS.items()}
         for name in _SAME_INPUTS:
             array = self.inputs.array(name)
@@ -159,11 +165,11 @@ def text_request(inputs: Inputs, exclude_input: bool) -> TextRequest:
         raise RequestError("text_input is required; send the prompt's text", "invalid_request")
     if max_tokens is None or max_tokens.size != len(texts) or max_tokens.min() < 1:
         raise RequestError("max_tokens must be a single value > 0; send one for each prompt", "invalid_parameter")
-    if _used(inputs, "image_input"):
+    if _given(inputs, "image_input"):
         raise RequestError(
             "image_input is not supported: the model reads text alone; leave it out", "unsupported_input"
         )
-    if _used(inputs, "use_draft_logits"):
+    if np.any(inputs.array("use_draft_logits")):
         raise RequestError(
             "use_draft_logits is not supported: drafts are compared by their tokens; leave it out", "unsupported_input"
         )
@@ -192,9 +198,9 @@ def _scalar(inputs: Inputs, name: str, row: int, default: Any) -> Any:
     return default if value is None else value
 
 
-def _used(inputs: Inputs, name: str) -> bool:
+def _given(inputs: Inputs, name: str) -> bool:
     values = inputs.array(name)
-    return values is not None and bool(np.any(values))
+    return values is not None and bool(values.size)
 
 
 def _rows(array: Any) -> Any:

@@ -187,7 +187,8 @@ def _check_one_response(options: ReplyOptions, prompts: int) -> None:
         )
     if options.sequences > 1:
         raise RequestError(
-            "num_return_sequences > 1 requires a decoupled deployment; start the server without --no-decoupled",
+            f"num_return_sequences is {options.sequences}, which takes a decoupled deployment; start the server without"
+            " --no-decoupled, or leave it out",
             "invalid_request",
         )
 

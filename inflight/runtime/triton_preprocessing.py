@@ -121,8 +121,7 @@ class Preprocessing:
 
 def _check_text_only(inputs: Inputs) -> None:
     for name, label in _NOT_TEXT.items():
-        values = inputs.array(name)
-        if values is not None and any(values.ravel().tolist()):
+        if _used(inputs.array(name)):
             raise RequestError(
                 f"{label} is not supported: the model reads text alone and has no encoder; leave it out",
                 "unsupported_input",
@@ -131,6 +130,13 @@ def _check_text_only(inputs: Inputs) -> None:
         raise RequestError(
             "prompt_table_extra_id is not supported: there are no prompt tables; leave it out", "unsupported_input"
         )
+
+
+def _used(values: Any) -> bool:
+    """Any text that is not empty, and any pixel: an image may be black."""
+    if values is None or values.dtype != np.object_:
+        return values is not None and bool(values.size)
+    return any(values.ravel().tolist())
 
 
 def check_names(given: dict[str, Any]) -> None:

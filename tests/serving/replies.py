@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,14 @@ def ask(server: Server, model: str, prompt: Any, max_tokens: Any, request_id: st
     """All responses to a request, none of which is an error."""
     found = stream_of(server, message(model, prompt, max_tokens, request_id, **values))
     assert [reply.error for reply in found] == [None] * len(found)
+    return found
+
+
+def together(server: Server, *sent: Any) -> list[list[Reply]]:
+    """All responses to each of several requests that run at the same time, none of which is an error."""
+    with ThreadPoolExecutor(len(sent)) as threads:
+        found = list(threads.map(partial(stream_of, server), sent))
+    assert [reply.error for replies in found for reply in replies if reply.error] == []
     return found
 
 

@@ -171,7 +171,7 @@ def request(model: str, values: Mapping[str, Any], request_id: str = "") -> Any:
         array = value if isinstance(value, np.ndarray) else _array(name, value)
         tensor = message.inputs.add(name=name, datatype=np_to_triton_dtype(array.dtype))
         tensor.shape.extend(array.shape)
-        is_text = array.dtype == np.object_
+        is_text = array.dtype == np.object_ and array.size
         message.raw_input_contents.append(serialize_byte_tensor(array).item() if is_text else array.tobytes())
     return message
 
