@@ -38,11 +38,11 @@ demo: setup ## make a small checkpoint, compile it, serve it, stream an answer, 
 	@$(BIN)/inflight demo --dir .cache/demo
 
 test: check ## lint, types, import rules, and every test but the slow ones
-	$(BIN)/pytest -m "not slow and not alone" --numprocesses 2 --dist loadfile
+	$(BIN)/pytest -m "not slow and not alone" --numprocesses 2 --dist worksteal
 	$(BIN)/pytest -m "not slow and alone"
 
 test-all: check ## every test
-	$(BIN)/pytest -m "not alone" --numprocesses 2 --dist loadfile
+	$(BIN)/pytest -m "not alone" --numprocesses 2 --dist worksteal
 	$(BIN)/pytest -m alone
 
 check: setup ## ruff, mypy, import-linter, hadolint
