@@ -73,7 +73,7 @@ def test_an_engine_says_what_it_is_and_needs_no_checkpoint(engine: Path, checkpo
     assert manifest.versions.keys() >= {"inflight", "openvino", "openvino-genai", "optimum-intel", "transformers"}
 
 
-@pytest.mark.parametrize("precision", ["int8", "int4"])
+@pytest.mark.parametrize("precision", [pytest.param("int8", marks=pytest.mark.slow), "int4"])
 def test_integer_weights_are_smaller_and_generate(
     tmp_path: Path, checkpoint: Path, engine: Path, precision: Precision
 ) -> None:
