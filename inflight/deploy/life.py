@@ -11,7 +11,7 @@ from inflight.deploy import log
 from inflight.deploy.errors import DeployError
 from inflight.deploy.probe import Probe, ProbeError
 from inflight.deploy.process import ENGINE_PROCESS, Member, TritonProcess
-from inflight.deploy.repository import SCRIPTED_MODEL
+from inflight.deploy.repository import TEXT_MODELS
 
 # A server that is ready but generates nothing within this time is broken.
 _FIRST_TOKEN_SECONDS = 120.0
@@ -21,7 +21,6 @@ _ERRORS_SECONDS = 20.0
 # error behind the text that is still on its way: that is waited for, at most so often.
 _FAREWELL_SECONDS = 0.5
 _FAREWELLS = 10
-_TEXT_MODELS = ("ensemble", SCRIPTED_MODEL)
 
 
 class Life:
@@ -85,11 +84,11 @@ class Life:
         `wait` lets the seconds given pass, and says whether to go on at once.
         """
         try:
-            for model in _TEXT_MODELS:
+            for model in TEXT_MODELS:
                 self.probe.unload(model)
             if any(ENGINE_PROCESS in member.name and not member.alive() for member in self.family):
                 for _ in range(_FAREWELLS):
-                    if all(map(self.probe.unloaded, _TEXT_MODELS)) or wait(_FAREWELL_SECONDS):
+                    if all(map(self.probe.unloaded, TEXT_MODELS)) or wait(_FAREWELL_SECONDS):
                         break
         except ProbeError:
             return  # tritonserver itself is the one that died

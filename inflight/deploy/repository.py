@@ -16,6 +16,8 @@ from inflight.deploy.errors import DeployError
 
 ENGINE_MODEL = "tensorrt_llm"
 SCRIPTED_MODEL = "tensorrt_llm_bls"
+TEXT_MODELS = ("ensemble", SCRIPTED_MODEL)
+"""Those that clients send text to, in the order in which they are unloaded."""
 
 
 @dataclass(frozen=True)

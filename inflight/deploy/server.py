@@ -22,7 +22,7 @@ from inflight.deploy.log import LogRelay, forgiving
 from inflight.deploy.probe import Probe
 from inflight.deploy.process import TritonProcess
 from inflight.deploy.pulse import Patience, Pulse
-from inflight.deploy.repository import ENGINE_MODEL, SCRIPTED_MODEL, DeploymentOptions, assemble
+from inflight.deploy.repository import ENGINE_MODEL, TEXT_MODELS, DeploymentOptions, assemble
 from inflight.deploy.run_directory import RunDirectory
 
 # From SIGTERM to SIGKILL: for a server that has drained, which only unloads its models, and for one that has not, or
@@ -142,8 +142,7 @@ class Server:
         drained = True
         if drain_seconds > 0 and self._standing and self._life is not None:
             life = self._life
-            models = ["ensemble", SCRIPTED_MODEL, ENGINE_MODEL]
-            drained = drain(life.probe, models, drain_seconds, hurry, life.process.cpu_seconds)
+            drained = drain(life.probe, [*TEXT_MODELS, ENGINE_MODEL], drain_seconds, hurry, life.process.cpu_seconds)
         self._clean_up(_STOP_SECONDS if drained else _END_SECONDS)
         return drained
 

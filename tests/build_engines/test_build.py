@@ -1,13 +1,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,41 +12,8 @@ from safetensors.torch import load_file, save_file
 from build_engines.build import Built, Options, build_engine
 from build_engines.errors import BuildError
 from build_engines.manifest import Manifest, Precision, verify
-from build_engines.progress import Silence
-from tests.fixtures.engines import TinyCheckpoint, TinyEngine
-
-CLI = [sys.executable, "-c", "from inflight.cli import main; main()"]
-
-
-class Heard(Silence):
-    """Progress that remembers its sentences."""
-
-    def __init__(self) -> None:
-        self.sentences: list[str] = []
-
-    def step(self, sentence: str) -> None:
-        self.sentences.append(sentence)
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path, tiny_checkpoint: TinyCheckpoint) -> Path:
-    return Path(shutil.copytree(tiny_checkpoint("llama"), tmp_path / "checkpoint"))
-
-
-@pytest.fixture
-def engine(tmp_path: Path, checkpoint: Path, tiny_engine: TinyEngine) -> Path:
-    """A copy of a whole engine, told that it stems from this test's checkpoint."""
-    return Path(shutil.copytree(tiny_engine("llama"), tmp_path / "engine"))
-
-
-def build(checkpoint: Path, out: Path, progress: Silence | None = None, *, force: bool = False) -> Built:
-    """With the very options that the shared tiny engine was built with."""
-    options = Options(precision="fp32", name="tiny-llama")
-    return build_engine(str(checkpoint), out, options, force=force, progress=progress)
-
-
-def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
+from tests.build_engines.building import Begun, Heard, UntilExport, build, names
+from tests.fixtures.engines import TinyEngine
 
 
 def test_an_engine_says_what_it_is_and_needs_no_checkpoint(engine: Path, checkpoint: Path) -> None:
@@ -94,17 +56,6 @@ def test_an_unchanged_build_is_recognised_wherever_the_checkpoint_lies(engine: P
     assert not build(checkpoint, engine, UntilExport()).fresh
     assert (engine / "engine.json").read_bytes() == before
     assert names(engine.parent) == ["checkpoint", "engine"]
-
-
-class Begun(Exception):  # noqa: N818 (nothing went wrong)
-    """Raised where the export would begin, so that no test waits for an engine it doesn't look at."""
-
-
-class UntilExport(Heard):
-    def step(self, sentence: str) -> None:
-        super().step(sentence)
-        if sentence == "Loading the exporter":
-            raise Begun
 
 
 def change_weights(checkpoint: Path, engine: Path) -> None:
@@ -234,79 +185,3 @@ def test_a_disk_with_too_little_room_is_found_before_converting(tmp_path: Path, 
     error = refusal(checkpoint, tmp_path / "engine")
     assert error.code == "disk_full"
     assert "4.5e+06 GB" in str(error)
-
-
-def test_a_disk_that_fills_up_midway_leaves_the_old_engine(tmp_path: Path, engine: Path, checkpoint: Path) -> None:
-    """On a file system of its own that is too small, which takes the right to mount one."""
-    size = sum(path.stat().st_size for path in engine.iterdir())
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    arguments = ["build", str(checkpoint), "--precision", "fp32", "--out", str(disk / "engine"), "--force"]
-    # The file system is gone with the namespace, so what stands on it is looked at inside.
-    script = f"""
-        mount -t tmpfs -o size={size + 600_000 >> 12 << 12} tmpfs {disk} && cp -r {engine} {disk}/engine || exit 77
-        "$@"
-        echo "ended with $?"; find {disk} -mindepth 1 -maxdepth 1; sha256sum {disk}/engine/openvino_model.bin
-    """
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", script, "sh", *CLI, *arguments], capture_output=True, text=True, check=False
-    )
-    if "ended with" not in done.stdout:
-        pytest.skip("this user may not mount a file system")
-    assert "ended with 1" in done.stdout
-    assert "[disk_full]" in done.stderr
-    lines = done.stdout.split("\n", 1)[1].split()
-    assert lines[0] == f"{disk}/engine"
-    assert lines[1] == Manifest.read(engine).files["openvino_model.bin"].sha256
-
-
-@pytest.mark.parametrize(("number", "step"), [(signal.SIGINT, "Converting"), (signal.SIGTERM, "Loading the exporter")])
-def test_an_interrupt_midway_leaves_the_old_engine_and_no_process(
-    engine: Path, checkpoint: Path, number: signal.Signals, step: str
-) -> None:
-    before = (engine / "engine.json").read_bytes()
-    arguments = [*CLI, "build", str(checkpoint), "--precision", "fp32", "--out", str(engine), "--force"]
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith(step):
-            break
-    children = _children(process.pid)
-    process.send_signal(number)
-    rest = process.stderr.read()
-    assert process.wait(20) == 130
-    process.stderr.close()
-    assert rest.splitlines()[-1] == "Interrupted."
-    assert "Traceback" not in rest
-    assert (engine / "engine.json").read_bytes() == before
-    assert names(engine.parent) == ["checkpoint", "engine"]
-    assert children
-    assert not [child for child in children if Path(f"/proc/{child}").exists()]
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def test_a_killed_build_takes_its_exporting_process_along(engine: Path, checkpoint: Path) -> None:
-    arguments = [*CLI, "build", str(checkpoint), "--precision", "fp32", "--out", str(engine), "--force"]
-    # The log of a build that was killed stays, and shall stay with this test.
-    environment = os.environ | {"TMPDIR": str(checkpoint)}
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=environment)
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("Loading the exporter"):
-            break
-    (child,) = _children(process.pid)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait(10)
-    process.stderr.close()
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{child}").exists()
-    # What it left beside is swept by the next build.
-    assert len(names(engine.parent)) > 2
-    with pytest.raises(Begun):
-        build(checkpoint, engine, UntilExport(), force=True)
-    assert names(engine.parent) == ["checkpoint", "engine"]

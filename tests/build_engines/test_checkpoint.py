@@ -12,12 +12,6 @@ from build_engines.build import Options, build_engine
 from build_engines.checkpoint import read_checkpoint
 from build_engines.errors import BuildError
 from build_engines.synthetic.write import write_synthetic_checkpoint
-from tests.fixtures.engines import TinyCheckpoint
-
-
-@pytest.fixture
-def checkpoint(tmp_path: Path, tiny_checkpoint: TinyCheckpoint) -> Path:
-    return Path(shutil.copytree(tiny_checkpoint("llama"), tmp_path / "checkpoint"))
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 
 from inflight.runtime.messages import FinishReason, GenerationRequest
 from inflight.runtime.process import EngineProcess
+from tests.runtime.engine_process import ENDLESS, Answer, options_of, request_of, wait_until
 from tests.runtime.test_detokenizer import tokenizer_of
-from tests.runtime.test_process import ENDLESS, Answer, options_of, request_of, wait_until
 
 REFUSE_TOKEN = 3
 

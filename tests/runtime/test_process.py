@@ -4,64 +4,27 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import psutil
 import pytest
 
 from inflight.runtime import process as process_module
-from inflight.runtime.engine import EngineOptions
 from inflight.runtime.fake import expected_token
 from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, TokenEvent
 from inflight.runtime.process import EngineProcess
-
-FAIL_TOKEN, DIE_TOKEN = 1, 2
-FAILURES = {"fail_token": str(FAIL_TOKEN), "die_token": str(DIE_TOKEN)}
-SOON = 60.0
-"""Seconds that anything here may take at most; a busy machine included."""
-ENDLESS = 60_000
-"""Tokens of an answer that nobody sees the end of: at 2 ms a step it takes twice as long as SOON."""
-
-
-class Answer:
-    """Collects one request's events."""
-
-    def __init__(self) -> None:
-        self.events: list[TokenEvent] = []
-        self.ended = threading.Event()
-
-    def __call__(self, event: TokenEvent) -> None:
-        self.events.append(event)
-        if event.finish_reason is not None:
-            self.ended.set()
-
-    @property
-    def tokens(self) -> list[int]:
-        return [token for event in self.events for token in event.token_ids]
-
-    def end(self) -> TokenEvent:
-        assert self.ended.wait(SOON), "the request never ended"
-        return self.events[-1]
-
-
-def options_of(**extra: str) -> EngineOptions:
-    extra = {**FAILURES, "max_sequence_length": str(2 * ENDLESS), **extra}
-    return EngineOptions("fake", "/engines/demo", kv_cache_tokens=20 * ENDLESS, extra=extra)
-
-
-def request_of(max_tokens: int = 5, first: int = 100) -> GenerationRequest:
-    return GenerationRequest((first, first + 1, first + 2), max_tokens)
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + SOON
-    while not true():
-        assert time.monotonic() < end, "it never came to it"
-        time.sleep(0.005)
+from tests.runtime.engine_process import (
+    DIE_TOKEN,
+    ENDLESS,
+    FAIL_TOKEN,
+    SOON,
+    Answer,
+    options_of,
+    request_of,
+    wait_until,
+)
 
 
 @pytest.fixture(scope="module")
@@ -241,33 +204,6 @@ def test_stats_asked_of_a_dying_engine_do_not_wait_for_ever(mortal: EngineProces
     assert failures == ["engine_died"] * 3
 
 
-def owned() -> set[object]:
-    """This process's open files, threads and children; what tests before left may still be on its way out."""
-    return {*os.listdir("/proc/self/fd"), *threading.enumerate(), *psutil.Process().children(recursive=True)}
-
-
-def test_close_leaves_nothing_behind() -> None:
-    before = owned()
-    engine = EngineProcess(options_of(step_seconds="0.001"))
-    engine.submit(request_of(max_tokens=ENDLESS), Answer())
-    engine.close()
-    engine.close()
-    assert engine._process.returncode == 0, "it had to be killed"
-    with pytest.raises(RequestError, match="closed"):
-        engine.submit(request_of(), Answer())
-    assert owned() <= before
-
-
-def test_a_failure_to_load_says_what_and_why_and_leaves_nothing() -> None:
-    before = owned()
-    with pytest.raises(RuntimeError) as raised:
-        EngineProcess(EngineOptions("tensorrt", "/engines/demo", kv_cache_tokens=100))
-    assert str(raised.value) == (
-        "the engine can't load /engines/demo: ValueError: no engine is called 'tensorrt'; there are fake, openvino"
-    )
-    assert owned() <= before
-
-
 def test_an_engine_that_fails_to_restart_is_tried_again(
     restarting: EngineProcess, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,17 +217,6 @@ def test_an_engine_that_fails_to_restart_is_tried_again(
     answer = Answer()
     restarting.submit(request_of(), answer)
     assert answer.end().finish_reason is FinishReason.LENGTH
-
-
-def test_closing_while_it_restarts_ends_both(lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = EngineProcess(options_of(), restart=True, report=lines.append)
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    os.kill(engine.pid, signal.SIGKILL)
-    wait_until(lambda: any("trying again" in line for line in lines))
-    engine.close()
-    assert lines[-1].endswith("trying again in 5 s")
-    with pytest.raises(RequestError, match="closed"):
-        engine.submit(request_of(), Answer())
 
 
 def test_a_flood_of_long_prompts_from_many_threads_does_not_lock_up(engine: EngineProcess) -> None:
@@ -316,27 +241,3 @@ def test_a_flood_of_long_prompts_from_many_threads_does_not_lock_up(engine: Engi
     for answer in answers:
         assert answer.end().finish_reason is FinishReason.LENGTH
         assert answer.tokens == [10, 11, 12, 13, 14]
-
-
-PARENT = """
-import sys
-import time
-from inflight.runtime.engine import EngineOptions
-from inflight.runtime.messages import GenerationRequest
-from inflight.runtime.process import EngineProcess
-
-engine = EngineProcess(EngineOptions("fake", "", kv_cache_tokens=10_000, extra={"step_seconds": "0.001"}))
-if sys.argv[1:] == ['busy']:
-    engine.submit(GenerationRequest((5, 6), 4000), lambda event: None)
-print(engine.pid, flush=True)
-time.sleep(60)
-"""
-
-
-@pytest.mark.parametrize("how", ["idle", "busy"])
-def test_the_engine_ends_when_its_parent_is_killed(how: str) -> None:
-    with subprocess.Popen([sys.executable, "-c", PARENT, how], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        child = psutil.Process(int(parent.stdout.readline()))
-        parent.kill()
-    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
