@@ -140,8 +140,7 @@ class Server:
         if self._watcher is not None:
             self._watcher.join()
         drained = True
-        if drain_seconds > 0 and self._standing and self._life is not None:
-            life = self._life
+        if drain_seconds > 0 and self._standing and (life := self._life) is not None:
             drained = drain(life.probe, [*TEXT_MODELS, ENGINE_MODEL], drain_seconds, hurry, life.process.cpu_seconds)
         self._clean_up(_STOP_SECONDS if drained else _END_SECONDS)
         return drained
