@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from build_engines.build import Options, build_engine
-from build_engines.demo import make_demo_checkpoint
 from build_engines.make_checkpoint import make_checkpoint
 from build_engines.manifest import Precision
 from build_engines.progress import Silence
@@ -20,15 +19,4 @@ def bench_engine(like: str, precision: Precision) -> Path:
     if not checkpoint.exists():
         make_checkpoint(checkpoint, lambda directory: write_synthetic_checkpoint(like, directory), Silence())
     build_engine(str(checkpoint), engine, Options(precision=precision))
-    return engine
-
-
-def demo_engine() -> Path:
-    """The engine of the demo checkpoint at bf16; a minute or two the first time."""
-    checkpoint, engine = PLACE / "demo", PLACE / "demo-bf16"
-    if not checkpoint.exists():
-        make_checkpoint(
-            checkpoint, lambda directory: make_demo_checkpoint(directory, report=lambda line: None), Silence()
-        )
-    build_engine(str(checkpoint), engine, Options())
     return engine

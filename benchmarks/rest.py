@@ -1,4 +1,4 @@
-"""Whether a server's engine has come to rest: nothing runs or waits in it, and no block of its KV cache is held."""
+"""Where a server's requests stand, by its metrics page: how many have ended, and whether its engine rests."""
 
 from __future__ import annotations
 
@@ -12,12 +12,27 @@ _GAUGES = re.compile(
     r'^nv_trt_llm_(?:request_metrics|kv_cache_block_metrics)\{[^}]*?_type="(active|waiting|used)"[^}]*\} (\S+)$',
     re.MULTILINE,
 )
+_ENDS = re.compile(r"^inflight_requests_total\{[^}]*\} (\S+)$", re.MULTILINE)
+_PATIENCE_SECONDS = 300.0
 
 
 def held(server: Server) -> dict[str, float]:
     """Requests that are `active` or `waiting`, and KV blocks that are `used`, as the metrics page says."""
-    with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=30) as page:
-        return {kind: float(value) for kind, value in _GAUGES.findall(page.read().decode())}
+    return {kind: float(value) for kind, value in _GAUGES.findall(_page(server))}
+
+
+def ends(server: Server) -> int:
+    """Requests that have come to an end, whichever."""
+    return sum(int(float(value)) for value in _ENDS.findall(_page(server)))
+
+
+def await_ends(server: Server, count: int) -> None:
+    """Wait until so many have; TimeoutError says how many did within some minutes."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while (found := ends(server)) < count:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{found} of {count} requests have ended within {_PATIENCE_SECONDS:.0f} s")
+        time.sleep(0.2)
 
 
 def await_rest(server: Server, seconds: float) -> dict[str, float]:
@@ -30,3 +45,9 @@ def await_rest(server: Server, seconds: float) -> dict[str, float]:
         if time.monotonic() > deadline:
             return found or {"no gauges on the metrics page": 1.0}
         time.sleep(0.2)
+
+
+def _page(server: Server) -> str:
+    with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=30) as page:
+        text: str = page.read().decode()
+        return text
