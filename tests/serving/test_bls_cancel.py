@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,22 +17,21 @@ from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import fake_engine
-from tests.serving.metrics_page import page_of
+from tests.serving.metrics_page import difference, page_when
 from tests.serving.streams import Grpc, events, generate, post, request
 from tests.serving.test_bls import BLS, ask, words
-
-pytestmark = pytest.mark.slow  # some of these do not pass yet: what they ask for is being built
 
 # So long that a busy machine, too, passes a message on within a step.
 STEP_SECONDS = 0.2
 PROMPT = "The quick brown fox"
-SERVERS = ["narrow_server", "foreign_server"]
+WAITING = 2
+SERVERS = ["narrow_server", pytest.param("foreign_server", marks=pytest.mark.slow)]
 
 
 def narrow(engine: Path, inflight_tensors: str) -> Server:
-    """The fake engine with places for two, and one more in its queue."""
+    """The fake engine with places for two, and WAITING more in its queue."""
     parameters = {**fake_engine(step_seconds=STEP_SECONDS), BLS: {"inflight_tensors": inflight_tensors}}
-    return Server(engine, DeploymentOptions(max_num_sequences=2, max_queue_size=1, parameters=parameters))
+    return Server(engine, DeploymentOptions(max_num_sequences=2, max_queue_size=WAITING, parameters=parameters))
 
 
 @pytest.fixture(scope="module")
@@ -77,58 +75,54 @@ def stop_word(server: Server, connection: Grpc) -> float:
 
 
 @pytest.mark.parametrize("name", SERVERS)
-@pytest.mark.parametrize("end", [grpc_close, grpc_close_of_a_whole_answer, http_close, stop_word])
+@pytest.mark.parametrize(
+    "end", [grpc_close, pytest.param(grpc_close_of_a_whole_answer, marks=pytest.mark.slow), http_close, stop_word]
+)
 def test_an_early_end_frees_the_place_within_two_steps(
     serving: Callable[[str], Server], name: str, end: Callable[[Server, Grpc], float]
 ) -> None:
-    narrow_server = serving(name)
-    wait_until_quiet(narrow_server)
-    with Grpc(narrow_server.grpc_address) as connection:
+    server = serving(name)
+    page_when(server, lambda page: page.quiet)
+    steps: list[float] = []
+    with Grpc(server.grpc_address) as connection:
         other = ask(connection, PROMPT, 400)
         other.wait_for(1)
-        steps = [steps_until_the_next_begins(narrow_server, connection, end) for _ in range(3)]
+        # A busy machine is late now and then: twice is the rule, and five times are enough to see it.
+        while len(steps) < 5 and sum(map(in_time, steps)) < 2:
+            steps.append(steps_until_the_next_begins(server, connection, end))
         assert not other.ended.is_set()
         assert all(response.error is None for response in other.responses)
         other.cancel()
-    # The place is free within two steps; the next one's first token takes another, and some time to arrive.
-    assert statistics.median(steps) <= 3.5, steps
+    assert sum(map(in_time, steps)) >= 2, steps
+
+
+def in_time(steps: float) -> bool:
+    """The place is free within two steps; the next one's first token takes another, and some time to arrive."""
+    return steps <= 3.5
 
 
 def steps_until_the_next_begins(server: Server, connection: Grpc, end: Callable[[Server, Grpc], float]) -> float:
     ended_at = end(server, connection)
-    first = ask(connection, PROMPT, 2).finish()[0]
-    assert first.error is None
-    return (first.at - ended_at) / STEP_SECONDS
+    following = ask(connection, PROMPT, 2)
+    following.wait_for(1)
+    assert following.responses[0].error is None
+    following.finish()
+    return (following.responses[0].at - ended_at) / STEP_SECONDS
 
 
 def test_every_end_is_counted_as_what_it_is(narrow_server: Server) -> None:
-    wait_until_quiet(narrow_server)
-    before = page_of(narrow_server).ends
+    before = page_when(narrow_server, lambda page: page.quiet).ends
     with Grpc(narrow_server.grpc_address) as connection:
         for end in (grpc_close, grpc_close_of_a_whole_answer, stop_word):
             end(narrow_server, connection)
-            wait_until_quiet(narrow_server)
-    after = page_of(narrow_server).ends
-    assert (after["CANCELED"], after["STOP_WORD"]) == (before["CANCELED"] + 2, before["STOP_WORD"] + 1)
-
-
-def wait_until_quiet(server: Server) -> None:
-    """Until nothing runs or waits, and the page has had time to tell of it."""
-    wait_for(lambda: not any(page_of(server).requests[state] for state in ("active", "waiting")))
-    time.sleep(1)
-
-
-def wait_for(holds: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    page = page_when(narrow_server, lambda page: sum(page.ends.values()) == sum(before.values()) + 3)
+    assert difference(page.ends, before) == {"CANCELED": 2, "STOP_WORD": 1}
 
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_stop_with_the_requests_id_ends_it_with_what_it_has_said(serving: Callable[[str], Server], name: str) -> None:
     server = serving(name)
-    wait_until_quiet(server)
+    page_when(server, lambda page: page.quiet)
     with Grpc(server.grpc_address) as connection:
         for stream in (True, False):
             call = ask(connection, PROMPT, 500, request_id="mine", stream=stream, exclude_input_in_output=True)
@@ -143,20 +137,20 @@ def test_stop_with_the_requests_id_ends_it_with_what_it_has_said(serving: Callab
             assert (PROMPT * 4).startswith(text)
             assert not other.ended.is_set()
             other.cancel()
-            wait_until_quiet(server)
+            page_when(server, lambda page: page.quiet)
 
 
 def test_what_the_engine_refuses_is_said_at_once(narrow_server: Server) -> None:
-    wait_until_quiet(narrow_server)
+    page_when(narrow_server, lambda page: page.quiet)
     with Grpc(narrow_server.grpc_address) as connection:
-        running = [ask(connection, PROMPT, 300) for _ in range(2)]
-        for call in running:
-            call.wait_for(1)
-        waiting = ask(connection, PROMPT, 300)
-        time.sleep(2 * STEP_SECONDS)
+        calls = []
+        for number in range(2 + WAITING):
+            calls.append(ask(connection, PROMPT, 300))
+            page_when(narrow_server, lambda page, sent=number + 1: page.requests["active"] == sent)  # type: ignore[misc]
         _, answer = generate(narrow_server.http_address, {"text_input": PROMPT, "max_tokens": 3}, BLS)
         assert "Exceeds maximum queue size" in answer["error"]
-        for call in [*running, waiting]:
+        for call in calls:
+            assert not call.ended.is_set()
             call.cancel()
 
 
@@ -174,17 +168,18 @@ def test_a_dying_engine_ends_its_answers_with_an_error(tiny_engine: TinyEngine) 
 
 
 def test_a_drain_lets_running_answers_finish(tiny_engine: TinyEngine) -> None:
-    server = Server(tiny_engine("llama"), DeploymentOptions(parameters=fake_engine(step_seconds=0.2)))
+    server = Server(tiny_engine("llama"), DeploymentOptions(parameters=fake_engine(step_seconds=STEP_SECONDS / 2)))
     server.start()
     with Grpc(server.grpc_address) as connection:
-        call = ask(connection, PROMPT, 30)
+        call = ask(connection, PROMPT, 15)
         call.wait_for(1)
         drained: list[bool] = []
         stopping = threading.Thread(target=lambda: drained.append(server.stop(drain_seconds=60)))
         stopping.start()
-        wait_for(lambda: ask(connection, PROMPT, 1).finish()[-1].error is not None)
-        responses = call.finish()
+        while ask(connection, PROMPT, 1).finish()[-1].error is None:
+            time.sleep(0.05)
+        assert not call.ended.is_set()
+        last = call.finish()[-1]
         stopping.join()
-    assert responses[-1].finish_reason == "length"
-    assert len(responses) == 30
+    assert (last.finish_reason, last.count("num_output_tokens")) == ("length", 15)
     assert drained == [True]

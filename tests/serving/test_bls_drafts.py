@@ -14,8 +14,6 @@ from tests.fixtures.engines import TinyEngine
 from tests.serving.streams import Grpc, Response, generate, request
 from tests.serving.test_bls import BLS, PROMPTS, ask, told, words
 
-pytestmark = pytest.mark.slow  # some of these do not pass yet: what they ask for is being built
-
 
 @pytest.fixture(scope="module")
 def drafted_server(tiny_engine: TinyEngine) -> Iterator[Server]:

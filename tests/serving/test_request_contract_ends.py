@@ -99,7 +99,7 @@ def test_an_end_token_ends_the_answer_but_not_before_the_least_length(
     prompt = prompt_for(paced_server, model, PROMPT)
     values: dict[str, Any] = {"end_id": ids[2], "exclude_input_in_output": True}
     (short,), (longer,) = together(
-        paced_server, message(model, prompt, 20, **values), message(model, prompt, 20, **values, **{name: 4})
+        paced_server, message(model, prompt, 20, **values), message(model, prompt, 20, **{**values, name: 4})
     )
     told = [ids[:2], [*ids, *ids[:2]]]
     if model != DIRECT:
