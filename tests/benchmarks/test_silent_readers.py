@@ -1,0 +1,35 @@
+"""Readers that never read take a bounded part of the server's memory, and others are served meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.silent_readers import TRANSPORTS, fake_engine, wait_unread
+from inflight.deploy.server import Server
+from tests.fixtures.engines import TinyEngine
+
+READERS = 64
+MAX_TOKENS = 60
+KIB = 1024
+MOST_FOR_A_STREAM = 256 * KIB
+MOST_FOR_A_RESPONSE = 8 * KIB
+"""Three times what `python -m benchmarks.silent_readers` measured."""
+
+
+@pytest.fixture(scope="module")
+def fast_server(tiny_engine: TinyEngine) -> Iterator[Server]:
+    with Server(tiny_engine("llama"), fake_engine()) as running:
+        yield running
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(
+    "model",
+    ["ensemble", "tensorrt_llm_bls", pytest.param("tensorrt_llm", marks=pytest.mark.slow)],
+)
+def test_what_waits_is_bounded_by_each_readers_max_tokens(fast_server: Server, model: str, transport: str) -> None:
+    found = wait_unread(fast_server, model, transport, READERS, MAX_TOKENS)
+    assert found.for_each_reader < MOST_FOR_A_STREAM + MAX_TOKENS * MOST_FOR_A_RESPONSE, found
+    assert fast_server.restarts == 0
