@@ -13,6 +13,10 @@ class DeployError(Exception):
         self.code = code
 
 
+class ServerCrashError(DeployError):
+    """tritonserver ended by a signal before it had generated a token."""
+
+
 def refused(error: Exception) -> DeployError:
     """What the machine refused while a server was started (a process, a file, memory), as a sentence."""
     full = isinstance(error, OSError) and error.errno == errno.ENOSPC

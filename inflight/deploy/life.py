@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from inflight.deploy import log
-from inflight.deploy.errors import DeployError
+from inflight.deploy.errors import DeployError, ServerCrashError
 from inflight.deploy.probe import Probe, ProbeError
 from inflight.deploy.process import ENGINE_PROCESS, Member, TritonProcess
 from inflight.deploy.repository import TEXT_MODELS
@@ -43,7 +43,8 @@ class Life:
         while True:
             code = self.process.poll()
             if code is not None:
-                raise self._failed(f"it ended with {in_words(code)}: {log.reason(self._log)}")
+                error = self._failed(f"it ended with {in_words(code)}: {log.reason(self._log)}")
+                raise ServerCrashError(str(error), error.code) if code < 0 else error
             if interrupted():
                 raise DeployError("The start was interrupted.", "server_start_failed")
             now = time.monotonic()

@@ -16,6 +16,10 @@ class Ports:
     grpc: int
     metrics: int
 
+    def are_free(self, host: str) -> bool:
+        """Whether a server could listen on all of them now."""
+        return all(is_free(host, port) for port in (self.http, self.grpc, self.metrics))
+
 
 def choose(host: str, http: int | None, grpc: int | None, metrics: int | None) -> Ports:
     """Take the ports asked for; None and 0 stand for any free one.

@@ -16,7 +16,7 @@ import psutil
 from build_engines.manifest import Manifest, verify
 from inflight.deploy import ports, triton
 from inflight.deploy.drain import drain
-from inflight.deploy.errors import DeployError, refused
+from inflight.deploy.errors import DeployError, ServerCrashError, refused
 from inflight.deploy.life import Life
 from inflight.deploy.log import LogRelay, forgiving
 from inflight.deploy.probe import Probe
@@ -35,7 +35,8 @@ _WATCH_SECONDS = 0.1
 # A server that lived this long has not failed "in a row" with what comes next.
 _GOOD_LIFE_SECONDS = 10.0
 _LONGEST_PAUSE_SECONDS = 8.0
-_PORT_ATTEMPTS = 3
+# Triton aborts a start in which a model's process gets no processor time for a second, as on a crowded machine.
+_START_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -185,17 +186,19 @@ class Server:
         return self._life
 
     def _begin_first_life(self) -> None:
-        """Begin on the ports chosen; where any free ones would do, try others if somebody was quicker there."""
+        """Begin on the ports chosen, or on others if somebody was quicker there; once more if Triton crashes."""
         wanted = self._settings
-        for attempt in range(_PORT_ATTEMPTS):
+        for attempt in range(1, _START_ATTEMPTS + 1):
             try:
                 self._begin_life()
                 return
-            except DeployError:
-                mine = (self.ports.http, self.ports.grpc, self.ports.metrics)
-                if all(ports.is_free(wanted.host, port) for port in mine) or attempt == _PORT_ATTEMPTS - 1:
+            except DeployError as error:
+                taken = not self.ports.are_free(wanted.host)
+                if attempt == _START_ATTEMPTS or not (taken or isinstance(error, ServerCrashError)):
                     raise
-                self.ports = ports.choose(wanted.host, wanted.http_port, wanted.grpc_port, wanted.metrics_port)
+                self._report(f"{error} Trying again.")
+                if taken:
+                    self.ports = ports.choose(wanted.host, wanted.http_port, wanted.grpc_port, wanted.metrics_port)
 
     def _begin_life(self) -> None:
         """Start the processes and wait for the first token; on any failure nothing is left running."""

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import http.client
 import os
+import signal
 import socket
 import stat
 import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from inflight_client import Client
 
@@ -219,6 +221,30 @@ def test_a_watch_that_fails_is_said(tiny_engine: TinyEngine) -> None:
         with pytest.raises(DeployError, match=r"can't be watched any more .*no terminal"):
             server.wait(SOON)
         assert not server.ready
+
+
+def tritonservers() -> list[psutil.Process]:
+    """Those that this process has started."""
+    return [one for one in psutil.Process().children(recursive=True) if one.name() == "tritonserver"]
+
+
+def test_a_crash_while_it_starts_is_said_and_the_start_tried_again(tiny_engine: TinyEngine) -> None:
+    reports: list[str] = []
+    server = Server(tiny_engine("llama"), report=reports.append)
+    others = set(tritonservers())
+
+    def crash() -> None:
+        while not (started := set(tritonservers()) - others):
+            time.sleep(0.001)
+        started.pop().send_signal(signal.SIGABRT)
+
+    killer = threading.Thread(target=crash)
+    killer.start()
+    with server:
+        killer.join()
+        assert [line.endswith("Trying again.") and "SIGABRT" in line for line in reports] == [True]
+        with Client(server.grpc_address) as client:
+            assert client.generate("again", max_tokens=3).output_tokens == 3
 
 
 def test_a_free_port_that_somebody_else_takes_first_is_replaced(
