@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 
@@ -95,9 +94,7 @@ class Server:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self) -> None:
@@ -135,15 +132,16 @@ class Server:
     def stop(self, drain_seconds: float = 0.0, hurry: Callable[[], bool] = lambda: False) -> bool:
         """Stop, after letting the running requests finish for up to `drain_seconds`; whether all of them did.
 
-        New requests are refused at once. `hurry` is asked whether to stop waiting. Stopping twice is no error.
+        New requests are refused at once. Without time to drain, all is over at once. `hurry` is asked whether to stop waiting. Stopping twice is no error.
         """
         self._stopping.set()
         if self._watcher is not None:
             self._watcher.join()
-        drained = True
+        drained, end_seconds = True, 0.0
         if drain_seconds > 0 and self._standing and (life := self._life) is not None:
             drained = drain(life.probe, [*TEXT_MODELS, ENGINE_MODEL], drain_seconds, hurry, life.process.cpu_seconds)
-        self._clean_up(_STOP_SECONDS if drained else _END_SECONDS)
+            end_seconds = _STOP_SECONDS if drained else _END_SECONDS
+        self._clean_up(end_seconds)
         return drained
 
     def wait(self, seconds: float | None = None) -> bool:
