@@ -132,7 +132,8 @@ class Server:
     def stop(self, drain_seconds: float = 0.0, hurry: Callable[[], bool] = lambda: False) -> bool:
         """Stop, after letting the running requests finish for up to `drain_seconds`; whether all of them did.
 
-        New requests are refused at once. Without time to drain, all is over at once. `hurry` is asked whether to stop waiting. Stopping twice is no error.
+        New requests are refused at once. `hurry` is asked whether to stop waiting. Without time to drain, the server is
+        gone at once. Stopping twice is no error.
         """
         self._stopping.set()
         if self._watcher is not None:
