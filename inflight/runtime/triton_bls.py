@@ -25,7 +25,7 @@ from inflight.runtime.triton_bls_answer import Tensors, TextAnswer, tokens_of
 from inflight.runtime.triton_bls_call import Call, Responses, arrays, prepare, stream
 from inflight.runtime.triton_bls_drafts import DraftedAnswer, check_drafts
 from inflight.runtime.triton_bls_request import text_request
-from inflight.runtime.triton_inputs import Inputs
+from inflight.runtime.triton_inputs import Inputs, parameters_json
 from inflight.runtime.triton_preprocessing import check_names
 from inflight.runtime.triton_tensors import tensor
 
@@ -78,7 +78,7 @@ class TritonBls:
         reply = Reply(sender, 1)
         call = None
         try:
-            check_names(json.loads(request.parameters()))
+            check_names(json.loads(parameters_json(request)))
             read = text_request(Inputs(request), self._exclude_input)
             drafts = read.num_draft_tokens > 0 and not self._engine_drafts
             if drafts:

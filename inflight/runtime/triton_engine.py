@@ -21,10 +21,10 @@ from inflight.runtime.server_watch import end_with_server
 from inflight.runtime.stream_context import StreamContext, sequence_key
 from inflight.runtime.stream_watch import StreamWatch
 from inflight.runtime.triton_answer import Answer, Reply
-from inflight.runtime.triton_inputs import Inputs
+from inflight.runtime.triton_inputs import Inputs, parameters_json
 from inflight.runtime.triton_metrics import triton_board
 from inflight.runtime.triton_request import ReplyOptions, generation_requests, reply_options
-from inflight.runtime.triton_tensors import tensor
+from inflight.runtime.triton_tensors import as_refusal, tensor
 
 
 class TritonEngine:
@@ -33,6 +33,7 @@ class TritonEngine:
     def __init__(self, args: dict[str, str]) -> None:
         end_with_server()
         settings = parameters(args)
+        self._model = args["model_name"]
         self._decoupled = decoupled(args)
         self._exclude_input = flag(settings, "exclude_input_in_output", default=False)
         options = engine_options(settings, args)
@@ -67,9 +68,10 @@ class TritonEngine:
                     continue
                 caller = self._caller(request, inputs)
                 self._start(inputs, request.request_id(), sender, caller)
-            except RequestError as error:
+            except Exception as error:
+                refused = as_refusal(error, self._model)
                 self._metrics.rejected()
-                Reply(sender, 1, caller).fail(str(error), error.code)
+                Reply(sender, 1, caller).fail(str(refused), refused.code)
 
     def finalize(self) -> None:
         self._metrics.close()
@@ -82,7 +84,7 @@ class TritonEngine:
     def _caller(self, request: Any, inputs: Inputs) -> Caller | None:
         """The model that takes the tokens of a request the short way; nobody where a request gets one response."""
         key = inputs.scalar("stream_key", default=0) if self._decoupled else 0
-        return Caller.of(self._chunks, request.parameters(), key)
+        return Caller.of(self._chunks, parameters_json(request), key) if key else None
 
     def _start(self, inputs: Inputs, request_id: str, sender: Any, caller: Caller | None) -> None:
         """Submit what a request asks for."""
@@ -104,9 +106,10 @@ class TritonEngine:
                     answer = Answer(reply, prompt, options, tags, key)
                     self._submit(answer, request_id, _with_own_seed(prompt, sequence))
                     started.append(answer)
-        except RequestError as error:
+        except Exception as error:
+            refused = as_refusal(error, self._model)
             self._metrics.rejected()
-            reply.fail(str(error), error.code)
+            reply.fail(str(refused), refused.code)
             for answer in started:
                 self._engine.cancel(answer.handle)
 
@@ -154,7 +157,7 @@ class TritonEngine:
         self._open.add(request_id, answer)
         try:
             answer.handle = self._engine.submit(request, on_event)
-        except RequestError:
+        except Exception:
             self._open.remove(request_id, answer)
             raise
 

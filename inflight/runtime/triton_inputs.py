@@ -21,6 +21,15 @@ _ENSEMBLE_NAMES = {
 """How the ensemble calls an input of `tensorrt_llm`, where it calls it otherwise."""
 
 
+def parameters_json(request: Any) -> str:
+    """What came beside the tensors, as JSON; RequestError (`invalid_text`) for names or values that are no text."""
+    try:
+        found: str = request.parameters()
+    except UnicodeDecodeError:
+        raise RequestError("a parameter of the request is not valid UTF-8; send UTF-8", "invalid_text") from None
+    return found
+
+
 class Inputs:
     """The arrays [prompts, ...] of a request. Everything read raises RequestError for a shape that doesn't fit."""
 
@@ -42,6 +51,16 @@ class Inputs:
     def array(self, name: str) -> Any:
         """The whole array, or None where the input was not sent."""
         return self._arrays.get(name)
+
+    def required(self, name: str) -> Any:
+        """The whole array; RequestError (`invalid_request`) where it was not sent.
+
+        Triton only counts a request's inputs: any optional one stands in for one that is missing.
+        """
+        array = self._arrays.get(name)
+        if array is None:
+            raise RequestError(f"{self.label(name)} is missing; send it", "invalid_request")
+        return array
 
     def row(self, name: str, row: int) -> Any:
         """One prompt's part of an input, or None."""

@@ -17,7 +17,7 @@ from inflight.runtime.server_watch import end_with_server
 from inflight.runtime.stream_context import StreamContext
 from inflight.runtime.tokenizer import load_tokenizer
 from inflight.runtime.triton_inputs import Inputs
-from inflight.runtime.triton_tensors import error_response
+from inflight.runtime.triton_tensors import as_refusal, error_response
 
 _SECONDS_FOR_A_CHUNK = 80e-6
 """What the engine's model takes to send one."""
@@ -33,6 +33,7 @@ class Postprocessing:
     def __init__(self, args: dict[str, str]) -> None:
         end_with_server()
         settings = parameters(args)
+        self._model = args["model_name"]
         skip_special_tokens = flag(settings, "skip_special_tokens", default=True)
         self._detokenizer = Detokenizer(load_tokenizer(settings["tokenizer_dir"]), skip_special_tokens)
         self._receipts = ReceiptSender(settings["engine_model_name"])
@@ -42,7 +43,7 @@ class Postprocessing:
 
         A request that can't be decoded is answered with an error, and the others of its batch as ever.
         """
-        read = [_read(request) for request in requests]
+        read = [_read(request, self._model) for request in requests]
         readable = [request for request in read if isinstance(request, _Request)]
         keys = [context.key for request in readable for context in request.contexts if context.key]
         if keys:
@@ -72,16 +73,16 @@ class _Request(NamedTuple):
         ]
 
 
-def _read(request: Any) -> _Request | RequestError:
+def _read(request: Any, model: str) -> _Request | RequestError:
     try:
         inputs = Inputs(request)
-        beams = sequences(inputs.array("TOKENS_BATCH").tolist(), inputs.array("SEQUENCE_LENGTH").tolist())
+        beams = sequences(inputs.required("TOKENS_BATCH").tolist(), inputs.required("SEQUENCE_LENGTH").tolist())
         rows = inputs.array("STREAM_CONTEXT")
         contexts = [StreamContext(0) for _ in beams] if rows is None else [StreamContext.from_row(row) for row in rows]
         check_ids([token_id for several in beams for ids in several for token_id in ids])
         check_ids([token_id for context in contexts for token_id in context.context_ids])
-    except RequestError as error:
-        return error
+    except Exception as error:
+        return as_refusal(error, model)
     return _Request(beams, contexts)
 
 

@@ -13,8 +13,8 @@ from inflight.runtime.messages import RequestError
 from inflight.runtime.model_parameters import flag, parameters
 from inflight.runtime.server_watch import end_with_server
 from inflight.runtime.tokenizer import check_size, checked_text, encode, load_tokenizer, longest_token_bytes
-from inflight.runtime.triton_inputs import Inputs
-from inflight.runtime.triton_tensors import error_response, tensor
+from inflight.runtime.triton_inputs import Inputs, parameters_json
+from inflight.runtime.triton_tensors import as_refusal, error_response, tensor
 from inflight.runtime.word_lists import check_words, pack
 
 _PROTOCOL_PARAMETERS = {"id", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"}
@@ -39,6 +39,7 @@ class Preprocessing:
     def __init__(self, args: dict[str, str]) -> None:
         end_with_server()
         settings = parameters(args)
+        self._model = args["model_name"]
         self._tokenizer = load_tokenizer(settings["tokenizer_dir"])
         self._add_special_tokens = flag(settings, "add_special_tokens", default=True)
         with open(f"{settings['tokenizer_dir']}/engine.json", encoding="utf-8") as file:
@@ -55,10 +56,10 @@ class Preprocessing:
 
     def _respond(self, request: Any) -> Any:
         try:
-            check_names(json.loads(request.parameters()))
+            check_names(json.loads(parameters_json(request)))
             return pb_utils.InferenceResponse(self._outputs(Inputs(request)))
-        except RequestError as error:
-            return error_response(error)
+        except Exception as error:
+            return error_response(as_refusal(error, self._model))
 
     def _outputs(self, inputs: Inputs) -> list[Any]:
         _check_text_only(inputs)
@@ -76,7 +77,7 @@ class Preprocessing:
             pb_utils.Tensor("BAD_WORDS_IDS", self._words(inputs, "BAD_WORDS_DICT", "bad_words", prompts)),
             pb_utils.Tensor("STOP_WORDS_IDS", self._words(inputs, "STOP_WORDS_DICT", "stop_words", prompts)),
             pb_utils.Tensor("EMBEDDING_BIAS", self._bias(inputs, prompts)),
-            pb_utils.Tensor("REQUEST_OUTPUT_LEN", inputs.array("REQUEST_OUTPUT_LEN")),
+            pb_utils.Tensor("REQUEST_OUTPUT_LEN", inputs.required("REQUEST_OUTPUT_LEN")),
             tensor("OUT_END_ID", [[inputs.scalar("END_ID", row, self._end_id)] for row in range(prompts)], np.int32),
             tensor("OUT_PAD_ID", pad_ids, np.int32),
             tensor("OUT_PROMPT_TABLE_EXTRA_IDS", np.zeros((prompts, 0)), np.uint64),
@@ -84,7 +85,7 @@ class Preprocessing:
         ]
 
     def _prompts(self, inputs: Inputs) -> list[list[int]]:
-        raw_texts = inputs.array("QUERY")[:, 0].tolist()
+        raw_texts = inputs.required("QUERY")[:, 0].tolist()
         for raw in raw_texts:
             check_size(raw, "text_input", self._longest_token, self._max_tokens)
         texts = [checked_text(raw, "text_input") for raw in raw_texts]

@@ -64,6 +64,8 @@ def generation_requests(inputs: Inputs, end_ids: tuple[int, ...], adapters: int)
     rows = inputs.array("input_ids")
     if rows is None:
         raise RequestError("input_ids is missing; send the prompt's token ids", "invalid_request")
+    for name in ("input_lengths", "request_output_len"):
+        inputs.required(name)
     return [_generation_request(inputs, row, end_ids, adapters) for row in range(len(rows))]
 
 

@@ -30,5 +30,17 @@ def triton_error(message: str, code: str) -> Any:
     return pb_utils.TritonError(f"{message} [{code}]", status)
 
 
+def as_refusal(error: Exception, model: str) -> RequestError:
+    """The error itself; one that nobody foresaw as a sentence about it, and in the log too.
+
+    An exception that came out of a model's `execute` would end all requests that it was called with.
+    """
+    if isinstance(error, RequestError):
+        return error
+    what = " ".join(f"{type(error).__name__}: {error}".split())
+    pb_utils.Logger.log_error(f"a request to {model} failed: {what}")
+    return RequestError(f"the request failed ({what}); the server's log may say more", "invalid_request")
+
+
 def error_response(error: RequestError) -> Any:
     return pb_utils.InferenceResponse(output_tensors=[], error=triton_error(str(error), error.code))
