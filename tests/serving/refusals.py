@@ -9,23 +9,29 @@ import re
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
+from inflight_client import ERROR_CODES
 from inflight_client.protocol import channel_options
 from tritonclient.grpc import service_pb2
 
 from inflight.deploy.server import Server
-from tests.serving.malformed import Case, GrpcCase, HttpCase
+from tests.serving.malformed_case import Case, GrpcCase, HttpCase
 
-PATIENCE_SECONDS = 30.0
-_AT_A_TIME = 8
+PATIENCE_SECONDS = 60.0
+AT_A_TIME = 8
+TRITONS = "Triton's own"
+_SHORT_PATIENCE_SECONDS = 0.3
 _SERVICE = "/inference.GRPCInferenceService"
 _LONGEST_SENTENCE = 2000
-_NOT_A_SENTENCE = re.compile(r"Traceback|\bAt:|File \"|\n\s*\S")
+_NOT_A_SENTENCE = re.compile(
+    r"Traceback|\bAt:|File \"|\n\s*\S|\b[A-Z]\w+(Error|Exception)\b|Failed to process the request"
+)
+_CODE = re.compile(r"\[([a-z_]+)\]$")
 
 
 @dataclass(frozen=True)
@@ -38,45 +44,60 @@ class Outcome:
     kind: str
     sentence: str = ""
 
+    @property
+    def code(self) -> str:
+        """The stable code of a refusal; where it has none, Triton refused before a model of ours saw the request."""
+        found = _CODE.search(self.sentence)
+        return found[1] if found and found[1] in ERROR_CODES else TRITONS
+
 
 def judged(case: Case, outcome: Outcome) -> str | None:
     """What is wrong with the outcome of a case, if anything."""
-    if outcome.kind == "hanging" and (not isinstance(case, HttpCase) or case.whole):
-        return f"no end within {PATIENCE_SECONDS:.0f} s"
-    if outcome.kind == "silent":
-        return "it ended without a response"
-    if outcome.kind == "closed" and (not isinstance(case, HttpCase) or case.whole):
-        return f"closed without an answer: {outcome.sentence}"
     if outcome.kind == "refused":
-        if not outcome.sentence.strip():
-            return "refused without a word"
-        if _NOT_A_SENTENCE.search(outcome.sentence) or len(outcome.sentence) > _LONGEST_SENTENCE:
-            return f"no sentence: {outcome.sentence[:300]!r}"
+        return _judged_sentence(outcome.sentence)
+    if outcome.kind in case.others:
+        return None
+    return f"{outcome.kind} {outcome.sentence}"
+
+
+def _judged_sentence(sentence: str) -> str | None:
+    if not sentence.strip():
+        return "refused without a word"
+    if _NOT_A_SENTENCE.search(sentence) or len(sentence) > _LONGEST_SENTENCE:
+        return f"no sentence: {sentence[:300]!r}"
     return None
 
 
 class Sender:
-    """Sends cases to one server; counts what became of them, and collects what is wrong."""
+    """Sends cases to one server; counts what became of them by outcome, kind and code; collects what is wrong."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._channel = grpc.insecure_channel(server.grpc_address, options=channel_options(server.grpc_address))
         self._lock = threading.Lock()
-        self.counts: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
+        self.kinds: Counter[str] = Counter()
+        self.codes: Counter[str] = Counter()
+        self.tritons: Counter[str] = Counter()
+        """Sentences without a code, shortened so that like ones are the same."""
         self.wrong: list[str] = []
 
-    def send(self, cases: Callable[[int], Case], numbers: range) -> None:
-        def one(number: int) -> None:
-            case = cases(number)
-            outcome = self.outcome(case)
-            complaint = judged(case, outcome)
-            with self._lock:
-                self.counts[outcome.kind] += 1
-                if complaint:
-                    self.wrong.append(f"number {number}, {case.name}: {complaint}")
+    def send(self, cases: Iterable[Case]) -> None:
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            list(pool.map(self._send, cases))
 
-        with ThreadPoolExecutor(_AT_A_TIME) as pool:
-            list(pool.map(one, numbers))
+    def _send(self, case: Case) -> None:
+        outcome = self.outcome(case)
+        complaint = judged(case, outcome)
+        with self._lock:
+            self.outcomes[outcome.kind] += 1
+            self.kinds[case.kind] += 1
+            if outcome.kind == "refused":
+                self.codes[outcome.code] += 1
+                if outcome.code == TRITONS:
+                    self.tritons[re.sub(r"[\d.]+|'[^']*'", "_", outcome.sentence)[:120]] += 1
+            if complaint:
+                self.wrong.append(f"{case.kind}, {case.name}: {complaint}")
 
     def outcome(self, case: Case) -> Outcome:
         return self._over_grpc(case) if isinstance(case, GrpcCase) else over_http(self._server.http_address, case)
@@ -106,9 +127,11 @@ class Sender:
 
 
 def over_http(address: str, case: HttpCase) -> Outcome:
+    """Send the bytes as they are, and read until the server closes the connection."""
     host, _, port = address.rpartition(":")
+    patience = PATIENCE_SECONDS if case.whole else _SHORT_PATIENCE_SECONDS
     try:
-        with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS if case.whole else 1.0) as connection:
+        with socket.create_connection((host, int(port)), timeout=patience) as connection:
             try:
                 connection.sendall(case.raw)
             except ConnectionError:
@@ -123,15 +146,18 @@ def over_http(address: str, case: HttpCase) -> Outcome:
 
 def _read(answer: bytes) -> Outcome:
     response = http.client.HTTPResponse(_Reader(answer))  # type: ignore[arg-type]
-    response.begin()
-    body = response.read()
+    try:
+        response.begin()
+        body = response.read()
+    except http.client.HTTPException as error:
+        return Outcome("closed", f"in the middle of the answer: {error!r}")
     events = [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: ")]
     errors = [str(event["error"]) for event in events if "error" in event]
     if errors:
         return Outcome("refused", errors[0])
-    if response.status == 200:
-        return Outcome("served")
-    return Outcome("refused", _sentence(body) or response.reason)
+    if response.status != 200 or body.startswith(b'{"error"'):
+        return Outcome("refused", _sentence(body) or response.reason)
+    return Outcome("served" if body else "silent")
 
 
 def _sentence(body: bytes) -> str:
