@@ -20,6 +20,7 @@ class Stream:
 
     address: str
     max_tokens: int
+    model: str = "ensemble"
     deltas: int = 0
     finish_reason: str | None = None
     error: InflightError | None = None
@@ -37,7 +38,7 @@ class Stream:
 
     def _run(self) -> None:
         try:
-            with Client(self.address) as client:
+            with Client(self.address, self.model) as client:
                 # An answer that may not end early keeps its stream open for as long as the test needs it.
                 sampling = Sampling(min_tokens=self.max_tokens)
                 for delta in client.stream("a long story", max_tokens=self.max_tokens, sampling=sampling):
@@ -50,9 +51,9 @@ class Stream:
             self.ended.set()
 
 
-def open_streams(address: str, count: int, max_tokens: int) -> list[Stream]:
+def open_streams(address: str, count: int, max_tokens: int, model: str = "ensemble") -> list[Stream]:
     """Start `count` streams and return when each has received something."""
-    streams = [Stream(address, max_tokens).start() for _ in range(count)]
+    streams = [Stream(address, max_tokens, model).start() for _ in range(count)]
     for stream in streams:
         assert stream.began.wait(SOON), f"no first delta within {SOON:.0f} s: {stream}"
     return streams

@@ -17,7 +17,7 @@ from build_engines.errors import BuildError
 from inflight.deploy import ports
 from inflight.deploy.errors import DeployError
 from inflight.deploy.probe import ProbeError
-from inflight.deploy.repository import DeploymentOptions
+from inflight.deploy.repository import TEXT_MODELS, DeploymentOptions
 from inflight.deploy.run_directory import SHARED_MEMORY, leftovers
 from inflight.deploy.server import Server, ServerSettings
 from tests.deploy.streams import SOON, Stream, open_streams
@@ -77,7 +77,7 @@ def test_nobody_else_may_read_its_shared_memory(server: Server) -> None:
 def test_draining_refuses_what_is_new_and_finishes_what_runs(tiny_engine: TinyEngine) -> None:
     server = Server(tiny_engine("llama"), paced())
     server.start()
-    running = open_streams(server.grpc_address, count=8, max_tokens=200)
+    running = [stream for model in TEXT_MODELS for stream in open_streams(server.grpc_address, 4, 200, model)]
     drained: list[bool] = []
     stopping = threading.Thread(target=lambda: drained.append(server.stop(drain_seconds=5 * SOON)))
     stopping.start()
