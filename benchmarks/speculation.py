@@ -13,7 +13,9 @@ import time
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from typing import get_args
 
+import click
 from tokenizers import Tokenizer
 
 from benchmarks.made import PLACE
@@ -129,8 +131,11 @@ def _ask(stepper: Stepper, prompt: tuple[int, ...], end: int) -> Answer:
                 return Answer(tuple(token_ids), time.perf_counter() - started, speculation)
 
 
-def main() -> None:
-    gains = measure(*engines("bf16"))
+@click.command(help=__doc__)
+@click.option("--precision", default="bf16", show_default=True, type=click.Choice(get_args(Precision)))
+@click.option("--rounds", default=ROUNDS, show_default=True, type=click.IntRange(1))
+def main(precision: Precision, rounds: int) -> None:
+    gains = measure(*engines(precision), rounds)
     print(f"a single stream on a target of {ADDED_LAYERS + 2} layers, at most {DRAFTED} drafted tokens a step")
     for way, gain in gains.items():
         print(f"  {way}: {gain}")
