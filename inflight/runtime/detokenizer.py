@@ -15,7 +15,10 @@ from typing import NamedTuple
 from tokenizers import Tokenizer
 
 CONTEXT_TOKENS = 8
-"""Tokens before a chunk that an engine sends with it: three of an open UTF-8 character, and a few skipped ones."""
+"""Tokens before a chunk that an engine sends with it: three of an open UTF-8 character, and a few skipped ones.
+
+Those that are known to have no text are better left out of it: a model may say its end token any number of times.
+"""
 
 REPLACEMENT = "\ufffd"
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
@@ -35,6 +38,9 @@ class Detokenizer:
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
+        special = [token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special]
+        self.textless_ids = frozenset(special if skip_special_tokens else ())
+        """Tokens that say nothing."""
         # Tokenizers with byte fallback spell an unknown character as tokens like <0xE4>, and garble a whole run of
         # them when one character of it is incomplete; those with byte-level pieces have no such tokens.
         self._bytes = {

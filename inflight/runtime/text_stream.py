@@ -50,7 +50,8 @@ class TextStream:
         passed = _passed(self._stop_words, token_ids, log_probs, ended, dropped)
         (text,) = self._detokenizer.texts([Chunk(passed.token_ids, self._context, final=ended or passed.found)])
         text = _without_end(text, passed.dropped_characters)
-        self._context = [*self._context, *passed.token_ids][-CONTEXT_TOKENS:]
+        said = [token_id for token_id in passed.token_ids if token_id not in self._detokenizer.textless_ids]
+        self._context = [*self._context, *said][-CONTEXT_TOKENS:]
         if self._accumulate:
             self._before = text = self._before + text
         return Piece(text, len(passed.token_ids), passed.log_probs, passed.found)

@@ -70,11 +70,20 @@ class Answer:
 
     A streamed response carries the new tokens and, for postprocessing, what goes with them (`stream_context`). The
     single response has the prompt's tokens before the answer's, unless they are excluded (upstream's manner). `tags`
-    are the tensors that tell the answer from others to the same request.
+    are the tensors that tell the answer from others to the same request, `textless_ids` tokens that say nothing.
     """
 
-    def __init__(self, reply: Reply, request: GenerationRequest, options: ReplyOptions, tags: list[Any], key: int):
+    def __init__(
+        self,
+        reply: Reply,
+        request: GenerationRequest,
+        options: ReplyOptions,
+        tags: list[Any],
+        key: int,
+        textless_ids: frozenset[int],
+    ) -> None:
         self.reply = reply
+        self._textless_ids = textless_ids
         self.key = key
         """The stream's key, from preprocessing; 0 where the request came to this model directly."""
         self.handle = 0
@@ -154,7 +163,8 @@ class Answer:
         if self._options.perf_metrics:
             tensors += perf_tensors(event, self._timings)
         if self._options.streaming:
-            self._tokens = [*self._tokens, *token_ids][-CONTEXT_TOKENS:]
+            said = [token_id for token_id in token_ids if token_id not in self._textless_ids]
+            self._tokens = [*self._tokens, *said][-CONTEXT_TOKENS:]
         return tensors
 
     def _beams(self, event: TokenEvent) -> list[Any]:

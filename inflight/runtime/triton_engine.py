@@ -46,6 +46,7 @@ class TritonEngine:
         # Some checkpoints name end tokens that their model can't produce; the engine must not see these.
         self._vocabulary_size = self._engine.limits.vocabulary_size
         self._end_ids = tuple(end_id for end_id in end_ids if end_id < self._vocabulary_size)
+        self._textless_ids = frozenset(self._end_ids if options.skip_special_tokens else ())
         self._wrap_token_ids = flag(settings, "wrap_token_ids", default=False)
         period_s = milliseconds(settings, "stats_check_period_ms") / 1000
         self._metrics = EngineMetrics(
@@ -103,7 +104,7 @@ class TritonEngine:
                 for sequence in range(options.sequences):
                     key = sequence_key(inputs.scalar("stream_key", row, 0), sequence)
                     tags = _tags(inputs, options, len(prompts), row, sequence)
-                    answer = Answer(reply, prompt, options, tags, key)
+                    answer = Answer(reply, prompt, options, tags, key, self._textless_ids)
                     self._submit(answer, request_id, _with_own_seed(prompt, sequence))
                     started.append(answer)
         except Exception as error:

@@ -32,6 +32,19 @@ def encode(tiny_engine: TinyEngine) -> object:
     return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
 
 
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_a_character_that_is_never_whole_is_not_lost_behind_many_end_tokens(
+    detokenizer: Detokenizer, tiny_engine: TinyEngine, accumulate: bool
+) -> None:
+    tokenizer = load_tokenizer(str(tiny_engine("llama")))
+    half = tokenizer.encode("tea 🍵", add_special_tokens=False).ids[:-1]
+    ids = [*half, *[min(detokenizer.textless_ids)] * 20]
+    pieces = told(maker(detokenizer, accumulate=accumulate), ids)
+    whole = tokenizer.decode(ids, skip_special_tokens=True)
+    assert whole.endswith("\ufffd")
+    assert (pieces[-1].text if accumulate else "".join(piece.text for piece in pieces)) == whole
+
+
 def maker(
     detokenizer: Detokenizer,
     *stop_words: str,
