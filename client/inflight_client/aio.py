@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Any
@@ -9,7 +11,16 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2_grpc
 
-from inflight_client.protocol import channel_options, delta, ended_early, error_from_rpc, generation, inference_request
+from inflight_client.errors import InflightError
+from inflight_client.protocol import (
+    END_SECONDS,
+    channel_options,
+    delta,
+    ended_early,
+    error_from_rpc,
+    generation,
+    inference_request,
+)
 from inflight_client.results import Delta, Generation
 from inflight_client.sampling import Sampling
 
@@ -70,7 +81,17 @@ class AsyncClient:
                 yield part
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error, self.address) from None
+        except InflightError:
+            # Triton keeps for good what belongs to a call that is cancelled between its error and its end.
+            with contextlib.suppress(asyncio.TimeoutError, grpc.aio.AioRpcError):
+                await asyncio.wait_for(_read_on(call), END_SECONDS)
+            raise
         finally:
             call.cancel()
         if part is None or part.finish_reason is None:
             raise ended_early(self.address)
+
+
+async def _read_on(call: Any) -> None:
+    async for _ in call:
+        pass

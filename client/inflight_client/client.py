@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from inflight_client.errors import InflightError
 from inflight_client.protocol import (
+    END_SECONDS,
     channel_options,
     delta,
     ended_early,
@@ -86,6 +89,11 @@ class Client:
                 yield part
         except grpc.RpcError as error:
             raise error_from_rpc(error, self.address) from None
+        except InflightError:
+            # Triton keeps for good what belongs to a call that is cancelled between its error and its end.
+            with contextlib.suppress(grpc.FutureTimeoutError, grpc.RpcError):
+                call.result(timeout=END_SECONDS)
+            raise
         finally:
             call.cancel()
         if part is None or part.finish_reason is None:

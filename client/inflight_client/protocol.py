@@ -33,6 +33,8 @@ _SAMPLING_TYPES = {
     "min_tokens": "INT32",
     "end_id": "INT32",
 }
+END_SECONDS = 1.0
+"""How long the end of a call is waited for that has brought an error; it comes right behind it."""
 _STABLE_CODE = re.compile(r"\[([a-z_]+)\]$")
 _ENSEMBLES_PREFIX = re.compile(r"^in ensemble '[^']*', ")
 # Triton's own words where a model's process is gone, is being loaded, or was unloaded to drain the server.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import queue
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,3 +95,21 @@ def test_leaving_a_stream_early_cancels_it_on_the_server() -> None:
     with serving(never_ending) as (server, address):
         asyncio.run(talk(address))
         assert server.cancelled.wait(60)
+
+
+def test_a_call_that_failed_is_let_end_before_it_is_left() -> None:
+    still_there = queue.SimpleQueue[bool]()
+
+    def fails(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        yield error_response("no such word [invalid_parameter]")
+        time.sleep(0.1)
+        still_there.put(context.is_active())
+
+    async def talk(address: str) -> None:
+        async with AsyncClient(address) as client:
+            with pytest.raises(InflightError, match="no such word"):
+                await client.generate("tell")
+
+    with serving(fails) as (_, address):
+        asyncio.run(talk(address))
+    assert still_there.get(timeout=60)

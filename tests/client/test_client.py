@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import socket
 import time
 from collections.abc import Iterator
@@ -125,6 +126,19 @@ def test_closing_a_stream_early_cancels_it_on_the_server() -> None:
         assert not server.cancelled.is_set()
         stream.close()  # type: ignore[attr-defined]
         assert server.cancelled.wait(60)
+
+
+def test_a_call_that_failed_is_let_end_before_it_is_left() -> None:
+    still_there = queue.SimpleQueue[bool]()
+
+    def fails(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        yield error("no such word [invalid_parameter]")
+        time.sleep(0.1)
+        still_there.put(context.is_active())
+
+    with serving(fails) as (_, address), Client(address) as client, pytest.raises(InflightError, match="no such word"):
+        client.generate("tell")
+    assert still_there.get(timeout=60)
 
 
 def test_ready_is_asked_for_the_model() -> None:
