@@ -245,7 +245,11 @@ def check_stop_words(request: GenerationRequest) -> None:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """A look at an engine between two steps. `running` counts `prefilling`, those without a first token, too."""
+    """A look at an engine between two steps.
+
+    `running` counts `prefilling`, those without a first token, too. A beam search, which shows no token before its end,
+    never counts as prefilling.
+    """
 
     waiting: int
     running: int

@@ -126,7 +126,12 @@ class SteppedEngine:
             self._advance(progress)
 
     def stats(self) -> EngineStats:
-        prefilling = [entry for entry in self._running.values() if not entry.first_token_ns]
+        # A beam search shows nothing before its end, so it counts as generating, which is the most of its time.
+        prefilling = [
+            entry
+            for entry in self._running.values()
+            if not entry.first_token_ns and entry.request.sampling.beam_width == 1
+        ]
         return EngineStats(
             waiting=len(self._queue),
             running=len(self._running),

@@ -203,3 +203,11 @@ def test_stats_tell_what_prefills() -> None:
         stats = engine.stats()
         seen.append((stats.running, stats.prefilling, stats.prefilling_tokens))
     assert seen == [(2, 1, 40), (2, 1, 40), (2, 0, 0), (2, 0, 0)]
+
+
+def test_a_beam_search_which_shows_no_first_token_counts_as_generating() -> None:
+    engine = engine_of(kv_cache_tokens=1000)
+    engine.submit(replace(request_of(prompt=10, answer=9), sampling=Sampling(beam_width=2)), Answer())
+    engine.turn()
+    stats = engine.stats()
+    assert (stats.running, stats.prefilling, stats.prefilling_tokens) == (1, 0, 0)
