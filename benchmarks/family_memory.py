@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
+from pathlib import Path
 from types import TracebackType
-
-import psutil
 
 from benchmarks.leak_detector import Measurement
 from inflight.deploy.process import Member
 
 MIB = 2**20
 
+_OWN = re.compile(r"^Pss_(?:Anon|Shmem):\s+(\d+) kB$", re.MULTILINE)
+
 
 class FamilyMemory:
     """Inside a `with` block a thread measures what each member holds, every `period_seconds`.
 
     A page that several processes share counts once (Linux's proportional set size), so the sum is what the whole family
-    holds of the machine's memory. A member that is gone is left out.
+    holds of the machine's memory. Pages of files, which the kernel can drop, are not counted: how much of a library's
+    falls to each who has loaded it changes when other servers come and go. A member that is gone is left out.
     """
 
     def __init__(self, family: list[Member], period_seconds: float = 1.0) -> None:
@@ -60,11 +63,11 @@ class FamilyMemory:
 
 
 def resident_bytes(member: Member) -> int | None:
-    """What one process holds, shared pages in part; None once it is gone."""
-    try:
-        process = psutil.Process(member.pid)
-        if process.create_time() != member.created:
-            return None
-        return int(process.memory_full_info().pss)
-    except psutil.NoSuchProcess:
+    """What one process holds without pages of files, shared pages in part; None once it is gone."""
+    if not member.alive():
         return None
+    try:
+        rollup = Path(f"/proc/{member.pid}/smaps_rollup").read_text(encoding="ascii")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return sum(int(size) for size in _OWN.findall(rollup)) * 1024

@@ -14,7 +14,7 @@ from inflight_client import AsyncClient, InflightError, Sampling
 
 from benchmarks.prompts import Prompts
 
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 300.0
 """A request without an end after so long is counted as hanging."""
 _OVERLOADED = "overloaded"
 _MOST_OPEN = 4096

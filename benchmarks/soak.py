@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -227,7 +228,7 @@ def main(minutes: float, engine: Path | None, vanishing: float, out: Path, as_js
         vanishing=vanishing,
     )
     options = DeploymentOptions(kv_cache_tokens=32768, max_queue_size=plan.in_flight)
-    verdict = soak(engine or bench_engine(MODEL, "bf16"), options, plan, console.print)
+    verdict = soak(engine or bench_engine(MODEL, "bf16"), options, plan, partial(console.print, soft_wrap=True))
     figures = {
         "minutes": minutes,
         **asdict(verdict),
@@ -265,7 +266,7 @@ def _show(console: Console, plan: Plan, verdict: Verdict) -> None:
         table.add_row(f"requests {name}", str(value or 0), "0" if name in ("hanging", "broken", "unsent") else "")
     console.print(table)
     for failure in verdict.failures:
-        console.print(f"FAILED: {failure}")
+        console.print(f"FAILED: {failure}", soft_wrap=True)
     if not verdict.failures:
         console.print("Every promise was kept.")
 

@@ -16,7 +16,7 @@ from inflight_client import AsyncClient, InflightError, Sampling
 from benchmarks.load import PATIENCE_SECONDS, Ask, Tally, Visit
 
 _PATH = "/v2/models/ensemble/generate_stream"
-_DOOMED_SECONDS = 120.0
+_DOOMED_SECONDS = PATIENCE_SECONDS
 _EVENT = b"data: "
 
 

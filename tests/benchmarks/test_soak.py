@@ -24,7 +24,7 @@ SHORT = Plan(
     longest=40,
     killed_every_seconds=8,
     least_work=0.5,
-    most_growth=0.15,
+    most_growth=0.1,
 )
 """Work, which others on the machine slow down, may fall by half; memory still finds its level in so short a time."""
 
