@@ -19,6 +19,12 @@ SCRIPTED_MODEL = "tensorrt_llm_bls"
 TEXT_MODELS = ("ensemble", SCRIPTED_MODEL)
 """Those that clients send text to, in the order in which they are unloaded."""
 
+_FOLLOWERS = {
+    ("postprocessing", "skip_special_tokens"): (ENGINE_MODEL, SCRIPTED_MODEL),
+    (ENGINE_MODEL, "exclude_input_in_output"): (SCRIPTED_MODEL,),
+}
+"""Parameters of one model that others have to know too, which follow it unless they are told otherwise."""
+
 
 @dataclass(frozen=True)
 class DeploymentOptions:
@@ -148,6 +154,10 @@ def _parameters(
     }
     for model, more in options.parameters.items():
         values[model] = {**values.get(model, {}), **more}
+    for (model, key), followers in _FOLLOWERS.items():
+        said = values[model].get(key, configs[model].parameters[key].string_value)
+        for follower in followers:
+            values[follower].setdefault(key, said)
     return values
 
 

@@ -51,6 +51,7 @@ def engine_options(settings: dict[str, str], args: dict[str, str]) -> EngineOpti
         max_num_tokens=int(settings["max_num_tokens"]),
         stats_period_s=milliseconds(settings, "stats_check_period_ms") / 1000,
         max_queue_size=int(policy.get("max_queue_size", 0)),
+        skip_special_tokens=flag(settings, "skip_special_tokens", default=True),
         kv_cache_reuse=flag(settings, "enable_kv_cache_reuse", default=True),
         chunked_context=flag(settings, "enable_chunked_context", default=True),
         draft_dir=settings.get("draft_model_path", ""),

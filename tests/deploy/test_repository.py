@@ -128,6 +128,14 @@ def test_further_parameters_win_over_the_usual_ones(tmp_path: Path) -> None:
     assert (engine["inflight_engine"], engine["max_num_tokens"]) == ("fake", "7")
 
 
+def test_what_one_model_is_told_for_all_reaches_all(tmp_path: Path) -> None:
+    further = {"postprocessing": {"skip_special_tokens": "false"}, "tensorrt_llm": {"exclude_input_in_output": "true"}}
+    configs = deployed(tmp_path / "out", DeploymentOptions(parameters=further))
+    models = ("postprocessing", "tensorrt_llm", "tensorrt_llm_bls")
+    assert {parameters(configs[model])["skip_special_tokens"] for model in models} == {"false"}
+    assert parameters(configs["tensorrt_llm_bls"])["exclude_input_in_output"] == "true"
+
+
 @pytest.mark.parametrize("further", [{"tensorrt_llm": {"invented": "1"}}, {"invented": {"tokenizer_dir": "1"}}])
 def test_invented_names_are_refused_before_anything_is_written(
     tmp_path: Path, further: dict[str, dict[str, str]]

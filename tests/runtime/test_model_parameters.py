@@ -40,6 +40,7 @@ def test_the_engine_gets_what_the_model_was_given() -> None:
         "max_tokens_in_paged_kv_cache": "4096",
         "max_num_sequences": "8",
         "max_num_tokens": "128",
+        "skip_special_tokens": "false",
         "enable_kv_cache_reuse": "false",
         "inflight_engine_options": '{"step_seconds": "0.01"}',
     }
@@ -51,6 +52,7 @@ def test_the_engine_gets_what_the_model_was_given() -> None:
         8,
         128,
         max_queue_size=7,
+        skip_special_tokens=False,
         kv_cache_reuse=False,
         chunked_context=True,
         extra={"step_seconds": "0.01"},

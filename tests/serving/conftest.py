@@ -27,6 +27,14 @@ def paced_server(tiny_engine: TinyEngine) -> Iterator[Server]:
         yield running
 
 
+@pytest.fixture(scope="package")
+def foreign_server(tiny_engine: TinyEngine) -> Iterator[Server]:
+    """Here the engine's model is asked for nothing but upstream's tensors, as on TensorRT-LLM's own backend."""
+    parameters = {**fake_engine(step_seconds=STEP_SECONDS), "tensorrt_llm_bls": {"inflight_tensors": "false"}}
+    with Server(tiny_engine("llama"), DeploymentOptions(parameters=parameters)) as running:
+        yield running
+
+
 @pytest.fixture
 def serving(request: pytest.FixtureRequest) -> Callable[[str], Server]:
     """A shared server by its fixture's name, for tests that run on several."""

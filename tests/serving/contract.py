@@ -91,6 +91,7 @@ DIFFERENCES = (
     ),
     Difference("tensorrt_llm", "parameter", "lora_adapters", "added", _OTHER_ADAPTERS),
     Difference("tensorrt_llm", "parameter", "postprocessing_model_name", "added", _OUR_KEY),
+    Difference("tensorrt_llm", "parameter", "skip_special_tokens", "added", _OUR_STOP_TEXTS),
     Difference(
         "tensorrt_llm",
         "parameter",

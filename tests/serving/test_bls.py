@@ -2,89 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
-from tests.fixtures.engines import TinyEngine
-from tests.fixtures.server import STEP_SECONDS, fake_engine
-from tests.serving.streams import Call, Grpc, Response, generate, generate_stream, request
+from tests.fixtures.server import STEP_SECONDS
+from tests.serving.bls import BLS, PROMPTS, answers, ask, of_both, same, told, words
+from tests.serving.streams import Grpc, Response, generate, generate_stream, request
 
-BLS = "tensorrt_llm_bls"
-PROMPTS = [
-    "The quick brown fox jumps over the lazy dog.",
-    "抹茶ラテは京都の宇治から。",
-    "Tea 🍵, cake 🍰, a family 👩‍👩‍👧‍👦, thumbs 👍🏽 and ❤️‍🔥",
-]
 FIGURES = ["arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns"]
 """In the order in which they come."""
-Told = tuple[str, str | None, int, int]
 SERVERS = ["paced_server", "demo_server", "foreign_server"]
-
-
-@pytest.fixture(scope="module")
-def foreign_server(tiny_engine: TinyEngine) -> Iterator[Server]:
-    """Here the engine's model is asked for nothing but upstream's tensors, as on TensorRT-LLM's own backend."""
-    parameters = {**fake_engine(step_seconds=STEP_SECONDS), BLS: {"inflight_tensors": "false"}}
-    with Server(tiny_engine("llama"), DeploymentOptions(parameters=parameters)) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def accumulating_server(tiny_engine: TinyEngine) -> Iterator[Server]:
-    parameters = {**fake_engine(step_seconds=STEP_SECONDS), BLS: {"engine_drafts": "true"}}
-    options = DeploymentOptions(accumulate_tokens=True, parameters=parameters)
-    with Server(tiny_engine("llama"), options) as running:
-        yield running
-
-
-def ask(
-    connection: Grpc, prompt: str | bytes, max_tokens: int, model: str = BLS, request_id: str = "", **values: Any
-) -> Call:
-    """A streamed request, unless the values say otherwise."""
-    values = {"text_input": prompt, "max_tokens": max_tokens, "stream": True, **values}
-    return connection.send(request(model, values, request_id))
-
-
-def words(*texts: str) -> Any:
-    return np.array([[text.encode() for text in texts]], np.object_)
-
-
-def told(responses: list[Response]) -> Told:
-    """What an answer says in the end, however it was cut into responses."""
-    last = responses[-1]
-    text = "".join(response.text for response in responses)
-    return text, last.finish_reason, last.count("num_input_tokens"), last.count("num_output_tokens")
-
-
-def answers(connection: Grpc, *asked: tuple[tuple[Any, ...], dict[str, Any]]) -> list[list[Response]]:
-    """The responses to requests, as `ask` takes them, that run at the same time."""
-    calls = [ask(connection, *what, **values) for what, values in asked]
-    return [call.finish() for call in calls]
-
-
-def of_both(
-    connection: Grpc, max_tokens: int, asked: list[tuple[str, dict[str, Any]]]
-) -> tuple[list[list[Response]], list[list[Response]]]:
-    """What the ensemble and the scripted model answer to the same prompts and values, all at the same time."""
-    found = answers(
-        connection, *(((prompt, max_tokens, model), values) for model in ("ensemble", BLS) for prompt, values in asked)
-    )
-    return found[: len(asked)], found[len(asked) :]
-
-
-def same(server: Server, max_tokens: int, asked: list[tuple[str, dict[str, Any]]]) -> list[Told]:
-    """What both models say to each prompt with its values; they must say the same."""
-    with Grpc(server.grpc_address) as connection:
-        theirs, ours = of_both(connection, max_tokens, asked)
-    for their, our, what in zip(theirs, ours, asked, strict=True):
-        assert told(our) == told(their), what
-    return [told(responses) for responses in ours]
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -131,60 +62,6 @@ def test_many_streams_run_at_once_and_are_not_mixed_up(paced_server: Server) -> 
             assert len(text) > 3
             assert (prompt * 50).startswith(text)
     assert said.startswith(theirs)
-
-
-def test_accumulated_text_is_the_whole_so_far(accumulating_server: Server) -> None:
-    several: list[dict[str, Any]] = [{}, {"stop_words": words("lazy d", "🍰, a")}]
-    asked = [(prompt, values) for values in several for prompt in PROMPTS]
-    with Grpc(accumulating_server.grpc_address) as connection:
-        theirs, ours = of_both(connection, 25, asked)
-        (whole,) = ask(connection, PROMPTS[0], 25, stream=False, exclude_input_in_output=True).finish()
-    for deltas, wholes in zip(theirs, ours, strict=True):
-        assert wholes[-1].text == told(deltas)[0]
-        assert all(later.text.startswith(one.text) for one, later in pairwise(wholes))
-    assert whole.text == ours[0][-1].text
-
-
-def test_where_the_engine_speculates_a_request_for_drafts_is_served_as_any_other(accumulating_server: Server) -> None:
-    with Grpc(accumulating_server.grpc_address) as connection:
-        *_, last = ask(connection, PROMPTS[0], 10, num_draft_tokens=np.array([[3]], np.int32)).finish()
-    assert last.text == "The quick brown fox jumps over the lazy dog"
-
-
-STOPPED = [
-    (0, ["own f"]),
-    (0, ["fox"]),
-    (0, ["umps over", "zebra"]),
-    (0, ["never said"]),
-    (0, [" lazy", "The q"]),
-    (1, ["京都の"]),
-    (2, ["🍰"]),
-    (2, ["‍👧"]),
-]
-"""Prompts by their number, and stop words, some of which the answers hold."""
-
-
-@pytest.mark.parametrize("name", ["paced_server", "foreign_server"])
-def test_stop_words_are_cut_across_chunks(serving: Callable[[str], Server], name: str) -> None:
-    whole = {"stream": False, "exclude_input_in_output": True}
-    asked = []
-    for prompt, stop_words in STOPPED:
-        values = {"stop_words": words(*stop_words)}
-        asked += [(PROMPTS[prompt], one) for one in (values, {**values, **whole}, {**values, "min_tokens": 14})]
-    found = same(serving(name), 30, asked)
-    for (prompt, stop_words), streamed, at_once in zip(STOPPED, found[::3], found[1::3], strict=True):
-        assert streamed == at_once
-        expected = [word for word in stop_words if word in PROMPTS[prompt]]
-        assert streamed[1] == ("stop_word" if expected else "length")
-        assert not any(word in streamed[0] for word in stop_words)
-
-
-def test_nothing_is_held_back_that_begins_no_stop_word(paced_server: Server) -> None:
-    with Grpc(paced_server.grpc_address) as connection:
-        watched = ask(connection, PROMPTS[0], 400, stop_words=words("zebra"))
-        watched.wait_for(5)
-        assert not watched.ended.is_set()
-        watched.cancel()
 
 
 @pytest.mark.parametrize("name", ["paced_server", "foreign_server"])

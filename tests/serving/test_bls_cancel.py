@@ -16,15 +16,15 @@ from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import fake_engine
+from tests.serving.bls import BLS, ask, words
 from tests.serving.metrics_page import difference, page_when
 from tests.serving.streams import Grpc, events, generate, post, request
-from tests.serving.test_bls import BLS, ask, words
 
 # So long that a busy machine, too, passes a message on within a step.
 STEP_SECONDS = 0.2
 PROMPT = "The quick brown fox"
 WAITING = 2
-SERVERS = ["narrow_server", pytest.param("foreign_server", marks=pytest.mark.slow)]
+SERVERS = ["narrow_server", pytest.param("narrow_foreign_server", marks=pytest.mark.slow)]
 
 
 def narrow(engine: Path, inflight_tensors: str) -> Server:
@@ -40,7 +40,7 @@ def narrow_server(tiny_engine: TinyEngine) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def foreign_server(tiny_engine: TinyEngine) -> Iterator[Server]:
+def narrow_foreign_server(tiny_engine: TinyEngine) -> Iterator[Server]:
     """Its engine's model is asked for nothing but upstream's tensors, as on TensorRT-LLM's own backend."""
     with narrow(tiny_engine("llama"), "false") as running:
         yield running

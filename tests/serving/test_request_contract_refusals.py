@@ -143,9 +143,7 @@ def single_server(tiny_engine: TinyEngine) -> Iterator[Server]:
     Prompts are left out of answers unless a request wants them.
     """
     options = paced()
-    parameters = {model: dict(options.parameters.get(model, {})) for model in (DIRECT, BLS)}
-    for model in parameters:
-        parameters[model]["exclude_input_in_output"] = "true"
+    parameters = {DIRECT: {**options.parameters[DIRECT], "exclude_input_in_output": "true"}}
     options = replace(options, decoupled=False, max_num_sequences=1, max_queue_size=1, parameters=parameters)
     with Server(tiny_engine("llama"), options) as running:
         yield running
