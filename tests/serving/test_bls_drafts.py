@@ -17,8 +17,13 @@ from tests.serving.streams import Grpc, Response, generate, request
 
 @pytest.fixture(scope="module")
 def drafted_server(tiny_engine: TinyEngine) -> Iterator[Server]:
-    """The tiny Llama drafts for itself, so that all its guesses are right."""
-    options = DeploymentOptions(parameters={BLS: {"tensorrt_llm_draft_model_name": "tensorrt_llm"}})
+    """The tiny Llama drafts for itself, so that all its guesses are right.
+
+    Without prefix caching: where prompts that run together are the beginnings of each other and part within a block, as
+    those of rounds, OpenVINO GenAI 2026.4 mixes up what is cached now and then.
+    """
+    parameters = {BLS: {"tensorrt_llm_draft_model_name": "tensorrt_llm"}}
+    options = DeploymentOptions(kv_cache_reuse=False, parameters=parameters)
     with Server(tiny_engine("llama"), options) as running:
         yield running
 
@@ -34,7 +39,7 @@ def drafts(count: int) -> dict[str, Any]:
         {"end_id": -1},
         {"exclude_input_in_output": True},
         {"stop_words": words("e", " a"), "min_tokens": 6},
-        {"repetition_penalty": 1.0, "seed": 3},
+        {"repetition_penalty": 1.3, "seed": 3},
     ],
 )
 def test_the_answer_is_the_same_as_without(drafted_server: Server, values: dict[str, Any]) -> None:
