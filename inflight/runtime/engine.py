@@ -80,6 +80,9 @@ class Stepper(Protocol):
         RequestError with its code.
         """
 
+    def removable(self, handle: int) -> bool:
+        """Whether a running request may be removed now; if not, then once a step has told of it."""
+
     def remove(self, handle: int) -> None:
         """Drop a running request and free its KV blocks before the next forward pass."""
 

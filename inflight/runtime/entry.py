@@ -22,7 +22,7 @@ class Entry:
     """`kv_blocks` is what its worst case needs, `tokens_made` counts what the stepper made, cut or not.
 
     `begun` says that tokens of it have been told, `unready` that its guide was still being tried when the stepper was
-    last asked, `refusal` why it can't run: message and code.
+    last asked, `refusal` why it can't run: message and code, `ended` that its end was told though it still runs.
     """
 
     handle: int
@@ -39,6 +39,7 @@ class Entry:
     told_speculation: Speculation | None = None
     unready: bool = False
     refusal: tuple[str, str] | None = None
+    ended: bool = False
 
     @property
     def speculation(self) -> Speculation | None:

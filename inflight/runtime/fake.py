@@ -76,6 +76,9 @@ class FakeStepper:
         self._running[handle] = (request, 1 - steps)
         self._leak(self._leak_per_request)
 
+    def removable(self, handle: int) -> bool:
+        return True
+
     def remove(self, handle: int) -> None:
         del self._running[handle]
 

@@ -26,7 +26,7 @@ from inflight.runtime.openvino_generation import (
 from inflight.runtime.openvino_guide_watch import CompiledGuides, StallWatch
 from inflight.runtime.openvino_guides import Guides, digest
 from inflight.runtime.openvino_manifest import EngineManifest
-from inflight.runtime.openvino_pipeline import KV_BLOCK_TOKENS, kv_blocks, make_pipeline
+from inflight.runtime.openvino_pipeline import KV_BLOCK_TOKENS, kv_blocks, make_pipeline, scheduler_config
 from inflight.runtime.openvino_speculation import DraftCount
 
 IDLE_PATIENCE_S = 0.005
@@ -47,6 +47,8 @@ class _Running:
     generation: openvino_genai.GenerationHandle | None = None
     tries_first_token: bool = False
     tokens: int = 0
+    told: bool = False
+    """Whether a token of it was read: its prompt is computed."""
 
 
 class OpenVinoStepper:
@@ -65,6 +67,7 @@ class OpenVinoStepper:
             max_num_sequences=options.max_num_sequences,
         )
         self._options = options
+        self._caches_prefixes = scheduler_config(options).enable_prefix_caching
         self._end_ids = manifest.end_ids
         self._adapters = Adapters(options.adapters, options.model_dir)
         tokenizer = openvino_genai.Tokenizer(options.model_dir)
@@ -122,6 +125,15 @@ class OpenVinoStepper:
                 return
             self._start(self._unstarted.popleft(), running)
 
+    def removable(self, handle: int) -> bool:
+        """Not while its prompt is computed, where prefixes are cached.
+
+        The library would keep all blocks of the prompt as if they were computed, and answer wrongly whoever sends the
+        same prompt later. A beam search tells nothing before its end, so it is not removed before that.
+        """
+        running = self._running[handle]
+        return not self._caches_prefixes or running.generation is None or running.told
+
     def remove(self, handle: int) -> None:
         running = self._running.pop(handle)
         if running.generation is None:
@@ -154,6 +166,7 @@ class OpenVinoStepper:
         if running.generation is None or not running.generation.can_read():
             return None
         outputs = list(running.generation.read().values())
+        running.told = not running.tries_first_token
         if running.tries_first_token:
             self._search(handle, running, outputs[0].generated_ids[0])
             return Progress(handle, ())

@@ -225,6 +225,11 @@ class SteppedEngine:
         """Pass on what a step did to a request: cut at the end of a verified draft, then at a stop word."""
         handle, token_ids, reason, log_probs, beams, speculation, error = progress
         entry = self._running[handle]
+        if entry.ended:
+            if reason is None:
+                self._stepper.remove(handle)
+            self._forget(entry)
+            return
         if not entry.first_token_ns:
             entry.first_token_ns = time.monotonic_ns()
         entry.tokens_made += len(token_ids)
@@ -262,10 +267,19 @@ class SteppedEngine:
         return cut, FinishReason.STOP_WORD if cut[0] is not beams[0] else reason
 
     def _stop(self, entry: Entry, reason: FinishReason) -> None:
-        """End a running request between two steps, with the tokens that were held back."""
-        self._stepper.remove(entry.handle)
+        """End a running request between two steps, with the tokens that were held back.
+
+        Where the stepper can't remove it yet, it keeps its place until a step tells of it.
+        """
+        if entry.ended:
+            return
+        entry.ended = not self._stepper.removable(entry.handle)
         rest = NOTHING if entry.stop_words is None else entry.stop_words.take((), ended=True)
-        self._forget(entry)
+        if entry.ended:
+            self._running_deadlines.pop(entry.handle, None)
+        else:
+            self._stepper.remove(entry.handle)
+            self._forget(entry)
         self._push_last(entry, FinishReason.STOP_WORD if rest.found else reason, rest)
 
     def _forget(self, entry: Entry) -> None:
