@@ -14,7 +14,7 @@ import psutil
 import pytest
 from inflight_client import Client
 
-from inflight.deploy.run_directory import SHARED_MEMORY
+from inflight.deploy.run_directory import SHARED_MEMORY, sweep
 from tests.deploy.streams import SOON, open_streams
 from tests.fixtures.engines import ROOT, TinyEngine
 from tests.fixtures.server import ENDLESS
@@ -72,6 +72,8 @@ def serve(tiny_engine: TinyEngine, tmp_path: Path) -> Iterator[Serve]:
         if serving.process.poll() is None:
             serving.process.kill()
         serving.process.communicate()
+    wait_for_none([process for serving in started for process in serving.family])
+    sweep(tmp_path / "home")
 
 
 def wait_for_none(processes: list[psutil.Process]) -> list[psutil.Process]:
