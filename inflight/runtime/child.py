@@ -15,9 +15,10 @@ from multiprocessing.connection import Connection
 
 from inflight.runtime.detokenizer import Detokenizer
 from inflight.runtime.engine import EngineOptions, make_stepper
+from inflight.runtime.entry import refusal
 from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, TokenEvent
 from inflight.runtime.stats_pace import StatsPace
-from inflight.runtime.stepped import SteppedEngine, refusal
+from inflight.runtime.stepped import SteppedEngine
 from inflight.runtime.tokenizer import load_tokenizer
 
 

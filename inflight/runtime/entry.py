@@ -11,10 +11,22 @@ from inflight.runtime.messages import (
     EventSink,
     FinishReason,
     GenerationRequest,
+    RequestError,
     Speculation,
     Timings,
 )
 from inflight.runtime.stop_words import StopWords
+
+_MOST_WORDS = 400
+"""Characters of a library's own error message that are passed on."""
+
+
+def refusal(error: Exception) -> tuple[str, str]:
+    """Message and code by which an exception, raised because of one request, ends that request."""
+    if isinstance(error, RequestError):
+        return str(error), error.code
+    words = " ".join(str(error).split())[:_MOST_WORDS] or type(error).__name__
+    return f"the engine refused the request: {words}", "invalid_request"
 
 
 @dataclass(eq=False)
@@ -40,6 +52,11 @@ class Entry:
     unready: bool = False
     refusal: tuple[str, str] | None = None
     ended: bool = False
+
+    @property
+    def prefilling(self) -> bool:
+        """A beam search shows nothing before its end, so it counts as generating, which is the most of its time."""
+        return not self.first_token_ns and self.request.sampling.beam_width == 1
 
     @property
     def speculation(self) -> Speculation | None:

@@ -11,7 +11,7 @@ from itertools import count
 from inflight.runtime.detokenizer import Detokenizer
 from inflight.runtime.draft import Draft
 from inflight.runtime.engine import Progress, Stepper
-from inflight.runtime.entry import Entry
+from inflight.runtime.entry import Entry, refusal
 from inflight.runtime.messages import (
     Beam,
     EngineLimits,
@@ -28,17 +28,6 @@ from inflight.runtime.stop_words import NOTHING, Passed, StopWords
 
 MOST_UNREADY = 4
 """Requests whose guides are still being tried that are asked after in one turn: asking may take some milliseconds."""
-
-_MOST_WORDS = 400
-"""Characters of a library's own error message that are passed on."""
-
-
-def refusal(error: Exception) -> tuple[str, str]:
-    """Message and code by which an exception, raised because of one request, ends that request."""
-    if isinstance(error, RequestError):
-        return str(error), error.code
-    words = " ".join(str(error).split())[:_MOST_WORDS] or type(error).__name__
-    return f"the engine refused the request: {words}", "invalid_request"
 
 
 def no_tokenizer() -> Detokenizer:
@@ -126,12 +115,7 @@ class SteppedEngine:
             self._advance(progress)
 
     def stats(self) -> EngineStats:
-        # A beam search shows nothing before its end, so it counts as generating, which is the most of its time.
-        prefilling = [
-            entry
-            for entry in self._running.values()
-            if not entry.first_token_ns and entry.request.sampling.beam_width == 1
-        ]
+        prefilling = [entry for entry in self._running.values() if entry.prefilling]
         return EngineStats(
             waiting=len(self._queue),
             running=len(self._running),
