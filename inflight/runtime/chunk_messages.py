@@ -17,7 +17,12 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
 from typing import NamedTuple
+
+from inflight.runtime.lasting_thread import LastingThread
+from inflight.runtime.messages import RequestError, Timings, TokenEvent
 
 PARAMETER = "inflight_chunks"
 """The request parameter that names the model which listens."""
@@ -31,6 +36,7 @@ class TokenChunk(NamedTuple):
     """New tokens of the answer with that stream key.
 
     `ended` says that its last response has been sent, `error` (message and code) that its whole request has failed.
+    `moments` are the times known so far (as in `Timings`), which come once.
     """
 
     key: int
@@ -38,50 +44,77 @@ class TokenChunk(NamedTuple):
     log_probs: Sequence[float] = ()
     ended: bool = False
     error: tuple[str, str] | None = None
+    moments: Sequence[int] = ()
+
+    @property
+    def timings(self) -> Timings | None:
+        return Timings(*self.moments) if self.moments else None
 
     def joined(self, later: TokenChunk) -> TokenChunk:
         """This one and the next one for the same answer."""
         token_ids, log_probs = [*self.token_ids, *later.token_ids], [*self.log_probs, *later.log_probs]
-        return TokenChunk(self.key, token_ids, log_probs, later.ended, self.error or later.error)
+        error, moments = self.error or later.error, later.moments or self.moments
+        return TokenChunk(self.key, token_ids, log_probs, later.ended, error, moments)
 
 
 class ChunkReceiver:
-    """Listens for a model, and hands on what has come, in order and in a thread of its own.
+    """Listens for a model, and hands on what has come for each answer, in order and in a thread of its own.
 
-    What comes while `on_chunks` is at work comes together in its next call, so it never lags behind by much.
+    What comes for an answer while others are handed on comes as one, so it never lags behind by much. What `on_chunk`
+    raises is told to `report`, and all other answers get theirs.
     """
 
-    def __init__(self, model: str, on_chunks: Callable[[list[TokenChunk]], None]) -> None:
-        self._on_chunks = on_chunks
+    def __init__(self, model: str, on_chunk: Callable[[TokenChunk], None], report: Callable[[str], None]) -> None:
+        self._on_chunk = on_chunk
         self._messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(_address(model))
-        self._closing = False
         # Reading never waits for handling: the engine's model, which serves others too, would wait for both.
-        self._threads = [threading.Thread(target=target, daemon=True) for target in (self._read, self._handle)]
-        for thread in self._threads:
-            thread.start()
+        self._reader = LastingThread("chunks-read", self._read, "tokens of streams could not be read", report)
+        self._handler = LastingThread("chunks", self._handle, "tokens of a stream could not be handed on", report)
+        self._reader.start()
+        self._handler.start()
 
     def close(self) -> None:
-        self._closing = True
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._messages.put(b"")
-        for thread in self._threads:
-            thread.join(timeout=5)
+        self._reader.close(wake=lambda: self._socket.shutdown(socket.SHUT_RDWR))
+        self._handler.close(wake=lambda: self._messages.put(b""))
         self._socket.close()
 
     def _read(self) -> None:
-        while not self._closing:
-            self._messages.put(self._socket.recv(_MOST_BYTES))
+        self._messages.put(self._socket.recv(_MOST_BYTES))
 
     def _handle(self) -> None:
-        while True:
-            messages = [self._messages.get()]
-            while not self._messages.empty():
-                messages.append(self._messages.get())
-            if self._closing:
-                return
-            self._on_chunks([chunk for message in messages for chunk in _decoded(message)])
+        messages = [self._messages.get()]
+        while not self._messages.empty():
+            messages.append(self._messages.get())
+        found: dict[int, TokenChunk] = {}
+        for chunk in (chunk for message in messages for chunk in _decoded(message)):
+            before = found.get(chunk.key)
+            found[chunk.key] = chunk if before is None else before.joined(chunk)
+        for chunk in found.values():
+            self._handler.attempt(partial(self._on_chunk, chunk))
+
+
+class AnswerEnd:
+    """Takes the chunks of an answer that is wanted whole, and lets one thread wait for its end.
+
+    A failure comes as two chunks, or as one: what is known first counts.
+    """
+
+    def __init__(self) -> None:
+        self._known: Future[None] = Future()
+
+    def take(self, chunk: TokenChunk) -> None:
+        if self._known.done():
+            return
+        if chunk.error is not None:
+            self._known.set_exception(RequestError(*chunk.error))
+        elif chunk.ended:
+            self._known.set_result(None)
+
+    def wait(self) -> None:
+        """Return once its last response has been sent; RequestError where its request has failed."""
+        self._known.result()
 
 
 class Caller:
@@ -98,9 +131,11 @@ class Caller:
         model = json.loads(parameters).get(PARAMETER) if key and PARAMETER in parameters else None
         return cls(sender, str(model), key) if model else None
 
-    def give(self, key: int, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
+    def give(self, key: int, event: TokenEvent) -> None:
         """New tokens of an answer; they are sent with the sender's next `flush`."""
-        self._sender.add(self._model, TokenChunk(key, token_ids, log_probs))
+        timings = event.timings
+        moments = (timings.arrival_ns, timings.admitted_ns, timings.first_token_ns, timings.end_ns) if timings else ()
+        self._sender.add(self._model, TokenChunk(key, event.token_ids, event.log_probs, moments=moments))
 
     def end(self, key: int) -> None:
         """An answer's last response has been sent."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from inflight.runtime.lasting_thread import LastingThread
 from inflight.runtime.messages import EngineLimits, EngineStats, FinishReason, GenerationRequest, Timings, TokenEvent
 from inflight.runtime.metric_table import (
     BATCHER,
@@ -137,16 +137,13 @@ class EngineMetrics:
         self._board = board
         self._period_s = period_s
         self._reuses_blocks = reuses_blocks
-        self._report = report
-        self._failed = False
         self._gaps = TokenGaps(max(1, round(GAPS_A_SECOND * period_s)))
         self._ends: deque[RequestEnd] = deque()
         self._shown: dict[tuple[Family, str], float] = {}
         self._seen: tuple[EngineStats, int] | None = None
         self._memory = (0, 0.0, 0)
         """Process, when it was looked up, and bytes."""
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="engine-metrics", daemon=True)
+        self._thread = LastingThread("engine-metrics", self._show, "metrics could not be shown", report)
         self._thread.start()
 
     def begin(self, request: GenerationRequest) -> RequestMeter:
@@ -158,27 +155,15 @@ class EngineMetrics:
         self._ends.append(RequestEnd("REJECTED", 0, 0, 0, None))
 
     def close(self) -> None:
-        self._closing.set()
-        self._thread.join(timeout=5)
+        self._thread.close()
         self._board.close()
 
-    def _run(self) -> None:
-        while True:
-            # A rest is told after the ends that led to it: in this order, gauges at zero mean that all are counted.
-            stats, pid = self._engine.told_stats, self._engine.pid
-            self._try(self._show_requests)
-            self._try(partial(self._show_state, stats, pid))
-            if self._closing.wait(self._period_s):
-                return
-
-    def _try(self, show: Callable[[], None]) -> None:
-        """Metrics must not end with the first failure, nor fill the log."""
-        try:
-            show()
-        except Exception as error:
-            if not self._failed:
-                self._report(f"metrics could not be shown: {' '.join(str(error).split())}")
-            self._failed = True
+    def _show(self) -> None:
+        # A rest is told after the ends that led to it: in this order, gauges at zero mean that all are counted.
+        stats, pid = self._engine.told_stats, self._engine.pid
+        self._thread.attempt(self._show_requests)
+        self._thread.attempt(partial(self._show_state, stats, pid))
+        self._thread.pause(self._period_s)
 
     def _show_state(self, stats: EngineStats, pid: int) -> None:
         if (stats, pid) == self._seen:

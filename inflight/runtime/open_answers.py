@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
+
+from inflight.runtime.lasting_thread import LastingThread
 
 
 class OpenAnswer(Protocol):
@@ -22,23 +25,22 @@ class OpenAnswer(Protocol):
 class OpenAnswers:
     """Thread-safe. `cancel(handle)` is called by who calls `stop`, and in a thread of its own for clients that left.
 
-    All clients are asked after every `check_seconds`, also those whose requests still wait.
+    All clients are asked after every `check_seconds`, also those whose requests still wait. Asking one may fail, which
+    is told to `report` and does not keep the others from being asked.
     """
 
-    def __init__(self, cancel: Callable[[int], None], check_seconds: float) -> None:
+    def __init__(self, cancel: Callable[[int], None], check_seconds: float, report: Callable[[str], None]) -> None:
         self._cancel = cancel
         self._check_seconds = check_seconds
         self._lock = threading.Lock()
         self._by_id: defaultdict[str, list[OpenAnswer]] = defaultdict(list)
         self._wake = threading.Event()
-        self._closing = False
-        self._thread = threading.Thread(target=self._watch, name="open-answers", daemon=True)
+        trouble = "a client that left could not be noticed"
+        self._thread = LastingThread("open-answers", self._look, trouble, report)
         self._thread.start()
 
     def close(self) -> None:
-        self._closing = True
-        self._wake.set()
-        self._thread.join(timeout=5)
+        self._thread.close(wake=self._wake.set)
 
     def add(self, request_id: str, answer: OpenAnswer) -> None:
         with self._lock:
@@ -74,11 +76,13 @@ class OpenAnswers:
         with self._lock:
             return [answer for answers in self._by_id.values() for answer in answers]
 
-    def _watch(self) -> None:
-        while not self._closing:
-            self._wake.wait(self._check_seconds)
-            self._wake.clear()
-            for answer in self._all():
-                if answer.handle and not answer.client_gone and answer.client_has_gone():
-                    answer.client_gone = True
-                    self._cancel(answer.handle)
+    def _look(self) -> None:
+        self._wake.wait(self._check_seconds)
+        self._wake.clear()
+        for answer in self._all():
+            self._thread.attempt(partial(self._ask, answer))
+
+    def _ask(self, answer: OpenAnswer) -> None:
+        if answer.handle and not answer.client_gone and answer.client_has_gone():
+            answer.client_gone = True
+            self._cancel(answer.handle)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import socket
 import struct
-import threading
 from collections.abc import Callable, Sequence
+
+from inflight.runtime.lasting_thread import LastingThread
 
 _KEY = struct.Struct("<Q")
 _MOST_BYTES = 65536
@@ -25,29 +26,28 @@ def _address(engine_model: str) -> str:
 
 
 class ReceiptListener:
-    """Takes the receipts for one engine's model and hands each to `on_receipt`, in order, in a thread of its own."""
+    """Takes the receipts for one engine's model and hands each to `on_receipt`, in order, in a thread of its own.
 
-    def __init__(self, engine_model: str, on_receipt: Callable[[Sequence[int]], None]) -> None:
+    What `on_receipt` raises is told to `report`; the next receipt is handed on all the same.
+    """
+
+    def __init__(
+        self, engine_model: str, on_receipt: Callable[[Sequence[int]], None], report: Callable[[str], None]
+    ) -> None:
         self._on_receipt = on_receipt
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(_address(engine_model))
-        self._closing = False
-        self._thread = threading.Thread(target=self._listen, name="receipts", daemon=True)
+        self._thread = LastingThread("receipts", self._listen, "a receipt of chunks was lost", report)
         self._thread.start()
 
     def close(self) -> None:
-        self._closing = True
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join(timeout=5)
+        self._thread.close(wake=lambda: self._socket.shutdown(socket.SHUT_RDWR))
         self._socket.close()
 
     def _listen(self) -> None:
-        while True:
-            message = self._socket.recv(_MOST_BYTES)
-            if self._closing:
-                return
-            if message and len(message) % _KEY.size == 0:
-                self._on_receipt([key for (key,) in _KEY.iter_unpack(message)])
+        message = self._socket.recv(_MOST_BYTES)
+        if message and len(message) % _KEY.size == 0:
+            self._on_receipt([key for (key,) in _KEY.iter_unpack(message)])
 
 
 class ReceiptSender:

@@ -22,6 +22,7 @@ from inflight.runtime.messages import (
     RequestError,
     TokenEvent,
 )
+from inflight.runtime.places import too_many
 from inflight.runtime.request_queue import RequestQueue
 from inflight.runtime.step_times import StepTimes
 from inflight.runtime.stop_words import NOTHING, Passed, StopWords
@@ -83,12 +84,7 @@ class SteppedEngine:
         self._queue.push(Entry(handle, request, on_event, blocks, arrival_ns=time.monotonic_ns()))
         if self._max_queue_size and self._overcrowded():
             self._queue.remove(handle)
-            raise RequestError(
-                # Triton's words and TensorRT-LLM's, since clients look for either.
-                f"Exceeds maximum queue size (Maximum queue size of {self._max_queue_size} has been reached); send the"
-                " request again later",
-                "overloaded",
-            )
+            raise too_many(self._max_queue_size)
         return handle
 
     def cancel(self, handle: int) -> None:

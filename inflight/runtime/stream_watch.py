@@ -13,6 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+from inflight.runtime.lasting_thread import LastingThread
 
 PATIENCE_SECONDS = 0.02
 """A chunk without a receipt for so long is looked into. Chunks on their way may overtake each other by far less."""
@@ -44,10 +47,13 @@ class _Stream:
 class StreamWatch:
     """Cancels, by `cancel(handle)`, the requests of streams whose chunks are dropped; `probe(key)` sends a probe.
 
-    Both are called in threads of the watch's own. Thread-safe.
+    Probes are sent in a thread of the watch's own. What either raises is told to `report`, and the watch goes on.
+    Thread-safe.
     """
 
-    def __init__(self, cancel: Callable[[int], None], probe: Callable[[int], None]) -> None:
+    def __init__(
+        self, cancel: Callable[[int], None], probe: Callable[[int], None], report: Callable[[str], None]
+    ) -> None:
         self._cancel = cancel
         self._probe = probe
         self._lock = threading.Lock()
@@ -55,14 +61,12 @@ class StreamWatch:
         self._chunks: dict[int, tuple[_Stream, int]] = {}
         self._suspects: dict[int, list[tuple[_Stream, int]]] = {}
         self._wake = threading.Event()
-        self._closing = False
-        self._thread = threading.Thread(target=self._watch, name="stream-watch", daemon=True)
+        trouble = "a stream without its client could not be ended"
+        self._thread = LastingThread("stream-watch", self._watch, trouble, report)
         self._thread.start()
 
     def close(self) -> None:
-        self._closing = True
-        self._wake.set()
-        self._thread.join(timeout=5)
+        self._thread.close(wake=self._wake.set)
 
     def next_chunk(self, key: int, handle: int) -> int:
         """The key to send with the next chunk of the stream `key`, whose request is `handle`; tell `sent` after it."""
@@ -104,18 +108,17 @@ class StreamWatch:
                 dropped += [one for one, count in suspects if one.received == count and one.key in self._streams]
         for stream in dropped:
             self.end(stream.key)
-            self._cancel(stream.handle)
+            self._thread.attempt(partial(self._cancel, stream.handle))
 
     def _forget_chunks(self, stream: _Stream, numbers: Iterable[int]) -> None:
         for number in numbers:
             self._chunks.pop(stream.chunk_key(number), None)
 
     def _watch(self) -> None:
-        while not self._closing:
-            self._wake.wait()
-            self._wake.clear()
-            time.sleep(PATIENCE_SECONDS)
-            self._look_into_late_chunks()
+        self._wake.wait()
+        self._wake.clear()
+        time.sleep(PATIENCE_SECONDS)
+        self._look_into_late_chunks()
 
     def _look_into_late_chunks(self) -> None:
         """Send a probe after the chunks that are late; look again later while any chunk is without its receipt."""

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.runtime.chunk_messages import PARAMETER, ChunkReceiver, TokenChunk
+from inflight.runtime.chunk_messages import PARAMETER, AnswerEnd, ChunkReceiver, TokenChunk
 from inflight.runtime.detokenizer import Detokenizer
 from inflight.runtime.messages import RequestError
 from inflight.runtime.model_parameters import decoupled, flag, milliseconds, parameters
 from inflight.runtime.open_answers import OpenAnswers
+from inflight.runtime.places import Places
 from inflight.runtime.server_watch import end_with_server
 from inflight.runtime.tokenizer import load_tokenizer
 from inflight.runtime.triton_answer import Reply
@@ -25,12 +27,13 @@ from inflight.runtime.triton_bls_answer import Tensors, TextAnswer, tokens_of
 from inflight.runtime.triton_bls_call import Call, Responses, arrays, prepare, stream
 from inflight.runtime.triton_bls_drafts import DraftedAnswer, check_drafts
 from inflight.runtime.triton_bls_request import text_request
-from inflight.runtime.triton_inputs import Inputs, parameters_json
-from inflight.runtime.triton_preprocessing import check_names
+from inflight.runtime.triton_inputs import Inputs, check_names, parameters_json
 from inflight.runtime.triton_tensors import tensor
 
 _THREADS = 256
-"""Requests whose tokens don't come the short way take a thread each."""
+_MOST_KEPT = 224
+"""Requests that take a thread each to their end: those whose tokens don't come the short way, and those that are made
+in rounds. The other threads are for what takes one for some milliseconds: other requests, refusals, and stopping."""
 _MOST_CALLS = 24
 """Calls that wait for their first response. Triton keeps a thread for each, of 32, and needs some to send responses."""
 
@@ -59,9 +62,11 @@ class TritonBls:
         self._short_way = {PARAMETER: self._model} if self._extended and self._decoupled else {}
         self._takers: dict[int, Taker] = {}
         self._calls: dict[int, Call] = {}
-        self._open = OpenAnswers(self._stop, milliseconds(settings, "cancellation_check_period_ms") / 1000)
-        self._chunks = ChunkReceiver(self._model, self._take)
+        check_seconds = milliseconds(settings, "cancellation_check_period_ms") / 1000
+        self._open = OpenAnswers(self._stop, check_seconds, pb_utils.Logger.log_error)
+        self._chunks = ChunkReceiver(self._model, self._take, pb_utils.Logger.log_error)
         self._threads = ThreadPoolExecutor(_THREADS, "calls")
+        self._kept = Places(_MOST_KEPT)
         self._places = threading.BoundedSemaphore(_MOST_CALLS)
 
     def execute(self, requests: list[Any]) -> None:
@@ -83,16 +88,17 @@ class TritonBls:
             drafts = read.num_draft_tokens > 0 and not self._engine_drafts
             if drafts:
                 check_drafts(read, self._draft_engine)
-            with self._places:
-                prepared = prepare(self._preprocessing, read)
-            reply = Reply(sender, read.prompts * read.sequences)
-            call = Call(request.request_id(), read, prepared, reply)
-            call.make_answers(self._detokenizer, self._accumulate, search=drafts or not self._extended)
-            self._remember(call)
-            if drafts:
-                self._generate_with_drafts(call)
-            else:
-                self._generate(call)
+            with nullcontext() if self._short_way and not drafts else self._kept:
+                with self._places:
+                    prepared = prepare(self._preprocessing, read)
+                reply = Reply(sender, read.prompts * read.sequences)
+                call = Call(request.request_id(), read, prepared, reply)
+                call.make_answers(self._detokenizer, self._accumulate, search=drafts or not self._extended)
+                self._remember(call)
+                if drafts:
+                    self._generate_with_drafts(call)
+                else:
+                    self._generate(call)
         except Exception as error:
             self._fail(call, reply, error)
 
@@ -115,10 +121,13 @@ class TritonBls:
             error = RequestError(f"the request failed ({what}); the server's log may say more", "invalid_request")
             if call is not None:  # the engine knows nothing of it
                 self._threads.submit(self._abandon, call)
-        reply.fail(str(error), error.code)
-        if call is not None:
-            for answer in call.answers:
-                self._forget(call, answer)
+        try:
+            reply.fail(str(error), error.code)
+        finally:
+            if call is not None:
+                call.responses.cancel()  # who takes its tokens must not wait for what never comes
+                for answer in call.answers:
+                    self._forget(call, answer)
 
     def _generate(self, call: Call) -> None:
         request = call.request
@@ -127,7 +136,8 @@ class TritonBls:
         inputs = request.engine_inputs(call.prepared, streaming, self._extended)
         first, others = self._call(self._engine, call, inputs, request.engine_outputs(self._extended))
         if first is None:
-            call.responses.set_result(others)
+            if call.responses.set_running_or_notify_cancel():  # not where it has failed meanwhile
+                call.responses.set_result(others)
             call.may_be_stopped()
             return
         while first is not None:
@@ -157,29 +167,29 @@ class TritonBls:
             return
         answer.keep(tensors)
         if "output_ids" in tensors:
-            self._push(answer, *tokens_of(tensors))
+            token_ids, log_probs = tokens_of(tensors)
+            self._push(answer, TokenChunk(answer.key, token_ids, log_probs))
 
-    def _take(self, chunks: list[TokenChunk]) -> None:
+    def _take(self, chunk: TokenChunk) -> None:
         """Take what came the short way."""
-        for chunk in _joined(chunks):
-            taker = self._takers.get(chunk.key)
-            if taker is not None:
-                taker(chunk)
+        taker = self._takers.get(chunk.key)
+        if taker is not None:
+            taker(chunk)
 
     def _take_of(self, call: Call, answer: TextAnswer, chunk: TokenChunk) -> None:
         try:
             if chunk.error is not None:
                 raise RequestError(*chunk.error)
             if chunk.token_ids:
-                self._push(answer, chunk.token_ids, chunk.log_probs)
+                self._push(answer, chunk)
             if chunk.ended:
                 self._finish(call, answer, arrays(next(call.responses.result())))
         except Exception as error:
             self._fail(call, call.reply, error)
 
-    def _push(self, answer: TextAnswer, token_ids: Sequence[int], log_probs: Sequence[float]) -> None:
+    def _push(self, answer: TextAnswer, chunk: TokenChunk) -> None:
         gone, stopped = answer.client_gone, answer.stopped
-        answer.push(token_ids, log_probs)
+        answer.push(chunk.token_ids, chunk.log_probs, chunk.timings)
         answer.client_gone = gone or answer.client_has_gone()
         if (answer.client_gone, answer.stopped) != (gone, stopped):
             self._threads.submit(self._stop, answer.key)
@@ -195,16 +205,9 @@ class TritonBls:
 
     def _ask(self, model: str, call: Call, inputs: list[Any], outputs: list[str]) -> Tensors:
         """Ask a model for one answer, and wait for its one response."""
-        ended: Future[None] = Future()
-
-        def take(chunk: TokenChunk) -> None:
-            if chunk.error is not None:
-                ended.set_exception(RequestError(*chunk.error))
-            elif chunk.ended:
-                ended.set_result(None)
-
+        end = AnswerEnd()
         (answer,) = call.answers
-        self._takers[answer.key] = take
+        self._takers[answer.key] = end.take
         first, others = self._call(model, call, inputs, outputs)
         if first is not None:
             tensors = arrays(first)
@@ -212,7 +215,7 @@ class TritonBls:
                 pass
             return tensors
         call.may_be_stopped()
-        ended.result()
+        end.wait()
         return arrays(next(others))
 
     def _stop(self, key: int) -> None:
@@ -240,12 +243,3 @@ class TritonBls:
         for response in stream(self._engine, call.id, inputs, ["output_ids", "sequence_length"]):
             if response.has_error():
                 pb_utils.Logger.log_warn(f"a request could not be stopped: {response.error().message()}")
-
-
-def _joined(chunks: list[TokenChunk]) -> Iterator[TokenChunk]:
-    """What came for one answer together, as one."""
-    found: dict[int, TokenChunk] = {}
-    for chunk in chunks:
-        before = found.get(chunk.key)
-        found[chunk.key] = chunk if before is None else before.joined(chunk)
-    yield from found.values()

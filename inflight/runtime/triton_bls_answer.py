@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ from inflight.runtime.stream_context import StreamContext
 from inflight.runtime.text_stream import Piece, TextMaker
 from inflight.runtime.triton_answer import Reply
 from inflight.runtime.triton_bls_request import EXTRAS, TextRequest
-from inflight.runtime.triton_perf import perf_tensors
+from inflight.runtime.triton_perf import PERF_TENSORS, perf_tensors
 from inflight.runtime.triton_tensors import tensor
 
 Tensors = Mapping[str, Any]
@@ -48,15 +46,16 @@ class TextAnswer:
         self._input_tokens, self._max_tokens = limits
         self._output_tokens = 0
         self._cumulative = 0.0
-        self._timings = Timings(arrival_ns=time.monotonic_ns())
+        self._timings = Timings(arrival_ns=0)
         self._extras: dict[str, Any] = {}
         self._cut: Piece | None = None
 
     def client_has_gone(self) -> bool:
         return self.reply.client_has_gone()
 
-    def push(self, token_ids: Sequence[int], log_probs: Sequence[float] = ()) -> None:
-        """Take tokens that are not the last ones; none count any more once it is stopped."""
+    def push(self, token_ids: Sequence[int], log_probs: Sequence[float] = (), timings: Timings | None = None) -> None:
+        """Take tokens that are not the last ones; none count any more once it is stopped. Times come with the first."""
+        self._timings = timings or self._timings
         if self.closed or self.stopped:
             return
         piece = self._text.take(token_ids, log_probs)
@@ -129,12 +128,11 @@ class TextAnswer:
         return tensors
 
     def _figures_so_far(self) -> list[Any]:
-        """The performance tensors before the last response, which clients expect with each: only times known here."""
+        """The performance tensors before the last response, which clients expect with each: what the engine told."""
         if not self._request.perf_metrics:
             return []
-        if not self._timings.first_token_ns:
-            self._timings = replace(self._timings, first_token_ns=time.monotonic_ns())
-        return perf_tensors(TokenEvent(0, ()), self._timings)
+        told = [pb_utils.Tensor(name, self._extras[name]) for name in PERF_TENSORS if name in self._extras]
+        return told or perf_tensors(TokenEvent(0, ()), self._timings)
 
     def _send_last(self, tensors: list[Any], reason: str) -> None:
         self.closed = True

@@ -53,9 +53,10 @@ class TritonEngine:
             self._engine, triton_board(args), period_s, options.kv_cache_reuse, pb_utils.Logger.log_error
         )
         self._postprocessing = settings["postprocessing_model_name"]
-        self._open = OpenAnswers(self._engine.cancel, milliseconds(settings, "cancellation_check_period_ms") / 1000)
-        self._watch = StreamWatch(self._engine.cancel, self._probe)
-        self._receipts = ReceiptListener(args["model_name"], self._watch.received)
+        check_seconds = milliseconds(settings, "cancellation_check_period_ms") / 1000
+        self._open = OpenAnswers(self._engine.cancel, check_seconds, pb_utils.Logger.log_error)
+        self._watch = StreamWatch(self._engine.cancel, self._probe, pb_utils.Logger.log_error)
+        self._receipts = ReceiptListener(args["model_name"], self._watch.received, pb_utils.Logger.log_error)
         self._chunks = ChunkSender()
 
     def execute(self, requests: list[Any]) -> None:
@@ -144,7 +145,7 @@ class TritonEngine:
                     caller.end(answer.key)
             elif caller is not None and answer.streaming:
                 answer.count(event)
-                caller.give(answer.key, event.token_ids, event.log_probs)
+                caller.give(answer.key, event)
             elif answer.acknowledged:
                 answer.push(event, self._watch.next_chunk(answer.key, event.handle), self._engine.undelivered)
                 self._watch.sent(answer.key)

@@ -33,7 +33,7 @@ def cancelled() -> queue.Queue[int]:
 
 @pytest.fixture
 def answers(cancelled: queue.Queue[int]) -> Iterator[OpenAnswers]:
-    answers = OpenAnswers(cancelled.put, check_seconds=0.01)
+    answers = OpenAnswers(cancelled.put, 0.01, print)
     yield answers
     answers.close()
 
@@ -91,8 +91,30 @@ def test_a_request_that_the_engine_has_not_taken_is_cancelled_once_it_has(
 
 
 def test_somebody_may_ask_to_look_now(cancelled: queue.Queue[int]) -> None:
-    answers = OpenAnswers(cancelled.put, check_seconds=3600)
+    answers = OpenAnswers(cancelled.put, 3600, print)
     answers.add("", Waiting(3, gone=True))
     answers.look_now()
     assert cancelled.get(timeout=SOON) == 3
+    answers.close()
+
+
+class Unanswerable(Waiting):
+    """An answer about which Triton knows nothing any more."""
+
+    def client_has_gone(self) -> bool:
+        raise ValueError("no such request")
+
+
+def test_one_that_can_not_be_asked_keeps_no_other_from_being_noticed(cancelled: queue.Queue[int]) -> None:
+    reports: list[str] = []
+    answers = OpenAnswers(cancelled.put, 0.01, reports.append)
+    answers.add("", Unanswerable(1))
+    left = Waiting(2)
+    answers.add("", left)
+    for handle in (2, 3):
+        left.gone = True
+        assert cancelled.get(timeout=SOON) == handle
+        left = Waiting(3)
+        answers.add("", left)
+    assert reports == ["a client that left could not be noticed: ValueError: no such request"]
     answers.close()

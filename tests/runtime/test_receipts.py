@@ -26,7 +26,7 @@ def receipts() -> Receipts:
 
 @pytest.fixture
 def listener(receipts: Receipts) -> Iterator[ReceiptListener]:
-    listener = ReceiptListener(MODEL, receipts.put)
+    listener = ReceiptListener(MODEL, receipts.put, print)
     yield listener
     listener.close()
 
@@ -66,7 +66,7 @@ def test_what_is_no_receipt_is_passed_over(receipts: Receipts, sender: ReceiptSe
 @pytest.mark.usefixtures("listener")
 def test_two_models_of_a_server_do_not_hear_each_other(receipts: Receipts) -> None:
     others: Receipts = SimpleQueue()
-    other, to_other = ReceiptListener(f"{MODEL}-2", others.put), ReceiptSender(f"{MODEL}-2")
+    other, to_other = ReceiptListener(f"{MODEL}-2", others.put, print), ReceiptSender(f"{MODEL}-2")
     to_other.send([5])
     assert others.get(timeout=SOON) == [5]
     with pytest.raises(Empty):
@@ -82,7 +82,24 @@ def test_nobody_needs_to_listen(sender: ReceiptSender) -> None:
 def test_close_ends_the_thread_and_frees_the_name(receipts: Receipts, sender: ReceiptSender) -> None:
     before = threading.active_count()
     for _ in range(3):
-        ReceiptListener(MODEL, receipts.put).close()
+        ReceiptListener(MODEL, receipts.put, print).close()
     assert threading.active_count() <= before
     sender.send([5])
     assert receipts.empty()
+
+
+def test_a_receipt_that_fails_is_told_and_the_next_one_arrives(receipts: Receipts, sender: ReceiptSender) -> None:
+    reports: SimpleQueue[str] = SimpleQueue()
+
+    def take(keys: Sequence[int]) -> None:
+        if keys == [1]:
+            raise KeyError("nobody knows\nit")
+        receipts.put(keys)
+
+    listener = ReceiptListener(MODEL, take, reports.put)
+    for key in (1, 1, 2):
+        sender.send([key])
+    assert receipts.get(timeout=SOON) == [2]
+    assert reports.get(timeout=SOON).startswith("a receipt of chunks was lost: KeyError: ")
+    assert reports.empty(), "one line, not one for each"
+    listener.close()

@@ -20,7 +20,7 @@ class Watched:
     def __init__(self) -> None:
         self.cancelled: SimpleQueue[int] = SimpleQueue()
         self.probes: SimpleQueue[int] = SimpleQueue()
-        self.watch = StreamWatch(self.cancelled.put, self.probes.put)
+        self.watch = StreamWatch(self.cancelled.put, self.probes.put, print)
 
     def send(self, key: int, handle: int) -> int:
         chunk = self.watch.next_chunk(key, handle)
@@ -136,3 +136,32 @@ def test_keys_near_the_largest_number_go_on_from_zero(watched: Watched) -> None:
     in_time = watched.in_time(began)
     assert watched.nobody_is_cancelled()
     assert watched.probes.empty() or not in_time
+
+
+def test_a_probe_that_fails_is_told_and_the_next_ones_are_sent() -> None:
+    probes: SimpleQueue[int] = SimpleQueue()
+    cancelled: SimpleQueue[int] = SimpleQueue()
+    reports: SimpleQueue[str] = SimpleQueue()
+    failures = iter([1, 2])
+
+    def probe(key: int) -> None:
+        if next(failures, None):
+            raise RuntimeError("postprocessing is not ready")
+        probes.put(key)
+
+    def cancel(handle: int) -> None:
+        cancelled.put(handle)
+        raise OSError("no engine")
+
+    watch = StreamWatch(cancel, probe, reports.put)
+    for key, handle in ((100, 1), (200, 2)):
+        watch.next_chunk(key, handle)
+        watch.sent(key)
+    while cancelled.qsize() < 2:
+        watch.received([probes.get(timeout=SOON)])
+    told = [reports.get(timeout=SOON) for _ in range(2)]
+    watch.close()
+    assert {cancelled.get(), cancelled.get()} == {1, 2}
+    assert "RuntimeError: postprocessing is not ready" in told[0]
+    assert "OSError: no engine" in told[1]
+    assert reports.empty()

@@ -133,10 +133,17 @@ def test_times_come_with_the_last_response_where_wanted(serving: Callable[[str],
             answers(connection, *(((PROMPTS[0], 12), {**values, "return_perf_metrics": wanted}) for values in several))
             for wanted in (True, False)
         )
-    for (*_, last), (*_, without) in zip(timed, plain, strict=True):
-        times = [int(np.frombuffer(last.outputs[name], np.int64)[0]) for name in FIGURES]
+    for (*before, last), (*_, without) in zip(timed, plain, strict=True):
+        times = times_of(last)
+        assert 0 < times[0] == min(times)
         assert times == sorted(times)
+        for response in before:  # what is known is the engine's, and stays as it is
+            assert times_of(response) in ([*times[:3], 0], times)
         assert not set(FIGURES) & set(without.outputs)
+
+
+def times_of(response: Response) -> list[int]:
+    return [int(np.frombuffer(response.outputs[name], np.int64)[0]) for name in FIGURES]
 
 
 @pytest.mark.parametrize(

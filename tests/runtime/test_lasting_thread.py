@@ -1,0 +1,63 @@
+"""A thread that goes on whatever its turns meet."""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+
+from inflight.runtime.lasting_thread import LastingThread
+
+SOON = 30
+
+
+def test_what_turns_raise_is_told_once_for_each_type_and_ends_nothing() -> None:
+    errors = [ValueError("one\nline"), KeyError("k"), ValueError("another"), OSError("gone")]
+    turns: SimpleQueue[int] = SimpleQueue()
+    reports: list[str] = []
+
+    def turn() -> None:
+        if errors:
+            raise errors.pop(0)
+        turns.put(1)
+
+    thread = LastingThread("a-thread", turn, "it failed", reports.append)
+    thread.start()
+    for _ in range(3):
+        turns.get(timeout=SOON)
+    thread.close()
+    assert reports == ["it failed: ValueError: one line", "it failed: KeyError: 'k'", "it failed: OSError: gone"]
+
+
+def test_a_turn_that_always_fails_takes_no_processor() -> None:
+    turns = 0
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        raise ValueError
+
+    thread = LastingThread("a-thread", turn, "it failed", lambda line: None)
+    thread.start()
+    threading.Event().wait(0.3)
+    thread.close()
+    assert 1 <= turns < 30
+
+
+def test_close_ends_a_turn_that_waits_and_a_pause() -> None:
+    before = threading.active_count()
+    wake = threading.Event()
+    waits = LastingThread("waits", wake.wait, "it failed", print)
+    pauses = LastingThread("pauses", lambda: pauses.pause(3600), "it failed", print)
+    waits.start()
+    pauses.start()
+    waits.close(wake=wake.set)
+    pauses.close()
+    assert threading.active_count() == before
+
+
+def test_an_attempt_says_whether_it_was_done() -> None:
+    reports: list[str] = []
+    thread = LastingThread("a-thread", lambda: None, "it failed", reports.append)
+    assert thread.attempt(lambda: None)
+    assert not thread.attempt(lambda: 1 / 0)
+    assert reports == ["it failed: ZeroDivisionError: division by zero"]
