@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import NamedTuple
 
 MOST_STOP_SYMBOLS = 8192
@@ -171,18 +172,18 @@ class EngineLimits:
     kv_blocks: int
     max_num_sequences: int
 
-    def check(self, request: GenerationRequest) -> None:
-        """Raise RequestError for what the engine must never see."""
+    def check(self, request: GenerationRequest, names: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Raise RequestError for what the engine must never see; `names` are what its sender calls its fields."""
         if not request.prompt_ids:
             raise RequestError("the prompt holds no token; send at least one", "empty_prompt")
         if request.max_tokens < 1:
-            raise RequestError(f"max_tokens is {request.max_tokens}; it must be 1 or more", "invalid_parameter")
-        self._check_ids(request.prompt_ids)
-        self._check_ids(request.end_ids)
-        self._check_ids(request.draft_ids)
+            name = names.get("max_tokens", "max_tokens")
+            raise RequestError(f"{name} is {request.max_tokens}; it must be 1 or more", "invalid_parameter")
+        for field_name in ("prompt_ids", "end_ids", "draft_ids"):
+            self._check_ids(getattr(request, field_name), names.get(field_name, field_name))
         self._check_beams(request)
         check_stop_words(request)
-        self._check_length(request)
+        self._check_length(request, names.get("max_tokens", "max_tokens"))
 
     def _check_beams(self, request: GenerationRequest) -> None:
         beams = request.sampling.beam_width
@@ -199,7 +200,7 @@ class EngineLimits:
                 "invalid_parameter",
             )
 
-    def _check_length(self, request: GenerationRequest) -> None:
+    def _check_length(self, request: GenerationRequest, name: str) -> None:
         prompt, beams = len(request.prompt_ids), request.sampling.beam_width
         tokens = prompt + request.max_tokens
         of_cache = self.kv_blocks // beams * self.kv_block_tokens
@@ -207,19 +208,20 @@ class EngineLimits:
         if tokens > most:
             why = f" with beam_width of {beams}" if beams > 1 and of_cache < self.max_sequence_length else ""
             raise RequestError(
-                f"the prompt's {prompt} tokens and max_tokens of {request.max_tokens} make {tokens}, and the engine"
-                f" takes {most}{why}; shorten the prompt or lower max_tokens",
+                f"the prompt's {prompt} tokens and {name} of {request.max_tokens} make {tokens}, and the engine takes"
+                f" {most}{why}; shorten the prompt or lower {name}",
                 "prompt_too_long",
             )
 
-    def _check_ids(self, token_ids: tuple[int, ...]) -> None:
+    def _check_ids(self, token_ids: tuple[int, ...], name: str) -> None:
         if not token_ids:
             return
         low, high = min(token_ids), max(token_ids)
         if low < 0 or high >= self.vocabulary_size:
+            outside = low if low < 0 else high
             raise RequestError(
-                f"token id {low if low < 0 else high} is outside the vocabulary of {self.vocabulary_size} tokens;"
-                " use the engine's own tokenizer",
+                f"{name}: token id {outside} is outside the vocabulary of {self.vocabulary_size} tokens; use the"
+                " engine's own tokenizer",
                 "invalid_token_ids",
             )
 

@@ -70,6 +70,10 @@ def guide_from(guide_type: str | None, text: str | None) -> Guide | None:
         )
     found = GUIDE_TYPES[guide_type]
     if found is GuideType.JSON:
+        if text is not None:
+            raise RequestError(
+                "guided_decoding_guide_type json takes no guided_decoding_guide; json_schema does", "invalid_parameter"
+            )
         return Guide(found)
     if text is None:
         raise RequestError(
@@ -126,7 +130,12 @@ def _cut(beams: list[list[int]], counts: list[int]) -> list[list[int]]:
     return [beam[:count] for beam, count in zip(beams, counts, strict=True)]
 
 
-def check_ids(token_ids: list[int]) -> None:
-    """Raise RequestError (`invalid_token_ids`) for an id that no vocabulary has."""
-    if token_ids and min(token_ids) < 0:
-        raise RequestError(f"token id {min(token_ids)} is below 0; send ids of the vocabulary", "invalid_token_ids")
+def check_ids(token_ids: list[int], name: str, vocabulary_size: int) -> None:
+    """Raise RequestError (`invalid_token_ids`) for an id that the vocabulary doesn't have."""
+    for token_id in (min(token_ids), max(token_ids)) if token_ids else ():
+        if not 0 <= token_id < vocabulary_size:
+            raise RequestError(
+                f"{name}: token id {token_id} is outside the vocabulary of {vocabulary_size} tokens; send ids of the"
+                " engine's own tokenizer",
+                "invalid_token_ids",
+            )

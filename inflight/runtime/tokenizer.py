@@ -40,6 +40,12 @@ def longest_token_bytes(tokenizer: Tokenizer) -> int:
     return max(len(token.encode()) for token in tokenizer.get_vocab(with_added_tokens=True))
 
 
+def vocabulary_size(tokenizer: Tokenizer) -> int:
+    """One more than the highest token id that the tokenizer knows, added tokens included."""
+    ids: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+    return max(ids.values()) + 1
+
+
 def check_size(raw: bytes, name: str, longest_token: int, max_tokens: int) -> None:
     """Refuse what is too long whatever its tokens are: to tokenize megabytes takes seconds, and others would wait."""
     if len(raw) > longest_token * max_tokens:

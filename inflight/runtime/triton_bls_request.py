@@ -152,7 +152,7 @@ class TextRequest:
             names += ["output_log_probs", "cum_log_probs"]
         if self.perf_metrics:
             names += PERF_TENSORS
-        names += [name for name in _LOGITS if self.inputs.scalar(f"return_{name}", default=False)]
+        names += [name for name in _LOGITS if self.inputs.common(f"return_{name}", default=False)]
         if extended:
             names += ["finish_reason", *(["stream_context"] if self.inputs.array("stop_words") is not None else [])]
         return names
@@ -173,20 +173,20 @@ def text_request(inputs: Inputs, exclude_input: bool) -> TextRequest:
         raise RequestError(
             "use_draft_logits is not supported: drafts are compared by their tokens; leave it out", "unsupported_input"
         )
-    drafts = _scalar(inputs, "num_draft_tokens", 0, 0)
+    drafts = inputs.common("num_draft_tokens", 0)
     if drafts < 0:
         raise RequestError(f"num_draft_tokens is {drafts}; it must be 0 or more", "invalid_parameter")
-    sequences, beams = _scalar(inputs, "num_return_sequences", 0, 1), _scalar(inputs, "beam_width", 0, 1)
+    sequences = inputs.common("num_return_sequences", 1)
     count_from("num_return_sequences", sequences, MOST_SEQUENCES)
     return TextRequest(
         inputs=inputs,
         prompts=len(texts),
-        streaming=_scalar(inputs, "stream", 0, False),
-        exclude_input=_scalar(inputs, "exclude_input_in_output", 0, exclude_input),
+        streaming=inputs.common("stream", False),
+        exclude_input=inputs.common("exclude_input_in_output", exclude_input),
         sequences=sequences,
-        beams=beams,
-        log_probs=_scalar(inputs, "return_log_probs", 0, False),
-        perf_metrics=_scalar(inputs, "return_perf_metrics", 0, False),
+        beams=inputs.common("beam_width", 1),
+        log_probs=inputs.common("return_log_probs", False),
+        perf_metrics=inputs.common("return_perf_metrics", False),
         num_draft_tokens=drafts,
     )
 

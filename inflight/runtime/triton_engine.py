@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.runtime.chunk_messages import Caller, ChunkSender
+from inflight.runtime.chunk_messages import PARAMETER, Caller, ChunkSender
 from inflight.runtime.engine_metrics import EngineMetrics
 from inflight.runtime.messages import GenerationRequest, RequestError, TokenEvent
 from inflight.runtime.model_parameters import decoupled, engine_options, flag, milliseconds, parameters
@@ -21,9 +21,9 @@ from inflight.runtime.server_watch import end_with_server
 from inflight.runtime.stream_context import StreamContext, sequence_key
 from inflight.runtime.stream_watch import StreamWatch
 from inflight.runtime.triton_answer import Answer, Reply
-from inflight.runtime.triton_inputs import Inputs, parameters_json
+from inflight.runtime.triton_inputs import Inputs, check_names, parameters_json
 from inflight.runtime.triton_metrics import triton_board
-from inflight.runtime.triton_request import ReplyOptions, generation_requests, reply_options
+from inflight.runtime.triton_request import ReplyOptions, check_fits, generation_requests, reply_options
 from inflight.runtime.triton_tensors import as_refusal, tensor
 
 
@@ -65,10 +65,12 @@ class TritonEngine:
             caller = None
             try:
                 inputs = Inputs(request)
-                if inputs.scalar("stop", default=False):
+                beside = parameters_json(request)
+                check_names(json.loads(beside), known=(PARAMETER,))
+                if inputs.common("stop", default=False):
                     self._stop(request.request_id(), inputs.scalar("stream_key", default=0), sender)
                     continue
-                caller = self._caller(request, inputs)
+                caller = self._caller(beside, inputs)
                 self._start(inputs, request.request_id(), sender, caller)
             except Exception as error:
                 refused = as_refusal(error, self._model)
@@ -83,10 +85,10 @@ class TritonEngine:
         self._receipts.close()
         self._chunks.close()
 
-    def _caller(self, request: Any, inputs: Inputs) -> Caller | None:
+    def _caller(self, beside: str, inputs: Inputs) -> Caller | None:
         """The model that takes the tokens of a request the short way; nobody where a request gets one response."""
         key = inputs.scalar("stream_key", default=0) if self._decoupled else 0
-        return Caller.of(self._chunks, parameters_json(request), key) if key else None
+        return Caller.of(self._chunks, beside, key) if key else None
 
     def _start(self, inputs: Inputs, request_id: str, sender: Any, caller: Caller | None) -> None:
         """Submit what a request asks for."""
@@ -94,6 +96,7 @@ class TritonEngine:
         prompts = generation_requests(inputs, self._end_ids, self._adapters)
         if self._wrap_token_ids:
             prompts = [_wrapped(prompt, self._vocabulary_size) for prompt in prompts]
+        check_fits(inputs, prompts, self._engine.limits)
         if not self._decoupled:
             _check_one_response(options, len(prompts))
         reply = Reply(sender, len(prompts) * options.sequences, caller)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from inflight.runtime.messages import RequestError
@@ -11,6 +12,7 @@ _ENSEMBLE_NAMES = {
     "runtime_top_p": "top_p",
     "len_penalty": "length_penalty",
     "request_output_len": "max_tokens",
+    "streaming": "stream",
     "bad_words_list": "bad_words",
     "stop_words_list": "stop_words",
     "embedding_bias": "embedding_bias_words",
@@ -21,6 +23,12 @@ _ENSEMBLE_NAMES = {
 """How the ensemble calls an input of `tensorrt_llm`, where it calls it otherwise."""
 
 
+_PROTOCOL_PARAMETERS = {"id", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"}
+"""Of the KServe protocol; Triton hands them on with those that it doesn't know."""
+_REQUEST_TYPE = "request_type"
+_WHOLE_REQUEST = "context_and_generation"
+
+
 def parameters_json(request: Any) -> str:
     """What came beside the tensors, as JSON; RequestError (`invalid_text`) for names or values that are no text."""
     try:
@@ -28,6 +36,28 @@ def parameters_json(request: Any) -> str:
     except UnicodeDecodeError:
         raise RequestError("a parameter of the request is not valid UTF-8; send UTF-8", "invalid_text") from None
     return found
+
+
+def check_names(given: Mapping[str, Any], known: Collection[str] = ()) -> None:
+    """Refuse the parameters of a request that are none of `known` and of the protocol.
+
+    Triton's generate endpoint passes on so what no input has the name of: a misspelt input would be ignored silently.
+    An empty value asks for nothing, as in upstream's examples. Upstream's own parameter says which part of the work is
+    to be done here.
+    """
+    for name, value in given.items():
+        if name in _PROTOCOL_PARAMETERS or name in known or value in ("", 0, False, None):
+            continue
+        if name != _REQUEST_TYPE:
+            raise RequestError(
+                f"there is no input {name!r}; see the model's metadata for those it has", "invalid_request"
+            )
+        if value != _WHOLE_REQUEST:
+            raise RequestError(
+                f"{_REQUEST_TYPE} is {str(value)[:40]!r}, and prompt and answer are computed in one place; leave it"
+                " out",
+                "unsupported_input",
+            )
 
 
 class Inputs:
@@ -77,12 +107,28 @@ class Inputs:
             raise RequestError(f"{self.label(name)} holds {values.size} values; one is expected", "invalid_request")
         return values.item()
 
+    def common(self, name: str, default: Any = None) -> Any:
+        """The single value of an input that holds for the whole request; RequestError where its prompts differ."""
+        array = self._arrays.get(name)
+        value = self.scalar(name, default=default)
+        if array is not None and len(array) > 1 and (array != array[0]).any():
+            raise RequestError(
+                f"{self.label(name)} must be the same for all prompts of a request; send those that differ in it as"
+                " requests of their own",
+                "invalid_request",
+            )
+        return value
+
     def texts(self, name: str, row: int = 0) -> tuple[str, ...]:
         """The strings of an input for one prompt, those that are not empty; () where it was not sent."""
+        return tuple(text for text in self.all_texts(name, row) if text)
+
+    def all_texts(self, name: str, row: int = 0) -> tuple[str, ...]:
+        """The strings of an input for one prompt, the empty ones too; () where it was not sent."""
         array = self._arrays.get(name)
         if array is None:
             return ()
         try:
-            return tuple(raw.decode("utf-8") for raw in array[row].ravel().tolist() if raw)
+            return tuple(raw.decode("utf-8") for raw in array[row].ravel().tolist())
         except UnicodeDecodeError:
             raise RequestError(f"{self.label(name)} is not valid UTF-8; send UTF-8", "invalid_text") from None

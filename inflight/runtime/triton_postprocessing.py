@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from inflight.runtime.receipts import ReceiptSender
 from inflight.runtime.request_values import check_ids, sequences
 from inflight.runtime.server_watch import end_with_server
 from inflight.runtime.stream_context import StreamContext
-from inflight.runtime.tokenizer import load_tokenizer
+from inflight.runtime.tokenizer import load_tokenizer, vocabulary_size
 from inflight.runtime.triton_inputs import Inputs
 from inflight.runtime.triton_tensors import as_refusal, error_response
 
@@ -35,7 +36,11 @@ class Postprocessing:
         settings = parameters(args)
         self._model = args["model_name"]
         skip_special_tokens = flag(settings, "skip_special_tokens", default=True)
-        self._detokenizer = Detokenizer(load_tokenizer(settings["tokenizer_dir"]), skip_special_tokens)
+        tokenizer = load_tokenizer(settings["tokenizer_dir"])
+        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens)
+        with open(f"{settings['tokenizer_dir']}/engine.json", encoding="utf-8") as file:
+            # Many models have more tokens than their tokenizer knows, and may say one of those; it has no text.
+            self._vocabulary_size = max(vocabulary_size(tokenizer), json.load(file)["vocab_size"])
         self._receipts = ReceiptSender(settings["engine_model_name"])
 
     def execute(self, requests: list[Any]) -> list[Any]:
@@ -43,7 +48,7 @@ class Postprocessing:
 
         A request that can't be decoded is answered with an error, and the others of its batch as ever.
         """
-        read = [_read(request, self._model) for request in requests]
+        read = [_read(request, self._model, self._vocabulary_size) for request in requests]
         readable = [request for request in read if isinstance(request, _Request)]
         keys = [context.key for request in readable for context in request.contexts if context.key]
         if keys:
@@ -73,14 +78,16 @@ class _Request(NamedTuple):
         ]
 
 
-def _read(request: Any, model: str) -> _Request | RequestError:
+def _read(request: Any, model: str, vocabulary_size: int) -> _Request | RequestError:
     try:
         inputs = Inputs(request)
         beams = sequences(inputs.required("TOKENS_BATCH").tolist(), inputs.required("SEQUENCE_LENGTH").tolist())
         rows = inputs.array("STREAM_CONTEXT")
         contexts = [StreamContext(0) for _ in beams] if rows is None else [StreamContext.from_row(row) for row in rows]
-        check_ids([token_id for several in beams for ids in several for token_id in ids])
-        check_ids([token_id for context in contexts for token_id in context.context_ids])
+        token_ids = [token_id for several in beams for ids in several for token_id in ids]
+        check_ids(token_ids, "TOKENS_BATCH", vocabulary_size)
+        context_ids = [token_id for context in contexts for token_id in context.context_ids]
+        check_ids(context_ids, "STREAM_CONTEXT", vocabulary_size)
     except Exception as error:
         return as_refusal(error, model)
     return _Request(beams, contexts)

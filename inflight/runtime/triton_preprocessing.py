@@ -13,20 +13,18 @@ from inflight.runtime.messages import RequestError
 from inflight.runtime.model_parameters import flag, parameters
 from inflight.runtime.server_watch import end_with_server
 from inflight.runtime.tokenizer import check_size, checked_text, encode, load_tokenizer, longest_token_bytes
-from inflight.runtime.triton_inputs import Inputs, parameters_json
+from inflight.runtime.triton_inputs import Inputs, check_names, parameters_json
 from inflight.runtime.triton_tensors import as_refusal, error_response, tensor
-from inflight.runtime.word_lists import check_words, pack
-
-_PROTOCOL_PARAMETERS = {"id", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"}
-"""Of the KServe protocol; Triton hands them on with those that it doesn't know."""
+from inflight.runtime.word_lists import check_words, pack, weighted_words
 
 _NOT_TEXT = {
     "DECODER_QUERY": "decoder_text_input",
     "IMAGE_BYTES": "image_bytes_input",
     "IMAGE_URL": "image_url_input",
+    "IMAGES": "IMAGES",
     "VIDEO_BYTES": "video_bytes_input",
 }
-"""Upstream's inputs for encoder-decoder and multimodal models, and what the ensemble or BLS model calls them."""
+"""Upstream's inputs for encoder-decoder and multimodal models, and what the models that send them call them."""
 
 
 class Preprocessing:
@@ -102,22 +100,25 @@ class Preprocessing:
 
     def _bias(self, inputs: Inputs, prompts: int) -> Any:
         """What is to be added to each token's logit: the weights of the words that it is part of."""
-        if inputs.array("EMBEDDING_BIAS_WORDS") is None:
+        weighted = [self._weighted(inputs, row) for row in range(prompts)]
+        if not any(weighted):
             return np.zeros((prompts, 0), dtype=np.float32)
         bias = np.zeros((prompts, self._vocabulary_size), dtype=np.float32)
-        for row, line in enumerate(bias):
-            words = self._word_ids(inputs, "EMBEDDING_BIAS_WORDS", "embedding_bias_words", row)
-            given = inputs.row("EMBEDDING_BIAS_WEIGHTS", row)
-            weights = [] if given is None else given.tolist()
-            if len(words) != len(weights):
-                raise RequestError(
-                    f"embedding_bias_words holds {len(words)} words and embedding_bias_weights {len(weights)} weights;"
-                    " send one weight for each word",
-                    "invalid_parameter",
-                )
-            for ids, weight in zip(words, weights, strict=True):
+        for line, words in zip(bias, weighted, strict=True):
+            for ids, weight in words:
                 line[ids] += weight
         return bias
+
+    def _weighted(self, inputs: Inputs, row: int) -> list[tuple[list[int], float]]:
+        """The token ids and the weight of each biased word."""
+        given = inputs.row("EMBEDDING_BIAS_WEIGHTS", row)
+        pairs = weighted_words(
+            inputs.all_texts("EMBEDDING_BIAS_WORDS", row), [] if given is None else given.ravel().tolist()
+        )
+        words = [word for word, _ in pairs]
+        check_words(words, "embedding_bias_words")
+        rows = encode(self._tokenizer, words, add_special_tokens=False) if words else []
+        return [(ids, weight) for ids, (_, weight) in zip(rows, pairs, strict=True)]
 
 
 def _check_text_only(inputs: Inputs) -> None:
@@ -127,7 +128,7 @@ def _check_text_only(inputs: Inputs) -> None:
                 f"{label} is not supported: the model reads text alone and has no encoder; leave it out",
                 "unsupported_input",
             )
-    if inputs.scalar("PROMPT_TABLE_EXTRA_ID", default=0):
+    if np.any(inputs.array("PROMPT_TABLE_EXTRA_ID")):
         raise RequestError(
             "prompt_table_extra_id is not supported: there are no prompt tables; leave it out", "unsupported_input"
         )
@@ -138,15 +139,3 @@ def _used(values: Any) -> bool:
     if values is None or values.dtype != np.object_:
         return values is not None and bool(values.size)
     return any(values.ravel().tolist())
-
-
-def check_names(given: dict[str, Any]) -> None:
-    """Refuse what Triton's generate endpoint passed on because no input has that name.
-
-    A misspelt input would be ignored silently. An empty value asks for nothing, as in upstream's examples.
-    """
-    for name, value in given.items():
-        if name not in _PROTOCOL_PARAMETERS and value not in ("", 0, False, None):
-            raise RequestError(
-                f"there is no input {name!r}; see the model's metadata for those it has", "invalid_request"
-            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from inflight.runtime.messages import GenerationRequest, RequestError
+from inflight.runtime.messages import EngineLimits, GenerationRequest, RequestError
 from inflight.runtime.request_values import (
     OLDER_NAMES,
     SAMPLING_INPUTS,
@@ -19,6 +19,12 @@ from inflight.runtime.triton_inputs import Inputs
 from inflight.runtime.unsupported_inputs import check_supported
 from inflight.runtime.word_lists import check_words, unpack
 
+_INPUTS_OF_FIELDS = {
+    "prompt_ids": "input_ids",
+    "max_tokens": "request_output_len",
+    "end_ids": "end_id",
+    "draft_ids": "draft_input_ids",
+}
 MOST_SEQUENCES = 256
 """The most answers to one prompt that a request may ask for."""
 
@@ -37,19 +43,20 @@ class ReplyOptions:
 
 def reply_options(inputs: Inputs, exclude_input: bool) -> ReplyOptions:
     """Read them; `exclude_input` is the model's default. Raises RequestError for what does not go together."""
-    sequences = inputs.scalar("num_return_sequences", default=1)
+    sequences = inputs.common("num_return_sequences", default=1)
+    beams = inputs.common("beam_width", default=1)
     count_from("num_return_sequences", sequences, MOST_SEQUENCES)
-    if sequences > 1 and inputs.scalar("beam_width", default=1) > 1:
+    if sequences > 1 and beams > 1:
         raise RequestError(
             "num_return_sequences and beam_width can't both be above 1; a beam search returns all its beams",
             "invalid_parameter",
         )
     return ReplyOptions(
-        streaming=inputs.scalar("streaming", default=False),
-        exclude_input=inputs.scalar("exclude_input_in_output", default=exclude_input),
+        streaming=inputs.common("streaming", default=False),
+        exclude_input=inputs.common("exclude_input_in_output", default=exclude_input),
         sequences=sequences,
         log_probs=_log_probs(inputs),
-        perf_metrics=inputs.scalar("return_perf_metrics", default=False),
+        perf_metrics=inputs.common("return_perf_metrics", default=False),
     )
 
 
@@ -84,12 +91,19 @@ def _generation_request(inputs: Inputs, row: int, end_ids: tuple[int, ...], adap
         stop_ids=() if stop_words is None else unpack(stop_words, inputs.label("stop_words_list")),
         stop_texts=_stop_texts(inputs, row),
         draft_ids=() if draft_ids is None else tuple(draft_ids.tolist()),
-        log_probs=_log_probs(inputs, row),
+        log_probs=_log_probs(inputs),
         guide=guide_from(_text(inputs, "guided_decoding_guide_type", row), _text(inputs, "guided_decoding_guide", row)),
         adapter=_adapter(inputs.scalar("lora_task_id", row, 0), adapters),
         priority=inputs.scalar("priority", row, 0),
         deadline_ns=deadline_from(inputs.scalar("deadline_ms", row), time.monotonic_ns()),
     )
+
+
+def check_fits(inputs: Inputs, prompts: list[GenerationRequest], limits: EngineLimits) -> None:
+    """Raise RequestError for what the engine can't take, naming inputs as their sender does."""
+    names = {field: inputs.label(name) for field, name in _INPUTS_OF_FIELDS.items()}
+    for prompt in prompts:
+        limits.check(prompt, names)
 
 
 def _prompt_ids(inputs: Inputs, row: int) -> tuple[int, ...]:
@@ -100,9 +114,9 @@ def _prompt_ids(inputs: Inputs, row: int) -> tuple[int, ...]:
     return tuple(ids[:length].tolist())
 
 
-def _log_probs(inputs: Inputs, row: int = 0) -> bool:
+def _log_probs(inputs: Inputs) -> bool:
     """Whether they are wanted, by the newer name or else by the older one."""
-    wanted: bool = inputs.scalar("return_log_probs", row, inputs.scalar("output_log_probs", row, False))
+    wanted: bool = inputs.common("return_log_probs", inputs.common("output_log_probs", False))
     return wanted
 
 

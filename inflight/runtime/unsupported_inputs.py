@@ -15,10 +15,6 @@ class _Unsupported(NamedTuple):
     reason: str
 
 
-def _given(values: Any) -> bool:
-    return bool(values.size)
-
-
 def _not_zero(values: Any) -> bool:
     return bool(np.any(values))
 
@@ -32,8 +28,14 @@ def _positive(values: Any) -> bool:
     return bool(np.any(values > 0))
 
 
-def _not_one(values: Any) -> bool:
-    return bool(np.any(values != 1))
+def _decaying(values: Any) -> bool:
+    """A decay of 1 is upstream's default."""
+    return bool(np.any((values != 1) & (values != 0)))
+
+
+def _prioritized(values: Any) -> bool:
+    """A priority of 35 is what upstream gives to blocks of which nothing was said."""
+    return bool(np.any((values != 35) & (values != 0)))
 
 
 def _several(values: Any) -> bool:
@@ -53,34 +55,34 @@ UNSUPPORTED_INPUTS = {
     "embedding_bias": _Unsupported(_not_zero, "its library can't add to logits"),
     "return_context_logits": _Unsupported(_not_zero, _NO_LOGITS),
     "return_generation_logits": _Unsupported(_not_zero, _NO_LOGITS),
-    "prompt_embedding_table": _Unsupported(_given, _NO_PROMPT_TABLE),
+    "prompt_embedding_table": _Unsupported(_not_zero, _NO_PROMPT_TABLE),
     "prompt_table_extra_ids": _Unsupported(_not_zero, _NO_PROMPT_TABLE),
     "prompt_vocab_size": _Unsupported(_not_zero, _NO_PROMPT_TABLE),
-    "mrope_rotary_cos_sin": _Unsupported(_given, _NO_PROMPT_TABLE),
+    "mrope_rotary_cos_sin": _Unsupported(_not_zero, _NO_PROMPT_TABLE),
     "mrope_position_deltas": _Unsupported(_not_zero, _NO_PROMPT_TABLE),
-    "encoder_input_features": _Unsupported(_given, _NO_ENCODER),
+    "encoder_input_features": _Unsupported(_not_zero, _NO_ENCODER),
     "encoder_output_lengths": _Unsupported(_not_zero, _NO_ENCODER),
     "decoder_input_ids": _Unsupported(_several, _NO_ENCODER),
-    "cross_attention_mask": _Unsupported(_given, _NO_ENCODER),
+    "cross_attention_mask": _Unsupported(_not_zero, _NO_ENCODER),
     "skip_cross_attn_blocks": _Unsupported(_not_zero, _NO_ENCODER),
-    "draft_logits": _Unsupported(_given, "it compares drafts by their tokens"),
+    "draft_logits": _Unsupported(_not_zero, "it compares drafts by their tokens"),
     "draft_acceptance_threshold": _Unsupported(_not_zero, "it takes only drafts that equal its own tokens"),
     "beam_search_diversity_rate": _Unsupported(_not_zero, "its beam search has no such rate"),
-    "runtime_top_p_decay": _Unsupported(_not_one, "its library samples with one top_p for the whole answer"),
-    "lora_weights": _Unsupported(_given, _NO_WEIGHTS),
-    "lora_config": _Unsupported(_given, _NO_WEIGHTS),
-    "context_phase_params": _Unsupported(_given, "it computes prompt and answer in one place"),
+    "runtime_top_p_decay": _Unsupported(_decaying, "its library samples with one top_p for the whole answer"),
+    "lora_weights": _Unsupported(_not_zero, _NO_WEIGHTS),
+    "lora_config": _Unsupported(_not_zero, _NO_WEIGHTS),
+    "context_phase_params": _Unsupported(_not_zero, "it computes prompt and answer in one place"),
     "lookahead_window_size": _Unsupported(_positive, _NO_LOOKAHEAD),
     "lookahead_ngram_size": _Unsupported(_positive, _NO_LOOKAHEAD),
     "lookahead_verification_set_size": _Unsupported(_positive, _NO_LOOKAHEAD),
-    "retention_token_range_starts": _Unsupported(_given, _NO_RETENTION),
-    "retention_token_range_ends": _Unsupported(_given, _NO_RETENTION),
-    "retention_token_range_priorities": _Unsupported(_given, _NO_RETENTION),
-    "retention_token_range_durations_ms": _Unsupported(_given, _NO_RETENTION),
-    "retention_decode_priority": _Unsupported(_given, _NO_RETENTION),
-    "retention_decode_duration_ms": _Unsupported(_given, _NO_RETENTION),
+    "retention_token_range_starts": _Unsupported(_not_zero, _NO_RETENTION),
+    "retention_token_range_ends": _Unsupported(_not_zero, _NO_RETENTION),
+    "retention_token_range_priorities": _Unsupported(_not_zero, _NO_RETENTION),
+    "retention_token_range_durations_ms": _Unsupported(_not_zero, _NO_RETENTION),
+    "retention_decode_priority": _Unsupported(_prioritized, _NO_RETENTION),
+    "retention_decode_duration_ms": _Unsupported(_not_zero, _NO_RETENTION),
 }
-"""What counts as used: a neutral value (nothing, zeros, false, a decay of 1) asks for nothing and is taken."""
+"""What counts as used: a neutral value (nothing, zeros, false, upstream's default) asks for nothing and is taken."""
 
 
 def check_supported(name: str, values: Any, label: str) -> None:

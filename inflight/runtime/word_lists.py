@@ -24,6 +24,25 @@ def check_words(words: Sequence[str] | Sequence[Sequence[int]], name: str) -> No
         )
 
 
+def weighted_words(words: Sequence[str], weights: Sequence[float]) -> list[tuple[str, float]]:
+    """Each word with its weight; empty words, which fill up the rows of a batch, are left out with theirs.
+
+    Raises RequestError (`invalid_parameter`) where a word has no weight or a weight no word. Empty words need none, and
+    weights of 0 no word.
+    """
+    if len(words) == len(weights):
+        return [(word, weight) for word, weight in zip(words, weights, strict=True) if word]
+    if not any(words) and not any(weights):
+        return []
+    if not words:
+        raise RequestError("embedding_bias_weights goes with embedding_bias_words; send both", "invalid_parameter")
+    raise RequestError(
+        f"embedding_bias_words holds {len(words)} words and embedding_bias_weights {len(weights)} weights; send one"
+        " weight for each word",
+        "invalid_parameter",
+    )
+
+
 def pack(rows: Sequence[Sequence[Sequence[int]]]) -> Any:
     """The words of each prompt as INT32 [prompts, 2, longest]: their ids in a row, and where each word ends.
 

@@ -20,17 +20,17 @@ LIMITS = EngineLimits(
         (
             GenerationRequest((1, 512), 4),
             "invalid_token_ids",
-            "token id 512 is outside the vocabulary of 512 tokens; use the engine's own tokenizer",
+            "prompt_ids: token id 512 is outside the vocabulary of 512 tokens; use the engine's own tokenizer",
         ),
         (
             GenerationRequest((1,), 4, end_ids=(2, 512)),
             "invalid_token_ids",
-            "token id 512 is outside the vocabulary of 512 tokens; use the engine's own tokenizer",
+            "end_ids: token id 512 is outside the vocabulary of 512 tokens; use the engine's own tokenizer",
         ),
         (
             GenerationRequest((1, -1), 4),
             "invalid_token_ids",
-            "token id -1 is outside the vocabulary of 512 tokens; use the engine's own tokenizer",
+            "prompt_ids: token id -1 is outside the vocabulary of 512 tokens; use the engine's own tokenizer",
         ),
         (
             GenerationRequest((1,) * 100, 61),
@@ -41,7 +41,7 @@ LIMITS = EngineLimits(
         (
             GenerationRequest((1,), 4, draft_ids=(2, 512)),
             "invalid_token_ids",
-            "token id 512 is outside the vocabulary of 512 tokens; use the engine's own tokenizer",
+            "draft_ids: token id 512 is outside the vocabulary of 512 tokens; use the engine's own tokenizer",
         ),
         (
             GenerationRequest((1,), 4, sampling=Sampling(beam_width=9)),
@@ -78,6 +78,17 @@ def test_what_can_not_be_served_is_refused_in_one_sentence(
         LIMITS.check(request_)
     assert raised.value.code == code
     assert str(raised.value) == sentence
+
+
+def test_a_field_is_named_as_its_sender_calls_it() -> None:
+    names = {"max_tokens": "request_output_len", "end_ids": "end_id"}
+    for request, words in (
+        (GenerationRequest((1,), 0), "^request_output_len is 0"),
+        (GenerationRequest((1,), 500), "request_output_len of 500 make 501"),
+        (GenerationRequest((1,), 4, end_ids=(512,)), "^end_id: token id 512"),
+    ):
+        with pytest.raises(RequestError, match=words):
+            LIMITS.check(request, names)
 
 
 def test_what_just_fits_is_taken() -> None:

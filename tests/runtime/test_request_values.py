@@ -131,11 +131,12 @@ def test_sequences_that_do_not_fit_are_refused(
         sequences(tokens, lengths)
 
 
-def test_an_id_that_no_vocabulary_has_is_refused() -> None:
-    check_ids([])
-    check_ids([0, 5])
-    with pytest.raises(RequestError, match="token id -1") as raised:
-        check_ids([3, -1])
+@pytest.mark.parametrize("token_id", [-1, 8, 2**31 - 1])
+def test_an_id_that_the_vocabulary_does_not_have_is_refused(token_id: int) -> None:
+    check_ids([], "ids", 8)
+    check_ids([0, 7], "ids", 8)
+    with pytest.raises(RequestError, match=f"^ids: token id {token_id} is outside the vocabulary of 8") as raised:
+        check_ids([3, token_id, 4], "ids", 8)
     assert raised.value.code == "invalid_token_ids"
 
 
@@ -149,7 +150,6 @@ def test_an_input_is_named_as_its_sender_knows_it() -> None:
     [
         (None, None, None),
         ("json", None, Guide(GuideType.JSON)),
-        ("json", "ignored", Guide(GuideType.JSON)),
         ("regex", "[a-z]+", Guide(GuideType.REGEX, "[a-z]+")),
         ("json_schema", "{}", Guide(GuideType.JSON_SCHEMA, "{}")),
         ("ebnf_grammar", 'root ::= "a"', Guide(GuideType.EBNF_GRAMMAR, 'root ::= "a"')),
@@ -164,10 +164,11 @@ def test_a_guide_is_made_of_its_type_and_text(guide_type: str | None, text: str 
     [
         ("yaml", "a", "guided_decoding_guide_type is 'yaml'; it must be one of json, json_schema, regex, ebnf_grammar"),
         ("regex", None, "guided_decoding_guide is missing; guided_decoding_guide_type regex needs one"),
+        ("json", "{}", "guided_decoding_guide_type json takes no guided_decoding_guide; json_schema does"),
         (None, "a", "guided_decoding_guide goes with guided_decoding_guide_type; send both"),
     ],
 )
-def test_half_a_guide_is_refused(guide_type: str | None, text: str | None, words: str) -> None:
+def test_what_is_no_guide_is_refused(guide_type: str | None, text: str | None, words: str) -> None:
     with pytest.raises(RequestError, match=words) as raised:
         guide_from(guide_type, text)
     assert raised.value.code == "invalid_parameter"

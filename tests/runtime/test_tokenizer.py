@@ -8,7 +8,14 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from inflight.runtime.messages import RequestError
-from inflight.runtime.tokenizer import check_size, checked_text, encode, load_tokenizer, longest_token_bytes
+from inflight.runtime.tokenizer import (
+    check_size,
+    checked_text,
+    encode,
+    load_tokenizer,
+    longest_token_bytes,
+    vocabulary_size,
+)
 
 
 @pytest.mark.parametrize("text", ["tea", " ", "\n", "日本語のお茶", "👩‍👩‍👧‍👦", "cafe\u0301", "\ufffd", "\x01"])
@@ -66,3 +73,10 @@ def test_what_can_not_fit_is_refused_before_it_is_tokenized() -> None:
     with pytest.raises(RequestError, match="text_input has 61 bytes, more than the 10 tokens") as caught:
         check_size(b"x" * 61, "text_input", longest, 10)
     assert caught.value.code == "prompt_too_long"
+
+
+def test_added_tokens_are_of_the_vocabulary() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"tea": 0, "tin": 1}, unk_token="tea"))
+    assert vocabulary_size(tokenizer) == 2
+    tokenizer.add_tokens(["top", "tip"])
+    assert vocabulary_size(tokenizer) == 4

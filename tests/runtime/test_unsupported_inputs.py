@@ -8,24 +8,27 @@ import pytest
 from inflight.runtime.messages import RequestError
 from inflight.runtime.unsupported_inputs import UNSUPPORTED_INPUTS, check_supported
 
-FLAGS_AND_COUNTS = (
-    *("return_context_logits", "return_generation_logits", "prompt_vocab_size", "prompt_table_extra_ids"),
-    *("draft_acceptance_threshold", "beam_search_diversity_rate", "embedding_bias", "encoder_output_lengths"),
-    *("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size", "skip_cross_attn_blocks"),
-)
-NEUTRAL = {
-    "runtime_top_p_decay": np.ones(1, np.float32),
+NOT_ZERO = {
     "decoder_input_ids": np.array([[50256], [50256]], np.int32),
     "bad_words_list": np.array([[[0], [-1]]], np.int32),
-    **dict.fromkeys(FLAGS_AND_COUNTS, np.zeros((1, 3), np.float32)),
 }
+"""Where zeros are not what asks for nothing: the only token of a decoder, and no words."""
+DEFAULTS = {
+    "runtime_top_p_decay": np.ones((1, 1), np.float32),
+    "retention_decode_priority": np.array([[35]], np.int32),
+}
+"""Upstream's own, of those that are not zero."""
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED_INPUTS)
 def test_a_neutral_value_asks_for_nothing(name: str) -> None:
     check_supported(name, np.zeros((1, 0), np.float32), name)
-    if name in NEUTRAL:
-        check_supported(name, NEUTRAL[name], name)
+    check_supported(name, NOT_ZERO.get(name, np.zeros((1, 3), np.float32)), name)
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_upstreams_default_asks_for_nothing(name: str) -> None:
+    check_supported(name, DEFAULTS[name], name)
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED_INPUTS)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inflight.runtime.messages import RequestError
-from inflight.runtime.word_lists import MOST_WORDS, check_words, pack, unpack
+from inflight.runtime.word_lists import MOST_WORDS, check_words, pack, unpack, weighted_words
 
 WORDS = st.lists(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=4), max_size=5)
 
@@ -50,3 +50,31 @@ def test_too_many_words_and_too_long_ones_are_refused() -> None:
         check_words(["a"] * (MOST_WORDS + 1), "stop_words")
     with pytest.raises(RequestError, match="stop_words holds a word of more than 1024"):
         check_words(["a", "b" * 1025], "stop_words")
+
+
+@pytest.mark.parametrize(
+    ("words", "weights", "found"),
+    [
+        ((), [], []),
+        (("tea", "tin"), [0.5, -1.0], [("tea", 0.5), ("tin", -1.0)]),
+        (("", "tea"), [0.5, 2.0], [("tea", 2.0)]),
+        (("",), [], []),
+        ((), [0.0], []),
+    ],
+)
+def test_each_word_has_its_weight(words: tuple[str, ...], weights: list[float], found: list[tuple[str, float]]) -> None:
+    assert weighted_words(words, weights) == found
+
+
+@pytest.mark.parametrize(
+    ("words", "weights", "sentence"),
+    [
+        ((), [0.5], "^embedding_bias_weights goes with embedding_bias_words; send both$"),
+        (("tea",), [], "embedding_bias_words holds 1 words and embedding_bias_weights 0 weights"),
+        (("", "tea"), [0.5], "embedding_bias_words holds 2 words and embedding_bias_weights 1 weights"),
+    ],
+)
+def test_a_weight_without_a_word_is_refused(words: tuple[str, ...], weights: list[float], sentence: str) -> None:
+    with pytest.raises(RequestError, match=sentence) as raised:
+        weighted_words(words, weights)
+    assert raised.value.code == "invalid_parameter"

@@ -30,6 +30,7 @@ class Difference(NamedTuple):
 
 
 _1X = "the way of the tensors that TensorRT-LLM 1.x added; the contract file has them without it"
+_1X_IMAGES = "several images, as TensorRT-LLM 1.x has it; the contract file knows one. It is refused by name"
 _OUR_QUEUE = "ours: a request's place and time in the engine's queue"
 _OUR_REASON = "ours: why the answer ended"
 _OLDER = "what upstream called min_tokens and seed up to 0.19; clients of that age send it"
@@ -61,6 +62,8 @@ DIFFERENCES = (
     Difference("ensemble", "tensorrt_llm output", "finish_reason", "added", _OUR_REASON),
     Difference("ensemble", "tensorrt_llm output", "stream_context", "added", _OUR_CONTEXT),
     Difference("ensemble", "postprocessing input", "STREAM_CONTEXT", "added", _OUR_CONTEXT),
+    Difference("preprocessing", "input", "IMAGES", "added", _1X_IMAGES),
+    Difference("preprocessing", "output", "IMAGE_SIZES", "dims: [2], here [-1, 2]", _1X_IMAGES),
     Difference("preprocessing", "output", "OUT_STREAM_KEY", "added", _OUR_KEY),
     Difference("preprocessing", "parameter", "gpt_model_path", "missing", _IN_MANIFEST),
     Difference("preprocessing", "parameter", "max_num_images multimodal_model_path", "missing", _TEXT_ALONE),

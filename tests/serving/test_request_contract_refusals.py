@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,7 +33,7 @@ from tests.serving.replies import (
     whole,
     words,
 )
-from tests.serving.streams import PATIENCE, Grpc, generate, post
+from tests.serving.streams import PATIENCE, Grpc, post
 
 PROMPT = "The quick brown fox"
 
@@ -43,27 +42,27 @@ USED_DIRECT: dict[str, Any] = {
     "embedding_bias": np.array([[0, 0.5]], np.float32),
     "return_context_logits": True,
     "return_generation_logits": True,
-    "prompt_embedding_table": np.zeros((1, 2, 8), np.float16),
+    "prompt_embedding_table": np.ones((1, 2, 8), np.float16),
     "prompt_table_extra_ids": rows(3, dtype=np.uint64),
     "prompt_vocab_size": rows(8),
-    "mrope_rotary_cos_sin": np.zeros((1, 4), np.float32),
+    "mrope_rotary_cos_sin": np.ones((1, 4), np.float32),
     "mrope_position_deltas": rows(1, dtype=np.int64),
-    "encoder_input_features": np.zeros((1, 2, 8), np.float16),
+    "encoder_input_features": np.ones((1, 2, 8), np.float16),
     "encoder_output_lengths": rows(2),
     "decoder_input_ids": np.array([[1, 2]], np.int32),
     "cross_attention_mask": np.ones((1, 2, 2), np.bool_),
     "skip_cross_attn_blocks": rows(True, dtype=np.bool_),
-    "draft_logits": np.zeros((1, 2, 8), np.float32),
+    "draft_logits": np.ones((1, 2, 8), np.float32),
     "draft_acceptance_threshold": rows(0.5, dtype=np.float32),
     "beam_search_diversity_rate": rows(0.5, dtype=np.float32),
     "runtime_top_p_decay": rows(0.9, dtype=np.float32),
-    "lora_weights": np.zeros((1, 2, 8), np.float16),
-    "lora_config": np.zeros((1, 2, 3), np.int32),
-    "context_phase_params": np.zeros((1, 4), np.uint8),
+    "lora_weights": np.ones((1, 2, 8), np.float16),
+    "lora_config": np.ones((1, 2, 3), np.int32),
+    "context_phase_params": np.ones((1, 4), np.uint8),
     "lookahead_window_size": rows(7),
     "lookahead_ngram_size": rows(7),
     "lookahead_verification_set_size": rows(7),
-    "retention_token_range_starts": rows(0),
+    "retention_token_range_starts": rows(3),
     "retention_token_range_ends": rows(5),
     "retention_token_range_priorities": rows(90),
     "retention_token_range_durations_ms": rows(1000),
@@ -85,20 +84,35 @@ NEUTRAL_DIRECT: dict[str, Any] = {
     "runtime_top_p_min": rows(1e-6, dtype=np.float32),
     "draft_acceptance_threshold": rows(0, dtype=np.float32),
     "draft_input_ids": np.zeros((1, 0), np.int32),
-    "lookahead_window_size": rows(0),
+    **{f"lookahead_{name}": rows(0) for name in ("window_size", "ngram_size", "verification_set_size")},
+    **{f"retention_token_range_{name}": rows(0) for name in ("starts", "ends", "priorities", "durations_ms")},
+    "retention_decode_priority": rows(35),
+    "retention_decode_duration_ms": rows(0),
+    "prompt_embedding_table": np.zeros((1, 2, 8), np.float16),
+    "mrope_rotary_cos_sin": np.zeros((1, 4), np.float32),
+    "mrope_position_deltas": rows(0, dtype=np.int64),
+    "encoder_input_features": np.zeros((1, 2, 8), np.float16),
+    "encoder_output_lengths": rows(0),
+    "cross_attention_mask": np.zeros((1, 2, 2), np.bool_),
+    "skip_cross_attn_blocks": rows(False, dtype=np.bool_),
+    "draft_logits": np.zeros((1, 2, 8), np.float32),
+    "lora_weights": np.zeros((1, 2, 8), np.float16),
+    "lora_config": np.zeros((1, 2, 3), np.int32),
+    "context_phase_params": np.zeros((1, 4), np.uint8),
 }
+"""What asks for nothing: nothing itself, zeros, or upstream's own default."""
 
 USED_TEXT: dict[str, Any] = {
     "decoder_text_input": "again",
     "bad_words": words("quick"),
     "return_context_logits": True,
     "return_generation_logits": True,
-    "prompt_embedding_table": np.zeros((1, 2, 8), np.float16),
+    "prompt_embedding_table": np.ones((1, 2, 8), np.float16),
     "prompt_table_extra_id": rows(3, dtype=np.uint64),
     "prompt_vocab_size": rows(8),
     "embedding_bias_words": words("quick"),
-    "lora_weights": np.zeros((1, 2, 8), np.float16),
-    "lora_config": np.zeros((1, 2, 3), np.int32),
+    "lora_weights": np.ones((1, 2, 8), np.float16),
+    "lora_config": np.ones((1, 2, 3), np.int32),
 }
 """A value for each input of the ensemble that its models can't honour."""
 
@@ -120,8 +134,12 @@ NEUTRAL_TEXT: dict[str, Any] = {
     "return_generation_logits": False,
     "prompt_table_extra_id": rows(0, dtype=np.uint64),
     "prompt_vocab_size": rows(0),
-    "embedding_bias_words": words(""),
+    "prompt_embedding_table": np.zeros((1, 2, 8), np.float16),
+    "embedding_bias_words": words("", ""),
+    "embedding_bias_weights": np.zeros((1, 1), np.float32),
     "lora_task_id": 0,
+    "lora_weights": np.zeros((1, 2, 8), np.float16),
+    "lora_config": np.zeros((1, 2, 3), np.int32),
     "guided_decoding_guide_type": "",
     "guided_decoding_guide": "",
 }
@@ -151,6 +169,8 @@ def single_server(tiny_engine: TinyEngine) -> Iterator[Server]:
 
 def test_there_is_a_value_for_every_input_that_is_not_supported() -> None:
     assert set(USED_DIRECT) == set(UNSUPPORTED_INPUTS)
+    assert set(UNSUPPORTED_INPUTS) <= set(NEUTRAL_DIRECT)
+    assert [name for name, value in USED_DIRECT.items() if not np.any(value)] == []
 
 
 @pytest.mark.parametrize("name", USED_DIRECT)
@@ -246,52 +266,3 @@ def test_without_decoupling_a_full_queue_is_unavailable_and_unary_calls_can_be_c
         for call in (running, waiting):
             call.cancel()
         page_when(single_server, lambda page: page.quiet)
-
-
-def guided(server: Server, model: str, guide_type: str, guide: str | None = None, count: int = 60) -> str:
-    """The text of an answer that a guide holds to its form."""
-    guides = {"guided_decoding_guide_type": guide_type, "guided_decoding_guide": guide}
-    values = {name: value for name, value in guides.items() if value is not None}
-    found = ask(server, model, prompt_for(server, model, "Product: "), count, stream=True, **values)
-    ids = whole(found, model)
-    text: str = ids if model != DIRECT else text_of(server.engine, tuple(ids))
-    return text
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_a_regex_holds_the_answer_to_its_form(demo_server: Server, model: str) -> None:
-    assert re.fullmatch(r"[0-9]{3}-[a-c]{2}", guided(demo_server, model, "regex", r"[0-9]{3}-[a-c]{2}"))
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_a_grammar_holds_the_answer_to_its_form(demo_server: Server, model: str) -> None:
-    text = guided(demo_server, model, "ebnf_grammar", 'root ::= "<" word ">"\nword ::= "yes" | "no"')
-    assert text in ("<yes>", "<no>")
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_a_schema_holds_the_answer_to_its_form(demo_server: Server, model: str) -> None:
-    # Between the parts of an object any blanks may stand, and this model writes nothing else there.
-    assert guided(demo_server, model, "json_schema", json.dumps({"enum": ["red", "blue"]})) in ('"red"', '"blue"')
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_json_needs_no_guide(demo_server: Server, model: str) -> None:
-    assert guided(demo_server, model, "json", count=20).lstrip()[0] in "[{"
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_a_guide_that_is_none_is_refused(demo_server: Server, model: str) -> None:
-    guides = {"guided_decoding_guide_type": "json_schema", "guided_decoding_guide": "{not json"}
-    error = refusal(demo_server, model, prompt_for(demo_server, model, PROMPT), 4, **guides)
-    assert "guided_decoding_guide" in error
-    assert "[invalid_parameter]" in error
-
-
-@pytest.mark.parametrize("model", TEXT_MODELS)
-def test_guides_over_http(demo_server: Server, model: str) -> None:
-    body = {"text_input": PROMPT, "max_tokens": 20, "bad_words": "", "stop_words": "", "exclude_input_in_output": True}
-    guides = {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "(a|b)"}
-    status, answer = generate(demo_server.http_address, {**body, **guides}, model)
-    assert status == 200
-    assert answer["text_output"] in ("a", "b")

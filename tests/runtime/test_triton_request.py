@@ -1,0 +1,75 @@
+"""How a request to `tensorrt_llm` is read, and what its prompts must share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inflight.runtime.messages import EngineLimits, RequestError
+from inflight.runtime.triton_request import ReplyOptions, check_fits, generation_requests, reply_options
+from tests.runtime.sent import engine_inputs
+
+LIMITS = EngineLimits(
+    vocabulary_size=512, max_sequence_length=200, kv_block_tokens=32, kv_blocks=50, max_num_sequences=8
+)
+COMMON: dict[str, Any] = {
+    "streaming": [[False], [True]],
+    "exclude_input_in_output": [[False], [True]],
+    "num_return_sequences": [[1], [2]],
+    "beam_width": [[1], [2]],
+    "return_log_probs": [[False], [True]],
+    "output_log_probs": [[False], [True]],
+    "return_perf_metrics": [[False], [True]],
+}
+"""What decides about a request's responses, as two prompts would have it differently."""
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_how_to_answer_is_the_same_for_all_prompts(name: str) -> None:
+    with pytest.raises(RequestError, match=f"^{name} must be the same for all prompts of a request") as raised:
+        reply_options(engine_inputs(2, **{name: COMMON[name]}), exclude_input=False)
+    assert raised.value.code == "invalid_request"
+
+
+def test_how_to_answer_is_read_of_all_prompts_together() -> None:
+    same = {name: values[1:] * 2 for name, values in COMMON.items() if name != "beam_width"}
+    expected = ReplyOptions(streaming=True, exclude_input=True, sequences=2, log_probs=True, perf_metrics=True)
+    assert reply_options(engine_inputs(2, **same), exclude_input=False) == expected
+    assert reply_options(engine_inputs(2), exclude_input=True) == ReplyOptions(exclude_input=True)
+
+
+def test_several_answers_and_several_beams_do_not_go_together() -> None:
+    with pytest.raises(RequestError, match="num_return_sequences and beam_width can't both be above 1"):
+        reply_options(engine_inputs(num_return_sequences=[[2]], beam_width=[[2]]), exclude_input=False)
+
+
+def test_sampling_and_lengths_are_each_prompts_own() -> None:
+    inputs = engine_inputs(2, request_output_len=[[3], [4]], seed=[[5], [6]], priority=[[0], [1]], end_id=[[-1], [7]])
+    first, second = generation_requests(inputs, (1,), adapters=0)
+    assert (first.max_tokens, first.sampling.seed, first.priority, first.end_ids) == (3, 5, 0, ())
+    assert (second.max_tokens, second.sampling.seed, second.priority, second.end_ids) == (4, 6, 1, (7,))
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"input_ids": [[5, 600]]}, "input_ids: token id 600 is outside the vocabulary of 512 tokens"),
+        ({"end_id": [[512]]}, "end_id: token id 512 is outside"),
+        ({"draft_input_ids": [[3, 600]]}, "draft_input_ids: token id 600 is outside"),
+        ({"request_output_len": [[0]]}, "request_output_len is 0; it must be 1 or more"),
+        ({"request_output_len": [[300]]}, "tokens and request_output_len of 300 make 302"),
+        ({"request_output_len": [[300]]}, "lower request_output_len"),
+        ({"request_output_len": [[0]], "stream_key": [[1]]}, "max_tokens is 0; it must be 1 or more"),
+    ],
+)
+def test_what_the_engine_can_not_take_is_named_as_its_sender_knows_it(values: dict[str, Any], sentence: str) -> None:
+    inputs = engine_inputs(1, **{name: np.array(value, np.int32) for name, value in values.items()})
+    with pytest.raises(RequestError, match=sentence):
+        check_fits(inputs, generation_requests(inputs, (1,), adapters=0), LIMITS)
+
+
+def test_what_the_engine_can_take_passes() -> None:
+    inputs = engine_inputs(2, draft_input_ids=np.array([[511], [0]], np.int32))
+    check_fits(inputs, generation_requests(inputs, (1,), adapters=0), LIMITS)
