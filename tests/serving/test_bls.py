@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,14 @@ import pytest
 from inflight.deploy.server import Server
 from tests.fixtures.server import STEP_SECONDS
 from tests.serving.bls import BLS, PROMPTS, answers, ask, of_both, same, told, words
+from tests.serving.metrics_page import page_when
 from tests.serving.streams import Grpc, Response, generate, generate_stream, request
 
 FIGURES = ["arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns"]
 """In the order in which they come."""
 SERVERS = ["paced_server", "demo_server", "foreign_server"]
+MOST_KEPT = 224
+"""Requests that may keep a thread of the model's, which are whole ones to an engine that is not ours."""
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -181,3 +185,19 @@ def test_a_misspelt_input_is_refused(paced_server: Server) -> None:
         400,
         "there is no input 'temprature'; see the model's metadata for those it has [invalid_request]",
     )
+
+
+def test_where_each_request_keeps_a_thread_one_too_many_is_refused_at_once(foreign_server: Server) -> None:
+    with Grpc(foreign_server.grpc_address) as connection:
+        calls = [ask(connection, PROMPTS[0], 4000, stream=False) for _ in range(MOST_KEPT + 6)]
+        patient = time.monotonic() + 60
+        while sum(call.ended.is_set() for call in calls) < 6:
+            assert time.monotonic() < patient
+            time.sleep(0.05)
+        refused = [call.error() for call in calls if call.ended.is_set()]
+        for call in calls:
+            call.cancel()
+        page_when(foreign_server, lambda page: page.quiet)
+        assert told(ask(connection, PROMPTS[0], 3).finish())[1] == "length"
+    words_of_upstream = f"Exceeds maximum queue size (Maximum queue size of {MOST_KEPT} has been reached)"
+    assert refused == [f"{words_of_upstream}; send the request again later [overloaded]"] * 6
