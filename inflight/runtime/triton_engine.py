@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from inflight.runtime.chunk_messages import PARAMETER, Caller, ChunkSender
+from inflight.runtime.chunk_messages import Caller, ChunkSender
 from inflight.runtime.engine_metrics import EngineMetrics
 from inflight.runtime.messages import GenerationRequest, RequestError, TokenEvent
 from inflight.runtime.model_parameters import decoupled, engine_options, flag, milliseconds, parameters
@@ -21,9 +21,15 @@ from inflight.runtime.server_watch import end_with_server
 from inflight.runtime.stream_context import StreamContext, sequence_key
 from inflight.runtime.stream_watch import StreamWatch
 from inflight.runtime.triton_answer import Answer, Reply
-from inflight.runtime.triton_inputs import Inputs, check_names, parameters_json
+from inflight.runtime.triton_inputs import Inputs, parameters_json
 from inflight.runtime.triton_metrics import triton_board
-from inflight.runtime.triton_request import ReplyOptions, check_fits, generation_requests, reply_options
+from inflight.runtime.triton_request import (
+    ReplyOptions,
+    check_fits,
+    check_parameters,
+    generation_requests,
+    reply_options,
+)
 from inflight.runtime.triton_tensors import as_refusal, tensor
 
 
@@ -66,7 +72,7 @@ class TritonEngine:
             try:
                 inputs = Inputs(request)
                 beside = parameters_json(request)
-                check_names(json.loads(beside), known=(PARAMETER,))
+                check_parameters(json.loads(beside), inputs)
                 if inputs.common("stop", default=False):
                     self._stop(request.request_id(), inputs.scalar("stream_key", default=0), sender)
                     continue

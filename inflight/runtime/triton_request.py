@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from inflight.runtime.chunk_messages import PARAMETER
 from inflight.runtime.messages import EngineLimits, GenerationRequest, RequestError
 from inflight.runtime.request_values import (
     OLDER_NAMES,
@@ -15,7 +18,7 @@ from inflight.runtime.request_values import (
     guide_from,
     sampling_from,
 )
-from inflight.runtime.triton_inputs import Inputs
+from inflight.runtime.triton_inputs import Inputs, check_names
 from inflight.runtime.unsupported_inputs import check_supported
 from inflight.runtime.word_lists import check_words, unpack
 
@@ -25,6 +28,8 @@ _INPUTS_OF_FIELDS = {
     "end_ids": "end_id",
     "draft_ids": "draft_input_ids",
 }
+_STREAMING = "Streaming"
+
 MOST_SEQUENCES = 256
 """The most answers to one prompt that a request may ask for."""
 
@@ -39,6 +44,15 @@ class ReplyOptions:
     """Answers to each prompt."""
     log_probs: bool = False
     perf_metrics: bool = False
+
+
+def check_parameters(given: Mapping[str, Any], inputs: Inputs) -> None:
+    """Raise RequestError for what came beside the tensors and would change nothing.
+
+    Upstream's client says there once more that it streams.
+    """
+    agrees = given.get(_STREAMING) == inputs.common("streaming", False)
+    check_names(given, known=(PARAMETER, _STREAMING) if agrees else (PARAMETER,))
 
 
 def reply_options(inputs: Inputs, exclude_input: bool) -> ReplyOptions:

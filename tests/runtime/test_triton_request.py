@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from inflight.runtime.messages import EngineLimits, RequestError
-from inflight.runtime.triton_request import ReplyOptions, check_fits, generation_requests, reply_options
+from inflight.runtime.triton_request import (
+    ReplyOptions,
+    check_fits,
+    check_parameters,
+    generation_requests,
+    reply_options,
+)
 from tests.runtime.sent import engine_inputs
 
 LIMITS = EngineLimits(
@@ -38,6 +44,13 @@ def test_how_to_answer_is_read_of_all_prompts_together() -> None:
     expected = ReplyOptions(streaming=True, exclude_input=True, sequences=2, log_probs=True, perf_metrics=True)
     assert reply_options(engine_inputs(2, **same), exclude_input=False) == expected
     assert reply_options(engine_inputs(2), exclude_input=True) == ReplyOptions(exclude_input=True)
+
+
+def test_upstreams_client_may_say_once_more_that_it_streams() -> None:
+    check_parameters({"Streaming": True, "inflight_chunks": "a"}, engine_inputs(streaming=[[True]]))
+    check_parameters({"Streaming": False}, engine_inputs())
+    with pytest.raises(RequestError, match="there is no input 'Streaming'"):
+        check_parameters({"Streaming": True}, engine_inputs())
 
 
 def test_several_answers_and_several_beams_do_not_go_together() -> None:
