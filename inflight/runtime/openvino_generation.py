@@ -5,7 +5,6 @@ What `check` lets through never makes the pipeline raise an error: one that come
 
 from __future__ import annotations
 
-import math
 import secrets
 from dataclasses import replace
 
@@ -14,6 +13,7 @@ import openvino_genai
 from inflight.runtime.engine import EngineOptions
 from inflight.runtime.messages import GenerationRequest, Guide, GuideType, RequestError, Sampling
 from inflight.runtime.openvino_speculation import check_speculation, set_speculation
+from inflight.runtime.request_values import check_sampling
 
 LOWEST_TEMPERATURE = 1e-4
 """Below it scaled logits overflow 32 bits; at it the likeliest token is chosen all but always."""
@@ -26,7 +26,7 @@ ANY_JSON = '{"anyOf": [{"type": "object"}, {"type": "array"}]}'
 def check(request: GenerationRequest, options: EngineOptions) -> None:
     """Raise RequestError (`invalid_parameter`) for values and combinations that the library can't take."""
     sampling = request.sampling
-    _check_bounds(sampling)
+    check_sampling(sampling)
     _check_prompt(request, options)
     check_speculation(request, options)
     if sampling.beam_width > 1:
@@ -36,21 +36,6 @@ def check(request: GenerationRequest, options: EngineOptions) -> None:
             f"min_tokens is {sampling.min_tokens} beside guided_decoding_guide, which alone says when the answer is"
             " whole; leave min_tokens out"
         )
-
-
-def _check_bounds(sampling: Sampling) -> None:
-    for name, value, holds, words in (
-        ("temperature", sampling.temperature or 0.0, lambda number: number >= 0, "0 or more"),
-        ("top_k", sampling.top_k, lambda number: number >= 0, "0 or more"),
-        ("top_p", sampling.top_p, lambda number: 0 <= number <= 1, "between 0 and 1"),
-        ("repetition_penalty", sampling.repetition_penalty, lambda number: number > 0, "above 0"),
-        ("presence_penalty", sampling.presence_penalty, lambda number: -2 <= number <= 2, "between -2 and 2"),
-        ("frequency_penalty", sampling.frequency_penalty, lambda number: -2 <= number <= 2, "between -2 and 2"),
-        ("min_tokens", sampling.min_tokens, lambda number: number >= 0, "0 or more"),
-        ("len_penalty", sampling.length_penalty, lambda number: True, "a finite number"),
-    ):
-        if not (math.isfinite(value) and holds(value)):
-            raise _refused(f"{name} is {value:g}; it must be {words}")
 
 
 def _check_prompt(request: GenerationRequest, options: EngineOptions) -> None:

@@ -49,12 +49,26 @@ def sampling_from(values: Mapping[str, Any], label: Callable[[str], str] = str) 
         value = values.get(name)
         if value is None:
             continue
-        if not (math.isfinite(value) and bound.holds(value)):
-            raise RequestError(f"{label(name)} is {value:g}; it must be {bound.words}", "invalid_parameter")
+        _check(label(name), value, bound)
         fields[bound.field] = value
     if "top_p" in fields:
         fields["top_p"] = max(fields["top_p"], 0.0)
     return Sampling(**fields)
+
+
+def check_sampling(sampling: Sampling) -> None:
+    """The same bounds for what was made otherwise; RequestError names the field."""
+    for bound in SAMPLING_INPUTS.values():
+        value = getattr(sampling, bound.field)
+        if value is not None:
+            _check(bound.field, value, bound)
+    if sampling.top_p < 0:
+        raise RequestError(f"top_p is {sampling.top_p:g}; it must be 0 or more", "invalid_parameter")
+
+
+def _check(name: str, value: float, bound: _Bound) -> None:
+    if not (math.isfinite(value) and bound.holds(value)):
+        raise RequestError(f"{name} is {value:g}; it must be {bound.words}", "invalid_parameter")
 
 
 def guide_from(guide_type: str | None, text: str | None) -> Guide | None:

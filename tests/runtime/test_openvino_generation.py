@@ -237,7 +237,7 @@ def test_the_lowest_temperatures_are_greedy(stepper: OpenVinoStepper) -> None:
         (Sampling(repetition_penalty=float("inf")), "repetition_penalty is inf"),
         (Sampling(presence_penalty=2.5), "presence_penalty is 2.5"),
         (Sampling(min_tokens=-1), "min_tokens is -1"),
-        (Sampling(beam_width=2, length_penalty=float("inf")), "len_penalty is inf"),
+        (Sampling(beam_width=2, length_penalty=float("inf")), "length_penalty is inf"),
         (Sampling(beam_width=2, top_p=0.5), "beam search does without temperature, top_k or top_p"),
         (Sampling(beam_width=2, repetition_penalty=1.2), "beam search does without repetition_penalty"),
         (Sampling(beam_width=2, min_tokens=3), "beam search does without min_tokens"),

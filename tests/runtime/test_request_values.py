@@ -11,6 +11,7 @@ from inflight.runtime.messages import Guide, GuideType, RequestError, Sampling
 from inflight.runtime.request_values import (
     SAMPLING_INPUTS,
     check_ids,
+    check_sampling,
     count_from,
     deadline_from,
     end_ids_from,
@@ -75,6 +76,25 @@ def test_a_value_out_of_bounds_is_named(name: str, value: float, sentence: str) 
         sampling_from({name: value})
     assert raised.value.code == "invalid_parameter"
     assert str(raised.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("sampling", "sentence"),
+    [
+        (Sampling(top_k=-3), "top_k is -3; it must be 0 or more"),
+        (Sampling(top_p=1.5), "top_p is 1.5; it must be at most 1"),
+        (Sampling(top_p=-0.5), "top_p is -0.5; it must be 0 or more"),
+        (Sampling(length_penalty=math.inf), "length_penalty is inf; it must be a number"),
+    ],
+)
+def test_a_field_out_of_bounds_is_named(sampling: Sampling, sentence: str) -> None:
+    with pytest.raises(RequestError, match=f"^{sentence}$"):
+        check_sampling(sampling)
+
+
+def test_fields_within_their_bounds_pass() -> None:
+    check_sampling(Sampling())
+    check_sampling(Sampling(0.5, 5, 0.9, 2**64 - 1, 1.1, 0.5, -0.5, 2, 4, -1.0, early_stopping=False))
 
 
 @pytest.mark.parametrize("name", SAMPLING_INPUTS)
