@@ -49,10 +49,10 @@ class ReplyOptions:
 def check_parameters(given: Mapping[str, Any], inputs: Inputs) -> None:
     """Raise RequestError for what came beside the tensors and would change nothing.
 
-    Upstream's client says there once more that it streams.
+    Upstream's client says there once more that it streams, and with a request to stop says it there alone.
     """
-    agrees = given.get(_STREAMING) == inputs.common("streaming", False)
-    check_names(given, known=(PARAMETER, _STREAMING) if agrees else (PARAMETER,))
+    streams = inputs.common("streaming", False) or inputs.common("stop", False)
+    check_names(given, known=(PARAMETER, _STREAMING) if streams else (PARAMETER,))
 
 
 def reply_options(inputs: Inputs, exclude_input: bool) -> ReplyOptions:

@@ -48,6 +48,7 @@ def test_how_to_answer_is_read_of_all_prompts_together() -> None:
 
 def test_upstreams_client_may_say_once_more_that_it_streams() -> None:
     check_parameters({"Streaming": True, "inflight_chunks": "a"}, engine_inputs(streaming=[[True]]))
+    check_parameters({"Streaming": True}, engine_inputs(stop=[[True]]))
     check_parameters({"Streaming": False}, engine_inputs())
     with pytest.raises(RequestError, match="there is no input 'Streaming'"):
         check_parameters({"Streaming": True}, engine_inputs())

@@ -119,8 +119,11 @@ def test_a_parameter_of_a_grpc_request_is_refused_too(paced_server: Server) -> N
 @pytest.mark.parametrize("streaming", [True, False])
 def test_upstreams_client_says_once_more_whether_it_streams(paced_server: Server, streaming: bool) -> None:
     sent = message(DIRECT, ids_of(paced_server.engine, PROMPT), 4, stream=streaming)
-    sent.parameters["Streaming"].bool_param = streaming
+    stop = message(DIRECT, [0], 0, "nobody", stop=True)
+    for one in (sent, stop):
+        one.parameters["Streaming"].bool_param = streaming
     assert stream_of(paced_server, sent)[-1].finish_reason == "length"
+    assert [reply.error for reply in stream_of(paced_server, stop)] == [None]
     sent.parameters["Streaming"].bool_param = True
     assert streaming or "there is no input 'Streaming'" in refused(paced_server, sent)
 
