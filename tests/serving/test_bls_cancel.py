@@ -86,13 +86,13 @@ def test_an_early_end_frees_the_place_within_two_steps(
     with Grpc(server.grpc_address) as connection:
         other = ask(connection, PROMPT, 400)
         other.wait_for(1)
-        # A busy machine is late now and then: twice is the rule, and five times are enough to see it.
-        while len(steps) < 5 and sum(map(in_time, steps)) < 2:
+        # A busy machine is late now and then: once in five times may be its fault.
+        while sum(map(in_time, steps)) < 4 and len(steps) - sum(map(in_time, steps)) < 2:
             steps.append(steps_until_the_next_begins(server, connection, end))
         assert not other.ended.is_set()
         assert all(response.error is None for response in other.responses)
         other.cancel()
-    assert sum(map(in_time, steps)) >= 2, steps
+    assert sum(map(in_time, steps)) >= 4, steps
 
 
 def in_time(steps: float) -> bool:
