@@ -1,102 +1,19 @@
-"""Random requests for the whole way, each with what must come of it, whatever runs beside it."""
+"""Draws random requests for the whole way, each with what must come of it, whatever runs beside it."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from tests.serving.reference import Reference
-from tests.serving.streams import Call, Grpc, Response, events, post, request
-
-TIE = 1e-4
-"""Logits nearer than this may change places with the order in which a sum is taken."""
+from tests.serving.visit import ENGINE_MODEL, Greedy, Visit
 
 MOST_TOKENS = 48
 LONG = 1500
 """Tokens of an answer that is to be cut short: about as many as the demo model can make behind any prompt here."""
-
-AT_A_TIME = 16
-_ENDS = {"stop", "length", "stop_word", "cancelled", "deadline"}
-ENGINE_MODEL = "tensorrt_llm"
-
-
-@dataclass(frozen=True)
-class Greedy:
-    """A prompt, as text and as ids, whose greedy answer is known: no logit of it has a near rival."""
-
-    text: str
-    ids: list[int]
-    answer: list[int]
-
-
-def known_answers(references: Sequence[Reference], tokenizer: Tokenizer) -> list[Greedy]:
-    """Those of the references that text leads to as well, as far as they are beyond doubt."""
-    known = []
-    for one in references:
-        text = tokenizer.decode(one.prompt, skip_special_tokens=False)
-        certain = next((number for number, lead in enumerate(one.leads) if lead < TIE), len(one.tokens))
-        if len(one.prompt) <= 300 and certain >= 8 and tokenizer.encode(text).ids == one.prompt and "\0" not in text:
-            known.append(Greedy(text, one.prompt, one.tokens[:certain]))
-    return known
-
-
-@dataclass
-class Visit:
-    """One request on its way, and what must come of it.
-
-    `wanted` is the whole text or all token ids of a greedy answer, None where it isn't known. `ends` are the finish
-    reasons that may end each of its `sequences`. `leaves_after` responses the client leaves, over gRPC or HTTP;
-    `stopped_after` responses a second request stops it.
-    """
-
-    model: str
-    values: dict[str, Any]
-    request_id: str
-    greedy: Greedy
-    wanted: str | list[int] | None = None
-    ends: set[str] = field(default_factory=lambda: {"length"})
-    sequences: int = 1
-    leaves_after: int | None = None
-    over_http: bool = False
-    stopped_after: int | None = None
-    refused: str | None = None
-
-    @property
-    def surely_arrives(self) -> bool:
-        """Whether its client waits for a response before it leaves; over HTTP it always does."""
-        return self.leaves_after != 0 or self.over_http
-
-    @property
-    def cut_short(self) -> bool:
-        """Whether it is cancelled in the middle, by leaving or by a `stop` request."""
-        return self.surely_arrives and (self.leaves_after is not None or self.stopped_after is not None)
-
-    @property
-    def engine_ends(self) -> range:
-        """How many ends the engine may count for it: one for each sequence that it has begun."""
-        if self.refused is not None:
-            return range(1)
-        return range(self.sequences if self.surely_arrives else 0, self.sequences + 1)
-
-    @property
-    def tensors(self) -> dict[str, Any]:
-        if self.model == ENGINE_MODEL:
-            ids = np.array([self.greedy.ids], np.int32)
-            return {"input_ids": ids, "input_lengths": len(self.greedy.ids), **self.values}
-        return {"text_input": self.greedy.text, **self.values}
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """The same, for JSON."""
-        return {
-            name: value[0].tolist() if isinstance(value, np.ndarray) else value for name, value in self.tensors.items()
-        }
+PATTERNS = ("[a-z]{2,9}( [a-z]{2,9}){0,3}", "(yes|no|perhaps)", "[0-9]{1,4}\\.[0-9]{2}")
 
 
 class Mix:
@@ -109,29 +26,34 @@ class Mix:
         self._tokenizer = tokenizer
         self._numbers = iter(range(10**9))
         self._seed = seed
+        self._sampled_before: list[Visit] = []
 
     def draw(self) -> Visit:
         source = self._random
-        model = source.choice(self._models)
         greedy = source.choice(self._known)
-        length = source.randint(1, min(MOST_TOKENS, len(greedy.answer)))
-        direct = model == ENGINE_MODEL
-        streamed = source.random() < 0.7
-        visit = Visit(
-            model,
-            {
-                "request_output_len" if direct else "max_tokens": length,
-                "streaming" if direct else "stream": streamed,
-                "exclude_input_in_output": True,
-                "end_id": -1,
-            },
-            f"{self._seed}-{next(self._numbers)}",
-            greedy,
-        )
-        visit.wanted = greedy.answer[:length] if direct else self._text(greedy.answer[:length])
+        visit = Visit(source.choice(self._models), {}, f"{self._seed}-{next(self._numbers)}", [greedy])
+        visit.values = {
+            visit.name("max_tokens"): source.randint(1, min(MOST_TOKENS, len(greedy.answer))),
+            visit.name("stream"): source.random() < 0.7,
+            "exclude_input_in_output": True,
+            "end_id": -1,
+        }
+        self._want(visit)
         self._decorate(visit)
-        source.choice(self._KINDS)(self, visit, length, streamed)
+        source.choice(self._KINDS)(self, visit)
         return visit
+
+    def _length(self, visit: Visit) -> int:
+        return int(visit.values[visit.name("max_tokens")])
+
+    def _answer(self, visit: Visit) -> list[int]:
+        """Of the first prompt."""
+        return visit.prompts[0].answer[: self._length(visit)]
+
+    def _want(self, visit: Visit, length: int | None = None) -> None:
+        """The first tokens of the known answers, as many as asked for or as said."""
+        answers = [one.answer[: self._length(visit) if length is None else length] for one in visit.prompts]
+        visit.wanted = answers if visit.model == ENGINE_MODEL else [self._text(answer) for answer in answers]
 
     def _text(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
@@ -149,146 +71,106 @@ class Mix:
         if source.random() < 0.2:
             visit.values["temperature"] = 0.7  # alone it changes nothing
 
-    def _greedy(self, visit: Visit, length: int, streamed: bool) -> None:
-        """As it is."""
+    def _greedy(self, visit: Visit) -> None:
+        """As it is; a least number of tokens changes nothing where no token ends the answer."""
+        if self._random.random() < 0.3:
+            visit.values["min_tokens"] = self._random.randint(1, self._length(visit))
 
-    def _sampled(self, visit: Visit, length: int, streamed: bool) -> None:
-        top_k = "runtime_top_k" if visit.model == ENGINE_MODEL else "top_k"
-        visit.values |= {
-            top_k: self._random.choice([2, 5, 40]),
-            "temperature": 1.2,
-            "seed": self._random.randrange(2**40),
-        }
+    def _batch(self, visit: Visit) -> None:
+        visit.prompts += self._random.sample(self._known, self._random.randint(1, 3))
+        shortest = min(len(one.answer) for one in visit.prompts)
+        visit.values[visit.name("max_tokens")] = min(self._length(visit), shortest)
+        self._want(visit)
+
+    def _own_end(self, visit: Visit) -> None:
+        """A token of the known answer ends it, or must not."""
+        answer = self._answer(visit)
+        end = self._random.choice(answer)
+        visit.values["end_id"] = end
         if self._random.random() < 0.5:
-            visit.values |= {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": -0.2}
-        visit.wanted = None
+            visit.values["min_tokens"] = len(answer)
+            visit.wanted = None
+        else:
+            self._want(visit, answer.index(end))
+            visit.ends = {"stop"}
 
-    def _stop_word(self, visit: Visit, length: int, streamed: bool) -> None:
-        """A word from the middle of the known answer cuts it there."""
-        answer = self._text(visit.greedy.answer[:length])
+    def _sampled(self, visit: Visit) -> None:
+        """Half of them have a twin, of the same seed and in other company."""
+        source = self._random
+        if self._sampled_before and source.random() < 0.5:
+            twin = source.choice(self._sampled_before)
+            visit.model, visit.values, visit.prompts = twin.model, dict(twin.values), twin.prompts
+            visit.wanted, visit.twin = None, twin.twin
+            return
+        top_k = source.choice([2, 5, 40])
+        visit.values |= {visit.name("top_k"): top_k, "temperature": 1.2, "seed": source.randrange(2**40)}
+        if source.random() < 0.5:
+            visit.values |= {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": -0.2}
+        visit.wanted, visit.twin = None, len(self._sampled_before)
+        self._sampled_before.append(visit)
+
+    def _guided(self, visit: Visit) -> None:
+        pattern = self._random.choice(PATTERNS)
+        visit.values |= {"guided_decoding_guide_type": "regex", "guided_decoding_guide": pattern}
+        visit.values[visit.name("max_tokens")] = MOST_TOKENS
+        visit.pattern = None if visit.model == ENGINE_MODEL else pattern
+        visit.wanted, visit.ends = None, {"stop"}
+
+    def _stop_word(self, visit: Visit) -> None:
+        """A word from the middle of the known answer cuts it there; for the engine's model, a token."""
+        ids = self._answer(visit)
+        if visit.model == ENGINE_MODEL:
+            token = self._random.choice(ids)
+            visit.values["stop_words_list"] = np.array([[[token], [1]]], np.int32)
+            self._want(visit, ids.index(token))
+            visit.ends = {"stop_word"}
+            return
+        answer = self._text(ids)
         begin = self._random.randrange(max(1, len(answer) - 3))
         word = answer[begin : begin + self._random.randint(2, 6)]
-        if visit.model == ENGINE_MODEL or len(word) < 2 or "\ufffd" in answer:
+        if len(word) < 2 or "\ufffd" in answer:
             return
         visit.values["stop_words"] = word
-        visit.wanted = answer[: answer.index(word)]
+        visit.wanted = [answer[: answer.index(word)]]
         visit.ends = {"stop_word"}
 
-    def _leave(self, visit: Visit, length: int, streamed: bool) -> None:
-        self._make_long(visit)
-        visit.leaves_after = self._random.choice([0, 1, 2, 5, 15])
+    def _leave(self, visit: Visit) -> None:
+        """In the middle of a stream, at once, or without waiting for a whole answer."""
         visit.over_http = self._random.random() < 0.5
+        visit.leaves_after = 0
+        if visit.streamed:
+            self._make_long(visit)
+            visit.leaves_after = self._random.choice([0, 1, 2, 5, 15])
 
-    def _stop(self, visit: Visit, length: int, streamed: bool) -> None:
+    def _stop(self, visit: Visit) -> None:
         self._make_long(visit)
         visit.stopped_after = self._random.choice([1, 2, 5])
         visit.ends = {"cancelled", "length"}  # the answer may be whole before the stop comes
 
-    def _deadline(self, visit: Visit, length: int, streamed: bool) -> None:
+    def _deadline(self, visit: Visit) -> None:
         self._make_long(visit)
         visit.values["deadline_ms"] = self._random.choice([1, 20, 100])
         visit.ends = {"deadline"}
 
-    def _sequences(self, visit: Visit, length: int, streamed: bool) -> None:
+    def _sequences(self, visit: Visit) -> None:
         visit.sequences = self._random.randint(2, 3)
         visit.values["num_return_sequences"] = visit.sequences
         visit.wanted = None
 
-    def _beams(self, visit: Visit, length: int, streamed: bool) -> None:
+    def _beams(self, visit: Visit) -> None:
         visit.values["beam_width"] = self._random.randint(2, 3)
         visit.values.pop("temperature", None)  # beams go without
         visit.wanted = None
 
-    def _mistake(self, visit: Visit, length: int, streamed: bool) -> None:
-        name = "request_output_len" if visit.model == ENGINE_MODEL else "max_tokens"
-        visit.values[name] = self._random.choice([0, -1, 10**6])
-        visit.refused = "max_tokens" if visit.model != ENGINE_MODEL else "tokens"
+    def _mistake(self, visit: Visit) -> None:
+        visit.values[visit.name("max_tokens")] = self._random.choice([0, -1, 10**6])
+        visit.refused = visit.name("max_tokens")
 
     def _make_long(self, visit: Visit) -> None:
-        direct = visit.model == ENGINE_MODEL
-        visit.values["request_output_len" if direct else "max_tokens"] = LONG
-        visit.values["streaming" if direct else "stream"] = True
+        visit.values |= {visit.name("max_tokens"): LONG, visit.name("stream"): True}
         visit.wanted = None
 
     _KINDS = (
-        *(_greedy, _greedy, _greedy, _greedy, _sampled, _sampled, _stop_word, _stop_word, _leave, _leave),
-        *(_stop, _deadline, _sequences, _beams, _mistake),
+        *(_greedy, _greedy, _greedy, _greedy, _batch, _batch, _own_end, _sampled, _sampled, _guided),
+        *(_stop_word, _stop_word, _leave, _leave, _stop, _deadline, _sequences, _beams, _mistake),
     )
-
-
-def go(visit: Visit, connection: Grpc, http_address: str) -> str | None:
-    """Send it, behave as planned, and say what is wrong with what came of it, if anything."""
-    if visit.leaves_after is not None and visit.over_http:
-        return _drop(visit, http_address)
-    call = connection.send(request(visit.model, visit.tensors, visit.request_id))
-    if visit.leaves_after is not None:
-        call.wait_for(visit.leaves_after)
-        call.cancel()
-        call.finish()
-        return None
-    if visit.stopped_after is not None:
-        call.wait_for(visit.stopped_after)
-        (stopped,) = connection.send(request(ENGINE_MODEL, _stop_values(visit), visit.request_id)).finish()
-        if stopped.error is not None:
-            return f"stopping it failed: {stopped.error}"
-    return _judge(visit, call)
-
-
-def _stop_values(visit: Visit) -> dict[str, Any]:
-    ids = np.array([visit.greedy.ids[:1]], np.int32)
-    return {"input_ids": ids, "input_lengths": 1, "request_output_len": 1, "stop": True}
-
-
-def _drop(visit: Visit, http_address: str) -> str | None:
-    """Over HTTP the client reads some events and closes the connection."""
-    left = visit.leaves_after or 0
-    with post(http_address, f"/v2/models/{visit.model}/generate_stream", visit.plain) as response:
-        for _, event in events(response):
-            if "error" in event:
-                return f"refused over HTTP: {event['error']}"
-            left -= 1
-            if left <= 0:
-                break
-    return None
-
-
-def _judge(visit: Visit, call: Call) -> str | None:
-    responses = call.finish()
-    errors = [response.error for response in responses if response.error is not None]
-    if visit.refused is not None:
-        refused = len(responses) == 1 and errors and visit.refused in errors[0]
-        return None if refused else f"not refused with one sentence: {responses}"
-    if errors:
-        return f"an error: {errors}"
-    ends = [response.finish_reason for response in responses if response.finish_reason is not None]
-    if len(ends) != visit.sequences or not set(ends) <= _ENDS:
-        return f"{len(ends)} ends in place of {visit.sequences}: {ends}"
-    if not set(ends) <= visit.ends:
-        return f"ended by {ends} and not by {visit.ends}"
-    if responses[-1].finish_reason is None:
-        return "something came after the end"
-    return _compare(visit, responses)
-
-
-def _compare(visit: Visit, responses: list[Response]) -> str | None:
-    if visit.wanted is None:
-        return None
-    if visit.model == ENGINE_MODEL:
-        ids = [token for response in responses for token in response.token_ids]
-        return None if ids == visit.wanted else f"the tokens {ids} and not {visit.wanted}"
-    text = "".join(response.text for response in responses)
-    return None if text == visit.wanted else f"the text {text!r} and not {visit.wanted!r}"
-
-
-def run(visits: Sequence[Visit], grpc_address: str, http_address: str) -> list[str]:
-    """AT_A_TIME of them, the next as soon as one is over; what is wrong with which."""
-
-    def one(visit: Visit) -> str | None:
-        try:
-            complaint = go(visit, connection, http_address)
-        except Exception as error:
-            complaint = f"{type(error).__name__}: {error}"
-        return complaint and f"{visit.request_id}, {visit.model} {visit.values}: {complaint}"
-
-    with Grpc(grpc_address) as connection, ThreadPoolExecutor(AT_A_TIME) as pool:
-        return [complaint for complaint in pool.map(one, visits) if complaint]
