@@ -31,8 +31,7 @@ _END_SECONDS = 2.0
 # Triton's own limit lies below the first, so that it can say what hangs.
 _EXIT_SECONDS = 4
 _WATCH_SECONDS = 0.1
-# A server that lived this long has not failed "in a row" with what comes next.
-_GOOD_LIFE_SECONDS = 10.0
+_GOOD_LIFE_SECONDS = 10.0  # a server that lived so long has not failed "in a row" with what comes next
 _LONGEST_PAUSE_SECONDS = 8.0
 # Triton aborts a start in which a model's process gets no processor time for a second, as on a crowded machine.
 _START_ATTEMPTS = 3
@@ -132,8 +131,7 @@ class Server:
     def stop(self, drain_seconds: float = 0.0, hurry: Callable[[], bool] = lambda: False) -> bool:
         """Stop, after letting the running requests finish for up to `drain_seconds`; whether all of them did.
 
-        New requests are refused at once. `hurry` is asked whether to stop waiting. Without time to drain, the server is
-        gone at once. Stopping twice is no error.
+        New requests are refused at once. `hurry` is asked whether to stop waiting. Without time, it is gone at once.
         """
         self._stopping.set()
         if self._watcher is not None:

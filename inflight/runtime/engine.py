@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -71,6 +71,12 @@ class Stepper(Protocol):
 
         False while its guide is still being tried elsewhere: others pass it meanwhile. Raises RequestError where the
         guide proved impossible, which ends this request alone.
+        """
+
+    def joinable(self, request: GenerationRequest, ahead: Sequence[GenerationRequest]) -> bool:
+        """Whether its prompt may be computed beside those that are, and beside `ahead`, which begin with it or wait.
+
+        Asked before each step for a waiting request that fits and is ready; others pass it meanwhile.
         """
 
     def add(self, handle: int, request: GenerationRequest) -> None:

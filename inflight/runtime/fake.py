@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from inflight.runtime.engine import EngineOptions, Progress
 from inflight.runtime.messages import Beam, EngineLimits, FinishReason, GenerationRequest, Guide, RequestError
@@ -64,6 +64,9 @@ class FakeStepper:
             raise RequestError("the guide is impossible, as it says", "invalid_parameter")
         self._asked[request.guide] += 1
         return self._asked[request.guide] > self._guide_trials
+
+    def joinable(self, request: GenerationRequest, ahead: Sequence[GenerationRequest]) -> bool:
+        return True
 
     def add(self, handle: int, request: GenerationRequest) -> None:
         """Raises ValueError for `refuse_token`, and for an adapter other than that of those that run."""

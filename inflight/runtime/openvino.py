@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -27,6 +27,7 @@ from inflight.runtime.openvino_guide_watch import CompiledGuides, StallWatch
 from inflight.runtime.openvino_guides import Guides, digest
 from inflight.runtime.openvino_manifest import EngineManifest
 from inflight.runtime.openvino_pipeline import KV_BLOCK_TOKENS, kv_blocks, make_pipeline, scheduler_config
+from inflight.runtime.openvino_shared_prefixes import SharedPrefixes
 from inflight.runtime.openvino_speculation import DraftCount
 
 IDLE_PATIENCE_S = 0.005
@@ -68,6 +69,7 @@ class OpenVinoStepper:
         )
         self._options = options
         self._caches_prefixes = scheduler_config(options).enable_prefix_caching
+        self._prefixes = SharedPrefixes(self.limits.kv_blocks)
         self._end_ids = manifest.end_ids
         self._adapters = Adapters(options.adapters, options.model_dir)
         tokenizer = openvino_genai.Tokenizer(options.model_dir)
@@ -92,12 +94,19 @@ class OpenVinoStepper:
         # While nothing runs, who asks has nothing else to do.
         return self._guides.ready(request.guide, patience=0.0 if self._running else IDLE_PATIENCE_S)
 
+    def joinable(self, request: GenerationRequest, ahead: Sequence[GenerationRequest]) -> bool:
+        if not self._caches_prefixes:
+            return True
+        computing = (running.request for running in self._running.values() if not running.told)
+        return not self._prefixes.clash(request.prompt_ids, (one.prompt_ids for one in (*computing, *ahead)))
+
     def add(self, handle: int, request: GenerationRequest) -> None:
         if request.guide is not None:
             self._compiled_guides.add(digest(request.guide), self._guides.compiled_bytes(request.guide))
             # Without an end token a guided answer would go on, unguided, once it is whole.
             request = replace(request, end_ids=request.end_ids or self._end_ids)
         self._adapters.choose(self._pipeline, request.adapter)
+        self._prefixes.begin(request.prompt_ids)
         speculates = self._options.draft_dir or self._options.prompt_lookup
         running = _Running(request, DraftCount(request, self._options) if speculates else None)
         if self._options.draft_dir:

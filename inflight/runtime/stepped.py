@@ -25,10 +25,13 @@ from inflight.runtime.messages import (
 from inflight.runtime.places import too_many
 from inflight.runtime.request_queue import RequestQueue
 from inflight.runtime.step_times import StepTimes
-from inflight.runtime.stop_words import NOTHING, Passed, StopWords
+from inflight.runtime.stop_words import NOTHING, Passed, StopWords, cut_beams
 
 MOST_UNREADY = 4
 """Requests whose guides are still being tried that are asked after in one turn: asking may take some milliseconds."""
+
+MOST_PASSED = 8
+"""Requests that can't join yet and are passed in one turn: each is compared with all before it."""
 
 
 def no_tokenizer() -> Detokenizer:
@@ -142,9 +145,10 @@ class SteppedEngine:
                 self._push_last(entry, FinishReason.DEADLINE)
 
     def _fitting(self, ready: Callable[[Entry], bool]) -> Iterator[Entry]:
-        """The requests from the head of the queue on that can be admitted together; those not ready are passed."""
+        """The requests from the head of the queue on that can be admitted together; who can't start is passed."""
         adapter = self._adapter if self._running else None
-        sequences, blocks = self._sequences, self._kv_blocks_reserved
+        sequences, blocks, passed = self._sequences, self._kv_blocks_reserved, 0
+        ahead: list[GenerationRequest] = []
         for entry in self._queue:
             request = entry.request
             sequences += request.sampling.beam_width
@@ -154,6 +158,14 @@ class SteppedEngine:
             if adapter is not None and request.adapter != adapter:
                 return
             if request.guide is not None and not ready(entry):
+                sequences -= request.sampling.beam_width
+                blocks -= entry.kv_blocks
+                continue
+            ahead.append(request)
+            if not self._stepper.joinable(request, ahead[:-1]):
+                passed += 1
+                if passed == MOST_PASSED:
+                    return
                 sequences -= request.sampling.beam_width
                 blocks -= entry.kv_blocks
                 continue
@@ -222,7 +234,8 @@ class SteppedEngine:
                 token_ids, log_probs, reason = token_ids[:kept], log_probs[:kept], FinishReason.LENGTH
         if entry.stop_words is not None:
             if beams:
-                beams, reason = self._cut_beams(entry.request, beams, reason)
+                beams, cut = cut_beams(entry.request, beams, self._load_detokenizer)
+                reason = FinishReason.STOP_WORD if cut else reason
             ended = reason is not None
             token_ids, log_probs, found, dropped_characters = entry.stop_words.take(token_ids, log_probs, ended)
             if found:
@@ -238,13 +251,6 @@ class SteppedEngine:
         self._forget(entry)
         rest = Passed(token_ids, log_probs, dropped_characters=dropped_characters)
         self._push_last(entry, reason, rest, beams, error)
-
-    def _cut_beams(
-        self, request: GenerationRequest, beams: tuple[Beam, ...], reason: FinishReason | None
-    ) -> tuple[tuple[Beam, ...], FinishReason | None]:
-        """Cut each beam of its own; the reason is that of the best."""
-        cut = tuple(StopWords(request, self._load_detokenizer).cut_beam(beam) for beam in beams)
-        return cut, FinishReason.STOP_WORD if cut[0] is not beams[0] else reason
 
     def _stop(self, entry: Entry, reason: FinishReason) -> None:
         """End a running request between two steps, with the tokens that were held back.

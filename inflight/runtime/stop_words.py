@@ -156,3 +156,11 @@ class StopWords:
         self._sent += count
         del self._held[:count], self._held_log_probs[:count]
         return passed
+
+
+def cut_beams(
+    request: GenerationRequest, beams: tuple[Beam, ...], load_detokenizer: Callable[[], Detokenizer]
+) -> tuple[tuple[Beam, ...], bool]:
+    """Cut each beam at the first stop word of its own; whether the best one was cut."""
+    cut = tuple(StopWords(request, load_detokenizer).cut_beam(beam) for beam in beams)
+    return cut, cut[0] is not beams[0]

@@ -17,13 +17,9 @@ from tests.serving.streams import Grpc, Response, generate, request
 
 @pytest.fixture(scope="module")
 def drafted_server(tiny_engine: TinyEngine) -> Iterator[Server]:
-    """The tiny Llama drafts for itself, so that all its guesses are right.
-
-    Without prefix caching: where prompts that run together are the beginnings of each other and part within a block, as
-    those of rounds, OpenVINO GenAI 2026.4 mixes up what is cached now and then.
-    """
+    """The tiny Llama drafts for itself, so that all its guesses are right."""
     parameters = {BLS: {"tensorrt_llm_draft_model_name": "tensorrt_llm"}}
-    options = DeploymentOptions(kv_cache_reuse=False, parameters=parameters)
+    options = DeploymentOptions(parameters=parameters)
     with Server(tiny_engine("llama"), options) as running:
         yield running
 
