@@ -15,9 +15,9 @@ STEP_SECONDS = 0.05
 """32 streams make 640 tokens a second at the most, which leaves a slow machine time for the rest."""
 
 SHORT = Plan(
-    seconds=30,
+    seconds=60,
     peak_seconds=6,
-    warm_up_seconds=10,
+    warm_up_seconds=20,
     in_flight=32,
     prompt_tokens=16,
     shortest=20,
