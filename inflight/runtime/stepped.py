@@ -150,26 +150,23 @@ class SteppedEngine:
         sequences, blocks, passed = self._sequences, self._kv_blocks_reserved, 0
         ahead: list[GenerationRequest] = []
         for entry in self._queue:
-            request = entry.request
-            sequences += request.sampling.beam_width
-            blocks += entry.kv_blocks
-            if sequences > self.limits.max_num_sequences or blocks > self.limits.kv_blocks:
+            request, width = entry.request, entry.request.sampling.beam_width
+            if sequences + width > self.limits.max_num_sequences or blocks + entry.kv_blocks > self.limits.kv_blocks:
                 return
             if adapter is not None and request.adapter != adapter:
                 return
             if request.guide is not None and not ready(entry):
-                sequences -= request.sampling.beam_width
-                blocks -= entry.kv_blocks
                 continue
+            joinable = self._stepper.joinable(request, ahead)
             ahead.append(request)
-            if not self._stepper.joinable(request, ahead[:-1]):
+            if not joinable:
                 passed += 1
                 if passed == MOST_PASSED:
                     return
-                sequences -= request.sampling.beam_width
-                blocks -= entry.kv_blocks
                 continue
             adapter = request.adapter
+            sequences += width
+            blocks += entry.kv_blocks
             yield entry
 
     def _admit(self) -> None:
