@@ -17,13 +17,16 @@ from build_engines.errors import BuildError
 
 FILE_NAME = "engine.json"
 FORMAT = 1
-TARGETS = ("openvino",)
+TARGETS = ("openvino", "tensorrt-llm", "llmapi")
 # Up to this size all contents are hashed before serving: about two seconds at 1.2 GB/s.
 _HASHED_BY_DEFAULT = 2 << 30
 _CHUNK = 1 << 22
 
 KvPrecision = Literal["f32", "f16", "bf16", "u8"]
 Precision = Literal["bf16", "fp16", "fp32", "int8", "int4"]
+# What TensorRT-LLM knows beyond these.
+GpuPrecision = Literal["fp8", "int8_sq", "int4_awq", "w4a8_awq", "nvfp4", "int8_wo", "int4_wo"]
+GpuKvPrecision = Literal["fp8", "int8"]
 
 
 class _Frozen(BaseModel):
@@ -47,19 +50,54 @@ class Source(_Frozen):
     options: str
 
 
+class GpuLimits(_Frozen):
+    """What an engine for GPUs was made for: requests and tokens of one step, tokens of a prompt, beams."""
+
+    max_batch_size: int
+    max_num_tokens: int
+    max_input_len: int
+    max_beam_width: int = 1
+
+
+class GpuFeatures(_Frozen):
+    """What an engine for GPUs can do, and what its deployment does by default.
+
+    Reuse and chunked context both take `paged_context_fmha`. `speculative_decoding_mode` is trtllm-build's word.
+    """
+
+    paged_context_fmha: bool = True
+    kv_cache_reuse: bool = True
+    chunked_context: bool = True
+    lora: bool = False
+    context_logits: bool = False
+    generation_logits: bool = False
+    speculative_decoding_mode: str | None = None
+    max_draft_len: int = 0
+
+
+class GpuMachine(_Frozen):
+    """Where an engine was compiled. A TensorRT engine runs on GPUs of the same `compute_capability` ("9.0") alone."""
+
+    gpu: str
+    compute_capability: str
+    driver: str
+
+
 class Manifest(_Frozen):
     """The contract between building and serving.
 
     `max_sequence_length` counts prompt and answer together, in tokens. Any of `end_ids` ends an answer.
-    `properties` are handed to the engine as they are. `versions` names what built it.
+    `properties` are handed to the engine as they are. `versions` names what built it: packages, and for a TensorRT
+    engine `tensorrt_llm`, `tensorrt`, `cuda` and, where it is known, `container`. `limits` and `features` belong to
+    engines for GPUs, `machine` to compiled ones.
     """
 
     format: Literal[1] = 1
     target: str
     name: str
     architecture: str
-    precision: Precision
-    kv_cache_precision: KvPrecision
+    precision: Precision | GpuPrecision
+    kv_cache_precision: KvPrecision | GpuKvPrecision
     max_sequence_length: int
     vocab_size: int
     end_ids: list[int]
@@ -69,6 +107,11 @@ class Manifest(_Frozen):
     kv_heads: int
     head_dim: int
     properties: dict[str, Any]
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    limits: GpuLimits | None = None
+    features: GpuFeatures | None = None
+    machine: GpuMachine | None = None
     source: Source
     files: dict[str, File]
     versions: dict[str, str]
