@@ -7,51 +7,18 @@ import hashlib
 import importlib.metadata
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from build_engines import openvino_target
 from build_engines.checkpoint import Checkpoint, read_checkpoint, reading
 from build_engines.errors import BuildError
-from build_engines.manifest import (
-    FILE_NAME,
-    File,
-    KvPrecision,
-    Manifest,
-    Precision,
-    Source,
-    hash_file,
-    verify,
-)
-from build_engines.openvino_export import ExportTask
+from build_engines.manifest import FILE_NAME, File, Manifest, Source, hash_file, verify
 from build_engines.progress import Progress, Silence
 from build_engines.source import locate
+from build_engines.target import Here, Options, Target, find_target
 from build_engines.whole_directory import refuse_foreign, whole_directory, writing
 
-
-@dataclass(frozen=True)
-class Options:
-    """What the user decides about an engine; None takes what suits the rest.
-
-    `max_sequence_length` in tokens, prompt and answer together, at most what the model knows. `trial` loads the new
-    engine once and has it generate two tokens, which takes its weights' size in memory.
-    """
-
-    target: str = "openvino"
-    precision: Precision = "bf16"
-    kv_precision: KvPrecision | None = None
-    max_sequence_length: int | None = None
-    name: str | None = None
-    trial: bool = True
-
-    @property
-    def kv(self) -> KvPrecision:
-        return self.kv_precision or openvino_target.default_kv_precision(self.precision)
-
-    def hash(self, name: str) -> str:
-        """Hash what shapes the engine; whether it was tried doesn't."""
-        chosen = [self.target, self.precision, self.kv, self.max_sequence_length, name]
-        return hashlib.sha256(json.dumps(chosen).encode()).hexdigest()
+__all__ = ["Built", "Options", "build_engine", "is_engine"]
 
 
 @dataclass(frozen=True)
@@ -68,21 +35,22 @@ def build_engine(
 ) -> Built:
     """Compile `checkpoint` (a directory or a hub name) into the engine directory `out`.
 
-    An engine that stands there, whole and from the same content, options and versions, is kept unless `force`. Until
-    the new one is whole, `out` stays as it was. Raises BuildError with a code of the table.
+    An engine that stands there, whole and from the same content, options, versions and kind of GPU, is kept unless
+    `force`. Until the new one is whole, `out` stays as it was. Raises BuildError with a code of the table.
     """
     progress = progress or Silence()
+    target = find_target(options)
     refuse_foreign(out, is_engine, "engine")
-    found = read_checkpoint(locate(checkpoint, progress))
+    found = read_checkpoint(locate(checkpoint, progress), refuse=target.refuse)
     name = options.name or Path(checkpoint).expanduser().resolve().name
     with writing(out, progress.step):
-        source = _hash(found, checkpoint, options.hash(name), progress)
-        versions = _versions()
-        if not force and (unchanged := _unchanged(out, source, versions, progress)):
+        source = _hash(found, checkpoint, _hash_options(options.target, target, name), progress)
+        here = _with_our_version(target.here())
+        if not force and (unchanged := _unchanged(out, source, here, progress)):
             return Built(unchanged, fresh=False)
-        _check_space(found, out, options.precision)
+        _check_space(target.bytes_needed(found), out)
         with whole_directory(out, ours=is_engine, said="engine") as directory:
-            return _build(found, directory, options, name, source, versions, progress)
+            return _build(found, directory, options.target, target, name, source, here, progress)
 
 
 def is_engine(directory: Path) -> bool:
@@ -92,45 +60,39 @@ def is_engine(directory: Path) -> bool:
 def _build(
     found: Checkpoint,
     out: Path,
-    options: Options,
+    called: str,
+    target: Target,
     name: str,
     source: Source,
-    versions: dict[str, str],
+    here: Here,
     progress: Progress,
 ) -> Built:
-    properties = openvino_target.engine_properties(options.precision, options.kv)
-    task = ExportTask(
-        checkpoint=str(found.directory),
-        out=str(out),
-        precision=options.precision,
-        max_sequence_length=options.max_sequence_length,
-        properties=properties,
-        trial=options.trial,
-    )
-    facts = openvino_target.compile_checkpoint(task, progress)
+    compiled = target.compile(found, out, progress)
     progress.step("Writing the manifest")
+    said = {field.name: getattr(compiled, field.name) for field in fields(compiled) if field.name != "notes"}
     manifest = Manifest(
-        target=options.target,
+        target=called,
         name=name,
         architecture=found.architecture,
-        precision=options.precision,
-        kv_cache_precision=options.kv,
-        max_sequence_length=facts.max_sequence_length,
-        vocab_size=facts.vocab_size,
-        end_ids=facts.end_ids,
-        pad_id=facts.pad_id,
-        bos_id=facts.bos_id,
-        layers=facts.layers,
-        kv_heads=facts.kv_heads,
-        head_dim=facts.head_dim,
-        properties=properties,
+        **said,
+        machine=here.machine,
         source=source,
-        files={path.name: File(sha256=hash_file(path), bytes=path.stat().st_size) for path in sorted(out.iterdir())},
-        versions=versions,
+        files=_files(out),
+        versions=here.versions,
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     )
     manifest.write(out)
-    return Built(manifest, fresh=True, notes=tuple(facts.notes))
+    return Built(manifest, fresh=True, notes=compiled.notes)
+
+
+def _files(out: Path) -> dict[str, File]:
+    paths = sorted(path for path in out.rglob("*") if path.is_file())
+    return {path.relative_to(out).as_posix(): File(sha256=hash_file(path), bytes=path.stat().st_size) for path in paths}
+
+
+def _hash_options(called: str, target: Target, name: str) -> str:
+    """Hash what shapes the engine; whether it was tried doesn't."""
+    return hashlib.sha256(json.dumps([called, *target.chosen(), name]).encode()).hexdigest()
 
 
 def _hash(found: Checkpoint, named: str, options: str, progress: Progress) -> Source:
@@ -145,7 +107,7 @@ def _hash(found: Checkpoint, named: str, options: str, progress: Progress) -> So
         )
 
 
-def _unchanged(out: Path, source: Source, versions: dict[str, str], progress: Progress) -> Manifest | None:
+def _unchanged(out: Path, source: Source, here: Here, progress: Progress) -> Manifest | None:
     """Return the manifest of the engine at `out` if a new build would give the same."""
     if not is_engine(out):
         return None
@@ -156,11 +118,16 @@ def _unchanged(out: Path, source: Source, versions: dict[str, str], progress: Pr
         return None
     # Where the checkpoint lies makes no difference to what is in it.
     same = manifest.source.model_copy(update={"checkpoint": source.checkpoint}) == source
-    return manifest if same and manifest.versions == versions else None
+    return manifest if same and _built_by(manifest, here) else None
 
 
-def _check_space(found: Checkpoint, out: Path, precision: Precision) -> None:
-    needed = openvino_target.bytes_needed(found.parameters, precision)
+def _built_by(manifest: Manifest, here: Here) -> bool:
+    """Another driver makes no other engine; another kind of GPU does."""
+    kinds = [machine and machine.compute_capability for machine in (manifest.machine, here.machine)]
+    return manifest.versions == here.versions and kinds[0] == kinds[1]
+
+
+def _check_space(needed: int, out: Path) -> None:
     free = shutil.disk_usage(out.resolve().parent).free
     if needed > free:
         raise BuildError(
@@ -170,11 +137,9 @@ def _check_space(found: Checkpoint, out: Path, precision: Precision) -> None:
         )
 
 
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in ("inflight", *openvino_target.PACKAGES):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+def _with_our_version(here: Here) -> Here:
+    try:
+        ours = {"inflight": importlib.metadata.version("inflight")}
+    except importlib.metadata.PackageNotFoundError:
+        ours = {}
+    return replace(here, versions=ours | here.versions)

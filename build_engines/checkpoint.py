@@ -91,22 +91,42 @@ def reading(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def read_checkpoint(directory: Path) -> Checkpoint:
+def refuse_unbuildable(directory: Path, config: dict[str, Any]) -> None:
+    """Raise BuildError (`unsupported_architecture`) for what is no text generator, or quantized already."""
+    architecture = str(config["architectures"][0])
+    if not architecture.endswith(("ForCausalLM", "LMHeadModel")):
+        raise BuildError(
+            f"{directory} holds a {architecture}, and only models that generate text (…ForCausalLM) can be built.",
+            "unsupported_architecture",
+        )
+    if quantized := config.get("quantization_config"):
+        method = quantized.get("quant_method", "another method") if isinstance(quantized, dict) else "another method"
+        raise BuildError(
+            f"{directory} is quantized already ({method}); build from the original weights, "
+            "with --precision int8 or int4.",
+            "unsupported_architecture",
+        )
+
+
+def read_checkpoint(
+    directory: Path, *, refuse: Callable[[Path, dict[str, Any]], None] = refuse_unbuildable
+) -> Checkpoint:
     """Check `directory` and return it as a Checkpoint, reading headers only (milliseconds).
 
     Raises BuildError: `checkpoint_not_found`, `not_a_checkpoint` (no config, weights or tokenizer),
-    `checkpoint_damaged` (a file that is truncated, garbled, unreadable or missing from the index' list),
-    `unsupported_architecture` (not a text generator, or quantized already).
+    `checkpoint_damaged` (a file that is truncated, garbled, unreadable or missing from the index' list), and what
+    `refuse` raises for the directory and its config, before anything else is read.
     """
     with reading(directory):
-        return _read(directory)
+        return _read(directory, refuse)
 
 
-def _read(directory: Path) -> Checkpoint:
+def _read(directory: Path, refuse: Callable[[Path, dict[str, Any]], None]) -> Checkpoint:
     if not directory.is_dir():
         what = "is a file, not a directory" if directory.exists() else "doesn't exist"
         raise BuildError(f"The checkpoint {directory} {what}; check the path.", "checkpoint_not_found")
     config = _read_config(directory)
+    refuse(directory, config)
     weights = _find_weights(directory)
     tokenizer = tuple(path for name in _TOKENIZER_FILES if (path := directory / name).is_file())
     if not any(path.name in _TOKENIZERS for path in tokenizer):
@@ -130,18 +150,6 @@ def _read_config(directory: Path) -> dict[str, Any]:
         raise BuildError(
             f"{path} names no model_type or no architectures, so it is no checkpoint of a language model.",
             "not_a_checkpoint",
-        )
-    if not str(architectures[0]).endswith(("ForCausalLM", "LMHeadModel")):
-        raise BuildError(
-            f"{directory} holds a {architectures[0]}, and only models that generate text (…ForCausalLM) can be built.",
-            "unsupported_architecture",
-        )
-    if quantized := config.get("quantization_config"):
-        method = quantized.get("quant_method", "another method") if isinstance(quantized, dict) else "another method"
-        raise BuildError(
-            f"{directory} is quantized already ({method}); build from the original weights, "
-            "with --precision int8 or int4.",
-            "unsupported_architecture",
         )
     return config
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import importlib.metadata
 import json
 import os
 import shutil
@@ -13,12 +14,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
+from build_engines.checkpoint import Checkpoint, refuse_unbuildable
 from build_engines.errors import BuildError
-from build_engines.manifest import KvPrecision, Precision
+from build_engines.manifest import GpuKvPrecision, GpuPrecision, KvPrecision, Precision
 from build_engines.openvino_export import ExportTask, Facts
 from build_engines.progress import Progress
+from build_engines.target import Compiled, Here, Options
 
 PACKAGES = ("openvino", "openvino-genai", "openvino-tokenizers", "optimum-intel", "transformers", "torch", "nncf")
 _HINTS = {"fp32": "f32", "fp16": "f16"}
@@ -28,19 +33,62 @@ _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 3.1, "int4": 2.8}
 _NEARLY_NOTHING = 1 << 20
 
 
-def default_kv_precision(precision: Precision) -> KvPrecision:
-    """8 bits as OpenVINO does by default; exact where the weights are."""
-    return "f32" if precision == "fp32" else "u8"
+@dataclass(frozen=True)
+class OpenVino:
+    """The target `openvino`: an engine for this machine's CPU."""
+
+    precision: Precision | GpuPrecision
+    kv_precision: KvPrecision | GpuKvPrecision
+    max_sequence_length: int | None
+    trial: bool
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """What ContinuousBatchingPipeline is given; integer weights are multiplied in bf16."""
+        hint = _HINTS.get(self.precision, "bf16")
+        return {"INFERENCE_PRECISION_HINT": hint, "KV_CACHE_PRECISION": self.kv_precision}
+
+    def refuse(self, directory: Path, config: dict[str, Any]) -> None:
+        refuse_unbuildable(directory, config)
+
+    def chosen(self) -> list[Any]:
+        return [self.precision, self.kv_precision, self.max_sequence_length]
+
+    def here(self) -> Here:
+        found = {}
+        for package in PACKAGES:
+            try:
+                found[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+        return Here(found)
+
+    def bytes_needed(self, checkpoint: Checkpoint) -> int:
+        return int(checkpoint.parameters * _BYTES[self.precision])
+
+    def compile(self, checkpoint: Checkpoint, out: Path, progress: Progress) -> Compiled:
+        task = ExportTask(
+            checkpoint=str(checkpoint.directory),
+            out=str(out),
+            precision=self.precision,
+            max_sequence_length=self.max_sequence_length,
+            properties=self.properties,
+            trial=self.trial,
+        )
+        facts = dataclasses.asdict(compile_checkpoint(task, progress))
+        return Compiled(
+            precision=self.precision,
+            kv_cache_precision=self.kv_precision,
+            properties=self.properties,
+            **facts | {"notes": tuple(facts["notes"])},
+        )
 
 
-def engine_properties(precision: Precision, kv_precision: KvPrecision) -> dict[str, Any]:
-    """What ContinuousBatchingPipeline is given; integer weights are multiplied in bf16."""
-    return {"INFERENCE_PRECISION_HINT": _HINTS.get(precision, "bf16"), "KV_CACHE_PRECISION": kv_precision}
-
-
-def bytes_needed(parameters: int, precision: Precision) -> int:
-    """Disk space that a build takes at its peak, without the few megabytes beside the weights."""
-    return int(parameters * _BYTES[precision])
+def target(options: Options) -> OpenVino:
+    """What the options leave open: weights in bf16, and a KV cache of 8 bits, exact where the weights are."""
+    precision = options.precision or "bf16"
+    kv_precision = options.kv_precision or ("f32" if precision == "fp32" else "u8")
+    return OpenVino(precision, kv_precision, options.max_sequence_length, options.trial)
 
 
 def compile_checkpoint(task: ExportTask, progress: Progress) -> Facts:

@@ -8,27 +8,28 @@ from typing import Any, get_args
 
 import click
 
-from build_engines.manifest import KvPrecision, Precision
+from build_engines.errors import BuildError
+from build_engines.manifest import TARGETS, GpuKvPrecision, GpuPrecision, KvPrecision, Precision
 from inflight.commands.progress import reporting
 
 
 @click.command("build")
 @click.argument("checkpoint")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The engine directory to make.")
-@click.option("--target", type=click.Choice(["openvino"]), default="openvino", show_default=True)
+@click.option("--target", type=click.Choice(TARGETS), default="openvino", show_default=True)
 @click.option(
     "--precision",
-    type=click.Choice(get_args(Precision)),
-    default="bf16",
-    show_default=True,
-    help="Of the weights. fp32 repeats transformers token for token, int8 and int4 halve and quarter the memory.",
+    type=click.Choice([*get_args(Precision), *get_args(GpuPrecision)]),
+    help="Of the weights. openvino: bf16 (default), fp16, fp32 (repeats transformers token for token), int8, int4. "
+    "tensorrt-llm: bf16, fp16, fp32, and those from fp8 on.",
 )
 @click.option(
     "--kv-cache-precision",
     "kv_precision",
     envvar="INFLIGHT_BUILD_KV_CACHE_PRECISION",
-    type=click.Choice(get_args(KvPrecision)),
-    help="Of the KV cache. [default: u8, with --precision fp32 f32]",
+    type=click.Choice([*get_args(KvPrecision), *get_args(GpuKvPrecision)]),
+    help="Of the KV cache. openvino: u8 (default), f32 (default with --precision fp32), f16, bf16. "
+    "tensorrt-llm: that of the weights' type (default), fp8, int8.",
 )
 @click.option(
     "--max-sequence-length",
@@ -54,8 +55,10 @@ def command(checkpoint: str, out: Path, force: bool, no_trial: bool, as_json: bo
     from build_engines.build import Options, build_engine
 
     started = time.monotonic()
+    chosen = Options(trial=not no_trial, **options)
+    _check_usage(chosen)
     with reporting() as progress:
-        built = build_engine(checkpoint, out, Options(trial=not no_trial, **options), force=force, progress=progress)
+        built = build_engine(checkpoint, out, chosen, force=force, progress=progress)
     for note in built.notes:
         click.echo(f"Note: {note}", err=True)
     if as_json:
@@ -71,3 +74,13 @@ def command(checkpoint: str, out: Path, force: bool, no_trial: bool, as_json: bo
         f"{manifest.kv_cache_precision} KV cache, {size:,.0f} MB."
     )
     click.echo(f"Serve it with: inflight serve {out}")
+
+
+def _check_usage(options: Any) -> None:
+    """A precision that the target lacks is wrong usage, as one that none has is."""
+    from build_engines.target import check_precisions
+
+    try:
+        check_precisions(options)
+    except BuildError as error:
+        raise click.UsageError(str(error)) from error
