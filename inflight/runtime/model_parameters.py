@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from inflight.runtime.engine import EngineOptions
+from inflight.runtime.version import check_version
 
+_PATHS = ("gpt_model_path", "tokenizer_dir", "draft_model_path")
+"""Parameters that name a file or directory; `lora_adapters` is a JSON list of such."""
 _TRUE = {"1", "true", "t", "y", "yes"}
 _FALSE = {"0", "false", "f", "n", "no"}
 
 
 def parameters(args: dict[str, str]) -> dict[str, str]:
-    """The model's parameters by name; those left empty count as not given."""
+    """The model's parameters by name; those left empty count as not given, and all paths are absolute.
+
+    Relative ones lie in the model's own folder, wherever Triton has put that: it copies a repository from S3 to a
+    temporary one. Raises RuntimeError for a model that another version of inflight wrote.
+    """
     given = _config(args).get("parameters", {})
-    return {name: value["string_value"] for name, value in given.items() if value.get("string_value")}
+    settings = {name: value["string_value"] for name, value in given.items() if value.get("string_value")}
+    check_version(settings.get("inflight_version", ""), args.get("model_name", ""))
+    folder = Path(args.get("model_repository", "")).absolute()
+    for name in filter(settings.get, _PATHS):
+        settings[name] = str(folder / settings[name])
+    if "lora_adapters" in settings:
+        settings["lora_adapters"] = json.dumps([str(folder / path) for path in json.loads(settings["lora_adapters"])])
+    return settings
 
 
 def flag(settings: dict[str, str], name: str, default: bool) -> bool:

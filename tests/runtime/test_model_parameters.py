@@ -70,3 +70,20 @@ def test_a_period_is_a_whole_number_of_milliseconds() -> None:
     for value in ("0", "-1", "1.5", "soon"):
         with pytest.raises(ValueError, match=r"parameter period is .*; it must be a number of milliseconds, 1 or more"):
             milliseconds({"period": value}, "period")
+
+
+def test_relative_paths_lie_in_the_models_own_folder_and_absolute_ones_stay() -> None:
+    config = {
+        "parameters": {
+            "gpt_model_path": {"string_value": "1/engine"},
+            "tokenizer_dir": {"string_value": "/elsewhere"},
+            "draft_model_path": {"string_value": ""},
+            "lora_adapters": {"string_value": '["1/adapters/1.safetensors", "/a/b.safetensors"]'},
+        }
+    }
+    args = {"model_config": json.dumps(config), "model_repository": "/tmp/folder123", "model_version": "1"}
+    assert parameters(args) == {
+        "gpt_model_path": "/tmp/folder123/1/engine",
+        "tokenizer_dir": "/elsewhere",
+        "lora_adapters": '["/tmp/folder123/1/adapters/1.safetensors", "/a/b.safetensors"]',
+    }
