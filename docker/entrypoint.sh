@@ -1,0 +1,61 @@
+#!/bin/sh
+# What a container does at its start: it serves the engine at INFLIGHT_ENGINE, with the options given, until it gets a
+# SIGTERM; or it runs another command, if one is given. What is missing is said in one sentence before Triton starts.
+set -eu
+
+case "${1-}" in
+'' | -*) ;;
+*) exec "$@" ;;
+esac
+
+engine=${INFLIGHT_ENGINE:-/engine}
+run_dir=${INFLIGHT_RUN_DIR:-/run/inflight}
+# Docker gives 64 MiB, which runs full under load; the processes of a tensor-parallel engine need much more.
+least_shared_memory_mib=256
+
+fail() {
+    echo "Error: $1 [$2]" >&2
+    exit 1
+}
+
+check_engine() {
+    [ -d "$engine" ] ||
+        fail "There is no engine directory at $engine; mount one there, as with --volume /my-engine:$engine:ro, or name its place with INFLIGHT_ENGINE." engine_not_found
+    unreadable=$(find "$engine" ! -readable -print -quit 2>/dev/null || true)
+    [ -z "$unreadable" ] ||
+        fail "The container's user $(id -u) may not read $unreadable; say chmod -R a+rX on the engine directory, or run the container as its owner (--user)." engine_not_found
+    [ -n "$(ls -A "$engine")" ] ||
+        fail "The engine directory $engine is empty; mount one that \`inflight build\` made, as with --volume /my-engine:$engine:ro." engine_not_found
+    if grep -qs '"target": *"\(tensorrt-llm\|llmapi\)"' "$engine/engine.json" && [ ! -e /dev/nvidiactl ]; then
+        fail "The engine in $engine is for TensorRT-LLM and this container has no GPU; start it with --gpus all on a machine with NVIDIA's container toolkit, and see what \`inflight doctor\` finds in it." server_start_failed
+    fi
+}
+
+check_shared_memory() {
+    size=$(df -Pm /dev/shm 2>/dev/null | awk 'NR == 2 { print $4 }')
+    [ "${size:-0}" -ge "$least_shared_memory_mib" ] ||
+        fail "/dev/shm has ${size:-0} MiB free and serving takes $least_shared_memory_mib at the least; give the container more, as with --shm-size 1g." server_start_failed
+}
+
+# Triton runs a program from there, so writing is not enough.
+check_run_dir() {
+    probe=$(mkdir -p "$run_dir" 2>/dev/null && mktemp "$run_dir/start-XXXXXX" 2>/dev/null) ||
+        fail "The container's user $(id -u) can't write to $run_dir; mount something there, as with --tmpfs $run_dir:exec,mode=1777, or name another place with INFLIGHT_RUN_DIR." server_start_failed
+    echo '#!/bin/sh' >"$probe"
+    chmod 700 "$probe"
+    runs=yes
+    "$probe" 2>/dev/null || runs=no
+    rm -f "$probe"
+    [ "$runs" = yes ] ||
+        fail "No program may run from $run_dir, which is mounted noexec; mount it with exec, as with --tmpfs $run_dir:exec,mode=1777." server_start_failed
+}
+
+case $engine in
+*://*) ;; # a place that Triton reads by itself, as s3://
+*) check_engine ;;
+esac
+check_shared_memory
+check_run_dir
+
+export INFLIGHT_SERVE_HOST="${INFLIGHT_SERVE_HOST:-0.0.0.0}" INFLIGHT_SERVE_JSON="${INFLIGHT_SERVE_JSON:-1}"
+exec inflight serve "$engine" "$@"

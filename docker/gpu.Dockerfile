@@ -1,0 +1,43 @@
+# inflight on NVIDIA's container of Triton and TensorRT-LLM 1.2.1.
+# Build at the repository's root: docker build --file docker/gpu.Dockerfile --tag inflight-gpu:0.1.0 .
+FROM python:3.11-slim-bookworm AS wheel
+WORKDIR /source
+COPY requirements.lock ./
+RUN pip install --no-cache-dir --constraint requirements.lock hatchling
+COPY . .
+RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
+
+FROM nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3
+ARG EXTRAS=serve
+LABEL org.opencontainers.image.title="inflight-gpu" \
+      org.opencontainers.image.description="LLMs on NVIDIA Triton and TensorRT-LLM with in-flight batching" \
+      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.base.name="nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"
+USER 0:0
+# The base's own packages are constraints: TensorRT-LLM keeps every version that it came with, or the build fails.
+# Its Python is the first python3 on PATH; where that is the system's, pip must be told that it may install there.
+RUN --mount=type=bind,target=/source \
+    python3 /source/docker/image_requirements.py --project /source/pyproject.toml --extras "$EXTRAS" \
+        --without nvidia-pytriton --without openvino-genai > /tmp/wanted.txt \
+    && python3 /source/docker/image_requirements.py --lock /source/requirements.lock > /tmp/constraints.txt \
+    && python3 -m pip install --no-cache-dir --break-system-packages \
+        --requirement /tmp/wanted.txt --constraint /tmp/constraints.txt \
+    && rm /tmp/wanted.txt /tmp/constraints.txt
+# The base has a user 1000, triton-server. Any other works too: what is written is written to /run/inflight and /tmp.
+RUN install --directory --mode 1777 /run/inflight \
+    && install --directory /engine
+RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
+    python3 -m pip install --no-cache-dir --no-deps --break-system-packages /wheels/*.whl
+COPY --chmod=0755 docker/entrypoint.sh /usr/local/bin/inflight-entrypoint
+COPY --chmod=0755 docker/health.py /usr/local/bin/inflight-health
+ENV HOME=/run/inflight \
+    INFLIGHT_RUN_DIR=/run/inflight \
+    INFLIGHT_ENGINE=/engine \
+    PYTHONDONTWRITEBYTECODE=1
+EXPOSE 8000 8001 8002
+USER 1000:1000
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=15s --timeout=15s --start-period=15m --retries=3 CMD ["/usr/local/bin/inflight-health"]
+# NVIDIA's own comes first, as in the base: it says whether the driver fits, and hands over with exec.
+ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh", "/usr/local/bin/inflight-entrypoint"]

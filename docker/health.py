@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""Whether the server in this container is healthy: exit code 0 if it is, 1 and one sentence if not.
+
+It is if it says that it is ready and generates a token, the whole way. A server that is full answers such a request
+late or refuses it; then it is healthy as long as text comes out of it. The port is that of INFLIGHT_SERVE_HTTP_PORT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+from inflight.deploy.ports import reachable
+from inflight.deploy.probe import Probe, ProbeError
+
+
+def illness(probe: Probe, seconds: float) -> str | None:
+    """What is wrong, found within about `seconds`; None if nothing is."""
+    deadline = time.monotonic() + seconds
+    before = probe.chunks()
+    if not probe.ready():
+        return f"nothing is ready at {probe.host}:{probe.port}"
+    try:
+        probe.generate(seconds / 2)
+        return None
+    except ProbeError as error:
+        reason = str(error)
+    while True:
+        after = probe.chunks()
+        if before is not None and after is not None and after > before:
+            return None
+        if time.monotonic() > deadline:
+            return f"it is ready, but no text comes out of it ({reason})"
+        time.sleep(0.2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long it may take (default: %(default)s)")
+    seconds = parser.parse_args().seconds
+    host = os.environ.get("INFLIGHT_SERVE_HOST", "0.0.0.0")
+    port = int(os.environ.get("INFLIGHT_SERVE_HTTP_PORT", "8000"))
+    found = illness(Probe(reachable(host), port, admin_key=""), seconds)
+    if found is not None:
+        sys.exit(f"Unhealthy: {found}.")
+
+
+if __name__ == "__main__":
+    main()
