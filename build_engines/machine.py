@@ -1,0 +1,174 @@
+"""What GPUs, driver and NVIDIA software are on this machine, or in a container on it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from build_engines.errors import BuildError
+from build_engines.manifest import GpuMachine
+
+GPU_QUERY = (
+    "nvidia-smi",
+    "--query-gpu=index,name,compute_cap,driver_version,memory.total",
+    "--format=csv,noheader,nounits",
+)
+# Asked of the Python that carries TensorRT-LLM, from metadata alone: importing it takes a GPU and half a minute.
+SOFTWARE_SCRIPT = """
+import importlib.metadata, json, os, pathlib
+def version(*names):
+    for name in names:
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            pass
+def cuda():
+    if os.environ.get("CUDA_VERSION"):
+        return os.environ["CUDA_VERSION"]
+    path = pathlib.Path("/usr/local/cuda/version.json")
+    return json.loads(path.read_text())["cuda"]["version"] if path.is_file() else None
+print(json.dumps({
+    "tensorrt_llm": version("tensorrt_llm"),
+    "tensorrt": version("tensorrt", "tensorrt_cu13", "tensorrt_cu12"),
+    "cuda": cuda(),
+    "transformers": version("transformers"),
+    "modelopt": version("nvidia-modelopt"),
+}))
+"""
+# A container that is fetched first may take this long, in seconds.
+_PATIENCE = 600
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU: `compute_capability` as "9.0", memory in bytes."""
+
+    index: int
+    name: str
+    compute_capability: str
+    driver: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class Software:
+    """Versions by name (tensorrt_llm, tensorrt, cuda, transformers, modelopt); what isn't there is absent."""
+
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def tensorrt_llm(self) -> str | None:
+        return self.versions.get("tensorrt_llm")
+
+    @property
+    def tensorrt(self) -> str | None:
+        return self.versions.get("tensorrt")
+
+    @property
+    def cuda(self) -> str | None:
+        return self.versions.get("cuda")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The GPUs, in the order of their indices, and the software."""
+
+    gpus: tuple[Gpu, ...] = ()
+    software: Software = Software()
+
+    @property
+    def built_on(self) -> GpuMachine | None:
+        """What a manifest says of where an engine was compiled: the first GPU, None without any."""
+        if not self.gpus:
+            return None
+        first = self.gpus[0]
+        return GpuMachine(gpu=first.name, compute_capability=first.compute_capability, driver=first.driver)
+
+
+def look(prefix: Sequence[str] = (), python: Sequence[str] | None = None) -> Machine:
+    """Look at this machine, or through `prefix` (`docker run … IMAGE`) at a container on it.
+
+    What can't be asked isn't there: no nvidia-smi means no GPU. Raises BuildError (`build_failed`) where an
+    answer can't be read.
+    """
+    return Machine(find_gpus(prefix), find_software(prefix, python))
+
+
+def find_gpus(prefix: Sequence[str] = ()) -> tuple[Gpu, ...]:
+    """Return the GPUs that nvidia-smi names, () where there is no nvidia-smi or it fails."""
+    return parse_gpus(_ask([*prefix, *GPU_QUERY]))
+
+
+def parse_gpus(text: str) -> tuple[Gpu, ...]:
+    """Read what `GPU_QUERY` prints: one line for each GPU, memory in MiB. Names hold no commas."""
+    gpus = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if not line.strip():
+            continue
+        try:
+            index, name, capability, driver, memory = cells
+            gpus.append(Gpu(int(index), name, capability, driver, _memory(memory)))
+        except ValueError as error:
+            raise BuildError(
+                f"nvidia-smi answers {line!r}, which can't be read; mend the driver.", "build_failed"
+            ) from (error)
+    return tuple(sorted(gpus, key=lambda gpu: gpu.index))
+
+
+def _memory(text: str) -> int:
+    # Boards that share the system's memory (GB10) say "[N/A]".
+    return 0 if text.startswith("[") else int(text) * _MIB
+
+
+def find_software(prefix: Sequence[str] = (), python: Sequence[str] | None = None) -> Software:
+    """Return the versions that `python` (by default `python_of_tensorrt_llm()`, in a container python3) finds."""
+    interpreter = list(python or (["python3"] if prefix else python_of_tensorrt_llm()))
+    answer = _ask([*prefix, *interpreter, "-c", SOFTWARE_SCRIPT])
+    found: dict[str, Any] = {}
+    # A container prints its banner first.
+    with contextlib.suppress(ValueError, IndexError):
+        found = json.loads(answer.strip().splitlines()[-1])
+    return Software({name: str(version) for name, version in found.items() if version is not None})
+
+
+def python_of_tensorrt_llm() -> list[str]:
+    """Return the Python that `trtllm-build` on the PATH runs in, python3 where there is none.
+
+    Inflight may run in another one, a virtual environment for instance.
+    """
+    program = shutil.which("trtllm-build")
+    if program is None:
+        return ["python3"]
+    with contextlib.suppress(OSError, UnicodeDecodeError), Path(program).open(encoding="utf-8") as script:
+        first = script.readline()
+        if first.startswith("#!"):
+            return first[2:].split()
+    return ["python3"]
+
+
+def _ask(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            check=False,
+            timeout=_PATIENCE,
+            env=os.environ | {"PYTHONWARNINGS": "ignore"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
