@@ -37,8 +37,10 @@ check_shared_memory() {
         fail "/dev/shm has ${size:-0} MiB free and serving takes $least_shared_memory_mib at the least; give the container more, as with --shm-size 1g." server_start_failed
 }
 
-# Triton runs a program from there, so writing is not enough.
-check_run_dir() {
+# Triton's python backend makes a directory in /tmp, whatever TMPDIR says. From the run directory it runs a program.
+check_places() {
+    [ -w /tmp ] || fail "The container's user $(id -u) can't write to /tmp; mount something there, as with --tmpfs /tmp." server_start_failed
+
     probe=$(mkdir -p "$run_dir" 2>/dev/null && mktemp "$run_dir/start-XXXXXX" 2>/dev/null) ||
         fail "The container's user $(id -u) can't write to $run_dir; mount something there, as with --tmpfs $run_dir:exec,mode=1777, or name another place with INFLIGHT_RUN_DIR." server_start_failed
     echo '#!/bin/sh' >"$probe"
@@ -55,7 +57,7 @@ case $engine in
 *) check_engine ;;
 esac
 check_shared_memory
-check_run_dir
+check_places
 
 export INFLIGHT_SERVE_HOST="${INFLIGHT_SERVE_HOST:-0.0.0.0}" INFLIGHT_SERVE_JSON="${INFLIGHT_SERVE_JSON:-1}"
 exec inflight serve "$engine" "$@"
