@@ -1,0 +1,49 @@
+"""The images' health check, against a real server that is well, full, and stuck."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from inflight.deploy import ports
+from inflight.deploy.process import ENGINE_PROCESS
+from inflight.deploy.server import Server
+from tests.deploy.streams import SOON, open_streams
+from tests.docker.container import health
+from tests.fixtures.engines import TinyEngine
+from tests.fixtures.server import ENDLESS, paced
+
+
+@pytest.fixture
+def full_server(tiny_engine: TinyEngine) -> Iterator[Server]:
+    """One with a single place, which a long answer has taken, and a queue of one."""
+    options = replace(paced(), max_num_sequences=1, max_queue_size=1)
+    with Server(tiny_engine("llama"), options) as running:
+        open_streams(running.grpc_address, count=1, max_tokens=ENDLESS)
+        yield running
+
+
+def test_a_full_server_is_healthy_until_no_text_comes_out(full_server: Server) -> None:
+    """The check's request waits, and once one waits, the next is refused: in both cases the text that comes counts."""
+    port = str(full_server.ports.http)
+    for _ in range(3):
+        assert health(port, seconds=4).returncode == 0
+    (engine,) = (member.pid for member in full_server.life.family if member.name.startswith(ENGINE_PROCESS))
+    os.kill(engine, signal.SIGSTOP)
+    try:
+        stuck = health(port, seconds=4)
+    finally:
+        os.kill(engine, signal.SIGCONT)
+    assert stuck.returncode == 1
+    assert stuck.stderr.startswith("Unhealthy: it is ready, but no text comes out of it (")
+    assert health(port, seconds=SOON).returncode == 0
+
+
+def test_nobody_is_there() -> None:
+    port = str(ports.choose("127.0.0.1", None, None, None).http)
+    found = health(port)
+    assert (found.returncode, found.stderr) == (1, f"Unhealthy: nothing is ready at 127.0.0.1:{port}.\n")
