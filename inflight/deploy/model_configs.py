@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,34 @@ def set_max_queue_size(config: Any, requests: int) -> None:
     config.dynamic_batching.default_queue_policy.max_queue_size = requests
 
 
+def replace_parameters(config: Any, values: Mapping[str, str]) -> None:
+    """Give the model these parameters and no others, for a backend that is not ours."""
+    config.parameters.clear()
+    for key in sorted(values):
+        config.parameters[key].string_value = values[key]
+
+
+def drop_tensors(config: Any, inputs: Collection[str], outputs: Collection[str]) -> None:
+    """Take inputs and outputs away from a model; `prune` then takes them out of the ensembles too."""
+    _drop(config.input, inputs)
+    _drop(config.output, outputs)
+
+
+def prune(configs: Configs) -> None:
+    """Take out of each ensemble what its models have no more, and what then leads nowhere."""
+    for config in configs.values():
+        if config.HasField("ensemble_scheduling"):
+            _prune_ensemble(config, configs)
+
+
+def set_data_type(configs: Configs, names: Collection[str], data_type: str) -> None:
+    """Give tensors of these names another type ("TYPE_FP16") in all models."""
+    for config in configs.values():
+        for tensor in (*config.input, *config.output):
+            if tensor.name in names:
+                tensor.data_type = model_config_pb2.DataType.Value(data_type)
+
+
 def check(configs: Configs) -> None:
     """Check every ensemble: its models exist, and each tensor it maps has the same type at both ends.
 
@@ -69,6 +97,29 @@ def write(configs: Configs, repository: Path) -> None:
         (repository / name / "config.pbtxt").write_text(
             text_format.MessageToString(config, as_utf8=True), encoding="utf-8"
         )
+
+
+def _drop(tensors: Any, names: Collection[str]) -> None:
+    kept = [tensor for tensor in tensors if tensor.name not in names]
+    del tensors[:]
+    tensors.extend(kept)
+
+
+def _prune_ensemble(ensemble: Any, configs: Configs) -> None:
+    steps = ensemble.ensemble_scheduling.step
+    for step in steps:
+        model = configs[step.model_name]
+        for tensors, mapped in ((model.input, step.input_map), (model.output, step.output_map)):
+            for name in set(mapped) - {tensor.name for tensor in tensors}:
+                del mapped[name]
+    taken = {source for step in steps for source in step.input_map.values()}
+    made = {target for step in steps for target in step.output_map.values()}
+    _drop(ensemble.input, {tensor.name for tensor in ensemble.input} - taken)
+    _drop(ensemble.output, {tensor.name for tensor in ensemble.output} - made)
+    wanted = taken | {tensor.name for tensor in ensemble.output}
+    for step in steps:
+        for name in [name for name, target in step.output_map.items() if target not in wanted]:
+            del step.output_map[name]
 
 
 def _check_ensemble(ensemble: Any, configs: Configs) -> None:

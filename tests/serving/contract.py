@@ -36,6 +36,8 @@ _OUR_REASON = "ours: why the answer ended"
 _OLDER = "what upstream called min_tokens and seed up to 0.19; clients of that age send it"
 _OUR_KEY = "ours: behind an ensemble, the receipts of chunks tell whether their client is still there"
 _OUR_CONTEXT = "ours: what goes with a chunk, so that it is decoded without state"
+_OUR_STREAMS = "ours: behind TensorRT-LLM's C++ backend, which sends no context, streams are told apart by these"
+_OUR_ENDS = "ours: TensorRT-LLM's C++ backend knows one end token, and models have several"
 _OUR_STOP_TEXTS = "ours: stop words are found as text too, across tokens, which ids alone can't"
 _OUR_ENGINE = "ours: which engine runs, and its bounds, which TensorRT-LLM keeps in the engine itself"
 _OUR_SPECULATION = "ours: TensorRT-LLM speculates by its own engines' means"
@@ -65,6 +67,8 @@ DIFFERENCES = (
     Difference("preprocessing", "input", "IMAGES", "added", _1X_IMAGES),
     Difference("preprocessing", "output", "IMAGE_SIZES", "dims: [2], here [-1, 2]", _1X_IMAGES),
     Difference("preprocessing", "output", "OUT_STREAM_KEY", "added", _OUR_KEY),
+    Difference("preprocessing", "parameter", "name_streams", "added", _OUR_STREAMS),
+    Difference("preprocessing", "parameter", "all_ends_stop", "added", _OUR_ENDS),
     Difference("preprocessing", "parameter", "gpt_model_path", "missing", _IN_MANIFEST),
     Difference("preprocessing", "parameter", "max_num_images multimodal_model_path", "missing", _TEXT_ALONE),
     Difference(
@@ -151,7 +155,9 @@ DIFFERENCES = (
         "ours: chunks of several lengths are decoded together",
     ),
     Difference("postprocessing", "input", "STREAM_CONTEXT", "added", _OUR_CONTEXT),
+    Difference("postprocessing", "input", "BATCH_INDEX SEQUENCE_INDEX", "added", _OUR_STREAMS),
     Difference("postprocessing", "parameter", "engine_model_name", "added", _OUR_KEY),
+    Difference("postprocessing", "parameter", "keep_streams", "added", _OUR_STREAMS),
     Difference("tensorrt_llm_bls", "input", "min_length random_seed", "added", _OLDER),
     Difference("tensorrt_llm_bls", "input", "priority deadline_ms", "added", _OUR_QUEUE),
     Difference("tensorrt_llm_bls", "output", "finish_reason", "added", _OUR_REASON),

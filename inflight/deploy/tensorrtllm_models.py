@@ -1,0 +1,135 @@
+"""The model repository for TensorRT-LLM's C++ backend, made of the committed one.
+
+What is ours and the backend does not know goes: tensors of `tensorrt_llm`, what leads to them through the ensemble, and
+all of that model's parameters. What the backend does not give, the python models around it make up for: postprocessing
+keeps each stream's last tokens, and preprocessing turns end tokens beyond the first into stop words.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from build_engines.manifest import Manifest
+from inflight.deploy import model_configs
+from inflight.deploy.errors import DeployError
+from inflight.deploy.model_configs import Configs
+from inflight.deploy.models import ENGINE_MODEL, SCRIPTED_MODEL, flag
+from inflight.deploy.tensorrtllm_parameters import TensorRtLlmParameters
+from inflight.deploy.tensorrtllm_rules import check
+from inflight.deploy.typed_parameters import invalid
+
+if TYPE_CHECKING:
+    from inflight.deploy.options import DeploymentOptions
+
+BACKEND = "tensorrtllm"
+GUIDES_FILE = "xgrammar_tokenizer_info.json"
+"""In an engine directory: the tokenizer's vocabulary as the backend's guided decoding reads it."""
+
+OUR_INPUTS = ("priority", "deadline_ms", "stop_words", "stream_key", "min_length", "random_seed", "output_log_probs")
+OUR_OUTPUTS = ("finish_reason", "stream_context")
+"""What `tensorrt_llm` has on the embedded engine beyond upstream's, older names of upstream's inputs among them."""
+_LOGITS = ("context_logits", "generation_logits", "draft_logits")
+_LOGITS_TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16"}
+
+_WITHOUT_MEANING = {
+    "draft_engine": "a draft engine of the server's own is for the embedded engine; build an engine that speculates",
+    "prompt_lookup": "prompt lookup is for the embedded engine; build an engine that speculates",
+    "num_draft_tokens": "how many tokens are drafted was decided when the engine was built",
+    "adapters": "adapters come with requests (lora_weights, lora_config)",
+    "wrap_token_ids": "TensorRT-LLM takes token ids as they are",
+    "max_num_sequences": "how many requests run together was decided when the engine was built (max_batch_size)",
+    "max_num_tokens": "how many tokens a step takes was decided when the engine was built",
+}
+"""Options that change nothing here, and why."""
+
+
+def read_parameters(options: DeploymentOptions, engine: Path, manifest: Manifest) -> TensorRtLlmParameters:
+    """What the options say, checked. Raises DeployError `invalid_parameter`."""
+    for name, why in _WITHOUT_MEANING.items():
+        if getattr(options, name):
+            raise invalid(f"The option {name} can't be used with an engine of TensorRT-LLM: {why}; leave it out.")
+    given = options.given()
+    suits = {}
+    guides = engine.resolve() / GUIDES_FILE
+    speculates = manifest.features is not None and manifest.features.speculative_decoding_mode is not None
+    # With speculation a guide is not followed token by token, so there it must be asked for.
+    asked = given.get("guided_decoding_backend", "none" if speculates else "xgrammar") == "xgrammar"
+    if asked and guides.is_file():
+        suits = {"xgrammar_tokenizer_info_path": str(guides)}
+    found = TensorRtLlmParameters.of({**suits, **given}, manifest)
+    check(found, given, manifest, decoupled=options.decoupled)
+    return found
+
+
+def set_up(configs: Configs, engine: Path, manifest: Manifest, options: DeploymentOptions) -> None:
+    """Turn the committed configurations into those of a deployment on the C++ backend."""
+    parameters = read_parameters(options, engine, manifest)
+    place = str(engine.resolve())
+    model = configs[ENGINE_MODEL]
+    model.backend = BACKEND
+    model.instance_group[0].count = parameters.instances
+    model_configs.replace_parameters(
+        model,
+        {
+            **parameters.of_the_model(),
+            "gpt_model_path": place,
+            # Of no use to the C++ backend, which reads it all the same, and would not load an engine without it.
+            "tokenizer_dir": place,
+            "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
+        },
+    )
+    model_configs.drop_tensors(model, inputs=OUR_INPUTS, outputs=OUR_OUTPUTS)
+    model_configs.prune(configs)
+    model_configs.set_data_type(configs, _LOGITS, _logits_type(engine))
+    _set_up_around(configs, place, parameters, options)
+    for name, values in options.parameters.items():
+        model_configs.set_parameters(configs[name], values)
+
+
+def _set_up_around(configs: Configs, place: str, parameters: TensorRtLlmParameters, options: DeploymentOptions) -> None:
+    skip = flag(parameters.skip_special_tokens)
+    preprocessing, postprocessing = configs["preprocessing"], configs["postprocessing"]
+    preprocessing.instance_group[0].count = parameters.preprocessing_instance_count
+    postprocessing.instance_group[0].count = parameters.postprocessing_instance_count
+    model_configs.set_parameters(
+        preprocessing,
+        {
+            "tokenizer_dir": place,
+            "add_special_tokens": flag(parameters.add_special_tokens),
+            "all_ends_stop": "true",
+            "name_streams": flag(options.decoupled),
+        },
+    )
+    model_configs.set_parameters(
+        postprocessing,
+        {"tokenizer_dir": place, "skip_special_tokens": skip, "keep_streams": flag(options.decoupled)},
+    )
+    # Behind a request for several answers, these tell their chunks apart.
+    step = next(one for one in configs["ensemble"].ensemble_scheduling.step if one.model_name == "postprocessing")
+    step.input_map["BATCH_INDEX"], step.input_map["SEQUENCE_INDEX"] = "batch_index", "sequence_index"
+    model_configs.set_parameters(
+        configs[SCRIPTED_MODEL],
+        {
+            "tokenizer_dir": place,
+            "skip_special_tokens": skip,
+            "exclude_input_in_output": flag(parameters.exclude_input_in_output),
+            "cancellation_check_period_ms": str(parameters.cancellation_check_period_ms),
+            "accumulate_tokens": flag(options.accumulate_tokens),
+            "inflight_tensors": "false",
+        },
+    )
+
+
+def _logits_type(engine: Path) -> str:
+    """What the engine's own config.json says of its logits: trtllm-build's --logits_dtype, float32 without it."""
+    try:
+        config = json.loads((engine / "config.json").read_text(encoding="utf-8"))
+        return _LOGITS_TYPES[config.get("pretrained_config", {}).get("logits_dtype", "float32")]
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise DeployError(
+            f"{engine / 'config.json'} does not say of what type the engine's logits are ({type(error).__name__}:"
+            f" {error}); build the engine again.",
+            "engine_damaged",
+        ) from error

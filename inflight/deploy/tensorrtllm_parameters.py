@@ -1,0 +1,166 @@
+"""The parameters of the model `tensorrt_llm` on upstream's C++ backend.
+
+Names, types and defaults are those that the backend reads: model_state.cc and model_instance_state.cc of
+triton_backend/inflight_batcher_llm/src in NVIDIA/TensorRT-LLM at c8c6df08 (1.x), as in tensorrtllm_backend at c2e65b88
+(r25.05).
+Bounds are those of cpp/tensorrt_llm/executor/kvCacheConfig.cpp at 05843b0a where a docstring names it.
+
+A parameter with a default is always written: the backend warns of each that is not. One that is None must be absent:
+the backend would take an empty text for a path (`lora_prefetch_dir`), or a value for one that it refuses
+(`sink_token_length` of 0, `cross_kv_cache_fraction` for models without an encoder).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Self
+
+from pydantic import Field
+
+from build_engines.manifest import GpuFeatures, Manifest
+from inflight.deploy.typed_parameters import Bytes, Choices, Count, Groups, Numbers, Parameters, Positive, Share
+
+SPECULATION = {
+    "medusa": "medusa",
+    "eagle": "eagle",
+    "lookahead_decoding": "lookahead",
+    "explicit_draft_tokens": "redrafter",
+}
+"""What an engine was built for (`--speculative_decoding_mode`), and the decoding mode that it needs."""
+
+LOOKAHEAD = {"lookahead_window_size": 4, "lookahead_ngram_size": 3, "lookahead_verification_set_size": 4}
+"""The sizes of lookahead decoding where none are given: upstream's own (LookaheadDecodingConfig in executor.h)."""
+
+DecodingMode = Literal[
+    "top_k", "top_p", "top_k_top_p", "beam_search", "medusa", "redrafter", "lookahead", "eagle"
+]  # fmt: skip
+
+
+class TensorRtLlmParameters(Parameters):
+    """All that can be set. The engine directory says the rest: `gpt_model_path` and `tokenizer_dir`."""
+
+    # Batching.
+    gpt_model_type: Literal["inflight_fused_batching", "inflight_batching", "V1"] = "inflight_fused_batching"
+    """In-flight batching, or with V1 static batches."""
+    batch_scheduler_policy: Literal["guaranteed_no_evict", "max_utilization"] = "guaranteed_no_evict"
+    """Whether a request that has begun is never paused, or as many as possible run."""
+    enable_chunked_context: bool = False
+    """Whether long prompts are computed in parts. Takes an engine with paged context FMHA."""
+    max_beam_width: Positive = 1
+    recv_poll_period_ms: Count = 0
+    """How long the orchestrator's receiving thread sleeps; 0: never."""
+
+    # KV cache.
+    kv_cache_free_gpu_mem_fraction: Share = 0.9
+    """Share of the GPU memory that is free once the engine is loaded. 0 and 1 are refused by kvCacheConfig.cpp."""
+    max_tokens_in_paged_kv_cache: Positive | None = None
+    """The smaller of this and the share counts."""
+    kv_cache_host_memory_bytes: Bytes = 0
+    """Host memory that blocks are moved to."""
+    kv_cache_onboard_blocks: bool = True
+    enable_kv_cache_reuse: bool = False
+    """Whether prefixes seen before are not computed again. Takes an engine with paged context FMHA."""
+    max_attention_window_size: Numbers | None = None
+    """Tokens that are attended to, by layer if there are several; else the whole sequence."""
+    sink_token_length: Positive | None = None
+    """Tokens at the beginning that stay in the window. 0 is refused by kvCacheConfig.cpp."""
+    cross_kv_cache_fraction: Share | None = None
+    """The encoder's share of the cache. Refused by trtGptModelInflightBatching.cpp for models without one."""
+
+    # Answers.
+    exclude_input_in_output: bool = False
+    """Whether a whole answer comes without its prompt; a request may say otherwise."""
+    normalize_log_probs: bool = True
+    decoding_mode: DecodingMode | None = None
+    """None: by the engine's speculation and `max_beam_width`."""
+    medusa_choices: Choices | None = None
+    eagle_choices: Choices | None = None
+    lookahead_window_size: Positive | None = None
+    lookahead_ngram_size: Positive | None = None
+    lookahead_verification_set_size: Positive | None = None
+    speculative_decoding_fast_logits: bool = False
+    """Whether a draft model's logits go between GPUs directly. Takes an orchestrator that spawns nothing."""
+    guided_decoding_backend: Literal["xgrammar", "none"] | None = None
+    """None: xgrammar where the engine directory holds xgrammar_tokenizer_info.json."""
+    xgrammar_tokenizer_info_path: str | None = Field(default=None, min_length=1)
+
+    # GPUs and processes.
+    gpu_device_ids: Groups | None = None
+    """The GPUs of each instance: "0,1;2,3" is two instances of two GPUs each."""
+    participant_ids: Groups | None = None
+    """The MPI ranks of each instance."""
+    num_nodes: Positive = 1
+    executor_worker_path: str = Field(
+        default="/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker", min_length=1
+    )
+    gpu_weights_percent: float = Field(default=1.0, ge=0, le=1)
+    """Below 1, weights are streamed from the host. Takes an engine built with weight_streaming."""
+    encoder_model_path: str | None = Field(default=None, min_length=1)
+    """The encoder's engine, of models that have one."""
+
+    # LoRA.
+    lora_cache_optimal_adapter_size: Positive = 8
+    lora_cache_max_adapter_size: Positive = 64
+    lora_cache_gpu_memory_fraction: Share = 0.05
+    lora_cache_host_memory_bytes: Bytes = 1 << 30
+    lora_prefetch_dir: str | None = Field(default=None, min_length=1)
+
+    # Kernels.
+    multi_block_mode: bool = True
+    enable_context_fmha_fp32_acc: bool = False
+    cuda_graph_mode: bool = False
+    cuda_graph_cache_size: Count = 0
+
+    # Watching.
+    cancellation_check_period_ms: Positive = 100
+    stats_check_period_ms: Positive = 100
+    iter_stats_max_iterations: Count = 1000
+    request_stats_max_iterations: Count = 0
+
+    # The models around it, by the names that upstream's templates have.
+    preprocessing_instance_count: Positive = Field(default=1, le=64)
+    postprocessing_instance_count: Positive = Field(default=1, le=64)
+    add_special_tokens: bool = True
+    skip_special_tokens: bool = True
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], manifest: Manifest) -> Self:
+        """What was given, and for the rest what fits the engine. Raises DeployError as `read` does."""
+        features = manifest.features or GpuFeatures()
+        suits = {
+            "enable_kv_cache_reuse": features.kv_cache_reuse and features.paged_context_fmha,
+            "enable_chunked_context": features.chunked_context and features.paged_context_fmha,
+        }
+        found = cls.read({**suits, **given}, "tensorrt_llm")
+        changed: dict[str, Any] = {}
+        if found.decoding_mode is None:
+            plain = "top_k_top_p" if found.max_beam_width == 1 else "beam_search"
+            changed["decoding_mode"] = SPECULATION.get(features.speculative_decoding_mode or "", plain)
+        if (changed.get("decoding_mode") or found.decoding_mode) == "lookahead" and not any(map(given.get, LOOKAHEAD)):
+            changed |= LOOKAHEAD
+        if found.encoder_model_path is not None and found.cross_kv_cache_fraction is None:
+            changed["cross_kv_cache_fraction"] = 0.5
+        if found.xgrammar_tokenizer_info_path is not None and found.guided_decoding_backend is None:
+            changed["guided_decoding_backend"] = "xgrammar"
+        return found.model_copy(update=changed)
+
+    @property
+    def instances(self) -> int:
+        """Instances of the model: one for each group of GPUs."""
+        return max(len(self.gpu_device_ids or ()), len(self.participant_ids or ()), 1)
+
+    def of_the_model(self) -> dict[str, str]:
+        """The texts of those that belong to the model `tensorrt_llm` itself."""
+        texts = {name: text for name, text in self.texts().items() if name not in AROUND}
+        # These are read without asking whether they are there: an engine is not loaded without them. Empty is "none".
+        texts["guided_decoding_backend"] = "xgrammar" if self.guided_decoding_backend == "xgrammar" else ""
+        return {**texts, "xgrammar_tokenizer_info_path": self.xgrammar_tokenizer_info_path or ""}
+
+
+AROUND = (
+    "preprocessing_instance_count",
+    "postprocessing_instance_count",
+    "add_special_tokens",
+    "skip_special_tokens",
+)
+"""Those that belong to the models around it."""

@@ -1,0 +1,116 @@
+"""Parameters that people give by name, read into types: one sentence for each that can't be taken."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Annotated, Any, NoReturn, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic_core import ErrorDetails
+
+from inflight.deploy.errors import DeployError
+
+LARGEST = 2**31 - 1
+"""TensorRT-LLM reads most numbers as int32, and takes its default in silence where one is larger."""
+
+
+def _numbers(value: Any) -> Any:
+    """Read "1, 2", as people write lists of numbers."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")]
+    return [value] if isinstance(value, int) else value
+
+
+def _groups(value: Any) -> Any:
+    """Read "0,1;2,3": groups of numbers."""
+    return [_numbers(group) for group in value.split(";")] if isinstance(value, str) else value
+
+
+def _paths(value: Any) -> Any:
+    """Read "{0}, {0, 1}": the paths of a tree of choices."""
+    if not isinstance(value, str):
+        return value
+    inner = value.strip().removeprefix("{").removesuffix("}")
+    return [_numbers(path) for path in inner.replace("} ,", "},").replace("},{", "}, {").split("}, {")]
+
+
+def _commas(numbers: tuple[int, ...]) -> str:
+    return ",".join(map(str, numbers))
+
+
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+Bytes = Annotated[int, Field(ge=0, lt=2**63)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+Numbers = Annotated[
+    tuple[Positive, ...], Field(min_length=1), BeforeValidator(_numbers), PlainSerializer(_commas, when_used="json")
+]
+Group = Annotated[tuple[Count, ...], Field(min_length=1)]
+Groups = Annotated[
+    tuple[Group, ...],
+    Field(min_length=1),
+    BeforeValidator(_groups),
+    PlainSerializer(lambda groups: ";".join(map(_commas, groups)), when_used="json"),
+]
+"""Written "0,1;2,3"."""
+Choices = Annotated[
+    tuple[Group, ...],
+    Field(min_length=1),
+    BeforeValidator(_paths),
+    PlainSerializer(lambda paths: ", ".join(f"{{{_commas(path)}}}" for path in paths), when_used="json"),
+]
+"""Written "{0}, {0,1}"."""
+
+
+class Parameters(BaseModel):
+    """Some parameters, each with its type, range and default; None where upstream decides by itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any], where: str) -> Self:
+        """Those that were given, by name; texts are taken as people write numbers and lists.
+
+        Raises DeployError `invalid_parameter` for a name that there is not (`where` says in what), and for a value.
+        """
+        for name in given:
+            if name not in cls.model_fields:
+                raise DeployError(_unknown(name, list(cls.model_fields), where), "invalid_parameter")
+        try:
+            return cls.model_validate(dict(given))
+        except ValidationError as error:
+            _refuse(error.errors()[0])
+
+    def texts(self) -> dict[str, str]:
+        """Each that has a value, as config.pbtxt has it."""
+        return {name: _text(value) for name, value in self.model_dump(mode="json").items() if value is not None}
+
+
+def invalid(sentence: str) -> DeployError:
+    return DeployError(sentence, "invalid_parameter")
+
+
+def _text(value: Any) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _unknown(name: str, known: list[str], where: str) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"There is no parameter {name!r} of {where}; " + (
+        f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}."
+    )
+
+
+def _refuse(error: ErrorDetails) -> NoReturn:
+    name, value = error["loc"][0], error["input"]
+    what = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    if error["type"] in ("int_parsing", "int_from_float", "int_type", "int_parsing_size"):
+        what = "a whole number"
+    elif error["type"] in ("float_parsing", "float_type"):
+        what = "a number"
+    elif error["type"] in ("bool_parsing", "bool_type"):
+        what = "true or false"
+    elif error["type"] in ("tuple_type", "too_short"):
+        what = "a list of numbers"
+    raise invalid(f"The parameter {name} is or holds {value!r}; it must be {what}.")
