@@ -1,6 +1,7 @@
 """The engine's own process: takes commands from its parent, turns the engine, sends each turn's events as one message.
 
-A forward pass holds the interpreter lock for its whole length, so the engine shares its process with nobody.
+A forward pass holds the interpreter lock for its whole length, so the engine shares its process with nobody. A library
+that goes on by itself is waited for together with the parent, whichever comes first.
 Started as `python -m inflight.runtime.child FD`, with FD a socket to the parent; it ends when the parent does.
 """
 
@@ -11,15 +12,18 @@ import signal
 import sys
 import traceback
 from functools import partial
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 
 from inflight.runtime.detokenizer import Detokenizer
-from inflight.runtime.engine import EngineOptions, make_stepper
+from inflight.runtime.engine import EngineOptions, PushingStepper, make_stepper
 from inflight.runtime.entry import refusal
 from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, TokenEvent
 from inflight.runtime.stats_pace import StatsPace
 from inflight.runtime.stepped import SteppedEngine
 from inflight.runtime.tokenizer import load_tokenizer
+
+GLANCE_S = 0.02
+"""How often a library that goes on by itself is looked after while it says nothing: deadlines pass meanwhile."""
 
 
 def serve(connection: Connection) -> None:
@@ -30,14 +34,23 @@ def serve(connection: Connection) -> None:
     """
     options: EngineOptions = connection.recv()
     try:
-        engine = SteppedEngine(make_stepper(options), options.max_queue_size, partial(_load_detokenizer, options))
+        stepper = make_stepper(options)
+        engine = SteppedEngine(stepper, options.max_queue_size, partial(_load_detokenizer, options))
     except Exception as error:
         connection.send(" ".join(f"{type(error).__name__}: {error}".split()))
         raise
-    connection.send(engine.limits)
+    pushing = stepper if isinstance(stepper, PushingStepper) else None
+    try:
+        connection.send(engine.limits)
+        _turn(connection, engine, pushing, StatsPace(engine, options.stats_period_s))
+    finally:
+        if pushing is not None:
+            pushing.close()
+
+
+def _turn(connection: Connection, engine: SteppedEngine, pushing: PushingStepper | None, pace: StatsPace) -> None:
     events: list[TokenEvent] = []
-    pace = StatsPace(engine, options.stats_period_s)
-    while _take_commands(connection, engine, events):
+    while _take_commands(connection, engine, pushing, events):
         engine.turn()
         stats = pace.due()
         if events or stats:
@@ -45,9 +58,13 @@ def serve(connection: Connection) -> None:
             events.clear()
 
 
-def _take_commands(connection: Connection, engine: SteppedEngine, events: list[TokenEvent]) -> bool:
+def _take_commands(
+    connection: Connection, engine: SteppedEngine, pushing: PushingStepper | None, events: list[TokenEvent]
+) -> bool:
     """Obey what has come, waiting for it while there is nothing to do; false once the parent has closed."""
-    while connection.poll(0 if events or not engine.idle else None):
+    if pushing is not None and not events:
+        wait([connection, pushing.arrivals], None if engine.idle else GLANCE_S)
+    while connection.poll(0 if events or pushing is not None or not engine.idle else None):
         try:
             command, argument = connection.recv()
         except EOFError:

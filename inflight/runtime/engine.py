@@ -1,11 +1,12 @@
-"""The engine seam: `Engine`, as models see it, and `Stepper`, as a step-driven library is adapted to it."""
+"""The engine seam: `Engine`, as models see it, and `Stepper`, as a library is adapted to it."""
 
 from __future__ import annotations
 
 import importlib
+import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from inflight.runtime.messages import (
     Beam,
@@ -20,6 +21,7 @@ from inflight.runtime.messages import (
 STEPPERS = {
     "openvino": "inflight.runtime.openvino:OpenVinoStepper",
     "fake": "inflight.runtime.fake:FakeStepper",
+    "llmapi": "inflight.runtime.llmapi:LlmApiStepper",
 }
 
 
@@ -94,6 +96,22 @@ class Stepper(Protocol):
 
     def step(self) -> Iterable[Progress]:
         """One forward pass for all; what came of it, for those that got a token or ended."""
+
+
+@runtime_checkable
+class PushingStepper(Stepper, Protocol):
+    """A library that owns its scheduler and goes on by itself: `step` tells what came since the last one, and waits
+    for nothing.
+
+    It keeps the KV cache by its own rules, and mixes adapters in a batch. What `step` raises says that the library is
+    dead, also while nothing runs.
+    """
+
+    arrivals: socket.socket
+    """Readable as soon as `step` has something to tell."""
+
+    def close(self) -> None:
+        """End the library and every process that it has started, within seconds."""
 
 
 @dataclass(frozen=True)

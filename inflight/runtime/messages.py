@@ -83,8 +83,9 @@ class GenerationRequest:
     """One prompt to continue: token ids, at most `max_tokens` new ones, ended early by any of `end_ids`.
 
     `stop_ids` are words as token ids, `stop_texts` as text; whichever comes first ends the answer and is cut from it.
-    `draft_ids` is somebody's guess of the answer: it ends with the first token that differs, or one token after the
-    guess. `priority`: requests with a higher one leave the queue first. `deadline_ns` is a moment of the machine's
+    `bad_ids` are words, as token ids, that the answer must not hold; `bias` are token ids with what is added to their
+    logits. `draft_ids` is somebody's guess of the answer: it ends with the first token that differs, or one token after
+    the guess. `priority`: requests with a higher one leave the queue first. `deadline_ns` is a moment of the machine's
     monotonic clock. `adapter` names a LoRA adapter of the deployment; 0 is none.
     """
 
@@ -94,6 +95,8 @@ class GenerationRequest:
     sampling: Sampling = field(default_factory=Sampling)
     stop_ids: tuple[tuple[int, ...], ...] = ()
     stop_texts: tuple[str, ...] = ()
+    bad_ids: tuple[tuple[int, ...], ...] = ()
+    bias: tuple[tuple[int, float], ...] = ()
     draft_ids: tuple[int, ...] = ()
     log_probs: bool = False
     guide: Guide | None = None

@@ -12,6 +12,7 @@ from inflight.runtime.version import check_version
 _PATHS = ("gpt_model_path", "tokenizer_dir", "draft_model_path")
 """Parameters that name a file or directory; `lora_adapters` is a JSON list of such."""
 _TRUE = {"1", "true", "t", "y", "yes"}
+_DECIDE_KV_CACHE = {"llmapi"}
 _FALSE = {"0", "false", "f", "n", "no"}
 
 
@@ -61,7 +62,7 @@ def engine_options(settings: dict[str, str], args: dict[str, str]) -> EngineOpti
     return EngineOptions(
         engine=settings["inflight_engine"],
         model_dir=settings["gpt_model_path"],
-        kv_cache_tokens=int(settings["max_tokens_in_paged_kv_cache"]),
+        kv_cache_tokens=_kv_cache_tokens(settings),
         max_num_sequences=int(settings["max_num_sequences"]),
         max_num_tokens=int(settings["max_num_tokens"]),
         stats_period_s=milliseconds(settings, "stats_check_period_ms") / 1000,
@@ -75,6 +76,14 @@ def engine_options(settings: dict[str, str], args: dict[str, str]) -> EngineOpti
         adapters=tuple(json.loads(settings.get("lora_adapters", "[]"))),
         extra=json.loads(settings.get("inflight_engine_options", "{}")),
     )
+
+
+def _kv_cache_tokens(settings: dict[str, str]) -> int:
+    """0 where it is left open, as TensorRT-LLM alone decides it by itself; ValueError for other engines."""
+    tokens = settings.get("max_tokens_in_paged_kv_cache")
+    if tokens is None and settings["inflight_engine"] not in _DECIDE_KV_CACHE:
+        raise ValueError("parameter max_tokens_in_paged_kv_cache is empty; give it a number of tokens")
+    return int(tokens or 0)
 
 
 def _config(args: dict[str, str]) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class EngineProcess:
                 [sys.executable, "-m", "inflight.runtime.child", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env={**os.environ, "PYTHONPATH": _python_path()},
             )
             if self._closing.is_set():
                 self._shut_down_connection()
@@ -216,6 +216,11 @@ class EngineProcess:
             self._report(f"a new engine process {self.pid} stands")
             return True
         return False
+
+
+def _python_path() -> str:
+    """Where this process finds modules, then what PYTHONPATH says: Triton's stub is isolated, and ignores that."""
+    return os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))
 
 
 def _cause(status: int) -> str:

@@ -10,7 +10,7 @@ from itertools import count
 
 from inflight.runtime.detokenizer import Detokenizer
 from inflight.runtime.draft import Draft
-from inflight.runtime.engine import Progress, Stepper
+from inflight.runtime.engine import Progress, PushingStepper, Stepper
 from inflight.runtime.entry import Entry, refusal
 from inflight.runtime.messages import (
     Beam,
@@ -44,7 +44,7 @@ class SteppedEngine:
     A request is admitted, by priority and then in order of arrival, once the KV blocks of its worst case are free, so
     that the cache never runs out under a running request (TensorRT-LLM's `guaranteed_no_evict`). Nothing overtakes the
     head of the queue: not what would fit where it does not, nor what has the adapter of those that run when it has
-    another, since adapters don't mix in a batch.
+    another, since adapters don't mix in a batch but where the stepper mixes them.
 
     A request whose deadline passes ends between two steps; one that waits ends as soon as not even one step of the
     shortest recent length could end in time. `max_queue_size` bounds those that wait beyond what the next turn can
@@ -57,6 +57,7 @@ class SteppedEngine:
     ) -> None:
         self.limits: EngineLimits = stepper.limits
         self._stepper = stepper
+        self._pushing = isinstance(stepper, PushingStepper)
         self._max_queue_size = max_queue_size
         self._load_detokenizer = cache(load_detokenizer)
         self._handles = count(1)
@@ -103,13 +104,14 @@ class SteppedEngine:
         """Drop what is late, admit what fits, take one step, and push the events of all requests that it moved."""
         self._drop_late()
         self._admit()
-        if not self._running:
+        if not self._running and not self._pushing:
             return
         started_ns = time.monotonic_ns()
         # All of it first: an answer that ends here is removed from the stepper, which then must not be in its step.
         steps = list(self._stepper.step())
-        self._step_times.add(started_ns, time.monotonic_ns())
-        self._steps += 1
+        if steps or not self._pushing:
+            self._step_times.add(started_ns, time.monotonic_ns())
+            self._steps += 1
         for progress in steps:
             self._advance(progress)
 
@@ -146,7 +148,7 @@ class SteppedEngine:
 
     def _fitting(self, ready: Callable[[Entry], bool]) -> Iterator[Entry]:
         """The requests from the head of the queue on that can be admitted together; who can't start is passed."""
-        adapter = self._adapter if self._running else None
+        adapter = self._adapter if self._running and not self._pushing else None
         sequences, blocks, passed = self._sequences, self._kv_blocks_reserved, 0
         ahead: list[GenerationRequest] = []
         for entry in self._queue:
@@ -164,7 +166,7 @@ class SteppedEngine:
                 if passed == MOST_PASSED:
                     return
                 continue
-            adapter = request.adapter
+            adapter = None if self._pushing else request.adapter
             sequences += width
             blocks += entry.kv_blocks
             yield entry

@@ -1,4 +1,4 @@
-"""The `tensorrt_llm` model on the embedded engine: token ids in, token ids out, each request in flight on its own."""
+"""The `tensorrt_llm` model on an engine of ours: token ids in, token ids out, each request in flight on its own."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ class TritonEngine:
         self._exclude_input = flag(settings, "exclude_input_in_output", default=False)
         options = engine_options(settings, args)
         self._adapters = len(options.adapters)
+        self._engine_name = options.engine
         self._engine = EngineProcess(
             options, restart="INFLIGHT_SUPERVISED" not in os.environ, report=pb_utils.Logger.log_error
         )
@@ -99,7 +100,7 @@ class TritonEngine:
     def _start(self, inputs: Inputs, request_id: str, sender: Any, caller: Caller | None) -> None:
         """Submit what a request asks for."""
         options = reply_options(inputs, self._exclude_input)
-        prompts = generation_requests(inputs, self._end_ids, self._adapters)
+        prompts = generation_requests(inputs, self._end_ids, self._adapters, self._engine_name)
         if self._wrap_token_ids:
             prompts = [_wrapped(prompt, self._vocabulary_size) for prompt in prompts]
         check_fits(inputs, prompts, self._engine.limits)

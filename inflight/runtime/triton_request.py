@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from inflight.runtime.chunk_messages import PARAMETER
 from inflight.runtime.messages import EngineLimits, GenerationRequest, RequestError
 from inflight.runtime.request_values import (
@@ -74,14 +76,16 @@ def reply_options(inputs: Inputs, exclude_input: bool) -> ReplyOptions:
     )
 
 
-def generation_requests(inputs: Inputs, end_ids: tuple[int, ...], adapters: int) -> list[GenerationRequest]:
+def generation_requests(
+    inputs: Inputs, end_ids: tuple[int, ...], adapters: int, engine: str
+) -> list[GenerationRequest]:
     """One for each prompt; `end_ids` are the model's own, used unless the request names another end_id.
 
     `adapters` is how many LoRA adapters the deployment has. Raises RequestError for values that can't be used, and
-    for inputs that the embedded engine can't honour.
+    for inputs that the `engine` of this name can't honour.
     """
     for name, values in inputs:
-        check_supported(name, values, inputs.label(name))
+        check_supported(engine, name, values, inputs.label(name))
     rows = inputs.array("input_ids")
     if rows is None:
         raise RequestError("input_ids is missing; send the prompt's token ids", "invalid_request")
@@ -104,6 +108,8 @@ def _generation_request(inputs: Inputs, row: int, end_ids: tuple[int, ...], adap
         sampling=sampling_from(values, inputs.label),
         stop_ids=() if stop_words is None else unpack(stop_words, inputs.label("stop_words_list")),
         stop_texts=_stop_texts(inputs, row),
+        bad_ids=_bad_ids(inputs, row),
+        bias=_bias(inputs, row),
         draft_ids=() if draft_ids is None else tuple(draft_ids.tolist()),
         log_probs=_log_probs(inputs),
         guide=guide_from(_text(inputs, "guided_decoding_guide_type", row), _text(inputs, "guided_decoding_guide", row)),
@@ -138,6 +144,24 @@ def _stop_texts(inputs: Inputs, row: int) -> tuple[str, ...]:
     texts = inputs.texts("stop_words", row)
     check_words(texts, "stop_words")
     return texts
+
+
+def _bad_ids(inputs: Inputs, row: int) -> tuple[tuple[int, ...], ...]:
+    """Words to keep out; upstream's clients also say none with ends of 0 and -1."""
+    words = inputs.row("bad_words_list", row)
+    if words is None or not np.any(words[1:] > 0):
+        return ()
+    return unpack(words, inputs.label("bad_words_list"))
+
+
+def _bias(inputs: Inputs, row: int) -> tuple[tuple[int, float], ...]:
+    """The token ids whose logits something is added to, from a number for each token of the vocabulary."""
+    values = inputs.row("embedding_bias", row)
+    if values is None:
+        return ()
+    values = values.ravel()
+    places = np.flatnonzero(values)
+    return tuple(zip(places.tolist(), values[places].tolist(), strict=True))
 
 
 def _text(inputs: Inputs, name: str, row: int) -> str | None:

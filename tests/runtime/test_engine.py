@@ -16,7 +16,7 @@ def test_an_adapter_is_found_by_name() -> None:
 
 
 def test_an_unknown_name_is_answered_with_those_there_are() -> None:
-    with pytest.raises(ValueError, match="no engine is called 'vllm'; there are fake, openvino"):
+    with pytest.raises(ValueError, match="no engine is called 'vllm'; there are fake, llmapi, openvino"):
         make_stepper(EngineOptions("vllm", "", kv_cache_tokens=64))
 
 

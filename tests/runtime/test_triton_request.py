@@ -61,7 +61,7 @@ def test_several_answers_and_several_beams_do_not_go_together() -> None:
 
 def test_sampling_and_lengths_are_each_prompts_own() -> None:
     inputs = engine_inputs(2, request_output_len=[[3], [4]], seed=[[5], [6]], priority=[[0], [1]], end_id=[[-1], [7]])
-    first, second = generation_requests(inputs, (1,), adapters=0)
+    first, second = generation_requests(inputs, (1,), adapters=0, engine="openvino")
     assert (first.max_tokens, first.sampling.seed, first.priority, first.end_ids) == (3, 5, 0, ())
     assert (second.max_tokens, second.sampling.seed, second.priority, second.end_ids) == (4, 6, 1, (7,))
 
@@ -81,9 +81,9 @@ def test_sampling_and_lengths_are_each_prompts_own() -> None:
 def test_what_the_engine_can_not_take_is_named_as_its_sender_knows_it(values: dict[str, Any], sentence: str) -> None:
     inputs = engine_inputs(1, **{name: np.array(value, np.int32) for name, value in values.items()})
     with pytest.raises(RequestError, match=sentence):
-        check_fits(inputs, generation_requests(inputs, (1,), adapters=0), LIMITS)
+        check_fits(inputs, generation_requests(inputs, (1,), adapters=0, engine="openvino"), LIMITS)
 
 
 def test_what_the_engine_can_take_passes() -> None:
     inputs = engine_inputs(2, draft_input_ids=np.array([[511], [0]], np.int32))
-    check_fits(inputs, generation_requests(inputs, (1,), adapters=0), LIMITS)
+    check_fits(inputs, generation_requests(inputs, (1,), adapters=0, engine="openvino"), LIMITS)

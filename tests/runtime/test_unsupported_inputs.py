@@ -1,10 +1,11 @@
-"""What the embedded engine can't honour is refused by name, and only where it is really used."""
+"""What an engine can't honour is refused by name, and only where it is really used."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from inflight.runtime.engine import STEPPERS
 from inflight.runtime.messages import RequestError
 from inflight.runtime.unsupported_inputs import UNSUPPORTED_INPUTS, check_supported
 
@@ -18,26 +19,37 @@ DEFAULTS = {
     "retention_decode_priority": np.array([[35]], np.int32),
 }
 """Upstream's own, of those that are not zero."""
+CALLED = {"openvino": "the embedded engine", "llmapi": "the LLM API's engine"}
+CASES = [(engine, name) for engine in CALLED for name in UNSUPPORTED_INPUTS[engine]]
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED_INPUTS)
-def test_a_neutral_value_asks_for_nothing(name: str) -> None:
-    check_supported(name, np.zeros((1, 0), np.float32), name)
-    check_supported(name, NOT_ZERO.get(name, np.zeros((1, 3), np.float32)), name)
+def test_each_engine_says_what_it_can_not_do() -> None:
+    assert set(UNSUPPORTED_INPUTS) == set(STEPPERS)
+    assert UNSUPPORTED_INPUTS["fake"] == UNSUPPORTED_INPUTS["openvino"]
 
 
+@pytest.mark.parametrize(("engine", "name"), CASES)
+def test_a_neutral_value_asks_for_nothing(engine: str, name: str) -> None:
+    check_supported(engine, name, np.zeros((1, 0), np.float32), name)
+    check_supported(engine, name, NOT_ZERO.get(name, np.zeros((1, 3), np.float32)), name)
+
+
+@pytest.mark.parametrize("engine", CALLED)
 @pytest.mark.parametrize("name", DEFAULTS)
-def test_upstreams_default_asks_for_nothing(name: str) -> None:
-    check_supported(name, DEFAULTS[name], name)
+def test_upstreams_default_asks_for_nothing(engine: str, name: str) -> None:
+    check_supported(engine, name, DEFAULTS[name], name)
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED_INPUTS)
-def test_an_input_that_is_used_is_refused_by_its_name_with_the_reason(name: str) -> None:
-    sentence = f"^{name} is not supported by the embedded engine: .+; leave it out$"
+@pytest.mark.parametrize(("engine", "name"), CASES)
+def test_an_input_that_is_used_is_refused_by_its_name_with_the_reason(engine: str, name: str) -> None:
+    sentence = f"^{name} is not supported by {CALLED[engine]}: .+; leave it out$"
     with pytest.raises(RequestError, match=sentence) as raised:
-        check_supported(name, np.full((1, 2), 3, np.int32), name)
+        check_supported(engine, name, np.full((1, 2), 3, np.int32), name)
     assert raised.value.code == "unsupported_input"
 
 
-def test_any_other_input_passes() -> None:
-    check_supported("input_ids", np.ones((1, 3), np.int32), "input_ids")
+@pytest.mark.parametrize(
+    ("engine", "name"), [("openvino", "input_ids"), ("llmapi", "bad_words_list"), ("llmapi", "embedding_bias")]
+)
+def test_any_other_input_passes(engine: str, name: str) -> None:
+    check_supported(engine, name, np.ones((1, 3), np.int32), name)

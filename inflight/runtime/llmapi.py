@@ -1,0 +1,81 @@
+"""TensorRT-LLM's LLM API as a `PushingStepper`: it schedules by itself, and what it pushes is told step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from inflight.runtime.engine import EngineOptions, Progress
+from inflight.runtime.llmapi_adapters import Adapters
+from inflight.runtime.llmapi_answer import AnswerReader
+from inflight.runtime.llmapi_library import Library
+from inflight.runtime.llmapi_loop import LlmLoop
+from inflight.runtime.llmapi_sampling import SamplingWords
+from inflight.runtime.llmapi_settings import Settings
+from inflight.runtime.messages import EngineLimits, GenerationRequest
+
+
+class LlmApiStepper:
+    """Runs an engine directory that `inflight build --target llmapi` made, where tensorrt_llm is installed.
+
+    At most `max_batch_size` requests are given to the library at a time, so the order and the bound of those that wait
+    are ours, as with every engine. The library keeps the KV cache by its own rules: without `kv_cache_tokens` it is
+    never what a request waits for here. ValueError says which of the options can't be met.
+    """
+
+    def __init__(self, options: EngineOptions) -> None:
+        settings = Settings.read(options)
+        library = Library.load()
+        self._adapters = Adapters(options.adapters, settings)
+        self._words = SamplingWords(settings, library.sampler(settings))
+        self.limits = EngineLimits(
+            vocabulary_size=settings.vocabulary_size,
+            max_sequence_length=settings.max_sequence_length,
+            kv_block_tokens=settings.kv_block_tokens,
+            kv_blocks=settings.kv_blocks,
+            max_num_sequences=settings.max_num_sequences,
+        )
+        self._library = library
+        self._running: set[int] = set()
+        self._loop = LlmLoop(library.make(settings), library)
+        self.arrivals = self._loop.arrivals
+
+    def check(self, request: GenerationRequest) -> None:
+        self._words.check(request)
+        self._adapters.check(request)
+
+    def ready(self, request: GenerationRequest) -> bool:
+        return True
+
+    def joinable(self, request: GenerationRequest, ahead: Sequence[GenerationRequest]) -> bool:
+        return True
+
+    def add(self, handle: int, request: GenerationRequest) -> None:
+        beams = request.sampling.beam_width > 1
+        arguments = {
+            "inputs": list(request.prompt_ids),
+            "sampling_params": self._library.sampling_params(self._words.of(request)),
+            "streaming": not beams,
+        }
+        if request.adapter:
+            arguments["lora_request"] = self._library.lora_request(**self._adapters.named(request.adapter))
+        self._loop.add(handle, arguments, AnswerReader(handle, request, self._words.ends_of(request)))
+        self._running.add(handle)
+
+    def removable(self, handle: int) -> bool:
+        return True
+
+    def remove(self, handle: int) -> None:
+        self._running.discard(handle)
+        self._loop.remove(handle)
+
+    def step(self) -> Iterable[Progress]:
+        """What came since the last call; RuntimeError once the library is dead."""
+        for progress in self._loop.take():
+            if progress.handle not in self._running:
+                continue  # it was removed after this was told
+            if progress.finish_reason is not None:
+                self._running.discard(progress.handle)
+            yield progress
+
+    def close(self) -> None:
+        self._loop.close()

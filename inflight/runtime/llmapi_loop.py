@@ -1,0 +1,149 @@
+"""The event loop in which the LLM API's answers come, and what is heard of them outside of it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections import deque
+from typing import Any
+
+from inflight.runtime.engine import Progress
+from inflight.runtime.entry import refusal
+from inflight.runtime.llmapi_answer import AnswerReader
+from inflight.runtime.llmapi_library import Library
+from inflight.runtime.llmapi_workers import end_descendants
+from inflight.runtime.messages import FinishReason
+
+HEALTH_PERIOD_S = 1.0
+"""How often the library is asked whether it stands: by itself it may leave the answers of a dead worker open."""
+SHUTDOWN_S = 5.0
+"""How long the library may take to end by itself; dead, it has been seen never to come back."""
+
+
+class LlmLoop:
+    """Runs `llm.generate_async` in a thread with an event loop, as the library wants it.
+
+    The outside adds, removes and takes from one other thread. All that one pass of the loop brings is announced once,
+    by a byte in `arrivals`.
+    """
+
+    def __init__(self, llm: Any, library: Library) -> None:
+        self._llm = llm
+        self._library = library
+        self._told: deque[Progress] = deque()
+        self._announced = False
+        self._death: BaseException | None = None
+        self._answers: dict[int, tuple[Any, asyncio.Task[None]]] = {}
+        self.arrivals, self._bell = socket.socketpair()
+        self.arrivals.setblocking(False)
+        self._bell.setblocking(False)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="llm-api", daemon=True)
+        self._thread.start()
+
+    def add(self, handle: int, arguments: dict[str, Any], reader: AnswerReader) -> None:
+        """Begin an answer; what is wrong with it comes as its last progress."""
+        self._loop.call_soon_threadsafe(self._begin, handle, arguments, reader)
+
+    def remove(self, handle: int) -> None:
+        """Abort an answer; what it said before may still come."""
+        self._loop.call_soon_threadsafe(self._abort, handle)
+
+    def take(self) -> list[Progress]:
+        """All that came since the last call; RuntimeError once the library is dead."""
+        try:
+            self.arrivals.recv(4096)
+        except BlockingIOError:
+            pass
+        if self._death is not None:
+            words = " ".join(str(self._death).split()) or type(self._death).__name__
+            raise RuntimeError(f"TensorRT-LLM has ended: {words}") from self._death
+        return [self._told.popleft() for _ in range(len(self._told))]
+
+    def close(self) -> None:
+        """Shut the library down, and end what it leaves behind of its processes."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=1)
+        if self._death is None:
+            shutdown = threading.Thread(target=self._llm.shutdown, daemon=True)
+            shutdown.start()
+            shutdown.join(timeout=SHUTDOWN_S)
+        end_descendants()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        health = self._loop.create_task(self._look_after())
+        self._loop.run_forever()
+        health.cancel()
+
+    def _begin(self, handle: int, arguments: dict[str, Any], reader: AnswerReader) -> None:
+        try:
+            result = self._llm.generate_async(**arguments)
+        except Exception as error:
+            if self._library.ends_one_request(error) or self._stands():
+                self._tell(Progress(handle, (), FinishReason.ERROR, error=refusal(error)))
+            else:
+                self._die(error)
+            return
+        self._answers[handle] = (result, self._loop.create_task(self._follow(handle, result, reader)))
+
+    async def _follow(self, handle: int, result: Any, reader: AnswerReader) -> None:
+        try:
+            async for _ in result:
+                progress = reader.read(result)
+                if progress is None:
+                    continue
+                self._tell(progress)
+                if progress.finish_reason is not None and not result.finished:
+                    result.abort()
+                    return
+        except Exception as error:
+            if self._library.ends_one_request(error):
+                self._tell(Progress(handle, (), FinishReason.ERROR, error=refusal(error)))
+            else:
+                self._die(error)
+        finally:
+            self._answers.pop(handle, None)
+
+    def _abort(self, handle: int) -> None:
+        answer = self._answers.pop(handle, None)
+        if answer is None:
+            return
+        result, task = answer
+        task.cancel()
+        try:
+            result.abort()
+        except Exception as error:
+            self._die(error)
+
+    def _tell(self, progress: Progress) -> None:
+        self._told.append(progress)
+        if not self._announced:
+            self._announced = True
+            # The answers of one step are woken together; who is called after them speaks for all.
+            self._loop.call_soon(self._announce)
+
+    def _announce(self) -> None:
+        self._announced = False
+        try:
+            self._bell.send(b"\0")
+        except BlockingIOError:
+            pass  # it rings already
+
+    def _die(self, error: BaseException) -> None:
+        self._death = self._death or error
+        self._announce()
+
+    async def _look_after(self) -> None:
+        while self._death is None:
+            await asyncio.sleep(HEALTH_PERIOD_S)
+            if not self._stands():
+                self._die(RuntimeError("one of its processes died, or it was shut down"))
+
+    def _stands(self) -> bool:
+        try:
+            return self._library.stands(self._llm)
+        except Exception as error:
+            self._die(error)
+            return False
