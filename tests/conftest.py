@@ -1,8 +1,8 @@
-"""Fixtures are grouped by what they make: engines (checkpoints and engines), server (a running Triton)."""
+"""Fixtures are grouped by what they make: engines (checkpoints and engines), nvidia (stand-ins), server (a Triton)."""
 
 import signal
 
-pytest_plugins = ["tests.fixtures.engines", "tests.fixtures.server"]
+pytest_plugins = ["tests.fixtures.engines", "tests.fixtures.nvidia", "tests.fixtures.server"]
 
 # A run that a shell started in the background ignores SIGINT, and so would all that its tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+from build_engines.errors import BuildError
+from build_engines.machine import Gpu, Machine, find_gpus, look, parse_gpus, python_of_tensorrt_llm
+from build_engines.manifest import GpuMachine
+from tests.fixtures.nvidia import A100, B200, H100, NvidiaPrograms
+
+MIB = 1 << 20
+
+
+def test_gpus_and_versions_of_this_machine(nvidia_programs: NvidiaPrograms) -> None:
+    nvidia_programs.having(gpus=[H100, H100])
+    machine = look()
+    assert [gpu.index for gpu in machine.gpus] == [0, 1]
+    assert machine.gpus[1] == Gpu(1, "NVIDIA H100 80GB HBM3", "9.0", "590.48.01", 81559 * MIB)
+    found = machine.software
+    assert (found.tensorrt_llm, found.tensorrt, found.cuda) == ("1.2.1", "10.14.1.48", "13.1.0.036")
+    assert machine.built_on == GpuMachine(gpu="NVIDIA H100 80GB HBM3", compute_capability="9.0", driver="590.48.01")
+
+
+def test_a_container_is_asked_through_docker(nvidia_programs: NvidiaPrograms) -> None:
+    nvidia_programs.having(gpus=[B200])
+    image = nvidia_programs.images[0]
+    machine = look(["docker", "run", "--rm", "--gpus", "all", image])
+    assert machine.gpus[0].compute_capability == "10.0"
+    assert machine.software.tensorrt_llm == "1.2.1"
+    assert all(image in run for run in nvidia_programs.docker_runs())
+    assert look(["docker", "run", "--rm", "some/other:image"]) == Machine()
+
+
+def test_a_machine_without_nvidia_s_driver_has_no_gpu(nvidia_programs: NvidiaPrograms) -> None:
+    nvidia_programs.having(gpus=[])
+    assert find_gpus() == ()
+    assert look().built_on is None
+
+
+def test_a_machine_without_nvidia_s_programs_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert find_gpus() == ()
+    assert python_of_tensorrt_llm() == ["python3"]
+    assert look().software.tensorrt_llm is None
+
+
+def test_the_python_that_is_asked_is_the_one_of_trtllm_build(nvidia_programs: NvidiaPrograms) -> None:
+    assert python_of_tensorrt_llm() == ["/usr/bin/env", "python3"]
+
+
+def test_boards_that_share_the_systems_memory_say_none() -> None:
+    assert parse_gpus("0, NVIDIA GB10, 12.1, 590.44.01, [N/A]\n")[0].memory_bytes == 0
+
+
+def test_an_answer_that_cannot_be_read_is_told() -> None:
+    with pytest.raises(BuildError, match="'Unable to determine', which can't be read") as caught:
+        parse_gpus("Unable to determine\n")
+    assert caught.value.code == "build_failed"
+
+
+def test_gpus_of_two_kinds_are_in_order(nvidia_programs: NvidiaPrograms) -> None:
+    nvidia_programs.having(gpus=[A100, H100])
+    assert [gpu.compute_capability for gpu in find_gpus()] == ["8.0", "9.0"]
