@@ -105,18 +105,25 @@ def _drop(tensors: Any, names: Collection[str]) -> None:
     tensors.extend(kept)
 
 
+def _names(tensors: Any) -> set[str]:
+    return {tensor.name for tensor in tensors}
+
+
 def _prune_ensemble(ensemble: Any, configs: Configs) -> None:
     steps = ensemble.ensemble_scheduling.step
     for step in steps:
         model = configs[step.model_name]
         for tensors, mapped in ((model.input, step.input_map), (model.output, step.output_map)):
-            for name in set(mapped) - {tensor.name for tensor in tensors}:
+            for name in set(mapped) - _names(tensors):
                 del mapped[name]
-    taken = {source for step in steps for source in step.input_map.values()}
     made = {target for step in steps for target in step.output_map.values()}
-    _drop(ensemble.input, {tensor.name for tensor in ensemble.input} - taken)
-    _drop(ensemble.output, {tensor.name for tensor in ensemble.output} - made)
-    wanted = taken | {tensor.name for tensor in ensemble.output}
+    for step in steps:
+        for name in [name for name, source in step.input_map.items() if source not in made | _names(ensemble.input)]:
+            del step.input_map[name]
+    taken = {source for step in steps for source in step.input_map.values()}
+    _drop(ensemble.input, _names(ensemble.input) - taken)
+    _drop(ensemble.output, _names(ensemble.output) - made)
+    wanted = taken | _names(ensemble.output)
     for step in steps:
         for name in [name for name, target in step.output_map.items() if target not in wanted]:
             del step.output_map[name]

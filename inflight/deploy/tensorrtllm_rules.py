@@ -148,8 +148,8 @@ def _gpus(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[str
             shown = ",".join(map(str, group))
             if len(group) != ranks:
                 yield (
-                    f"The parameter {name} gives an instance {shown!r}, {_counted(len(group))}, and the engine is made"
-                    f" for {ranks} (tensor times pipeline parallel); give so many, instances parted by ;."
+                    f"The parameter {name} gives an instance {len(group)} ({shown!r}) and the engine was made for {ranks}"
+                    " (tensor times pipeline parallel); give so many, with ; between instances."
                 )
             if len(set(group)) != len(group):
                 yield f"The parameter {name} names one twice in {shown!r}; name each once."
@@ -190,7 +190,3 @@ def _others(parameters: TensorRtLlmParameters, decoupled: bool) -> Iterator[str]
 
 def _for(built: str | None) -> str:
     return f"for {built}" if built else "without speculation"
-
-
-def _counted(number: int) -> str:
-    return "one device" if number == 1 else f"{number} of them"

@@ -113,4 +113,5 @@ def _refuse(error: ErrorDetails) -> NoReturn:
         what = "true or false"
     elif error["type"] in ("tuple_type", "too_short"):
         what = "a list of numbers"
-    raise invalid(f"The parameter {name} is or holds {value!r}; it must be {what}.")
+    verb = "is" if len(error["loc"]) == 1 else "holds"
+    raise invalid(f"The parameter {name} {verb} {value!r}; it must be {what}.")
