@@ -10,9 +10,9 @@ import pytest
 
 from inflight.runtime.metric_table import FAMILIES, Family, MetricKind
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-DASHBOARD = DOCS / "dashboard" / "inflight.json"
-PAGE = (DOCS / "metrics.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+DASHBOARD = ROOT / "docker" / "grafana" / "dashboards" / "inflight.json"
+PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
 _OURS = re.compile(r"\b((?:nv_trt_llm|nv_llm|inflight)_[a-z_]+)")
 _SELECTED = re.compile(r"(\w+)\{([^}]*)\}")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
