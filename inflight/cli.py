@@ -11,6 +11,7 @@ import click
 from inflight import __version__
 
 COMMANDS = {
+    "assemble": ("inflight.commands.assemble", "Write a model repository for somebody else's Triton."),
     "build": ("inflight.commands.build", "Compile a Hugging Face checkpoint into an engine directory."),
     "checkpoint": ("inflight.commands.checkpoint", "Make a checkpoint where no hub can be reached."),
     "demo": ("inflight.commands.demo", "Checkpoint, engine, server, streamed answer: the whole way, once."),

@@ -29,6 +29,9 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "server_start_failed": ErrorCode("tritonserver did not come up", "read the server's last lines"),
     "port_in_use": ErrorCode("another program listens on that port", "choose another port, or 0 for any free one"),
     "package_missing": ErrorCode("a package that the command needs is not installed", "install inflight with its extras"),
+    "storage_denied": ErrorCode("the storage refuses access, or there are no credentials for it", "give the credentials of somebody who has access"),
+    "storage_not_found": ErrorCode("there is no such bucket", "make it, or name another"),
+    "storage_unreachable": ErrorCode("the storage does not answer, or not as it should", "check its address, or try again later", retry=True),
     # a request
     "invalid_text": ErrorCode("the prompt is not text the tokenizer can take", "send UTF-8 without NUL"),
     "empty_prompt": ErrorCode("there is nothing to continue", "send at least one character or token"),

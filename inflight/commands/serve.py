@@ -6,13 +6,13 @@ import json
 import signal
 import sys
 import threading
-from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
+from inflight.commands.deployment_options import deployment_options, options_of
 from inflight.commands.seconds import Seconds
-from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server, ServerSettings
 
 
@@ -40,35 +40,12 @@ class Signals:
 
 
 @click.command(short_help="Serve an engine directory on Triton until told to stop.")
-@click.argument("engine_dir", type=click.Path(path_type=Path))
+@click.argument("engine_dir")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
 @click.option("--http-port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one.")
 @click.option("--grpc-port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="0: any free one.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=8002, show_default=True, help="0: any free one.")
-@click.option("--kv-cache-tokens", type=click.IntRange(1), help="Size of the KV cache.  [default: by memory]")
-@click.option("--max-num-sequences", type=click.IntRange(1), help="Most requests in flight.")
-@click.option("--max-num-tokens", type=click.IntRange(1), help="Most tokens that one step computes.")
-@click.option("--max-queue-size", type=click.IntRange(0, 1_000_000), help="Most requests that wait; 0: any number.")
-@click.option("--no-kv-cache-reuse", is_flag=True, help="Compute every prompt anew, known prefix or not.")
-@click.option(
-    "--decoupled/--no-decoupled",
-    default=True,
-    show_default=True,
-    help="Whether answers may be streamed. Without, clients that send no stream of requests can use tensorrt_llm.",
-)
-@click.option("--draft-engine", type=click.Path(path_type=Path), help="Engine directory whose drafts are verified.")
-@click.option("--prompt-lookup", is_flag=True, help="Draft with what stands in the prompt already.")
-@click.option("--num-draft-tokens", type=click.IntRange(1), help="Tokens of one draft.")
-@click.option(
-    "--lora",
-    "adapters",
-    envvar="INFLIGHT_SERVE_LORA",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="LoRA adapter (safetensors), again for each; the first is lora_task_id 1.",
-)
-@click.option("--accumulate-tokens", is_flag=True, help="tensorrt_llm_bls streams the whole text so far each time.")
-@click.option("--wrap-token-ids", is_flag=True, help="Take prompts of random token ids, as benchmarks send them.")
+@deployment_options("serve")
 @click.option(
     "--drain-seconds",
     type=Seconds(),
@@ -82,29 +59,20 @@ class Signals:
 )
 @click.option("--verbose", is_flag=True, help="Show the whole log of Triton, not only warnings and errors.")
 def command(
-    engine_dir: Path,
+    engine_dir: str,
     host: str,
     http_port: int,
     grpc_port: int,
     metrics_port: int,
-    kv_cache_tokens: int | None,
-    max_num_sequences: int | None,
-    max_num_tokens: int | None,
-    max_queue_size: int | None,
-    no_kv_cache_reuse: bool,
-    decoupled: bool,
-    draft_engine: Path | None,
-    prompt_lookup: bool,
-    num_draft_tokens: int | None,
-    adapters: tuple[Path, ...],
-    accumulate_tokens: bool,
-    wrap_token_ids: bool,
     drain_seconds: float,
     start_seconds: float,
     as_json: bool,
     verbose: bool,
+    **asked: Any,
 ) -> None:
     """Serve ENGINE_DIR on NVIDIA Triton Inference Server until told to stop.
+
+    It may also be a repository that `inflight assemble` wrote: its directory, or its address on S3.
 
     The addresses are printed once the server has generated a token. SIGTERM or Ctrl-C lets running requests
     finish and refuses new ones; a second one stops at once. What dies of the server is started again.
@@ -113,23 +81,11 @@ def command(
       inflight serve my-engine --max-queue-size 256
       inflight serve my-engine --draft-engine my-small-engine --num-draft-tokens 6
       inflight serve my-engine --lora formal.safetensors --lora brief.safetensors
+      inflight serve s3://models/my-model/v1
     """  # fmt: skip
     server = Server(
         engine_dir,
-        DeploymentOptions(
-            kv_cache_tokens=kv_cache_tokens,
-            max_num_sequences=max_num_sequences,
-            max_num_tokens=max_num_tokens,
-            max_queue_size=max_queue_size,
-            kv_cache_reuse=not no_kv_cache_reuse,
-            decoupled=decoupled,
-            draft_engine=draft_engine,
-            prompt_lookup=prompt_lookup,
-            num_draft_tokens=num_draft_tokens,
-            adapters=adapters,
-            accumulate_tokens=accumulate_tokens,
-            wrap_token_ids=wrap_token_ids,
-        ),
+        options_of(asked),
         ServerSettings(host, http_port, grpc_port, metrics_port, start_seconds=start_seconds, verbose=verbose),
         report=_report,
     )
@@ -164,9 +120,10 @@ def _announce(server: Server, as_json: bool) -> None:
         }
         click.echo(json.dumps(line))
     else:
+        cache = f"; KV cache of {server.kv_cache_tokens:,} tokens" if server.kv_cache_tokens else ""
         click.echo(
             f"Serving {server.manifest.name}: HTTP {server.http_address}, gRPC {server.grpc_address},"
-            f" metrics {server.metrics_address}; KV cache of {server.kv_cache_tokens:,} tokens. Ctrl-C stops."
+            f" metrics {server.metrics_address}{cache}. Ctrl-C stops."
         )
     sys.stdout.flush()
 

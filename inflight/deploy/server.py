@@ -12,8 +12,9 @@ from pathlib import Path
 
 import psutil
 
-from build_engines.manifest import Manifest, verify
+from build_engines.manifest import Manifest
 from inflight.deploy import ports, triton
+from inflight.deploy.deployment import find_source, lay_out
 from inflight.deploy.drain import drain
 from inflight.deploy.errors import DeployError, ServerCrashError, refused
 from inflight.deploy.life import Life
@@ -21,7 +22,7 @@ from inflight.deploy.log import LogRelay, forgiving
 from inflight.deploy.probe import Probe
 from inflight.deploy.process import TritonProcess
 from inflight.deploy.pulse import Patience, Pulse
-from inflight.deploy.repository import ENGINE_MODEL, TEXT_MODELS, DeploymentOptions, assemble
+from inflight.deploy.repository import ENGINE_MODEL, TEXT_MODELS, DeploymentOptions
 from inflight.deploy.run_directory import RunDirectory
 
 # From SIGTERM to SIGKILL: for a server that has drained, which only unloads its models, and for one that has not, or
@@ -65,18 +66,21 @@ class Server:
         with Server(Path("my-engine")) as server:
             print(server.grpc_address)
 
+    `engine` is an engine directory, or an assembled repository: its directory or its address on S3.
+
     Whatever dies of it is started again on the same ports. Nothing of it outlives this process, not even one
     that is killed. Thread-safe but for `start` and `stop`, which are one thread's business.
     """
 
     def __init__(
         self,
-        engine: Path,
+        engine: Path | str,
         options: DeploymentOptions | None = None,
         settings: ServerSettings | None = None,
         report: Callable[[str], None] = to_stderr,
     ) -> None:
-        self.engine = engine
+        self.engine = Path(engine)
+        self._place = engine
         self.failure: DeployError | None = None
         self.restarts = 0
         self._options = options or DeploymentOptions()
@@ -100,7 +104,7 @@ class Server:
         """Verify the engine, start the server, and return once it has generated a token.
 
         Raises BuildError for an engine directory that can't be served, DeployError `port_in_use`,
-        `server_not_found`, `server_start_failed` and `disk_full`.
+        `server_not_found`, `server_start_failed` and `disk_full`, and for a repository as `find_source` does.
         """
         try:
             self._start()
@@ -108,8 +112,8 @@ class Server:
             raise refused(error) from error
 
     def _start(self) -> None:
-        self.manifest: Manifest = verify(self.engine)
-        self._options.check(self.engine, self.manifest)
+        source = find_source(self._place, self._options)
+        self.manifest: Manifest = source.manifest
         wanted = self._settings
         self.ports = ports.choose(wanted.host, wanted.http_port, wanted.grpc_port, wanted.metrics_port)
         installation = triton.find()
@@ -117,9 +121,8 @@ class Server:
         self._relay = LogRelay(self.run.log, self._report, everything=wanted.verbose)
         try:
             self.run.log.touch(0o600)
-            self._repository = self.run.path / "repository"
-            configs = assemble(self.engine, self.manifest, self._repository, self._options)
-            self.kv_cache_tokens = int(configs[ENGINE_MODEL].parameters["max_tokens_in_paged_kv_cache"].string_value)
+            self._deployment = lay_out(source, self._options, self.run.path, self._report)
+            self.kv_cache_tokens = self._deployment.kv_cache_tokens
             self._installation = triton.mirror(installation, self.run.path / "triton")
             self._begin_first_life()
         except BaseException:
@@ -202,7 +205,7 @@ class Server:
         key = secrets.token_hex(16)
         arguments = triton.command(
             self._installation,
-            self._repository,
+            self._deployment.repository,
             host=self._settings.host,
             ports=self.ports,
             shm_prefix=self.run.shm_prefix,
@@ -210,7 +213,9 @@ class Server:
             exit_seconds=_EXIT_SECONDS,
         )
         self._mute(True)  # what a start has to say is in the error if it fails
-        process = TritonProcess(arguments, triton.environment(self._installation), self.run.log, self.run.shm_prefix)
+        self._deployment.refresh()
+        variables = {**triton.environment(self._installation), **self._deployment.variables}
+        process = TritonProcess(arguments, variables, self.run.log, self.run.shm_prefix)
         life = Life(process, Probe(ports.reachable(self._settings.host), self.ports.http, key), self.run.log)
         try:
             life.await_token(self._settings.start_seconds, self._stopping.is_set)

@@ -143,7 +143,7 @@ def environment(installation: Installation) -> dict[str, str]:
 
 def command(
     installation: Installation,
-    repository: Path,
+    repository: Path | str,
     *,
     host: str,
     ports: Ports,

@@ -23,9 +23,9 @@ MAIN = "from inflight.cli import main; main()"
 # The command has no option for the fake engine, which operators have no use for.
 PACED_MAIN = """
 from inflight.cli import main
-from inflight.commands import serve
+from inflight.commands import deployment_options
 from tests.fixtures.server import paced
-serve.DeploymentOptions = lambda **options: paced()
+deployment_options.DeploymentOptions = lambda **options: paced()
 main()
 """
 ANY_PORTS = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]

@@ -1,0 +1,64 @@
+"""What may be asked of a deployment: the options that `serve` and `assemble` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from inflight.deploy.repository import DeploymentOptions
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
+    """Decorate the function of `command` with the options; it gets them by keyword, for `options_of`."""
+    options = [
+        click.option("--kv-cache-tokens", type=click.IntRange(1), help="Size of the KV cache.  [default: by memory]"),
+        click.option("--max-num-sequences", type=click.IntRange(1), help="Most requests in flight."),
+        click.option("--max-num-tokens", type=click.IntRange(1), help="Most tokens that one step computes."),
+        click.option(
+            "--max-queue-size", type=click.IntRange(0, 1_000_000), help="Most requests that wait; 0: any number."
+        ),
+        click.option("--no-kv-cache-reuse", is_flag=True, help="Compute every prompt anew, known prefix or not."),
+        click.option(
+            "--decoupled/--no-decoupled",
+            default=True,
+            show_default=True,
+            help="Whether answers may be streamed. Without, clients that send no stream of requests can use"
+            " tensorrt_llm.",
+        ),
+        click.option(
+            "--draft-engine", type=click.Path(path_type=Path), help="Engine directory whose drafts are verified."
+        ),
+        click.option("--prompt-lookup", is_flag=True, help="Draft with what stands in the prompt already."),
+        click.option("--num-draft-tokens", type=click.IntRange(1), help="Tokens of one draft."),
+        click.option(
+            "--lora",
+            "adapters",
+            envvar=f"INFLIGHT_{command.upper()}_LORA",
+            type=click.Path(path_type=Path),
+            multiple=True,
+            help="LoRA adapter (safetensors), again for each; the first is lora_task_id 1.",
+        ),
+        click.option(
+            "--accumulate-tokens", is_flag=True, help="tensorrt_llm_bls streams the whole text so far each time."
+        ),
+        click.option(
+            "--wrap-token-ids", is_flag=True, help="Take prompts of random token ids, as benchmarks send them."
+        ),
+    ]
+
+    def decorate(function: Decorated) -> Decorated:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def options_of(asked: dict[str, Any]) -> DeploymentOptions:
+    """What was asked for, of the keywords that `deployment_options` gives."""
+    return DeploymentOptions(kv_cache_reuse=not asked.pop("no_kv_cache_reuse"), **asked)

@@ -1,0 +1,123 @@
+"""`inflight.json`: what an assembled repository holds, which version wrote it, and whether it is whole.
+
+It is written last, so a repository without it was never finished.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from build_engines.manifest import File, Manifest, hash_file
+from inflight import __version__
+from inflight.deploy.errors import DeployError
+
+FILE_NAME = "inflight.json"
+FORMAT = 1
+# Up to this size all contents are hashed before serving, as those of an engine directory are.
+_HASHED = 2 << 30
+
+
+class Card(BaseModel):
+    """The contract between assembling and serving.
+
+    `inflight` is the version that wrote the repository; `vendored` says whether it brings its own runtime. `engine` is
+    the engine's manifest, `engine_path` where the engine lies on the serving machine if not in the repository. `asked`
+    is a hash of all that was asked for. `files` are all of the repository but this one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    inflight: str
+    vendored: bool
+    engine: Manifest
+    engine_path: str | None
+    kv_cache_tokens: int | None
+    asked: str
+    files: dict[str, File]
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(file.bytes for file in self.files.values())
+
+    @classmethod
+    def parse(cls, content: bytes, where: str) -> Card:
+        """Read a card. Raises DeployError `engine_damaged`, and `engine_foreign` for one of another format."""
+        try:
+            found = _Version.model_validate_json(content).format
+            if found != FORMAT:
+                raise DeployError(
+                    f"{where} has format {found} and this version of inflight reads {FORMAT}; assemble it again.",
+                    "engine_foreign",
+                )
+            return cls.model_validate_json(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"]) or "the file"
+            raise DeployError(
+                f"{where} can't be read ({place}: {first['msg']}); assemble the repository again.", "engine_damaged"
+            ) from error
+
+    def write(self, directory: Path) -> None:
+        (directory / FILE_NAME).write_text(self.model_dump_json(indent=2) + "\n")
+
+    def check_version(self, where: str) -> None:
+        """Refuse a repository that this version can't run. Raises DeployError `engine_foreign`."""
+        if not self.vendored and self.inflight.split(".")[:2] != __version__.split(".")[:2]:
+            raise DeployError(
+                f"{where} was assembled by inflight {self.inflight} and this is {__version__}; assemble it again, or"
+                f" with --vendor, or serve it with inflight {self.inflight}.",
+                "engine_foreign",
+            )
+
+
+class _Version(BaseModel):
+    format: int
+
+
+def is_repository(directory: Path) -> bool:
+    """Whether an assembled repository stands there."""
+    return (directory / FILE_NAME).is_file()
+
+
+def inventory(directory: Path) -> dict[str, File]:
+    """Every file below `directory`, by its path, with its size and hash."""
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {
+        path.relative_to(directory).as_posix(): File(sha256=hash_file(path), bytes=path.stat().st_size)
+        for path in paths
+    }
+
+
+def verify(directory: Path, *, hashes: bool | None = None) -> Card:
+    """Read the card and compare the repository with it: every file is there, with its size, and its content.
+
+    Contents are hashed where `hashes` is True, and where it is None and all are at most 2 GiB together. What Python
+    leaves beside a model is nobody's business. Raises DeployError as `Card.parse` does, and `engine_damaged`.
+    """
+    try:
+        card = Card.parse((directory / FILE_NAME).read_bytes(), str(directory / FILE_NAME))
+        if hashes is None:
+            hashes = card.total_bytes <= _HASHED
+        for name, expected in card.files.items():
+            path = directory / name
+            if not path.is_file():
+                raise _damaged(path, "is missing")
+            size = path.stat().st_size
+            if size != expected.bytes:
+                raise _damaged(path, f"has {size:,} bytes where {FILE_NAME} says {expected.bytes:,}")
+            if hashes and hash_file(path) != expected.sha256:
+                raise _damaged(path, f"has another content than {FILE_NAME} says")
+    except OSError as error:
+        raise DeployError(
+            f"The repository {directory} can't be read ({error.strerror or error}); mend that, or assemble it again.",
+            "engine_damaged",
+        ) from error
+    return card
+
+
+def _damaged(path: Path, what: str) -> DeployError:
+    return DeployError(f"{path} {what}; assemble the repository again.", "engine_damaged")

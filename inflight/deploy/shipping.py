@@ -1,0 +1,83 @@
+"""Brings an assembled repository where it shall stand, a directory or S3: whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from build_engines.errors import BuildError
+from build_engines.whole_directory import refuse_foreign, whole_directory, writing
+from inflight.deploy import card as cards
+from inflight.deploy.assembly import Order, write_repository
+from inflight.deploy.card import Card, is_repository
+from inflight.deploy.errors import DeployError
+from inflight.deploy.s3 import S3Repository
+from inflight.deploy.s3_address import S3Address
+
+_SAID = "repository"
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """The repository's card, and whether anything had to be written."""
+
+    card: Card
+    fresh: bool
+
+
+def ship(order: Order, to: Path | S3Address, report: Callable[[str], None], *, force: bool = False) -> Shipped:
+    """Write the repository to `to`, where one of inflight may stand already.
+
+    One that was made of the same order and is whole is kept, unless `force`. A directory holds the old one until the
+    new one is whole; on S3 whoever reads meanwhile is told that it is being written. Raises BuildError and DeployError:
+    `output_exists` for what is not ours, `disk_full`, `engine_damaged` and `storage_*`.
+    """
+    if isinstance(to, S3Address):
+        return _to_s3(order, to, report, force)
+    return _to_directory(replace(order, home=to.resolve()), to, report, force)
+
+
+def _to_directory(order: Order, out: Path, report: Callable[[str], None], force: bool) -> Shipped:
+    refuse_foreign(out, is_repository, _SAID)
+    with writing(out, report):
+        if not force and is_repository(out) and (card := _unchanged(order, out, report)):
+            return Shipped(card, fresh=False)
+        _check_space(order, out)
+        report(f"Copying {order.total_bytes / 1e6:,.1f} MB to {out}")
+        with whole_directory(out, ours=is_repository, said=_SAID) as partial:
+            return Shipped(write_repository(order, partial), fresh=True)
+
+
+def _to_s3(order: Order, to: S3Address, report: Callable[[str], None], force: bool) -> Shipped:
+    repository = S3Repository(to)
+    repository.refuse_foreign()
+    with tempfile.TemporaryDirectory(prefix="inflight-assemble-") as stage:
+        staged = Path(stage) / _SAID
+        staged.mkdir()
+        # The engine is only sent on, so links to it will do.
+        card = write_repository(order, staged, put=os.symlink)
+        sent = repository.upload(staged, card, report, force=force)
+    return Shipped(card, fresh=sent > 0)
+
+
+def _unchanged(order: Order, out: Path, report: Callable[[str], None]) -> Card | None:
+    try:
+        card = cards.verify(out, hashes=True)
+    except DeployError as error:
+        report(f"The repository that stands there can't be kept: {error}")
+        return None
+    return card if card.asked == order.digest() else None
+
+
+def _check_space(order: Order, out: Path) -> None:
+    free = shutil.disk_usage(out.resolve().parent).free
+    if order.total_bytes > free:
+        raise BuildError(
+            f"The repository needs {order.total_bytes / 1e9:.3g} GB and the disk of {out} has {free / 1e9:.3g} GB left;"
+            " free space or choose another --out.",
+            "disk_full",
+        )

@@ -1,0 +1,200 @@
+"""Against a real S3 API over HTTP: what is sent, what is looked at, and what is said when it refuses."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto import settings
+from moto.s3.models import S3Backend
+
+from inflight import __version__
+from inflight.deploy import s3
+from inflight.deploy.card import FILE_NAME, Card, inventory
+from inflight.deploy.errors import DeployError
+from inflight.deploy.s3 import S3Repository
+from inflight.deploy.s3_address import S3Address
+from tests.deploy.storage import BUCKET, Storage, storage_server
+from tests.deploy.test_kv_budget import manifest
+
+
+@pytest.fixture(scope="module")
+def storage() -> Iterator[Storage]:
+    with storage_server() as running:
+        yield running
+
+
+@pytest.fixture
+def remote(storage: Storage, request: pytest.FixtureRequest) -> S3Repository:
+    """An empty place of the test's own."""
+    return S3Repository(S3Address.parse(storage.address(f"{abs(hash(request.node.name))}/v1")))
+
+
+def written(directory: Path, **contents: str) -> Card:
+    """A repository of a few files, with its card."""
+    for name, content in contents.items():
+        path = directory / "model" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    card = Card(
+        inflight=__version__,
+        vendored=False,
+        engine=manifest(),
+        engine_path=None,
+        kv_cache_tokens=None,
+        asked="",
+        files=inventory(directory),
+    )
+    card.write(directory)
+    return card
+
+
+def silent(line: str) -> None:
+    pass
+
+
+def test_what_was_sent_comes_back_as_it_was(remote: S3Repository, tmp_path: Path) -> None:
+    card = written(tmp_path / "here", a="1", empty="")
+    assert remote.upload(tmp_path / "here", card, silent) == 3
+    assert remote.card() == card
+    remote.download(tmp_path / "there", card, silent)
+    assert inventory(tmp_path / "there") == inventory(tmp_path / "here")
+
+
+def test_what_is_there_is_not_sent_again_and_what_is_no_more_goes(
+    storage: Storage, remote: S3Repository, tmp_path: Path
+) -> None:
+    card = written(tmp_path / "old", a="1", b="2", c="3")
+    remote.upload(tmp_path / "old", card, silent)
+    assert remote.upload(tmp_path / "old", card, silent) == 0
+    assert remote.upload(tmp_path / "old", card, silent, force=True) == 4
+    sent: list[str] = []
+    remote.upload(tmp_path / "new", written(tmp_path / "new", a="1", b="other"), sent.append)
+    assert [line.split()[1] for line in sent] == ["model/b"]
+    assert storage.names(remote.address.prefix) == {"model/a", "model/b", FILE_NAME}
+
+
+def test_a_file_of_several_parts_is_compared_part_by_part(
+    remote: S3Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3, "PART_BYTES", 5 << 20)  # the least that S3 takes
+    card = written(tmp_path, small="1", exact="x" * (5 << 20), large="y" * ((5 << 20) + 1))
+    assert remote.upload(tmp_path, card, silent) == 4
+    assert remote.upload(tmp_path, card, silent) == 0
+
+
+@pytest.fixture
+def garbled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each of the next objects that S3 stores is garbled on the way."""
+    faults: list[bool] = []
+    real: Callable[..., Any] = S3Backend.put_object
+
+    def store(self: S3Backend, bucket: str, key: str, value: bytes, *rest: Any, **more: Any) -> Any:
+        fault = key.endswith("model/a") and faults and faults.pop(0)
+        return real(self, bucket, key, b"garbled" if fault else value, *rest, **more)
+
+    monkeypatch.setattr(S3Backend, "put_object", store)
+    return faults
+
+
+def test_what_arrives_garbled_is_sent_again(remote: S3Repository, tmp_path: Path, garbled: list[bool]) -> None:
+    card = written(tmp_path / "here", a="content")
+    garbled[:] = [True, True, False]
+    remote.upload(tmp_path / "here", card, silent)
+    remote.download(tmp_path / "there", card, silent)
+    assert (tmp_path / "there" / "model" / "a").read_text() == "content"
+
+
+def test_what_never_arrives_whole_is_said_and_the_half_repository_known(
+    remote: S3Repository, tmp_path: Path, garbled: list[bool]
+) -> None:
+    card = written(tmp_path, a="content")
+    garbled[:] = [True] * 3
+    with pytest.raises(DeployError, match="model/a did not arrive whole, 3 times in a row") as caught:
+        remote.upload(tmp_path, card, silent)
+    assert caught.value.code == "storage_unreachable"
+    with pytest.raises(DeployError, match="left half written") as caught:
+        remote.card()
+    assert caught.value.code == "engine_damaged"
+
+
+def test_a_copy_that_was_cut_off_is_known_and_completed_by_the_next(remote: S3Repository, tmp_path: Path) -> None:
+    remote.upload(tmp_path / "old", written(tmp_path / "old", a="1"), silent)
+
+    def cut_off(line: str) -> None:
+        if "model/b" in line:
+            raise KeyboardInterrupt
+
+    card = written(tmp_path / "new", a="2", b="3")
+    with pytest.raises(KeyboardInterrupt):
+        remote.upload(tmp_path / "new", card, cut_off)
+    with pytest.raises(DeployError, match="is being written, or was left half written; wait, or assemble it again"):
+        remote.card()
+    assert remote.upload(tmp_path / "new", card, silent) == 2, "what had arrived is sent again"
+    assert remote.card() == card
+
+
+def test_what_is_missing_or_cut_short_is_said(storage: Storage, remote: S3Repository, tmp_path: Path) -> None:
+    remote.upload(tmp_path, written(tmp_path, a="content"), silent)
+    storage.client.put_object(Bucket=BUCKET, Key=remote.address.key("model/a"), Body=b"cont")
+    with pytest.raises(DeployError, match="model/a is missing or has another size") as caught:
+        remote.card()
+    assert caught.value.code == "engine_damaged"
+
+
+def test_what_is_not_ours_is_left_alone(storage: Storage, remote: S3Repository, tmp_path: Path) -> None:
+    with pytest.raises(DeployError, match="is no repository of inflight; write one with `inflight assemble`") as caught:
+        remote.card()
+    assert caught.value.code == "engine_not_found"
+    storage.client.put_object(Bucket=BUCKET, Key=remote.address.key("letters/1"), Body=b"dear")
+    with pytest.raises(DeployError, match="holds something that is no repository of inflight") as caught:
+        remote.upload(tmp_path, written(tmp_path, a="1"), silent)
+    assert caught.value.code == "output_exists"
+    assert storage.names(remote.address.prefix) == {"letters/1"}
+
+
+def test_a_bucket_that_is_not_there_is_named(storage: Storage) -> None:
+    with pytest.raises(DeployError, match="There is no bucket 'elsewhere'") as caught:
+        S3Repository(S3Address("elsewhere", "a", storage.endpoint)).card()
+    assert caught.value.code == "storage_not_found"
+
+
+def test_who_may_not_is_told_so(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0.0)  # from now on the server looks who asks
+    with pytest.raises(DeployError, match=r"S3 refuses access to .*InvalidAccessKeyId") as caught:
+        S3Repository(S3Address(BUCKET, "a", storage.endpoint)).card()
+    assert caught.value.code == "storage_denied"
+
+
+def test_who_has_no_credentials_is_told_which_to_give(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
+    with pytest.raises(DeployError, match=r"no credentials for .*AWS_ACCESS_KEY_ID") as caught:
+        S3Repository(S3Address(BUCKET, "a", storage.endpoint)).card()
+    assert caught.value.code == "storage_denied"
+
+
+def test_a_storage_that_does_not_answer_is_named(storage: Storage) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # and does not listen
+        endpoint = f"http://127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(DeployError, match=f"{endpoint} can't be reached") as caught:
+            S3Repository(S3Address(BUCKET, "a", endpoint)).card()
+    assert caught.value.code == "storage_unreachable"
+
+
+def test_without_boto3_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "inflight.deploy.s3_errors", None)
+    with pytest.raises(DeployError, match=r"needs the package boto3; .*\[s3\]") as caught:
+        S3Repository(S3Address(BUCKET, "a"))
+    assert caught.value.code == "package_missing"

@@ -1,0 +1,151 @@
+"""Where a repository goes: whole or not at all, and only over one of ours."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from build_engines.errors import BuildError
+from build_engines.manifest import verify
+from inflight.deploy import card
+from inflight.deploy.assembly import Order
+from inflight.deploy.repository import DeploymentOptions
+from inflight.deploy.s3 import S3Repository
+from inflight.deploy.s3_address import S3Address
+from inflight.deploy.shipping import ship
+from tests.deploy.storage import Storage, storage_server
+from tests.fixtures.engines import TinyEngine
+
+CLI = [sys.executable, "-c", "from inflight.cli import main; main()"]
+# Ends this process in the middle of the copy, as a kill or a power cut would.
+KILLED = """
+import os, shutil, sys
+from inflight.deploy import assembly, shipping
+def put(source, target):
+    if source.name.endswith(".bin"):
+        os.kill(os.getpid(), 9)
+    shutil.copyfile(source, target)
+shipping.write_repository = lambda order, out: assembly.write_repository(order, out, put)
+from inflight.cli import main
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_engine: TinyEngine) -> Path:
+    return tiny_engine("llama")
+
+
+@pytest.fixture(scope="module")
+def storage() -> Iterator[Storage]:
+    with storage_server() as running:
+        yield running
+
+
+def silent(line: str) -> None:
+    pass
+
+
+Order_ = Callable[..., Order]
+
+
+@pytest.fixture
+def order(engine: Path) -> Order_:
+    return lambda **options: Order(engine, verify(engine), DeploymentOptions(**options))
+
+
+def test_a_second_time_nothing_is_written_unless_forced(order: Order_, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert ship(order(), out, silent).fresh
+    written = (out / card.FILE_NAME).stat().st_mtime_ns
+    assert not ship(order(), out, silent).fresh
+    assert (out / card.FILE_NAME).stat().st_mtime_ns == written
+    again = ship(order(), out, silent, force=True)
+    assert again.fresh
+    assert again.card == card.verify(out, hashes=True)
+
+
+def test_one_that_was_damaged_or_is_of_another_order_is_written_anew(order: Order_, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ship(order(), out, silent)
+    (out / "ensemble" / "config.pbtxt").write_text("name: 'x'")
+    said: list[str] = []
+    assert ship(order(), out, said.append).fresh
+    assert "can't be kept" in said[0]
+    assert ship(order(max_num_sequences=3), out, silent).fresh
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}, "something is left beside it"
+
+
+def test_what_is_not_ours_is_left_alone(order: Order_, tmp_path: Path) -> None:
+    (tmp_path / "letter").write_text("dear")
+    for out in (tmp_path, tmp_path / "letter"):
+        with pytest.raises(BuildError, match="choose another --out") as caught:
+            ship(order(), out, silent, force=True)
+        assert caught.value.code == "output_exists"
+    assert (tmp_path / "letter").read_text() == "dear"
+
+
+def test_an_engine_that_is_not_ready_to_be_copied_is_no_repository_to_replace(order: Order_, engine: Path) -> None:
+    with pytest.raises(BuildError, match="no repository of inflight") as caught:
+        ship(order(), engine, silent)
+    assert caught.value.code == "output_exists"
+
+
+def test_a_kill_in_the_middle_leaves_the_old_one_and_the_next_run_sweeps(
+    order: Order_, engine: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    old = ship(order(), out, silent).card
+    arguments = ["assemble", str(engine), "--out", str(out), "--max-num-sequences", "3"]
+    done = subprocess.run([sys.executable, "-c", KILLED, *arguments], capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) > 1, "it was killed before it had begun"
+    assert card.verify(out, hashes=True) == old
+    subprocess.run([*CLI, *arguments], capture_output=True, check=True)
+    assert card.verify(out, hashes=True) != old
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_a_disk_that_fills_up_midway_leaves_the_old_one(order: Order_, engine: Path, tmp_path: Path) -> None:
+    """On a file system of its own that is too small, which takes the right to mount one."""
+    ship(order(), tmp_path / "old", silent)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    pages = sum(-(-path.stat().st_size // 4096) for path in (tmp_path / "old").rglob("*") if path.is_file())
+    # There is room for the old one and for the engine, as the look before says, but not for all the rest.
+    room = pages * 4096 + sum(path.stat().st_size for path in engine.iterdir()) + 100_000
+    script = f"""
+        mount -t tmpfs -o size={room >> 12 << 12} tmpfs {disk} && cp -r {tmp_path}/old {disk}/out || exit 77
+        "$@"
+        echo "ended with $?"; find {disk} -mindepth 1 -maxdepth 1; sha256sum {disk}/out/inflight.json
+    """
+    arguments = [*CLI, "assemble", str(engine), "--out", str(disk / "out"), "--max-num-sequences", "3"]
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script, "sh", *arguments], capture_output=True, text=True, check=False
+    )
+    if "ended with" not in done.stdout:
+        pytest.skip("this user may not mount a file system")
+    assert "ended with 1" in done.stdout, done.stdout
+    assert "[disk_full]" in done.stderr
+    assert "Copying" in done.stderr, "it was refused before it had begun"
+    lines = done.stdout.split("\n", 1)[1].split()
+    assert lines[0] == f"{disk}/out"
+    assert len(lines) == 3, "something is left beside it"
+
+
+def test_to_s3_it_goes_the_same_and_without_a_copy_of_the_engine_on_the_way(
+    order: Order_, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = S3Address.parse(storage.address("llama/v1"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert ship(order(), address, silent).fresh
+    assert not ship(order(), address, silent).fresh
+    there = S3Repository(address).card()
+    here = ship(order(), tmp_path / "out", silent).card
+    assert there.files == here.files
+    assert storage.names("llama/v1") == {*there.files, card.FILE_NAME}
