@@ -85,8 +85,13 @@ class TextRequest:
         return int(_scalar(self.inputs, "min_tokens", row, 0))
 
     def searches(self, prepared: Mapping[str, Any], row: int) -> GenerationRequest | None:
-        """What is needed of a prompt to look for its stop words; None where it has none."""
+        """What is needed of a prompt to look for its stop words; None where its client sent none.
+
+        Preprocessing may have put end tokens among their ids, which an engine finds by itself.
+        """
         inputs = self.inputs
+        if not inputs.texts("stop_words", row):
+            return None
         found = GenerationRequest(
             (),
             0,
@@ -95,7 +100,7 @@ class TextRequest:
             stop_texts=inputs.texts("stop_words", row),
         )
         check_stop_words(found)
-        return found if found.stop_ids or found.stop_texts else None
+        return found
 
     @property
     def for_encoder(self) -> bool:
@@ -116,7 +121,8 @@ class TextRequest:
         """The engine's own inputs; `extended` says that it is one of ours, and has some more of them.
 
         The prompt is never asked back: what precedes an answer is decided here. Engines of ours look for stop words in
-        the whole answer. With `changed` values, which take the place of others, they make a part of it.
+        the whole answer; others end at their ids, where nobody looks for them in what is streamed. With `changed`
+        values, which take the place of others, they make a part of it.
         """
         given: dict[str, Any] = {target: prepared[name] for name, target in _PREPARED_INPUTS.items()}
         if self.for_encoder:
@@ -130,7 +136,9 @@ class TextRequest:
         if extended:
             given["stream_key"] = prepared[_STREAM_KEY]
             if not changed:
-                given |= {"stop_words": self.inputs.array("stop_words"), "stop_words_list": prepared[_STOP_WORDS]}
+                given["stop_words"] = self.inputs.array("stop_words")
+        if not changed and (extended or not streaming or self.inputs.array("stop_words") is None):
+            given["stop_words_list"] = prepared[_STOP_WORDS]
         for name in _OUR_INPUTS:
             given[name] = self.inputs.array(name)
             if given[name] is not None and not extended:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from inflight.runtime.receipts import ReceiptSender
 from inflight.runtime.request_values import check_ids, sequences
 from inflight.runtime.server_watch import end_with_server
 from inflight.runtime.stream_context import StreamContext
+from inflight.runtime.stream_tails import StreamTails
 from inflight.runtime.tokenizer import load_tokenizer, vocabulary_size
 from inflight.runtime.triton_inputs import Inputs
 from inflight.runtime.triton_tensors import as_refusal, error_response
@@ -28,7 +30,8 @@ _LONGEST_WAIT_SECONDS = 0.005
 class Postprocessing:
     """Decodes TOKENS_BATCH [B, beams, length] into OUTPUT [B * beams], with what STREAM_CONTEXT [B, 4 + n] says.
 
-    One dimension, as upstream has it, whatever the batch: its clients read the first element as a string.
+    One dimension, as upstream has it, whatever the batch: its clients read the first element as a string. Where the
+    engine sends no context (`keep_streams`), what came before a chunk is kept here, by the request's sequence id or id.
     """
 
     def __init__(self, args: dict[str, str]) -> None:
@@ -42,18 +45,20 @@ class Postprocessing:
             # Many models have more tokens than their tokenizer knows, and may say one of those; it has no text.
             self._vocabulary_size = max(vocabulary_size(tokenizer), json.load(file)["vocab_size"])
         self._receipts = ReceiptSender(settings["engine_model_name"])
+        keep_streams = flag(settings, "keep_streams", default=False)
+        self._tails = StreamTails(self._detokenizer.textless_ids) if keep_streams else None
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Decode all chunks of the batch in one call, and acknowledge those that have a key.
 
         A request that can't be decoded is answered with an error, and the others of its batch as ever.
         """
-        read = [_read(request, self._model, self._vocabulary_size) for request in requests]
+        read = [self._read(request) for request in requests]
         readable = [request for request in read if isinstance(request, _Request)]
         keys = [context.key for request in readable for context in request.contexts if context.key]
         if keys:
             self._receipts.send(keys)
-        texts = iter(self._detokenizer.texts([chunk for request in readable for chunk in request.chunks()]))
+        texts = iter(self._detokenizer.texts([chunk for request in readable for chunk in request.chunks]))
         responses = [
             _response(request, texts) if isinstance(request, _Request) else error_response(request) for request in read
         ]
@@ -63,41 +68,61 @@ class Postprocessing:
     def finalize(self) -> None:
         self._receipts.close()
 
+    def _read(self, request: Any) -> _Request | RequestError:
+        try:
+            inputs = Inputs(request)
+            rows = sequences(inputs.required("TOKENS_BATCH").tolist(), inputs.required("SEQUENCE_LENGTH").tolist())
+            said = inputs.array("STREAM_CONTEXT")
+            contexts = [StreamContext(0) for _ in rows] if said is None else list(map(StreamContext.from_row, said))
+            token_ids = [token_id for row in rows for ids in row for token_id in ids]
+            check_ids(token_ids, "TOKENS_BATCH", self._vocabulary_size)
+            context_ids = [token_id for context in contexts for token_id in context.context_ids]
+            check_ids(context_ids, "STREAM_CONTEXT", self._vocabulary_size)
+            return _Request(self._chunks(request, inputs, rows, contexts), contexts)
+        except Exception as error:
+            return as_refusal(error, self._model)
 
-class _Request(NamedTuple):
-    """The sequences of each prompt, and what the engine said of them."""
-
-    beams: list[list[list[int]]]
-    contexts: list[StreamContext]
-
-    def chunks(self) -> list[Chunk]:
+    def _chunks(
+        self, request: Any, inputs: Inputs, rows: list[list[list[int]]], contexts: list[StreamContext]
+    ) -> list[list[Chunk]]:
+        stream = None if self._tails is None else _stream_of(request, inputs)
+        if self._tails is None or stream is None:
+            return [
+                [Chunk(ids, context.context_ids, final=context.key == 0) for ids in row]
+                for row, context in zip(rows, contexts, strict=True)
+            ]
         return [
-            Chunk(ids, context.context_ids, final=context.key == 0)
-            for beams, context in zip(self.beams, self.contexts, strict=True)
-            for ids in beams
+            [self._tails.chunk((stream, number, beam), ids) for beam, ids in enumerate(row)]
+            for number, row in enumerate(rows)
         ]
 
 
-def _read(request: Any, model: str, vocabulary_size: int) -> _Request | RequestError:
-    try:
-        inputs = Inputs(request)
-        beams = sequences(inputs.required("TOKENS_BATCH").tolist(), inputs.required("SEQUENCE_LENGTH").tolist())
-        rows = inputs.array("STREAM_CONTEXT")
-        contexts = [StreamContext(0) for _ in beams] if rows is None else [StreamContext.from_row(row) for row in rows]
-        token_ids = [token_id for several in beams for ids in several for token_id in ids]
-        check_ids(token_ids, "TOKENS_BATCH", vocabulary_size)
-        context_ids = [token_id for context in contexts for token_id in context.context_ids]
-        check_ids(context_ids, "STREAM_CONTEXT", vocabulary_size)
-    except Exception as error:
-        return as_refusal(error, model)
-    return _Request(beams, contexts)
+class _Request(NamedTuple):
+    """The chunks of each prompt's sequences, and what the engine said of them."""
+
+    rows: list[list[Chunk]]
+    contexts: list[StreamContext]
+
+    @property
+    def chunks(self) -> list[Chunk]:
+        return [chunk for row in self.rows for chunk in row]
+
+
+def _stream_of(request: Any, inputs: Inputs) -> Hashable:
+    """What the chunks of one answer have in common; None where nothing tells them from those of others.
+
+    Preprocessing gives each request a sequence id of its own where Triton lets it. Else it is the request's id, which
+    clients choose. A request for several answers has one id for all.
+    """
+    name = request.correlation_id() or request.request_id()
+    return (name, inputs.scalar("BATCH_INDEX"), inputs.scalar("SEQUENCE_INDEX")) if name else None
 
 
 def _response(request: _Request, texts: Any) -> Any:
     decoded = [
         _without_end(next(texts), context.dropped).encode()
-        for beams, context in zip(request.beams, request.contexts, strict=True)
-        for _ in beams
+        for row, context in zip(request.rows, request.contexts, strict=True)
+        for _ in row
     ]
     return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.array(decoded, dtype=np.object_))])
 

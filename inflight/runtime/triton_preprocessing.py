@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,9 @@ class Preprocessing:
         self._vocabulary_size = manifest["vocab_size"]
         self._longest_token = longest_token_bytes(self._tokenizer)
         self._end_id = next(iter(manifest["end_ids"]), -1)
+        # Engines that know one end token alone stop at the others as at words.
+        self._further_ends = manifest["end_ids"][1:] if flag(settings, "all_ends_stop", default=False) else []
+        self._name = stream_namer(flag(settings, "name_streams", default=False))
         # Many models have no token for padding; what stands behind a prompt's length is never read.
         self._pad_id = max(self._end_id, 0) if manifest["pad_id"] is None else manifest["pad_id"]
 
@@ -55,7 +59,7 @@ class Preprocessing:
     def _respond(self, request: Any) -> Any:
         try:
             check_names(json.loads(parameters_json(request)))
-            return pb_utils.InferenceResponse(self._outputs(Inputs(request)))
+            return pb_utils.InferenceResponse(self._outputs(Inputs(request)), **self._name())
         except Exception as error:
             return error_response(as_refusal(error, self._model))
 
@@ -73,7 +77,7 @@ class Preprocessing:
             tensor("DECODER_INPUT_ID", pad_ids, np.int32),
             tensor("REQUEST_DECODER_INPUT_LEN", [[1]] * prompts, np.int32),
             pb_utils.Tensor("BAD_WORDS_IDS", self._words(inputs, "BAD_WORDS_DICT", "bad_words", prompts)),
-            pb_utils.Tensor("STOP_WORDS_IDS", self._words(inputs, "STOP_WORDS_DICT", "stop_words", prompts)),
+            pb_utils.Tensor("STOP_WORDS_IDS", pack(self._stops(inputs, prompts))),
             pb_utils.Tensor("EMBEDDING_BIAS", self._bias(inputs, prompts)),
             pb_utils.Tensor("REQUEST_OUTPUT_LEN", inputs.required("REQUEST_OUTPUT_LEN")),
             tensor("OUT_END_ID", [[inputs.scalar("END_ID", row, self._end_id)] for row in range(prompts)], np.int32),
@@ -92,6 +96,11 @@ class Preprocessing:
     def _words(self, inputs: Inputs, name: str, label: str, prompts: int) -> Any:
         """The words of each prompt as upstream packs them; empty ones are left out."""
         return pack([self._word_ids(inputs, name, label, row) for row in range(prompts)])
+
+    def _stops(self, inputs: Inputs, prompts: int) -> list[list[list[int]]]:
+        """The stop words of each prompt; further end tokens among them, unless the client chose where to end."""
+        further = [[token_id] for token_id in self._further_ends] if inputs.array("END_ID") is None else []
+        return [[*self._word_ids(inputs, "STOP_WORDS_DICT", "stop_words", row), *further] for row in range(prompts)]
 
     def _word_ids(self, inputs: Inputs, name: str, label: str, row: int) -> list[list[int]]:
         words = inputs.texts(name, row)
@@ -119,6 +128,25 @@ class Preprocessing:
         check_words(words, "embedding_bias_words")
         rows = encode(self._tokenizer, words, add_special_tokens=False) if words else []
         return [(ids, weight) for ids, (_, weight) in zip(rows, pairs, strict=True)]
+
+
+def stream_namer(wanted: bool) -> Callable[[], dict[str, Any]]:
+    """What makes further arguments of a response: a number that the models behind it see as the request's sequence id.
+
+    An ensemble hands it on with all that is computed from the response, and so it tells streams apart that have no id,
+    or all the same. Python models can say it from Triton 25.02 on (python_backend 1ea48a6); before, nothing is made.
+    """
+
+    def name() -> dict[str, Any]:
+        return {"parameters": {"sequence_id": secrets.randbits(62) + 1}}
+
+    if wanted:
+        try:
+            pb_utils.InferenceResponse([], **name())
+            return name
+        except TypeError:
+            pass
+    return dict
 
 
 def _check_text_only(inputs: Inputs) -> None:
