@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from inflight.deploy import parameters_file
 from inflight.deploy.repository import DeploymentOptions
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -49,6 +50,22 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
         click.option(
             "--wrap-token-ids", is_flag=True, help="Take prompts of random token ids, as benchmarks send them."
         ),
+        click.option(
+            "--set",
+            "settings",
+            metavar="NAME=VALUE",
+            envvar=f"INFLIGHT_{command.upper()}_SET",
+            multiple=True,
+            help="A parameter by TensorRT-LLM's name, again for each: kv_cache_free_gpu_mem_fraction=0.8.",
+        ),
+        click.option(
+            "--parameters",
+            "settings_file",
+            metavar="FILE.yaml",
+            envvar=f"INFLIGHT_{command.upper()}_PARAMETERS",
+            type=click.Path(path_type=Path),
+            help="Such parameters in a file; --set wins.",
+        ),
     ]
 
     def decorate(function: Decorated) -> Decorated:
@@ -60,5 +77,23 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
 
 
 def options_of(asked: dict[str, Any]) -> DeploymentOptions:
-    """What was asked for, of the keywords that `deployment_options` gives."""
-    return DeploymentOptions(kv_cache_reuse=not asked.pop("no_kv_cache_reuse"), **asked)
+    """What was asked for, of the keywords that `deployment_options` gives.
+
+    Raises DeployError `invalid_parameter` for a file of parameters that can't be read, click's own errors for --set.
+    """
+    file: Path | None = asked.pop("settings_file")
+    settings = {} if file is None else parameters_file.read(file)
+    settings |= _pairs(asked.pop("settings"))
+    return DeploymentOptions(kv_cache_reuse=not asked.pop("no_kv_cache_reuse"), settings=settings, **asked)
+
+
+def _pairs(given: tuple[str, ...]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{pair!r} is no NAME=VALUE.", param_hint="'--set'")
+        if name in pairs:
+            raise click.BadParameter(f"{name} is given twice.", param_hint="'--set'")
+        pairs[name] = value
+    return pairs

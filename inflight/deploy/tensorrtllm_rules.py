@@ -148,8 +148,8 @@ def _gpus(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[str
             shown = ",".join(map(str, group))
             if len(group) != ranks:
                 yield (
-                    f"The parameter {name} gives an instance {len(group)} ({shown!r}) and the engine was made for {ranks}"
-                    " (tensor times pipeline parallel); give so many, with ; between instances."
+                    f"The parameter {name} gives an instance {len(group)} ({shown!r}) and the engine was made for"
+                    f" {ranks} (tensor times pipeline parallel); give so many, with ; between instances."
                 )
             if len(set(group)) != len(group):
                 yield f"The parameter {name} names one twice in {shown!r}; name each once."
