@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from build_engines.errors import BuildError
@@ -16,8 +17,10 @@ _WANTED = ["*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt"]
 _UNWANTED = ["*/*", "consolidated*"]
 
 
-def locate(checkpoint: str, progress: Progress) -> Path:
+def locate(checkpoint: str, progress: Progress, *, wanted: Sequence[str] = _WANTED) -> Path:
     """Return the directory of `checkpoint`; what is no local path but looks like a hub name is fetched.
+
+    Of what the hub has, files that match one of `wanted` are fetched.
 
     Raises BuildError (`checkpoint_not_found`) where there is no such path and the hub doesn't have it, doesn't
     give it out or can't be reached. What was fetched before is used as it is while the hub is out of reach.
@@ -33,7 +36,7 @@ def locate(checkpoint: str, progress: Progress) -> Path:
     from huggingface_hub import errors, snapshot_download
 
     try:
-        return Path(snapshot_download(checkpoint, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+        return Path(snapshot_download(checkpoint, allow_patterns=list(wanted), ignore_patterns=_UNWANTED))
     except errors.GatedRepoError as error:
         raise _not_found(
             f"{checkpoint} is gated on the hub; accept its terms there and log in with `hf auth login`."
