@@ -20,6 +20,7 @@ from ..sampling_params import SamplingParams
 from .llm_args import TorchLlmArgs
 
 WORKER = Path(__file__).parents[1] / "worker.py"
+DEFAULT_MAX_BATCH_SIZE = 2048
 
 
 @dataclass(slots=True)
@@ -153,7 +154,7 @@ class LLM:
         self._connection = Connection(ours.detach())
         wishes = {
             "tops": self.args.sampler_type != "TRTLLMSampler",
-            "max_batch_size": self.args.max_batch_size,
+            "max_batch_size": self.args.max_batch_size or DEFAULT_MAX_BATCH_SIZE,
             **self._wishes,
         }
         self._connection.send(wishes)
@@ -197,7 +198,7 @@ class LLM:
             raise RequestError("the stand-in refused because it was asked to")
         if params.guided_decoding is not None and self.args.guided_decoding_backend is None:
             raise ValueError("guided decoding is not enabled")
-        if (params.best_of if params.use_beam_search else 1) != self.args.max_beam_width:
+        if (params.best_of if params.use_beam_search else 1) != (self.args.max_beam_width or 1):
             raise ValueError(
                 f"Request beam width {params.best_of} is not equal to max_beam_width. This is not supported!"
             )

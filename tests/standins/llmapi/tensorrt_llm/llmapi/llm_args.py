@@ -24,7 +24,7 @@ class KvCacheConfig(BaseModel):
     enable_partial_reuse: bool = True
     copy_on_partial_reuse: bool = True
     use_uvm: bool = False
-    max_gpu_total_bytes: int | None = 0
+    max_gpu_total_bytes: int = 0
     dtype: str = "auto"
     mamba_ssm_cache_dtype: str = "auto"
     tokens_per_block: int = 32
@@ -51,10 +51,10 @@ class TorchLlmArgs(BaseModel):
     batched_logits_processor: Any = None
     guided_decoding_backend: Literal["xgrammar", "llguidance"] | None = None
     speculative_config: Any = None
-    max_batch_size: int | None = 2048
-    max_input_len: int | None = 1024
+    max_batch_size: int | None = None
+    max_input_len: int | None = None
     max_seq_len: int | None = None
-    max_beam_width: int | None = 1
+    max_beam_width: int | None = None
     max_num_tokens: int | None = 8192
     load_format: Any = 0
     enable_tqdm: bool = False

@@ -1,0 +1,50 @@
+"""Engine directories for the stand-in of tensorrt_llm, and the stand-in itself within reach."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from inflight.runtime.engine import EngineOptions
+
+STANDIN = Path(__file__).resolve().parents[1] / "standins" / "llmapi"
+VERSION = "STANDIN_TENSORRT_LLM_VERSION"
+END_IDS = (2, 3)
+VOCABULARY = 512
+LONGEST = 100_000
+
+
+def engine_dir(directory: Path, wishes: dict[str, Any] | None = None, **arguments: Any) -> Path:
+    """As `inflight build --target llmapi` lays it out, without weights; `wishes` are the stand-in's."""
+    (directory / "checkpoint").mkdir(parents=True)
+    manifest = {"vocab_size": VOCABULARY, "max_sequence_length": LONGEST, "end_ids": [*END_IDS, VOCABULARY]}
+    (directory / "engine.json").write_text(json.dumps(manifest))
+    settings = {"max_batch_size": 4, "guided_decoding_backend": "xgrammar", "enable_chunked_prefill": True}
+    (directory / "model.yaml").write_text(yaml.safe_dump(settings | arguments))
+    (directory / "checkpoint" / "standin.json").write_text(json.dumps(wishes or {}))
+    return directory
+
+
+def options_of(directory: Path, **more: Any) -> EngineOptions:
+    return EngineOptions("llmapi", str(directory), **{"kv_cache_tokens": 0, **more})
+
+
+@contextmanager
+def imported(version: str = "1.2.1") -> Iterator[Any]:
+    """The stand-in as `tensorrt_llm` of this process, behaving as a version; nothing of it stays."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VERSION, version)
+        patch.syspath_prepend(str(STANDIN))
+        try:
+            yield importlib.import_module("tensorrt_llm")
+        finally:
+            for name in [name for name in sys.modules if name.partition(".")[0] == "tensorrt_llm"]:
+                del sys.modules[name]

@@ -1,0 +1,158 @@
+"""A request in the words of SamplingParams, and what the library's samplers can't do of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inflight.runtime.llmapi_library import Sampler
+from inflight.runtime.llmapi_sampling import SamplingWords
+from inflight.runtime.llmapi_settings import Settings
+from inflight.runtime.messages import GenerationRequest, Guide, GuideType, RequestError, Sampling
+
+WHOLE, OLD = Sampler("TRTLLMSampler", whole=True), Sampler("TorchSampler", whole=False)
+PLAIN = GenerationRequest((1,), 5, (2, 3))
+NEUTRAL = {"max_tokens": 5, "end_id": 2, "pad_id": 2, "ignore_eos": False, "detokenize": False, "stop_token_ids": [3]}
+
+
+def words_of(sampler: Sampler = WHOLE, **arguments: Any) -> SamplingWords:
+    arguments = {"guided_decoding_backend": "xgrammar", **arguments}
+    return SamplingWords(Settings("", arguments, 8, 64, 4, 32, 8, (2, 3)), sampler)
+
+
+def sampled(**fields: Any) -> GenerationRequest:
+    return replace(PLAIN, sampling=Sampling(**fields))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "said"),
+    [
+        (Sampling(), {"top_k": 1}),
+        (Sampling(temperature=0.7), {"top_k": 1}),
+        (Sampling(temperature=0.0, top_p=0.9), {"top_k": 1}),
+        (Sampling(top_k=1, top_p=0.9), {"top_k": 1}),
+        (Sampling(top_k=5, seed=7), {"temperature": 1.0, "top_k": 5, "seed": 7}),
+        (Sampling(temperature=0.5, top_p=0.9, seed=0), {"temperature": 0.5, "top_p": 0.9, "seed": 0}),
+        (
+            Sampling(repetition_penalty=1.2, presence_penalty=-1, frequency_penalty=0.5, min_tokens=4),
+            {
+                "top_k": 1,
+                "repetition_penalty": 1.2,
+                "presence_penalty": -1,
+                "frequency_penalty": 0.5,
+                "min_tokens": 4,
+            },
+        ),
+    ],
+)
+def test_a_token_is_chosen_as_tensorrt_llm_has_it(sampling: Sampling, said: dict[str, Any]) -> None:
+    """A temperature alone is greedy, where the library would sample."""
+    assert words_of().of(replace(PLAIN, sampling=sampling)) == NEUTRAL | said
+
+
+def test_without_a_seed_each_request_has_its_own() -> None:
+    seeds = {words_of().of(sampled(top_p=1.0))["seed"] for _ in range(10)}
+    assert len(seeds) == 10
+    assert all(0 <= seed < 2**64 for seed in seeds)
+
+
+def test_without_an_end_the_library_is_told_to_go_on() -> None:
+    said = words_of().of(GenerationRequest((1,), 5))
+    assert (said["end_id"], said["ignore_eos"]) == (2, True)
+    assert "stop_token_ids" not in said
+
+
+def test_a_guided_answer_ends_even_where_the_request_has_no_end() -> None:
+    request = GenerationRequest((1,), 5, guide=Guide(GuideType.REGEX, "a+"))
+    said = words_of().of(request)
+    assert (said["end_id"], said["stop_token_ids"], said["ignore_eos"]) == (2, [3], False)
+    assert said["guide"] == {"regex": "a+"}
+    assert words_of().ends_of(request) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("guide", "said"),
+    [
+        (Guide(GuideType.JSON), {"json_object": True}),
+        (Guide(GuideType.JSON_SCHEMA, "{}"), {"json": "{}"}),
+        (Guide(GuideType.EBNF_GRAMMAR, "root ::= x"), {"grammar": "root ::= x"}),
+    ],
+)
+def test_each_kind_of_guide_has_its_argument(guide: Guide, said: dict[str, Any]) -> None:
+    assert words_of().of(replace(PLAIN, guide=guide))["guide"] == said
+
+
+def test_words_to_keep_out_and_biases() -> None:
+    said = words_of().of(replace(PLAIN, bad_ids=((4,), (5, 6), (7,)), bias=((1, 2.5), (7, -math.inf)), log_probs=True))
+    assert said["bad_token_ids"] == [4, 7]
+    assert said["bad_words"] == [(5, 6)]
+    assert said["embedding_bias"] == [0, 2.5, 0, 0, 0, 0, 0, -math.inf]
+    assert said["logprobs"] == 1
+
+
+def test_a_beam_search_returns_all_its_beams() -> None:
+    request = sampled(beam_width=3, length_penalty=0.5, early_stopping=False)
+    said = words_of(max_beam_width=3).of(request)
+    searched = {"use_beam_search": True, "n": 3, "best_of": 3, "length_penalty": 0.5, "early_stopping": 0}
+    assert said == NEUTRAL | searched
+
+
+@pytest.mark.parametrize(
+    ("request_", "arguments", "said"),
+    [
+        (sampled(beam_width=2), {}, "beam_width is 2, and the engine was built for 1"),
+        (sampled(beam_width=2), {"max_beam_width": 4}, "beam_width is 2, and the engine was built for 4"),
+        (PLAIN, {"max_beam_width": 4}, "beam_width is 1, and the engine was built for 4"),
+        (sampled(top_p=1.5), {}, "top_p is 1.5"),
+        (replace(PLAIN, guide=Guide(GuideType.JSON_SCHEMA, "{")), {}, "guided_decoding_guide is no JSON schema"),
+        (replace(PLAIN, bias=((0, math.nan),)), {}, "embedding_bias is nan for token 0"),
+        (replace(PLAIN, bias=((0, math.inf),)), {}, "embedding_bias is inf for token 0"),
+    ],
+)
+def test_values_that_can_not_be(request_: GenerationRequest, arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        words_of(**arguments).check(request_)
+    assert str(raised.value).startswith(said)
+    assert raised.value.code == "invalid_parameter"
+
+
+def test_a_bias_outside_of_the_vocabulary() -> None:
+    with pytest.raises(RequestError, match="token id 8 is outside the vocabulary of 8 tokens") as raised:
+        words_of().check(replace(PLAIN, bias=((8, 1.0),)))
+    assert raised.value.code == "invalid_token_ids"
+
+
+def test_guides_need_a_backend() -> None:
+    with pytest.raises(RequestError, match="built without guided_decoding_backend") as raised:
+        words_of(guided_decoding_backend=None).check(replace(PLAIN, guide=Guide(GuideType.JSON)))
+    assert raised.value.code == "unsupported_input"
+
+
+@pytest.mark.parametrize(
+    ("name", "request_"),
+    [
+        ("repetition_penalty", sampled(repetition_penalty=1.1)),
+        ("presence_penalty", sampled(presence_penalty=1)),
+        ("frequency_penalty", sampled(frequency_penalty=1)),
+        ("min_tokens", sampled(min_tokens=2)),
+        ("bad_words_list", replace(PLAIN, bad_ids=((4,),))),
+        ("seed", sampled(top_p=0.9, seed=1)),
+        ("return_log_probs", replace(sampled(top_p=0.9), log_probs=True)),
+    ],
+)
+def test_what_a_sampler_would_ignore_is_refused_by_name(name: str, request_: GenerationRequest) -> None:
+    words_of(WHOLE).check(request_)
+    with pytest.raises(RequestError, match=f"^{name} is not supported by this engine's sampler") as raised:
+        words_of(OLD).check(request_)
+    assert raised.value.code == "unsupported_input"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [PLAIN, sampled(seed=1), sampled(top_p=0.9), replace(PLAIN, log_probs=True), replace(PLAIN, bias=((1, 1.0),))],
+)
+def test_what_every_sampler_does_is_taken(request_: GenerationRequest) -> None:
+    words_of(OLD).check(request_)
