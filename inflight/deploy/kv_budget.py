@@ -7,9 +7,9 @@ import math
 from build_engines.manifest import Manifest
 from inflight.deploy import memory
 
-# Bytes of one number, and for quantized ones the scale and the zero point (fp32) that go with each head and
-# token.
 _NUMBER_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "u8": 1}
+# Quantized numbers have a scale and a zero point (fp32): values for each head and token, keys for each channel and
+# block (openvinotoolkit/openvino#29023 has the layout, #30166 makes it the default).
 _QUANTIZED_EXTRA_BYTES = 8
 _SHARE = 0.25
 _BLOCK = 32
@@ -18,8 +18,10 @@ _BLOCK = 32
 def bytes_per_token(manifest: Manifest) -> int:
     """Bytes that one token takes in the KV cache: a key and a value per layer and KV head."""
     precision = manifest.kv_cache_precision
-    head = manifest.head_dim * _NUMBER_BYTES[precision] + (_QUANTIZED_EXTRA_BYTES if precision == "u8" else 0)
-    return 2 * manifest.layers * manifest.kv_heads * head
+    head = 2 * manifest.head_dim * _NUMBER_BYTES[precision]
+    if precision == "u8":
+        head += _QUANTIZED_EXTRA_BYTES + manifest.head_dim * _QUANTIZED_EXTRA_BYTES // _BLOCK
+    return manifest.layers * manifest.kv_heads * head
 
 
 def default_tokens(

@@ -31,8 +31,9 @@ def manifest(kv_cache_precision: KvPrecision = "f16", max_sequence_length: int =
 
 @pytest.mark.parametrize(
     ("precision", "expected"),
-    # keys and values, 4 layers, 2 heads of 64 numbers; quantized ones with 8 bytes of scale and zero point
-    [("f32", 2 * 4 * 2 * 256), ("bf16", 2 * 4 * 2 * 128), ("f16", 2 * 4 * 2 * 128), ("u8", 2 * 4 * 2 * 72)],
+    # keys and values, 4 layers, 2 heads of 64 numbers; quantized ones with 8 bytes of scale and zero point, values for
+    # each token, keys for each channel of 32 tokens
+    [("f32", 2 * 4 * 2 * 256), ("bf16", 2 * 4 * 2 * 128), ("f16", 2 * 4 * 2 * 128), ("u8", 4 * 2 * (64 + 16 + 72))],
 )
 def test_a_token_takes_a_key_and_a_value_per_layer_and_head(precision: KvPrecision, expected: int) -> None:
     assert bytes_per_token(manifest(precision)) == expected
