@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from inflight.runtime.messages import (
+    EventSink,
     FinishReason,
     GenerationRequest,
     Guide,
     GuideType,
     RequestError,
     Sampling,
+    TokenEvent,
 )
 from inflight.runtime.process import EngineProcess
 from tests.runtime.engine_process import Answer, wait_until
@@ -162,7 +164,7 @@ def test_a_higher_priority_leaves_the_queue_first(engine: EngineProcess) -> None
     answers = [Answer() for _ in range(3)]
     for number, answer in enumerate(answers):
         request = GenerationRequest((100 + number,), 50, END_IDS, priority=number)
-        engine.submit(request, lambda event, answer=answer, number=number: (answer(event), _note(ended, event, number)))  # type: ignore[misc]
+        engine.submit(request, noting(answer, ended, number))
     engine.cancel(handles[0])
     for answer in answers:
         answer.end()
@@ -171,9 +173,13 @@ def test_a_higher_priority_leaves_the_queue_first(engine: EngineProcess) -> None
     assert ended == [2, 1, 0]
 
 
-def _note(ended: list[int], event: Any, number: int) -> None:
-    if event.finish_reason is not None:
-        ended.append(number)
+def noting(answer: Answer, ended: list[int], number: int) -> EventSink:
+    def on_event(event: TokenEvent) -> None:
+        if event.finish_reason is not None:
+            ended.append(number)
+        answer(event)
+
+    return on_event
 
 
 def test_a_deadline_ends_an_answer_with_what_it_has(engine: EngineProcess) -> None:
