@@ -17,8 +17,6 @@ from tests.fixtures.engines import ROOT
 SCRIPT = ROOT / "docker" / "image_requirements.py"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 SERVE = PROJECT["optional-dependencies"]["serve"]
-    "serve"
-]
 
 
 def asked(*arguments: str) -> list[str]:
