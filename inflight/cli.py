@@ -17,6 +17,7 @@ COMMANDS = {
     "demo": ("inflight.commands.demo", "Checkpoint, engine, server, streamed answer: the whole way, once."),
     "doctor": ("inflight.commands.doctor", "Say what is missing on this machine and how to mend it."),
     "generate": ("inflight.commands.generate", "Send a prompt to a server and stream the answer."),
+    "plan": ("inflight.commands.plan", "Say what fits, before anything is fetched or built."),
     "serve": ("inflight.commands.serve", "Serve an engine directory on Triton until told to stop."),
 }
 

@@ -1,0 +1,65 @@
+"""GPUs by name: their memory and what they compute with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from build_engines.errors import BuildError
+from build_engines.plan.size import MIB
+
+
+@dataclass(frozen=True)
+class Card:
+    """`memory` in bytes, as `nvidia-smi --query-gpu=memory.total` says it; `sm` is the compute capability, 89 for
+    8.9."""
+
+    name: str
+    title: str
+    memory: int
+    sm: int
+
+    @property
+    def capability(self) -> str:
+        return f"{self.sm // 10}.{self.sm % 10}"
+
+
+def _card(name: str, title: str, mebibytes: int, sm: int) -> Card:
+    return Card(name, title, mebibytes * MIB, sm)
+
+
+# Memory as nvidia-smi prints it on these cards; compute capability by https://developer.nvidia.com/cuda-gpus.
+CARDS = {
+    card.name: card
+    for card in (
+        _card("a10", "NVIDIA A10", 23028, 86),
+        _card("a10g", "NVIDIA A10G", 23028, 86),
+        _card("a100-40gb", "NVIDIA A100-SXM4-40GB", 40960, 80),
+        _card("a100-80gb", "NVIDIA A100-SXM4-80GB", 81920, 80),
+        _card("l4", "NVIDIA L4", 23034, 89),
+        _card("l40s", "NVIDIA L40S", 46068, 89),
+        _card("rtx-4090", "NVIDIA GeForce RTX 4090", 24564, 89),
+        _card("rtx-5090", "NVIDIA GeForce RTX 5090", 32607, 120),
+        _card("rtx-6000-ada", "NVIDIA RTX 6000 Ada Generation", 49140, 89),
+        _card("rtx-pro-6000", "NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, 120),
+        _card("h100", "NVIDIA H100 80GB HBM3", 81559, 90),
+        _card("h100-nvl", "NVIDIA H100 NVL", 95830, 90),
+        _card("h200", "NVIDIA H200", 143771, 90),
+        _card("b200", "NVIDIA B200", 183359, 100),
+        _card("b300", "NVIDIA B300 SXM6 AC", 275040, 103),
+    )
+}
+_SHORT = {"a100": "a100-80gb", "4090": "rtx-4090", "5090": "rtx-5090", "h100-80gb": "h100", "h200-141gb": "h200"}
+
+
+def find_card(name: str) -> Card:
+    """The card called `name`, by our name or by the one that nvidia-smi prints; BuildError (`invalid_parameter`)."""
+    plain = name.strip().lower().replace("_", "-").replace(" ", "-")
+    for card in CARDS.values():
+        if plain in (card.name, card.title.lower().replace(" ", "-"), card.name.replace("-", "")):
+            return card
+    if plain in _SHORT:
+        return CARDS[_SHORT[plain]]
+    raise BuildError(
+        f"The GPU {name!r} is not known; choose of {', '.join(CARDS)}, or give its memory with --memory.",
+        "invalid_parameter",
+    )

@@ -1,0 +1,137 @@
+"""What fits: one choice of precisions on one kind of device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from build_engines.plan.footprint import BLOCK, Footprint
+from build_engines.plan.formats import KvFormat, WeightFormat
+from build_engines.plan.gpu import Split
+
+# trtllm-build's defaults (--max_batch_size 2048, --max_num_tokens 8192) come first, then less of each.
+BATCH_SIZES = (2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
+STEP_TOKENS = (8192, 4096, 2048, 1024)
+
+Measure = Callable[[Split, int, int], Footprint]
+"""The footprint of a split with so many sequences and so many tokens in a step."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One choice, settled on the fewest devices that hold what is wanted; on all of them where nothing does.
+
+    `sequences` of `length` tokens fit at once, and `max_batch_size` of them may run. `lacking` is the format that the
+    device can't compute in.
+    """
+
+    weights: WeightFormat
+    kv: KvFormat
+    split: Split
+    footprint: Footprint
+    memory: int
+    length: int
+    wanted: int
+    max_batch_size: int
+    max_num_tokens: int
+    lacking: WeightFormat | KvFormat | None = None
+
+    @property
+    def sequences(self) -> int:
+        return self.footprint.sequences(self.memory, self.length)
+
+    @property
+    def reason(self) -> str | None:
+        """Why the device can't compute in these formats."""
+        if self.lacking is None:
+            return None
+        return f"{self.lacking.name} takes compute capability {self.lacking.least_sm / 10:.1f}"
+
+    @property
+    def fits(self) -> bool:
+        return self.lacking is None and self.sequences >= self.wanted
+
+    @property
+    def kv_bytes(self) -> int:
+        """The KV cache on each device."""
+        return max(0, self.footprint.room(self.memory))
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens of the cache, whole blocks, as if all layers looked at everything."""
+        return self.kv_bytes // (BLOCK * self.footprint.kv_token) * BLOCK
+
+    @property
+    def needed(self) -> int:
+        """The memory of each device in which all that is wanted fits."""
+        return self.footprint.needed(self.wanted, self.length)
+
+    def longest(self, most: int) -> int:
+        """The longest sequences, up to `most` tokens, of which as many fit as are wanted; 0 where none do."""
+        room = max(0, self.footprint.room(self.memory))
+        low, high = 0, most // BLOCK
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.footprint.sequence(middle * BLOCK) * self.wanted <= room:
+                low = middle
+            else:
+                high = middle - 1
+        return low * BLOCK
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What may be chosen, the best first."""
+
+    splits: list[Split]
+    batch_sizes: tuple[int, ...] = BATCH_SIZES
+    step_tokens: tuple[int, ...] = STEP_TOKENS
+
+
+@dataclass(frozen=True)
+class Asked:
+    """`memory` of each device; `concurrency` sequences of `length` tokens, None for one or more; the device's `sm`."""
+
+    memory: int
+    length: int
+    concurrency: int | None
+    sm: int | None
+
+
+def settle(weights: WeightFormat, kv: KvFormat, choices: Choices, measure: Measure, asked: Asked) -> Fit:
+    """Settle on the first split that holds what is asked.
+
+    The batch is what is asked for, or the largest that the cache can hold at that length; a step has the most tokens
+    with which all fits. Where no split is enough, the one that lacks least is returned.
+    """
+
+    def fit(split: Split, batch: int, tokens: int) -> Fit:
+        tokens = max(tokens, batch)
+        return Fit(
+            weights=weights,
+            kv=kv,
+            split=split,
+            footprint=measure(split, batch, tokens),
+            memory=asked.memory,
+            length=asked.length,
+            wanted=asked.concurrency or 1,
+            max_batch_size=batch,
+            max_num_tokens=tokens,
+            lacking=_lacking(weights, kv, asked.sm),
+        )
+
+    sizes = choices.batch_sizes if asked.concurrency is None else (asked.concurrency,)
+    for split in choices.splits:
+        for tokens in choices.step_tokens:
+            for batch in sizes:
+                found = fit(split, batch, tokens)
+                if found.sequences >= batch:
+                    return found
+    return min((fit(split, sizes[-1], choices.step_tokens[-1]) for split in choices.splits), key=lambda one: one.needed)
+
+
+def _lacking(weights: WeightFormat, kv: KvFormat, sm: int | None) -> WeightFormat | KvFormat | None:
+    for one in (weights, kv):
+        if sm is not None and one.least_sm > sm:
+            return one
+    return None

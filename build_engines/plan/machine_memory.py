@@ -1,0 +1,19 @@
+"""The memory that this machine has left, for a plan of the embedded engine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+
+def available_bytes(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes that programs can still take: the machine's, or less where a container's limit lies below it."""
+    match = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo.read_text(), re.MULTILINE)
+    assert match, "Linux says MemAvailable since 3.14"
+    machine = int(match[1]) * 1024
+    try:
+        left = int((group / "memory.max").read_text()) - int((group / "memory.current").read_text())
+    except (OSError, ValueError):
+        # No such group, or its limit is the word "max".
+        return machine
+    return max(0, min(machine, left))

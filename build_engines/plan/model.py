@@ -1,0 +1,94 @@
+"""From a checkpoint, or its config.json alone, to the model's shape and number of parameters."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from build_engines.checkpoint import reading
+from build_engines.errors import BuildError
+from build_engines.plan.parameters import Parameters, corrected, count, stored
+from build_engines.plan.shape import ModelShape, read_shape
+
+_INDEX = "model.safetensors.index.json"
+# Files that differ by less hold the shape's parameters and a buffer or two.
+_TOLERANCE = 0.01
+
+
+@dataclass(frozen=True)
+class Model:
+    """`counted` says where the number of parameters comes from; `notes` are sentences for the user."""
+
+    where: str
+    shape: ModelShape
+    parameters: Parameters
+    counted: str
+    notes: tuple[str, ...] = ()
+
+
+def read_model(path: Path) -> Model:
+    """Read the checkpoint directory `path` (or its config.json): milliseconds, weights by their headers only.
+
+    Weights are counted where they are all there, else by the shape. Raises BuildError: `checkpoint_not_found`,
+    `not_a_checkpoint`, `checkpoint_damaged`, `unsupported_architecture`.
+    """
+    with reading(path):
+        directory = path.parent if path.name == "config.json" and path.is_file() else path
+        if not directory.is_dir():
+            what = "is a file, not a directory" if directory.exists() else "doesn't exist"
+            raise BuildError(f"The checkpoint {directory} {what}; check the path.", "checkpoint_not_found")
+        config = directory / "config.json"
+        if not config.is_file():
+            raise BuildError(
+                f"{directory} holds no config.json, so it is no Hugging Face checkpoint; check the path.",
+                "not_a_checkpoint",
+            )
+        shape = read_shape(_read_json(config), str(directory))
+        return _counted(shape, directory)
+
+
+def _counted(shape: ModelShape, directory: Path) -> Model:
+    parameters = count(shape)
+    if shape.quantized:
+        note = (
+            f"The checkpoint is quantized already ({shape.quantized}); this plans an engine of the original weights, "
+            "which are what a build takes."
+        )
+        return Model(str(directory), shape, parameters, "config.json", (note,))
+    weights = _weights(directory)
+    if not weights:
+        return Model(str(directory), shape, parameters, "config.json")
+    total = stored(weights, shape.tied)
+    notes: tuple[str, ...] = ()
+    if abs(total - parameters.total) > _TOLERANCE * parameters.total:
+        notes = (
+            f"The weight files hold {total:,} parameters where config.json describes {parameters.total:,}; "
+            "the plan goes by the files.",
+        )
+    return Model(str(directory), shape, corrected(parameters, total), "weight files", notes)
+
+
+def _weights(directory: Path) -> list[Path]:
+    """All weight files, or none of them where one is missing."""
+    index = directory / _INDEX
+    if index.is_file():
+        places = _read_json(index).get("weight_map")
+        names = sorted({str(name) for name in places.values()}) if isinstance(places, dict) else []
+        files = [directory / name for name in names]
+    else:
+        files = [directory / "model.safetensors"]
+    return files if all(file.is_file() for file in files) else []
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BuildError(
+            f"{path} is not valid JSON ({error}); fetch the checkpoint again.", "checkpoint_damaged"
+        ) from error
+    if not isinstance(content, dict):
+        raise BuildError(f"{path} is not a JSON object; fetch the checkpoint again.", "checkpoint_damaged")
+    return content

@@ -1,0 +1,79 @@
+"""How many parameters a model has, and how many of them a quantization reaches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from build_engines.plan.shape import ModelShape
+from build_engines.safetensors_header import check_safetensors
+
+# What some files hold beside parameters: masks of GPT-2, frequencies of rotary embeddings.
+_BUFFERS = (".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".inv_freq")
+_OUTPUTS = ("lm_head.weight", "embed_out.weight")
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Numbers of parameters by what becomes of them.
+
+    `embedding` and `output` (the matrix that gives logits; 0 where it is the embedding) stay as they are where
+    TensorRT-LLM quantizes; `linear` are the matrices of the layers; `other` are normalizations, biases, routers and
+    tables of positions. `channels` is the number of rows of all linear matrices: each has a scale where quantized by
+    channel.
+    """
+
+    embedding: int
+    output: int
+    linear: int
+    other: int
+    channels: int
+
+    @property
+    def total(self) -> int:
+        return self.embedding + self.output + self.linear + self.other
+
+
+def count(shape: ModelShape) -> Parameters:
+    """Count by the shape. Tested against transformers' model classes, to the parameter."""
+    family, hidden, inner = shape.family, shape.hidden, shape.inner
+    query = shape.heads * shape.head_dim
+    norm = hidden * (2 if family.centered else 1)
+    qkv_bias = shape.attention_bias if family.qkv_bias is None else family.qkv_bias
+    out_bias = shape.attention_bias if family.out_bias is None else family.out_bias
+    small = family.norms * norm + (shape.qkv if qkv_bias else 0) + (hidden if out_bias else 0)
+    small += 2 * shape.head_dim if family.qk_norm else 0
+    attention = hidden * shape.qkv + query * hidden
+    matrices = 3 if family.gated else 2
+    mlp_bias = shape.mlp_bias if family.mlp_bias is None else family.mlp_bias
+    dense_layers = shape.layers - (shape.experts.layers if shape.experts else 0)
+    linear = shape.layers * attention + dense_layers * matrices * hidden * inner
+    channels = shape.layers * (shape.qkv + hidden) + dense_layers * ((matrices - 1) * inner + hidden)
+    other = shape.layers * small + norm
+    other += dense_layers * ((matrices - 1) * inner + hidden) if mlp_bias else 0
+    if experts := shape.experts:
+        each = experts.count * experts.inner + experts.shared_inner
+        linear += experts.layers * 3 * hidden * each
+        channels += experts.layers * (2 * each + (experts.count + bool(experts.shared_inner)) * hidden)
+        other += experts.layers * (experts.count + bool(experts.shared_inner)) * hidden
+    if family.positions_table is not None:
+        other += (shape.positions + family.positions_table) * hidden
+    other += shape.vocab if family.head_bias else 0
+    output = 0 if shape.tied else shape.vocab * hidden
+    return Parameters(shape.vocab * hidden, output, linear, other, channels)
+
+
+def stored(weights: list[Path], tied: bool) -> int:
+    """Count the parameters in safetensors files by their headers, without buffers and without a second copy of a tied
+    output matrix; BuildError (`checkpoint_damaged`) as `check_safetensors` raises it."""
+    total = 0
+    for path in weights:
+        for name, elements in check_safetensors(path).items():
+            if not name.endswith(_BUFFERS) and not (tied and name.endswith(_OUTPUTS)):
+                total += elements
+    return total
+
+
+def corrected(parameters: Parameters, total: int) -> Parameters:
+    """The same with `total` parameters in all: what files hold beyond the shape belongs to the layers."""
+    return replace(parameters, linear=max(0, parameters.linear + total - parameters.total))

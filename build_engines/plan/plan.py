@@ -1,0 +1,170 @@
+"""`make_plan`: what a model takes in each precision, what fits, and what to build."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from build_engines.errors import BuildError
+from build_engines.plan import embedded, gpu
+from build_engines.plan.fit import Asked, Choices, Fit, settle
+from build_engines.plan.footprint import Footprint
+from build_engines.plan.formats import (
+    EMBEDDED_KV,
+    EMBEDDED_WEIGHTS,
+    GPU_KV,
+    GPU_WEIGHTS,
+    KvFormat,
+    WeightFormat,
+)
+from build_engines.plan.gpu import Split
+from build_engines.plan.model import Model
+from build_engines.plan.size import say
+
+DEFAULT_LENGTH = 8192
+"""Tokens of a sequence where none are asked for: the longest that a model knows is seldom what it is served with."""
+
+_GPU_COUNTS = (2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the plan is for. `memory` in bytes of each of `devices`; `sm` None: every format computes.
+
+    `length` in tokens of prompt and answer, None for the default; `concurrency` sequences at once, None for as many as
+    fit.
+    """
+
+    memory: int
+    device: str
+    devices: int = 1
+    sm: int | None = None
+    embedded: bool = False
+    weights: tuple[WeightFormat, ...] = ()
+    kv: tuple[KvFormat, ...] = ()
+    length: int | None = None
+    concurrency: int | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All choices in order of preference, the first that fits, and a sentence where none does."""
+
+    model: Model
+    wish: Wish
+    length: int
+    fits: tuple[Fit, ...]
+    recommended: Fit | None
+    advice: str | None
+
+    @property
+    def max_attention_window(self) -> tuple[int, ...]:
+        """TensorRT-LLM's `max_attention_window_size`: a pattern that repeats over the layers; () without windows."""
+        windows = self.model.shape.windows
+        if self.wish.embedded or all(window is None or window >= self.length for window in windows):
+            return ()
+        sizes = tuple(self.length if window is None else min(window, self.length) for window in windows)
+        for period in range(1, len(sizes) + 1):
+            if all(size == sizes[at % period] for at, size in enumerate(sizes)):
+                break
+        return sizes[:period]
+
+
+def make_plan(model: Model, wish: Wish) -> Plan:
+    """Plan `model` for `wish`; without formats in it, for those that a table shows by default.
+
+    Raises BuildError (`invalid_parameter`) for a length beyond what the model knows.
+    """
+    known = model.shape.positions
+    if wish.length is not None and wish.length > known:
+        raise BuildError(
+            f"{model.where} knows {known:,} tokens at most, so --max-seq-len {wish.length} is too much; lower it.",
+            "invalid_parameter",
+        )
+    length = wish.length or min(known, DEFAULT_LENGTH)
+    wish = replace(wish, weights=wish.weights or _default_weights(wish), kv=wish.kv or _default_kv(wish))
+    fits = tuple(_settle(model, wish, length, weights, kv) for weights in wish.weights for kv in wish.kv)
+    recommended = next((fit for fit in fits if fit.fits), None)
+    advice = None if recommended else _advice(model, wish, length, fits)
+    return Plan(model, wish, length, fits, recommended, advice)
+
+
+def _default_weights(wish: Wish) -> tuple[WeightFormat, ...]:
+    if wish.embedded:
+        return tuple(EMBEDDED_WEIGHTS[name] for name in ("bf16", "int8", "int4"))
+    return tuple(GPU_WEIGHTS[name] for name in ("bf16", "fp8", "int8_wo", "int4_awq"))
+
+
+def _default_kv(wish: Wish) -> tuple[KvFormat, ...]:
+    if wish.embedded:
+        return tuple(EMBEDDED_KV[name] for name in ("u8", "bf16"))
+    return tuple(GPU_KV[name] for name in ("bf16", "fp8", "int8"))
+
+
+def _settle(model: Model, wish: Wish, length: int, weights: WeightFormat, kv: KvFormat) -> Fit:
+    shape, parameters = model.shape, model.parameters
+
+    def embedded_footprint(split: Split, batch: int, tokens: int) -> Footprint:
+        return embedded.footprint(shape, parameters, weights, kv, max_num_sequences=batch, max_num_tokens=tokens)
+
+    def gpu_footprint(split: Split, batch: int, tokens: int) -> Footprint:
+        return gpu.footprint(shape, parameters, weights, kv, split, max_batch_size=batch, max_num_tokens=tokens)
+
+    asked = Asked(wish.memory, length, wish.concurrency, wish.sm)
+    if wish.embedded:
+        choices = Choices([Split()], embedded.BATCH_SIZES, (embedded.MAX_NUM_TOKENS,))
+        return settle(weights, kv, choices, embedded_footprint, asked)
+    return settle(weights, kv, Choices(gpu.splits(shape, wish.devices)), gpu_footprint, asked)
+
+
+def _advice(model: Model, wish: Wish, length: int, fits: tuple[Fit, ...]) -> str:
+    """One sentence: how far it is from fitting, and each single change that would be enough."""
+    able = [fit for fit in fits if fit.lacking is None]
+    ways = []
+    if other := _other_format(model, wish, length):
+        ways.append(f"--precision {other.weights.name} --kv-cache-precision {other.kv.name}")
+    if not wish.embedded and (more := _more_devices(model, wish, length)):
+        ways.append(f"--gpus {more.split.gpus} ({more.weights.name} weights)")
+    if longest := max((fit.longest(length) for fit in able), default=0):
+        ways.append(f"--max-seq-len {longest}")
+    if fewer := max((fit.sequences for fit in able), default=0):
+        ways.append(f"--concurrency {fewer}")
+    found = _shortfall(wish, length, able) if able else f"Nothing fits: on {wish.device}, {fits[0].reason}"
+    return f"{found}; it would fit with {_either(ways)}." if ways else f"{found}; take a smaller model."
+
+
+def _shortfall(wish: Wish, length: int, able: list[Fit]) -> str:
+    least = min(able, key=lambda fit: fit.needed)
+    each = "" if wish.embedded else " on each GPU" if wish.devices > 1 else " on the GPU"
+    what = f"1 sequence of {length:,} tokens needs"
+    if least.wanted > 1:
+        what = f"{least.wanted:,} sequences of {length:,} tokens need"
+    return (
+        f"Nothing fits: {what} at least {say(least.needed)}{each} ({least.weights.name} weights, "
+        f"{least.kv.name} KV cache), and {wish.device} has {say(wish.memory)}"
+    )
+
+
+def _either(ways: list[str]) -> str:
+    return ways[0] if len(ways) == 1 else f"{', '.join(ways[:-1])} or {ways[-1]}"
+
+
+def _other_format(model: Model, wish: Wish, length: int) -> Fit | None:
+    """The largest format that wasn't asked for and fits."""
+    weights, kv = (EMBEDDED_WEIGHTS, EMBEDDED_KV) if wish.embedded else (GPU_WEIGHTS, GPU_KV)
+    settled = (_settle(model, wish, length, one, other) for one in weights.values() for other in kv.values())
+    return max(
+        (fit for fit in settled if fit.fits),
+        key=lambda fit: (fit.weights.checkpoint_bytes(model.parameters), fit.kv.number),
+        default=None,
+    )
+
+
+def _more_devices(model: Model, wish: Wish, length: int) -> Fit | None:
+    """The fewest GPUs that hold one of the formats asked for."""
+    for devices in _GPU_COUNTS:
+        if devices > wish.devices:
+            many = replace(wish, devices=devices)
+            fits = [_settle(model, many, length, weights, kv) for weights in wish.weights for kv in wish.kv]
+            if found := next((fit for fit in fits if fit.fits), None):
+                return found
+    return None

@@ -1,0 +1,71 @@
+"""A plan as scripts read it: all sizes in bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from build_engines.plan.fit import Fit
+from build_engines.plan.footprint import KV_SHARE
+from build_engines.plan.plan import Plan
+
+_LENGTHS = (2048, 8192, 32768)
+
+
+def lengths(plan: Plan) -> list[int]:
+    """Lengths of sequences that are worth knowing: the one that is planned, a few round ones, the longest."""
+    known = plan.model.shape.positions
+    return sorted({plan.length, known} | {length for length in _LENGTHS if length <= known})
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """Everything that the plan says; `recommended` is null where nothing fits."""
+    model, wish = plan.model, plan.wish
+    parameters, shape = model.parameters, model.shape
+    return {
+        "checkpoint": model.where,
+        "architecture": shape.architecture,
+        "parameters": {
+            "total": parameters.total,
+            "embedding": parameters.embedding,
+            "output": parameters.output,
+            "layers": parameters.linear,
+            "other": parameters.other,
+            "counted_by": model.counted,
+        },
+        "notes": list(model.notes),
+        "device": {"name": wish.device, "count": wish.devices, "memory_bytes": wish.memory, "sm": wish.sm},
+        "max_seq_len": plan.length,
+        "concurrency": wish.concurrency,
+        "options": [_option(plan, fit) for fit in plan.fits],
+        "recommended": _option(plan, plan.recommended) if plan.recommended else None,
+        "advice": plan.advice,
+    }
+
+
+def _option(plan: Plan, fit: Fit) -> dict[str, Any]:
+    footprint = fit.footprint
+    return {
+        "precision": fit.weights.name,
+        "kv_cache_precision": fit.kv.name,
+        "fits": fit.fits,
+        "reason": fit.reason,
+        "tensor_parallel": fit.split.tensor,
+        "pipeline_parallel": fit.split.pipeline,
+        "max_batch_size": fit.max_batch_size,
+        "max_num_tokens": fit.max_num_tokens,
+        "max_seq_len": fit.length,
+        "max_attention_window": list(plan.max_attention_window) or None,
+        "kv_cache_free_gpu_mem_fraction": KV_SHARE,
+        "checkpoint_bytes": fit.weights.checkpoint_bytes(plan.model.parameters),
+        "weights_bytes": footprint.weights,
+        "activation_bytes": footprint.activations,
+        "runtime_bytes": footprint.runtime,
+        "overhead_bytes": footprint.overhead,
+        "mapped_bytes": footprint.mapped,
+        "kv_bytes_per_token": footprint.kv_token,
+        "sequence_bytes": footprint.sequence(fit.length),
+        "needed_bytes": fit.needed,
+        "kv_cache_bytes": fit.kv_bytes,
+        "kv_cache_tokens": fit.kv_tokens,
+        "sequences": {str(length): footprint.sequences(fit.memory, length) for length in lengths(plan)},
+    }

@@ -1,0 +1,101 @@
+"""A plan as people read it: a table, and what to build in a sentence."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from build_engines.plan.fit import Fit
+from build_engines.plan.plan import Plan
+from build_engines.plan.report import lengths
+from build_engines.plan.size import say
+
+_PIPE_WIDTH = 120
+
+
+def show(plan: Plan) -> None:
+    """Print the plan to standard output, in a pipe without colours and wide enough for the table."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_PIPE_WIDTH)
+    for line in _head(plan):
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(_table(plan))
+    for line in _end(plan):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _head(plan: Plan) -> list[str]:
+    model, wish, shape = plan.model, plan.wish, plan.model.shape
+    heads = f"{shape.heads} heads, {shape.kv_heads} for keys and values" if shape.kv_heads != shape.heads else ""
+    experts = f", {shape.experts.count} experts" if shape.experts else ""
+    known = f"{model.parameters.total:,} parameters (counted by {model.counted})"
+    layers = f"{shape.layers} layers, {heads or f'{shape.heads} heads'} of size {shape.head_dim}{experts}"
+    count = f"{wish.devices} x " if wish.devices > 1 else ""
+    capability = f", compute capability {wish.sm / 10:.1f}" if wish.sm else ""
+    return [
+        f"{model.where}: {shape.architecture}, {known}, {layers}.",
+        *(f"Note: {note}" for note in model.notes),
+        f"On {count}{wish.device} with {say(wish.memory)}{capability}: sequences of {plan.length:,} tokens"
+        + (f", {wish.concurrency:,} at once." if wish.concurrency else "."),
+    ]
+
+
+def _table(plan: Plan) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("weights")
+    table.add_column("KV cache")
+    if not plan.wish.embedded:
+        table.add_column("TP x PP", justify="right")
+    for name in ("weights", "KV a token", "all else", "KV room", "KV tokens", "at once"):
+        table.add_column(name, justify="right")
+    table.add_column("", no_wrap=True)
+    for fit in plan.fits:
+        table.add_row(*_row(plan, fit))
+    return table
+
+
+def _row(plan: Plan, fit: Fit) -> list[str]:
+    split = [] if plan.wish.embedded else [f"{fit.split.tensor} x {fit.split.pipeline}"]
+    names = [fit.weights.name, fit.kv.name, *split]
+    if fit.lacking:
+        return [*names, *[""] * 6, f"no {fit.lacking.name} here"]
+    footprint = fit.footprint
+    return [
+        *names,
+        say(footprint.weights),
+        say(footprint.kv_token),
+        say(footprint.fixed - footprint.weights),
+        say(fit.kv_bytes) if fit.kv_bytes else "none",
+        f"{fit.kv_tokens:,}",
+        f"{fit.sequences:,}",
+        "" if fit.fits else f"needs {say(fit.needed)}",
+    ]
+
+
+def _end(plan: Plan) -> list[str]:
+    best = plan.recommended
+    if best is None:
+        return [plan.advice or ""]
+    at_once = ", ".join(
+        f"{best.footprint.sequences(best.memory, length):,} of {length:,} tokens" for length in lengths(plan)
+    )
+    lines = [f"Recommended: {best.weights.name} weights and {best.kv.name} KV cache; {_settings(plan, best)}."]
+    if plan.max_attention_window:
+        windows = ",".join(str(window) for window in plan.max_attention_window)
+        lines.append(f"Layers look back only so far: set max_attention_window_size to {windows}.")
+    return [*lines, f"At once fit {at_once}."]
+
+
+def _settings(plan: Plan, best: Fit) -> str:
+    if plan.wish.embedded:
+        tokens = min(best.kv_tokens, best.max_batch_size * -(-best.length // 32) * 32)
+        return (
+            f"serve with --kv-cache-tokens {tokens} --max-num-sequences {best.max_batch_size}, "
+            f"built with --max-sequence-length {best.length}"
+        )
+    gpus = "1 GPU" if best.split.gpus == 1 else f"{best.split.gpus} GPUs"
+    return (
+        f"{gpus} (TP {best.split.tensor}, PP {best.split.pipeline}), max_batch_size {best.max_batch_size}, "
+        f"max_num_tokens {best.max_num_tokens}, max_seq_len {best.length}"
+    )
