@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from tokenizers import Tokenizer
 
 from inflight.runtime.detokenizer import CONTEXT_TOKENS, Detokenizer
 from inflight.runtime.stream_tails import StreamTails
-from inflight.runtime.tokenizer import load_tokenizer
-from tests.fixtures.engines import TinyCheckpoint
+from tests.runtime.test_detokenizer import byte_level, llama_2
 
-TEXTS = ["Hello  world, hello!", "抹茶ラテは京都の宇治から。", "a family 👩‍👩‍👧‍👦 and ❤️‍🔥 "]
+TEXTS = ["the tea  and two, the tin.", "抹茶ラテは京都の宇治から。", "a family 👩‍👩‍👧‍👦 and ❤️‍🔥 "]
 
 
 class Clock:
@@ -18,9 +20,9 @@ class Clock:
         return self.seconds
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen2"])  # SentencePiece with bytes, and byte-level BPE
-def test_mixed_streams_say_what_each_says_alone(tiny_checkpoint: TinyCheckpoint, architecture: str) -> None:
-    tokenizer = load_tokenizer(str(tiny_checkpoint(architecture)))
+@pytest.mark.parametrize("make", [llama_2, byte_level])
+def test_mixed_streams_say_what_each_says_alone(make: Callable[[], Tokenizer]) -> None:
+    tokenizer = make()
     detokenizer = Detokenizer(tokenizer)
     tails = StreamTails(detokenizer.textless_ids)
     ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS]
