@@ -58,9 +58,7 @@ class DeploymentOptions:
             own["enable_chunked_context"] = False
         for name in own:
             if name in self.settings:
-                raise invalid(
-                    f"The parameter {name} was given, and an option that says the same; leave one of them out."
-                )
+                raise invalid(f"The parameter {name} was given, and so was the option for it; leave one of them out.")
         return {**self.settings, **own}
 
     def check(self, engine: Path, manifest: Manifest) -> None:

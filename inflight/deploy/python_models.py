@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
 from build_engines.manifest import Manifest
 from inflight.deploy import kv_budget, model_configs
 from inflight.deploy.errors import DeployError
 from inflight.deploy.model_configs import Configs
 from inflight.deploy.models import ENGINE_MODEL, SCRIPTED_MODEL, flag
-from inflight.deploy.typed_parameters import Parameters, Positive, invalid
+from inflight.deploy.typed_parameters import Instances, Parameters, Positive, invalid
 
 if TYPE_CHECKING:
     from inflight.deploy.options import DeploymentOptions
@@ -42,7 +40,7 @@ class PythonParameters(Parameters):
     stats_check_period_ms: Positive | None = None
     add_special_tokens: bool | None = None
     skip_special_tokens: bool | None = None
-    preprocessing_instance_count: Positive | None = Field(default=None, le=64)
+    preprocessing_instance_count: Instances | None = None
 
     def by_model(self) -> dict[str, dict[str, str]]:
         """The texts of those that are parameters, by the model that they belong to."""

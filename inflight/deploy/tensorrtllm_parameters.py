@@ -13,12 +13,22 @@ the backend would take an empty text for a path (`lora_prefetch_dir`), or a valu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
 from build_engines.manifest import GpuFeatures, Manifest
-from inflight.deploy.typed_parameters import Bytes, Choices, Count, Groups, Numbers, Parameters, Positive, Share
+from inflight.deploy.typed_parameters import (
+    Bytes,
+    Choices,
+    Count,
+    Groups,
+    Instances,
+    Numbers,
+    Parameters,
+    Positive,
+    Share,
+)
 
 SPECULATION = {
     "medusa": "medusa",
@@ -36,8 +46,23 @@ DecodingMode = Literal[
 ]  # fmt: skip
 
 
+_FROM_THE_ENGINE = "the engine directory says it"
+
+
 class TensorRtLlmParameters(Parameters):
     """All that can be set. The engine directory says the rest: `gpt_model_path` and `tokenizer_dir`."""
+
+    settled: ClassVar[Mapping[str, str]] = {
+        "gpt_model_path": _FROM_THE_ENGINE,
+        "tokenizer_dir": _FROM_THE_ENGINE,
+        "engine_dir": _FROM_THE_ENGINE,
+        "logits_datatype": _FROM_THE_ENGINE,
+        "batching_strategy": "the parameter is called gpt_model_type",
+        "decoupled_mode": "--no-decoupled says so",
+        "max_queue_size": "--max-queue-size says so",
+        "accumulate_tokens": "--accumulate-tokens says so",
+        "bls_instance_count": "one instance of tensorrt_llm_bls serves many requests at once",
+    }
 
     # Batching.
     gpt_model_type: Literal["inflight_fused_batching", "inflight_batching", "V1"] = "inflight_fused_batching"
@@ -118,8 +143,8 @@ class TensorRtLlmParameters(Parameters):
     request_stats_max_iterations: Count = 0
 
     # The models around it, by the names that upstream's templates have.
-    preprocessing_instance_count: Positive = Field(default=1, le=64)
-    postprocessing_instance_count: Positive = Field(default=1, le=64)
+    preprocessing_instance_count: Instances = 1
+    postprocessing_instance_count: Instances = 1
     add_special_tokens: bool = True
     skip_special_tokens: bool = True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Annotated, Any, NoReturn, Self
+from typing import Annotated, Any, ClassVar, NoReturn, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 from pydantic_core import ErrorDetails
@@ -41,6 +41,7 @@ def _commas(numbers: tuple[int, ...]) -> str:
 
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+Instances = Annotated[int, Field(ge=1, le=64)]
 Bytes = Annotated[int, Field(ge=0, lt=2**63)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Numbers = Annotated[
@@ -68,6 +69,9 @@ class Parameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
+    settled: ClassVar[Mapping[str, str]] = {}
+    """What people may try to set so and is said otherwise: how."""
+
     @classmethod
     def read(cls, given: Mapping[str, Any], where: str) -> Self:
         """Those that were given, by name; texts are taken as people write numbers and lists.
@@ -75,6 +79,8 @@ class Parameters(BaseModel):
         Raises DeployError `invalid_parameter` for a name that there is not (`where` says in what), and for a value.
         """
         for name in given:
+            if name in cls.settled:
+                raise invalid(f"The parameter {name} is not set so: {cls.settled[name]}; leave it out.")
             if name not in cls.model_fields:
                 raise DeployError(_unknown(name, list(cls.model_fields), where), "invalid_parameter")
         try:

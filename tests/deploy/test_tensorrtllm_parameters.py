@@ -1,0 +1,269 @@
+"""The parameters of TensorRT-LLM's backend: what is written, and a corpus of what is refused, each in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from build_engines.manifest import GpuFeatures, GpuLimits, Manifest
+from inflight.deploy.errors import DeployError
+from inflight.deploy.options import DeploymentOptions
+from inflight.deploy.tensorrtllm_models import GUIDES_FILE, read_parameters
+from inflight.deploy.tensorrtllm_parameters import TensorRtLlmParameters
+from inflight.deploy.tensorrtllm_rules import lookahead_draft_tokens
+from tests.deploy.test_kv_budget import manifest
+
+CONTRACT = json.loads((Path(__file__).parents[1] / "data" / "tensorrt_llm_triton.json").read_text())
+LOOKAHEAD = {"speculative_decoding_mode": "lookahead_decoding", "max_draft_len": 15}
+MEDUSA = {"speculative_decoding_mode": "medusa", "max_draft_len": 2}
+NO_FMHA = {"features": {"paged_context_fmha": False}}
+ENCODER = {"architecture": "T5ForConditionalGeneration"}
+
+
+def gpu_manifest(features: dict[str, Any] | None = None, **changes: Any) -> Manifest:
+    limits = GpuLimits(max_batch_size=64, max_num_tokens=8192, max_input_len=1024, max_beam_width=4)
+    made_for = {"target": "tensorrt-llm", "limits": limits, "features": GpuFeatures(**(features or {}))}
+    return manifest().model_copy(update={**made_for, **changes})
+
+
+def texts(settings: dict[str, Any], engine: Path = Path("/engines/demo"), **manifest: Any) -> dict[str, str]:
+    return read_parameters(DeploymentOptions(settings=settings), engine, gpu_manifest(**manifest)).of_the_model()
+
+
+def test_every_parameter_of_upstream_is_known_and_no_other() -> None:
+    theirs = set(CONTRACT["models"]["tensorrt_llm"]["parameters"])
+    from_the_engine = {"gpt_model_path", "tokenizer_dir", "FORCE_CPU_ONLY_INPUT_TENSORS"}
+    around = {
+        *("preprocessing_instance_count", "postprocessing_instance_count", "add_special_tokens"),
+        "skip_special_tokens",
+    }
+    not_in_the_template = {"recv_poll_period_ms"}
+    mine = set(TensorRtLlmParameters.model_fields)
+    assert mine - around - not_in_the_template == theirs - from_the_engine
+
+
+def test_without_wishes_upstreams_defaults_are_written_and_what_suits_the_engine() -> None:
+    assert texts({}) == {
+        "gpt_model_type": "inflight_fused_batching",
+        "batch_scheduler_policy": "guaranteed_no_evict",
+        "enable_chunked_context": "true",
+        "max_beam_width": "1",
+        "recv_poll_period_ms": "0",
+        "kv_cache_free_gpu_mem_fraction": "0.9",
+        "kv_cache_host_memory_bytes": "0",
+        "kv_cache_onboard_blocks": "true",
+        "enable_kv_cache_reuse": "true",
+        "exclude_input_in_output": "false",
+        "normalize_log_probs": "true",
+        "decoding_mode": "top_k_top_p",
+        "speculative_decoding_fast_logits": "false",
+        "num_nodes": "1",
+        "executor_worker_path": "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker",
+        "gpu_weights_percent": "1.0",
+        "lora_cache_optimal_adapter_size": "8",
+        "lora_cache_max_adapter_size": "64",
+        "lora_cache_gpu_memory_fraction": "0.05",
+        "lora_cache_host_memory_bytes": "1073741824",
+        "multi_block_mode": "true",
+        "enable_context_fmha_fp32_acc": "false",
+        "cuda_graph_mode": "false",
+        "cuda_graph_cache_size": "0",
+        "cancellation_check_period_ms": "100",
+        "stats_check_period_ms": "100",
+        "iter_stats_max_iterations": "1000",
+        "request_stats_max_iterations": "0",
+        # There, and empty: the backend reads them without asking whether they are there.
+        "guided_decoding_backend": "",
+        "xgrammar_tokenizer_info_path": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"kv_cache_free_gpu_mem_fraction": "0.5"}, {"kv_cache_free_gpu_mem_fraction": "0.5"}),
+        ({"enable_kv_cache_reuse": "False"}, {"enable_kv_cache_reuse": "false"}),
+        ({"max_beam_width": "4"}, {"max_beam_width": "4", "decoding_mode": "beam_search"}),
+        ({"max_attention_window_size": "1024, 4096"}, {"max_attention_window_size": "1024,4096"}),
+        ({"max_attention_window_size": 1024}, {"max_attention_window_size": "1024"}),
+        ({"gpu_device_ids": "3"}, {"gpu_device_ids": "3"}),
+        ({"gpu_device_ids": [[0], [1]]}, {"gpu_device_ids": "0;1"}),
+        ({"gpu_device_ids": "0; 1", "participant_ids": "1;2"}, {"gpu_device_ids": "0;1", "participant_ids": "1;2"}),
+        ({"guided_decoding_backend": "none"}, {"guided_decoding_backend": ""}),
+        (
+            {"xgrammar_tokenizer_info_path": "/guides.json"},
+            {"guided_decoding_backend": "xgrammar", "xgrammar_tokenizer_info_path": "/guides.json"},
+        ),
+    ],
+)
+def test_what_is_asked_for_is_written_as_upstream_reads_it(settings: dict[str, Any], expected: dict[str, str]) -> None:
+    assert expected.items() <= texts(settings).items()
+
+
+@pytest.mark.parametrize(
+    ("manifest", "settings", "expected"),
+    [
+        (NO_FMHA, {}, {"enable_kv_cache_reuse": "false", "enable_chunked_context": "false"}),
+        ({"features": {"kv_cache_reuse": False}}, {}, {"enable_kv_cache_reuse": "false"}),
+        ({"features": {"chunked_context": False}}, {}, {"enable_chunked_context": "false"}),
+        (
+            {"features": MEDUSA},
+            {"medusa_choices": "{0}, {0, 1}"},
+            {"decoding_mode": "medusa", "medusa_choices": "{0}, {0,1}"},
+        ),
+        (
+            {"features": {**MEDUSA, "speculative_decoding_mode": "eagle"}},
+            {"eagle_choices": [[0], [0, 1]]},
+            {"decoding_mode": "eagle", "eagle_choices": "{0}, {0,1}"},
+        ),
+        ({"features": {"speculative_decoding_mode": "explicit_draft_tokens"}}, {}, {"decoding_mode": "redrafter"}),
+        ({"features": {"speculative_decoding_mode": "draft_tokens_external"}}, {}, {"decoding_mode": "top_k_top_p"}),
+        (
+            {"features": LOOKAHEAD},
+            {},
+            {"lookahead_window_size": "4", "lookahead_ngram_size": "3", "lookahead_verification_set_size": "4"},
+        ),
+        ({"features": {"lora": True}}, {"lora_prefetch_dir": "/lora"}, {"lora_prefetch_dir": "/lora"}),
+        (ENCODER, {"encoder_model_path": "/encoder"}, {"cross_kv_cache_fraction": "0.5"}),
+        ({"tensor_parallel": 2}, {"gpu_device_ids": "0,1;2,3"}, {"gpu_device_ids": "0,1;2,3"}),
+    ],
+)  # fmt: skip
+def test_and_what_the_engine_needs(
+    manifest: dict[str, Any], settings: dict[str, Any], expected: dict[str, str]
+) -> None:
+    assert expected.items() <= texts(settings, **manifest).items()
+
+
+def test_guides_are_followed_where_the_engine_directory_holds_the_vocabulary(tmp_path: Path) -> None:
+    (tmp_path / GUIDES_FILE).write_text("{}")
+    path = str(tmp_path / GUIDES_FILE)
+    on = {"guided_decoding_backend": "xgrammar", "xgrammar_tokenizer_info_path": path}
+    assert on.items() <= texts({}, tmp_path).items()
+    assert texts({"guided_decoding_backend": "none"}, tmp_path)["xgrammar_tokenizer_info_path"] == ""
+    assert texts({}, tmp_path, features=MEDUSA)["guided_decoding_backend"] == ""
+    assert on.items() <= texts({"guided_decoding_backend": "xgrammar"}, tmp_path, features=MEDUSA).items()
+
+
+def test_the_options_that_have_a_flag_are_the_same_parameters() -> None:
+    options = DeploymentOptions(kv_cache_tokens=4096, kv_cache_reuse=False, chunked_context=False)
+    found = read_parameters(options, Path("/engines/demo"), gpu_manifest()).of_the_model()
+    assert found["max_tokens_in_paged_kv_cache"] == "4096"
+    assert found["enable_kv_cache_reuse"] == found["enable_chunked_context"] == "false"
+
+
+def test_lookahead_needs_what_upstreams_example_says() -> None:
+    assert lookahead_draft_tokens(7, 7, 7) == 83
+
+
+WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"kv_cache_free_gpu_memory_fraction": "0.5"}, {}, "did you mean kv_cache_free_gpu_mem_fraction?"),
+    ({"kv_cache_free_gpu_mem_fraction": "1"}, {}, "kv_cache_free_gpu_mem_fraction is '1'; it must be less than 1."),
+    ({"kv_cache_free_gpu_mem_fraction": "0"}, {}, "it must be greater than 0."),
+    ({"kv_cache_free_gpu_mem_fraction": "nan"}, {}, "is 'nan'; it must be a finite number."),
+    ({"kv_cache_free_gpu_mem_fraction": "90%"}, {}, "it must be a number."),
+    ({"zzz": "1"}, {}, "There is no parameter 'zzz' of tensorrt_llm; there are add_special_tokens, "),
+    ({"gpt_model_path": "/engines"}, {}, "gpt_model_path is not set so: the engine directory says it"),
+    ({"decoupled_mode": "false"}, {}, "decoupled_mode is not set so: --no-decoupled says so; leave it out."),
+    ({"enable_trt_overlap": "true"}, {}, "There is no parameter 'enable_trt_overlap'"),
+    ({"max_beam_width": "2.5"}, {}, "max_beam_width is '2.5'; it must be a whole number."),
+    ({"max_beam_width": ""}, {}, "max_beam_width is ''; it must be a whole number."),
+    ({"max_beam_width": "${max_beam_width}"}, {}, "max_beam_width is '${max_beam_width}'; it must be a whole number."),
+    ({"max_beam_width": "0"}, {}, "it must be greater than or equal to 1."),
+    ({"max_beam_width": "8"}, {}, "max_beam_width is 8 and the engine was built for 4 at most"),
+    ({"stats_check_period_ms": str(2**31)}, {}, "it must be less than or equal to 2147483647."),
+    ({"batch_scheduler_policy": "static_batch"}, {}, "it must be 'guaranteed_no_evict' or 'max_utilization'."),
+    ({"gpt_model_type": "inflight"}, {}, "it must be 'inflight_fused_batching', 'inflight_batching' or 'V1'."),
+    ({"enable_chunked_context": "maybe"}, {}, "enable_chunked_context is 'maybe'; it must be true or false."),
+    ({"enable_chunked_context": "true"}, NO_FMHA, "paged context FMHA"),
+    ({"enable_kv_cache_reuse": True}, NO_FMHA, "enable_kv_cache_reuse needs an engine"),
+    ({"decoding_mode": "greedy"}, {}, "it must be 'top_k', 'top_p'"),
+    ({"decoding_mode": "beam_search"}, {}, "beam_search and max_beam_width is 1; give a max_beam_width of 2 or more."),
+    ({"decoding_mode": "top_k", "max_beam_width": 2}, {}, "decoding_mode top_k knows one beam alone"),
+    ({"decoding_mode": "medusa"}, {}, "the engine was built without speculation; build one with"),
+    ({"decoding_mode": "eagle"}, {"features": MEDUSA}, "which needs the decoding_mode medusa and not eagle"),
+    ({"decoding_mode": "top_p"}, {"features": LOOKAHEAD}, "needs the decoding_mode lookahead and not top_p"),
+    ({"max_beam_width": 2}, {"features": MEDUSA}, "decoding_mode medusa knows one beam alone"),
+    ({"medusa_choices": "{0}"}, {}, "medusa_choices goes with the decoding_mode medusa"),
+    ({"medusa_choices": "{0}, {x}"}, {"features": MEDUSA}, "medusa_choices holds 'x'; it must be a whole number."),
+    ({"medusa_choices": "{0}, {0, 1}, {1}"}, {"features": MEDUSA}, "holds 3 paths and the engine takes 2 draft tokens"),
+    ({"eagle_choices": "{0}"}, {"features": MEDUSA}, "eagle_choices goes with the decoding_mode eagle"),
+    ({"lookahead_window_size": 4}, {}, "goes with an engine built for lookahead_decoding"),
+    ({"lookahead_window_size": 4}, {"features": LOOKAHEAD}, "lookahead_ngram_size is missing beside the others"),
+    (
+        {"lookahead_window_size": 7, "lookahead_ngram_size": 7, "lookahead_verification_set_size": 7},
+        {"features": LOOKAHEAD},
+        "need 83 draft tokens and the engine takes 15",
+    ),
+    ({"max_tokens_in_paged_kv_cache": "100"}, {}, "is 100 and one request may take 2,048 tokens"),
+    ({"max_tokens_in_paged_kv_cache": "lots"}, {}, "it must be a whole number."),
+    ({"max_attention_window_size": "0"}, {}, "it must be greater than or equal to 1."),
+    ({"max_attention_window_size": []}, {}, "max_attention_window_size is []; it must be a list of numbers."),
+    ({"sink_token_length": "0"}, {}, "it must be greater than or equal to 1."),
+    ({"cross_kv_cache_fraction": "0.5"}, {}, "is for models with an encoder, and goes with encoder_model_path."),
+    ({"encoder_model_path": "/encoder"}, {}, "is for models with an encoder, which demo has not"),
+    ({"encoder_model_path": ""}, ENCODER, "encoder_model_path is ''; it must be"),
+    ({"guided_decoding_backend": "outlines"}, {}, "it must be 'xgrammar' or 'none'."),
+    ({"guided_decoding_backend": "xgrammar"}, {}, "give xgrammar_tokenizer_info_path, or have"),
+    (
+        {"guided_decoding_backend": "none", "xgrammar_tokenizer_info_path": "/guides.json"},
+        {},
+        "changes nothing with guided_decoding_backend none",
+    ),
+    ({"gpu_device_ids": "0,1"}, {}, "gives an instance 2 ('0,1') and the engine was made for 1"),
+    ({"gpu_device_ids": "0,1;2"}, {"tensor_parallel": 2}, "gives an instance 1 ('2') and the engine was made for 2"),
+    ({"gpu_device_ids": "1,1"}, {"tensor_parallel": 2}, "names one twice in '1,1'"),
+    ({"gpu_device_ids": "cuda:0"}, {}, "gpu_device_ids holds 'cuda:0'; it must be a whole number."),
+    ({"gpu_device_ids": "-1"}, {}, "it must be greater than or equal to 0."),
+    ({"gpu_device_ids": "0;1", "participant_ids": "1"}, {}, "is for 2 instances and participant_ids for 1"),
+    ({"num_nodes": "2"}, {"tensor_parallel": 3}, "num_nodes is 2, over which the engine's 3 ranks can't be shared"),
+    ({"gpu_weights_percent": "50"}, {}, "it must be less than or equal to 1."),
+    ({"lora_cache_gpu_memory_fraction": "0.1"}, {}, "lora_cache_gpu_memory_fraction needs an engine built for LoRA"),
+    (
+        {"lora_cache_optimal_adapter_size": "128"},
+        {"features": {"lora": True}},
+        "lora_cache_optimal_adapter_size is 128 and lora_cache_max_adapter_size 64",
+    ),
+    ({"cuda_graph_cache_size": "8"}, {}, "cuda_graph_cache_size changes nothing without cuda_graph_mode"),
+    ({"postprocessing_instance_count": "4"}, {}, "streams need one place that knows what came before"),
+    ({"preprocessing_instance_count": "1000"}, {}, "it must be less than or equal to 64."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "manifest", "sentence"), WRONG)
+def test_what_can_not_work_is_refused_in_one_sentence(
+    settings: dict[str, Any], manifest: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(DeployError) as caught:
+        texts(settings, **manifest)
+    said = str(caught.value)
+    assert sentence in said
+    assert caught.value.code == "invalid_parameter"
+    assert "\n" not in said
+    assert "pydantic" not in said
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"draft_engine": Path("draft")}, "build an engine that speculates"),
+        ({"prompt_lookup": True}, "prompt lookup is for the embedded engine"),
+        ({"adapters": (Path(__file__),)}, "adapters come with requests"),
+        ({"wrap_token_ids": True}, "takes token ids as they are"),
+        ({"max_num_sequences": 8}, "decided when the engine was built"),
+        ({"max_num_tokens": 8}, "decided when the engine was built"),
+        ({"kv_cache_tokens": 4096, "settings": {"max_tokens_in_paged_kv_cache": 1}}, "and so was the option for it"),
+        ({"kv_cache_reuse": False, "settings": {"enable_kv_cache_reuse": True}}, "and so was the option for it"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(DeployError, match=sentence) as caught:
+        DeploymentOptions(**options).check(Path("/engines/demo"), gpu_manifest())
+    assert caught.value.code == "invalid_parameter"
+
+
+def test_postprocessing_may_run_several_times_where_nothing_streams() -> None:
+    options = DeploymentOptions(decoupled=False, settings={"postprocessing_instance_count": 4})
+    assert read_parameters(options, Path("/engines/demo"), gpu_manifest()).postprocessing_instance_count == 4
