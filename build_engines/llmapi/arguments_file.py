@@ -1,0 +1,106 @@
+"""Reading arguments of the LLM API: from a YAML file and from `name=value`, with one sentence for what is wrong."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from build_engines.errors import BuildError
+from build_engines.llmapi.arguments import Arguments, KvCache
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "greater_than": "a number greater than {gt}",
+    "less_than_equal": "a number of at most {le}",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "dict_type": "fields of its own",
+    "model_type": "fields of its own",
+    "tuple_type": "a list",
+    "literal_error": "one of {expected}",
+    "value_error": "{error}",
+}
+
+
+def read_arguments(path: Path | None, said: Iterable[str] = ()) -> Arguments:
+    """Return what the file `path` says, and over it each `name=value` of `said`, whose values are YAML.
+
+    A name may lead into a part: `kv_cache_config.max_tokens=65536`. Raises BuildError (`invalid_parameter`) with one
+    sentence that names the field and, for a name that no field has, the nearest one.
+    """
+    where = str(path) if path else "the arguments"
+    found = _load(path) if path else {}
+    for one in said:
+        name, given, value = one.partition("=")
+        if not given or not name:
+            raise _wrong(f"{one!r} is no argument; write name=value.")
+        _put(found, name.split("."), _parse(value, f"The value of {name}"), where)
+    return arguments_from(found, where)
+
+
+def arguments_from(found: dict[str, Any], where: str) -> Arguments:
+    """Return the arguments; `where` says in messages where they stand. Raises BuildError (`invalid_parameter`)."""
+    try:
+        return Arguments.model_validate(found)
+    except ValidationError as error:
+        raise _wrong(_sentence(error.errors()[0], where)) from error
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _wrong(f"{path} can't be read ({getattr(error, 'strerror', None) or error}).") from error
+    found = _parse(text, str(path))
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise _wrong(f"{path} holds a {type(found).__name__}; write arguments by name.")
+    return found
+
+
+def _parse(text: str, what: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise _wrong(f"{what} is not valid YAML ({' '.join(str(error).split())}).") from error
+
+
+def _put(found: dict[str, Any], names: list[str], value: Any, where: str) -> None:
+    for name in names[:-1]:
+        inner = found.setdefault(name, {})
+        if not isinstance(inner, dict):
+            raise _wrong(f"In {where}, {name} is {inner!r}, and it takes fields of its own.")
+        found = inner
+    found[names[-1]] = value
+
+
+def _sentence(error: ErrorDetails, where: str) -> str:
+    names = [str(part) for part in error["loc"]]
+    name = ".".join(names)
+    if error["type"] == "extra_forbidden":
+        return f"There is no argument {name} in {where}: {_nearest(names)}."
+    context = {key: str(value).replace("'", "") for key, value in error.get("ctx", {}).items()}
+    expected = _EXPECTED.get(error["type"], error["msg"]).format(**context)
+    return f"In {where}, {name} is {error['input']!r}, and it takes {expected}."
+
+
+def _nearest(names: list[str]) -> str:
+    part: type[BaseModel] = KvCache if len(names) > 1 else Arguments
+    close = difflib.get_close_matches(names[-1], part.model_fields, n=1)
+    if close:
+        return f"the nearest one is {'.'.join([*names[:-1], close[0]])}"
+    return "what the LLM API knows beside it goes under extra" if len(names) == 1 else "it has no such field"
+
+
+def _wrong(message: str) -> BuildError:
+    return BuildError(message, "invalid_parameter")

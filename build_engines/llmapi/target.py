@@ -1,0 +1,178 @@
+"""The LLM API target: lays the checkpoint, its tokenizer and the library's arguments side by side."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from build_engines.checkpoint import Checkpoint, read_checkpoint
+from build_engines.errors import BuildError
+from build_engines.llmapi.arguments import Arguments
+from build_engines.llmapi.quantization import Quantization, read_quantization
+from build_engines.manifest import GpuFeatures, GpuKvPrecision, GpuLimits, GpuPrecision, KvPrecision, Precision
+from build_engines.model_facts import ModelFacts, read_facts, read_special_ids
+from build_engines.progress import Progress
+from build_engines.target import Compiled, Here, Options
+from build_engines.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
+
+MODEL_FILE = "model.yaml"
+CHECKPOINT = "checkpoint"
+# What belongs to a checkpoint beside its weights: configs, tokenizers in all their forms, chat templates.
+_SUFFIXES = {".json", ".model", ".txt", ".jinja", ".tiktoken"}
+_NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES}
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+_PRECISIONS: dict[str, Precision] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+_KV_PRECISIONS: dict[str, KvPrecision] = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+_NOT_TRIED = "The engine was not tried: TensorRT-LLM loads it on a GPU, in NVIDIA's container, when it is first served."
+
+
+@dataclass
+class LlmApi:
+    """The target `llmapi`, with the user's decisions inside and, once `refuse` has read it, the checkpoint's own."""
+
+    arguments: Arguments
+    precision: Precision | GpuPrecision | None = None
+    kv_precision: GpuKvPrecision | None = None
+    quantization: Quantization = field(default_factory=Quantization)
+
+    def refuse(self, directory: Path, config: dict[str, Any]) -> None:
+        architecture = str(config["architectures"][0])
+        if not architecture.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")):
+            raise BuildError(
+                f"{directory} holds a {architecture}, and only models that generate text (…ForCausalLM) can be built.",
+                "unsupported_architecture",
+            )
+        self.quantization = read_quantization(directory, config)
+        has = self.quantization.precision
+        if has is not None and self.precision not in (None, has):
+            raise BuildError(
+                f"{directory} is quantized to {has}, so --precision {self.precision} can't be had of it; leave it out.",
+                "invalid_parameter",
+            )
+        if has is None and self.precision not in (None, *_DTYPES):
+            raise BuildError(
+                f"{directory} is not quantized, and --target llmapi quantizes nothing, so --precision {self.precision}"
+                " can't be had of it; quantize it with ModelOpt first, or use --target tensorrt-llm.",
+                "invalid_parameter",
+            )
+
+    def chosen(self) -> list[Any]:
+        kept = self.quantization
+        return [self.arguments.model_dump(mode="json"), self.precision, self.kv_precision, kept.precision, kept.kv]
+
+    def here(self) -> Here:
+        return Here({})
+
+    def bytes_needed(self, checkpoint: Checkpoint) -> int:
+        """Nothing, where weights can be linked; a copy that has no room is told by the system."""
+        return 0
+
+    def compile(self, checkpoint: Checkpoint, out: Path, progress: Progress) -> Compiled:
+        progress.step("Laying the checkpoint out")
+        facts = read_facts(checkpoint.directory, checkpoint.config)
+        keywords = self.keywords(checkpoint, facts)
+        _bring(checkpoint, out / CHECKPOINT)
+        tokenizer = read_fast_tokenizer(checkpoint.directory)
+        write_fast_tokenizer(tokenizer, out)
+        (out / MODEL_FILE).write_text(as_yaml(keywords), encoding="utf-8")
+        special = read_special_ids(checkpoint.directory, checkpoint.config, tokenizer)
+        said = self.arguments
+        dtype = facts.dtype if keywords.get("dtype", "auto") == "auto" else keywords["dtype"]
+        return Compiled(
+            precision=self.quantization.precision or _PRECISIONS[dtype],
+            kv_cache_precision=self._kv() or _KV_PRECISIONS[dtype],
+            max_sequence_length=keywords["max_seq_len"],
+            vocab_size=facts.vocab_size,
+            end_ids=special.end_ids,
+            pad_id=special.pad_id,
+            bos_id=special.bos_id,
+            layers=facts.layers,
+            kv_heads=facts.kv_heads,
+            head_dim=facts.head_dim,
+            tensor_parallel=said.tensor_parallel_size,
+            pipeline_parallel=said.pipeline_parallel_size,
+            limits=GpuLimits(
+                max_batch_size=said.max_batch_size,
+                max_num_tokens=said.max_num_tokens,
+                max_input_len=keywords["max_seq_len"] - 1,
+                max_beam_width=said.max_beam_width,
+            ),
+            features=GpuFeatures(
+                kv_cache_reuse=said.kv_cache_config.enable_block_reuse,
+                chunked_context=said.enable_chunked_prefill,
+                lora=said.enable_lora,
+                speculative_decoding_mode=(said.speculative_config or {}).get("decoding_type"),
+                max_draft_len=int((said.speculative_config or {}).get("max_draft_len", 0)),
+            ),
+            notes=(_NOT_TRIED,),
+        )
+
+    def keywords(self, checkpoint: Checkpoint, facts: ModelFacts) -> dict[str, Any]:
+        """The arguments of `LLM` for this checkpoint; BuildError (`invalid_parameter`) for a length beyond its own."""
+        length = self.arguments.max_seq_len or facts.positions
+        if length > facts.positions:
+            raise BuildError(
+                f"{checkpoint.directory} can be built for {facts.positions} tokens at most, so max_seq_len {length} is"
+                " too much; lower it.",
+                "invalid_parameter",
+            )
+        said = self.arguments.keywords(length)
+        if self.precision in _DTYPES:
+            said["dtype"] = _DTYPES[self.precision]
+        if self.kv_precision is not None:
+            said["kv_cache_config"]["dtype"] = self.kv_precision
+        return said
+
+    def _kv(self) -> GpuKvPrecision | None:
+        asked = "fp8" if self.arguments.kv_cache_config.dtype == "fp8" else self.kv_precision
+        return asked or self.quantization.kv
+
+
+def target(options: Options) -> LlmApi:
+    """What the options say, `options.settings` being Arguments; a length may be said in either place.
+
+    Raises BuildError (`invalid_parameter`) where both say one and they differ.
+    """
+    arguments = options.settings if isinstance(options.settings, Arguments) else Arguments()
+    length = options.max_sequence_length
+    if length is not None:
+        if arguments.max_seq_len not in (None, length):
+            raise BuildError(
+                f"--max-sequence-length is {length} and max_seq_len {arguments.max_seq_len}; leave one out.",
+                "invalid_parameter",
+            )
+        arguments = arguments.model_copy(update={"max_seq_len": length})
+    kv: GpuKvPrecision | None = "fp8" if options.kv_precision == "fp8" else None
+    return LlmApi(arguments, options.precision, kv)
+
+
+def model_yaml(checkpoint: Path, options: Options) -> str:
+    """What a build would write as model.yaml. Raises BuildError as the build would, and writes nothing."""
+    found = target(options)
+    read = read_checkpoint(checkpoint, refuse=found.refuse)
+    return as_yaml(found.keywords(read, read_facts(read.directory, read.config)))
+
+
+def as_yaml(keywords: dict[str, Any]) -> str:
+    said = yaml.safe_dump(json.loads(json.dumps(keywords)), sort_keys=False, allow_unicode=True)
+    return f"# Arguments of tensorrt_llm.LLM, but for the model; the checkpoint lies in {CHECKPOINT}/.\n{said}"
+
+
+def _bring(checkpoint: Checkpoint, into: Path) -> None:
+    """Link the checkpoint's files, or copy them where the system gives no link."""
+    into.mkdir()
+    beside = [path for path in checkpoint.directory.iterdir() if path.is_file() and path.suffix in _SUFFIXES]
+    for path in sorted([*beside, *checkpoint.weights]):
+        try:
+            os.link(path.resolve(), into / path.name)
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            shutil.copyfile(path, into / path.name)

@@ -1,0 +1,165 @@
+"""Arguments of the LLM API, as people write them: taken as they are meant, or refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from build_engines.errors import BuildError
+from build_engines.llmapi.arguments import Arguments, KvCache
+from build_engines.llmapi.arguments_file import read_arguments
+
+UPSTREAM = json.loads((Path(__file__).parents[2] / "standins" / "llmapi" / "upstream.json").read_text())["1.2"]
+
+
+def test_a_file_and_what_is_said_over_it(tmp_path: Path) -> None:
+    path = tmp_path / "arguments.yaml"
+    path.write_text("tensor_parallel_size: 2\nkv_cache_config:\n  max_tokens: 1000\n  tokens_per_block: 64\n")
+    said = ["kv_cache_config.max_tokens=65536", "guided_decoding_backend=null", "extra.stream_interval=4"]
+    found = read_arguments(path, said)
+    assert found == Arguments(
+        tensor_parallel_size=2,
+        kv_cache_config=KvCache(max_tokens=65536, tokens_per_block=64),
+        guided_decoding_backend=None,
+        extra={"stream_interval": 4},
+    )
+
+
+def test_without_anything_the_defaults_hold(tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").write_text("")
+    assert read_arguments(tmp_path / "empty.yaml") == read_arguments(None) == Arguments()
+
+
+def test_what_is_handed_to_the_library_has_its_names() -> None:
+    known = {*UPSTREAM["LLM"]["committed"], *UPSTREAM["LLM"]["others"]}
+    everything = Arguments(
+        max_beam_width=2,
+        sampler_type="TorchSampler",
+        enable_lora=True,
+        lora_config={"max_lora_rank": 8},
+        speculative_config={"decoding_type": "NGram", "max_draft_len": 4},
+    )
+    for arguments in (Arguments(), everything):
+        keywords = arguments.keywords(4096)
+        assert keywords.keys() - known == set()
+        assert keywords["kv_cache_config"].keys() - UPSTREAM["KvCacheConfig"]["fields"].keys() == set()
+    assert Arguments.model_fields.keys() - known == {"extra"}
+    assert KvCache.model_fields.keys() - UPSTREAM["KvCacheConfig"]["fields"].keys() == set()
+
+
+def test_what_says_nothing_is_left_to_the_library() -> None:
+    assert Arguments(guided_decoding_backend=None).keywords(4096) == {
+        "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "max_batch_size": 256,
+        "max_num_tokens": 8192,
+        "max_seq_len": 4096,
+        "max_beam_width": 1,
+        "dtype": "auto",
+        "kv_cache_config": {
+            "enable_block_reuse": True,
+            "free_gpu_memory_fraction": 0.9,
+            "tokens_per_block": 32,
+            "enable_partial_reuse": True,
+        },
+        "enable_chunked_prefill": True,
+    }
+
+
+def test_a_beam_search_is_made_possible_and_extra_has_the_last_word() -> None:
+    keywords = Arguments(max_beam_width=4, extra={"cuda_graph_config": {"enable_padding": True}}).keywords(4096)
+    assert keywords["disable_overlap_scheduler"] is True
+    assert keywords["cuda_graph_config"] == {"enable_padding": True}
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ({"max_batchsize": 4}, "There is no argument max_batchsize in {}: the nearest one is max_batch_size."),
+        ({"tp": 4}, "There is no argument tp in {}: what the LLM API knows beside it goes under extra."),
+        (
+            {"kv_cache_config": {"free_memory_fraction": 0.5}},
+            "There is no argument kv_cache_config.free_memory_fraction in {}: the nearest one is"
+            " kv_cache_config.free_gpu_memory_fraction.",
+        ),
+        (
+            {"kv_cache_config": {"zzz": 0.5}},
+            "There is no argument kv_cache_config.zzz in {}: it has no such field.",
+        ),
+        ({"max_batch_size": 0}, "In {}, max_batch_size is 0, and it takes a number greater than 0."),
+        ({"max_batch_size": True}, "In {}, max_batch_size is True, and it takes a whole number."),
+        ({"max_batch_size": "many"}, "In {}, max_batch_size is 'many', and it takes a whole number."),
+        (
+            {"enable_chunked_prefill": "perhaps"},
+            "In {}, enable_chunked_prefill is 'perhaps', and it takes true or false.",
+        ),
+        ({"dtype": "fp8"}, "In {}, dtype is 'fp8', and it takes one of auto, float16, bfloat16 or float32."),
+        (
+            {"guided_decoding_backend": "outlines"},
+            "In {}, guided_decoding_backend is 'outlines', and it takes one of xgrammar or llguidance.",
+        ),
+        (
+            {"kv_cache_config": {"free_gpu_memory_fraction": 1.5}},
+            "In {}, kv_cache_config.free_gpu_memory_fraction is 1.5, and it takes a number of at most 1.0.",
+        ),
+        (
+            {"kv_cache_config": {"tokens_per_block": 48}},
+            "In {}, kv_cache_config.tokens_per_block is 48, and it takes one of 8, 16, 32, 64 or 128.",
+        ),
+        ({"kv_cache_config": 4}, "In {}, kv_cache_config is 4, and it takes fields of its own."),
+        (
+            {"speculative_config": {"max_draft_len": 4}},
+            "In {}, speculative_config is {{'max_draft_len': 4}}, and it takes fields of its own with a decoding_type"
+            " (Eagle, MTP, NGram, DraftTarget and others).",
+        ),
+        (
+            {"extra": {"max_batch_size": 4}},
+            "In {}, extra is {{'max_batch_size': 4}}, and it takes names that have no field here, and max_batch_size"
+            " has one.",
+        ),
+        (
+            {"extra": {"model": "elsewhere"}},
+            "In {}, extra is {{'model': 'elsewhere'}}, and it takes names that the engine leaves open, and model is"
+            " settled.",
+        ),
+        (["tensor_parallel_size"], "{} holds a list; write arguments by name."),
+    ],
+)
+def test_a_mistake_is_one_sentence_that_names_it(tmp_path: Path, written: Any, said: str) -> None:
+    path = tmp_path / "arguments.yaml"
+    path.write_text(yaml.safe_dump(written))
+    with pytest.raises(BuildError) as raised:
+        read_arguments(path)
+    assert str(raised.value) == said.format(path)
+    assert raised.value.code == "invalid_parameter"
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ("max_batch_size", "'max_batch_size' is no argument; write name=value."),
+        ("=4", "'=4' is no argument; write name=value."),
+        ("max_num_token=4", "There is no argument max_num_token in the arguments: the nearest one is max_num_tokens."),
+        ("dtype.x=4", "In the arguments, dtype is {'x': 4}, and it takes one of auto, float16, bfloat16 or float32."),
+        ("extra=[", "The value of extra is not valid YAML (while parsing"),
+    ],
+)
+def test_so_is_one_on_the_command_line(said: str, sentence: str) -> None:
+    with pytest.raises(BuildError) as raised:
+        read_arguments(None, [said])
+    assert str(raised.value).startswith(sentence)
+
+
+def test_files_that_can_not_be_read(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"absent\.yaml can't be read \(No such file or directory\)"):
+        read_arguments(tmp_path / "absent.yaml")
+    (tmp_path / "broken.yaml").write_text("a: [")
+    with pytest.raises(BuildError, match=r"broken\.yaml is not valid YAML"):
+        read_arguments(tmp_path / "broken.yaml")
+    (tmp_path / "part.yaml").write_text("kv_cache_config: 4\n")
+    with pytest.raises(BuildError, match="kv_cache_config is 4, and it takes fields of its own"):
+        read_arguments(tmp_path / "part.yaml", ["kv_cache_config.max_tokens=4"])

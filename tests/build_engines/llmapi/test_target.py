@@ -1,0 +1,169 @@
+"""An engine for the LLM API: what lies in it, what its manifest says, and what it is refused for."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from build_engines.build import Options, build_engine
+from build_engines.errors import BuildError
+from build_engines.llmapi.arguments import Arguments, KvCache
+from build_engines.llmapi.target import model_yaml
+from build_engines.manifest import Manifest, verify
+from inflight.runtime.engine import EngineOptions
+from inflight.runtime.llmapi_settings import Settings
+
+
+def built(checkpoint: Path, out: Path, arguments: Arguments | None = None, **options: Any) -> Manifest:
+    return build_engine(str(checkpoint), out, Options("llmapi", settings=arguments, **options)).manifest
+
+
+def said_by(engine: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((engine / "model.yaml").read_text())
+    return found
+
+
+def write_config(checkpoint: Path, **changes: Any) -> None:
+    path = checkpoint / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_checkpoint_tokenizer_and_arguments_lie_side_by_side(checkpoint: Path, tmp_path: Path) -> None:
+    (checkpoint / "notes.md").write_text("not of the checkpoint")
+    (checkpoint / "consolidated.safetensors").write_bytes(b"the same weights, in another layout")
+    manifest = built(checkpoint, tmp_path / "engine")
+    files = {path.relative_to(tmp_path / "engine").as_posix() for path in (tmp_path / "engine").rglob("*.*")}
+    assert files == {
+        "engine.json",
+        "model.yaml",
+        *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
+        *(f"checkpoint/{path.name}" for path in checkpoint.iterdir() if path.suffix in (".json", ".jinja")),
+        "checkpoint/model.safetensors",
+    }
+    assert files - {"engine.json"} == set(manifest.files)
+    assert verify(tmp_path / "engine") == manifest
+
+
+def test_weights_are_linked_and_take_no_room(checkpoint: Path, tmp_path: Path) -> None:
+    built(checkpoint, tmp_path / "engine")
+    ours, theirs = tmp_path / "engine/checkpoint/model.safetensors", checkpoint / "model.safetensors"
+    assert os.path.samefile(ours, theirs)
+
+
+def test_weights_behind_links_are_found(checkpoint: Path, tmp_path: Path) -> None:
+    """As the hub's cache has them."""
+    blob = tmp_path / "blobs" / "a1b2"
+    blob.parent.mkdir()
+    (checkpoint / "model.safetensors").rename(blob)
+    (checkpoint / "model.safetensors").symlink_to(blob)
+    built(checkpoint, tmp_path / "engine")
+    assert not (tmp_path / "engine/checkpoint/model.safetensors").is_symlink()
+
+
+def test_where_nothing_can_be_linked_it_is_copied(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    built(checkpoint, tmp_path / "engine")
+    ours, theirs = tmp_path / "engine/checkpoint/model.safetensors", checkpoint / "model.safetensors"
+    assert not os.path.samefile(ours, theirs)
+    assert ours.read_bytes() == theirs.read_bytes()
+
+
+def test_the_manifest_says_what_the_checkpoint_says(checkpoint: Path, tmp_path: Path) -> None:
+    config = json.loads((checkpoint / "config.json").read_text())
+    cache = KvCache(enable_block_reuse=False, dtype="fp8")
+    arguments = Arguments(tensor_parallel_size=2, max_batch_size=16, max_num_tokens=512, kv_cache_config=cache)
+    manifest = built(checkpoint, tmp_path / "engine", arguments, max_sequence_length=100, precision="fp16")
+    assert (manifest.target, manifest.architecture) == ("llmapi", config["architectures"][0])
+    assert (manifest.precision, manifest.kv_cache_precision) == ("fp16", "fp8")
+    assert (manifest.layers, manifest.vocab_size) == (config["num_hidden_layers"], config["vocab_size"])
+    assert manifest.max_sequence_length == 100
+    assert manifest.end_ids
+    assert (manifest.tensor_parallel, manifest.pipeline_parallel) == (2, 1)
+    assert manifest.limits is not None
+    assert manifest.features is not None
+    assert manifest.limits.model_dump() == {
+        "max_batch_size": 16,
+        "max_num_tokens": 512,
+        "max_input_len": 99,
+        "max_beam_width": 1,
+    }
+    assert (manifest.features.kv_cache_reuse, manifest.features.chunked_context) == (False, True)
+    assert said_by(tmp_path / "engine")["dtype"] == "float16"
+
+
+def test_the_runtime_reads_what_the_build_wrote(checkpoint: Path, tmp_path: Path) -> None:
+    manifest = built(checkpoint, tmp_path / "engine", Arguments(max_batch_size=8))
+    settings = Settings.read(EngineOptions("llmapi", str(tmp_path / "engine"), kv_cache_tokens=0))
+    assert settings.arguments == said_by(tmp_path / "engine")
+    assert settings.max_sequence_length == manifest.max_sequence_length
+    assert settings.max_num_sequences == 8
+    assert (Path(settings.checkpoint) / "config.json").is_file()
+    assert settings.guides
+
+
+def test_a_dry_run_says_what_a_build_writes(checkpoint: Path, tmp_path: Path) -> None:
+    options = Options("llmapi", settings=Arguments(max_beam_width=2))
+    foretold = model_yaml(checkpoint, options)
+    build_engine(str(checkpoint), tmp_path / "engine", options)
+    assert (tmp_path / "engine" / "model.yaml").read_text() == foretold
+
+
+def test_an_unchanged_build_is_kept_and_a_changed_argument_builds_again(checkpoint: Path, tmp_path: Path) -> None:
+    options = Options("llmapi")
+    assert build_engine(str(checkpoint), tmp_path / "engine", options).fresh
+    assert not build_engine(str(checkpoint), tmp_path / "engine", options).fresh
+    other = Options("llmapi", settings=Arguments(max_batch_size=8))
+    assert build_engine(str(checkpoint), tmp_path / "engine", other).fresh
+
+
+def test_what_modelopt_quantized_stays_so(checkpoint: Path, tmp_path: Path) -> None:
+    said = {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8"}}
+    (checkpoint / "hf_quant_config.json").write_text(json.dumps(said))
+    manifest = built(checkpoint, tmp_path / "engine")
+    assert (manifest.precision, manifest.kv_cache_precision) == ("nvfp4", "fp8")
+    assert json.loads((tmp_path / "engine/checkpoint/hf_quant_config.json").read_text()) == said
+
+
+@pytest.mark.parametrize(
+    ("quantized", "options", "said"),
+    [
+        ("FP8", {"precision": "bf16"}, "is quantized to fp8, so --precision bf16 can't be had of it"),
+        (None, {"precision": "fp8"}, "is not quantized, and --target llmapi quantizes nothing"),
+        (None, {"precision": "int8"}, "--target llmapi has no --precision int8"),
+        (None, {"kv_precision": "u8"}, "--target llmapi has no --kv-cache-precision u8"),
+        (None, {"max_sequence_length": 1 << 24}, "so max_seq_len 16777216 is too much; lower it"),
+        (
+            None,
+            {"max_sequence_length": 64, "settings": Arguments(max_seq_len=32)},
+            "--max-sequence-length is 64 and max_seq_len 32; leave one out",
+        ),
+    ],
+)
+def test_what_can_not_be_had_is_refused(
+    checkpoint: Path, tmp_path: Path, quantized: str | None, options: dict[str, Any], said: str
+) -> None:
+    if quantized:
+        content = {"quantization": {"quant_algo": quantized}}
+        (checkpoint / "hf_quant_config.json").write_text(json.dumps(content))
+    with pytest.raises(BuildError) as raised:
+        build_engine(str(checkpoint), tmp_path / "engine", Options("llmapi", **options))
+    assert said in str(raised.value)
+    assert raised.value.code == "invalid_parameter"
+    assert not (tmp_path / "engine").exists()
+
+
+def test_a_model_that_generates_nothing_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    write_config(checkpoint, architectures=["BertModel"])
+    with pytest.raises(BuildError, match="only models that generate text") as raised:
+        built(checkpoint, tmp_path / "engine")
+    assert raised.value.code == "unsupported_architecture"
