@@ -55,17 +55,12 @@ def text_of(text: str) -> str:
     return text
 
 
-REQUIRED = (
-    "gpt_model_type",
-    "gpt_model_path",
-    "tokenizer_dir",
-    "xgrammar_tokenizer_info_path",
-    "guided_decoding_backend",
-)
+GUIDES = ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend")
+REQUIRED = ("gpt_model_type", "gpt_model_path", *GUIDES)
 """Read without a default: the backend does not load a model without them."""
 
 KNOWN: dict[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend"), str),
+    **dict.fromkeys(GUIDES, str),
     **dict.fromkeys(
         ("gpt_model_type", "batch_scheduler_policy", "decoding_mode", "FORCE_CPU_ONLY_INPUT_TENSORS"), text_of
     ),
