@@ -13,6 +13,7 @@ MODEL_FILE = "model.yaml"
 CHECKPOINT = "checkpoint"
 
 DEFAULT_MAX_BATCH_SIZE = 2048
+DEFAULT_MAX_NUM_TOKENS = 8192
 """Of `LLM`, in 1.2 and later (llm_args.py)."""
 DEFAULT_TOKENS_PER_BLOCK = 32
 """Of `KvCacheConfig`, likewise."""
@@ -76,7 +77,7 @@ def _check(options: EngineOptions) -> None:
 
 
 def _arguments(path: Path, options: EngineOptions) -> dict[str, Any]:
-    """What model.yaml says; the deployment can lower it: no reuse, no chunks, a smaller cache."""
+    """What model.yaml says; the deployment can lower it: no reuse, no chunks, a smaller cache, smaller steps."""
     import yaml  # of NVIDIA's container; other engines do without
 
     arguments = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -89,4 +90,5 @@ def _arguments(path: Path, options: EngineOptions) -> dict[str, Any]:
         cache["max_tokens"] = options.kv_cache_tokens
     if not options.chunked_context:
         arguments["enable_chunked_prefill"] = False
-    return {**arguments, "kv_cache_config": cache}
+    step = min(options.max_num_tokens, int(arguments.get("max_num_tokens") or DEFAULT_MAX_NUM_TOKENS))
+    return {**arguments, "kv_cache_config": cache, "max_num_tokens": step}

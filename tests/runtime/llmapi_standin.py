@@ -34,7 +34,7 @@ def engine_dir(directory: Path, wishes: dict[str, Any] | None = None, **argument
 
 
 def options_of(directory: Path, **more: Any) -> EngineOptions:
-    return EngineOptions("llmapi", str(directory), **{"kv_cache_tokens": 0, **more})
+    return EngineOptions("llmapi", str(directory), **{"kv_cache_tokens": 0, "max_num_tokens": 8192, **more})
 
 
 @contextmanager

@@ -24,6 +24,7 @@ def test_the_model_file_is_handed_on_as_it_is(tmp_path: Path) -> None:
         "enable_chunked_prefill": True,
         "kv_cache_config": cache,
         "tensor_parallel_size": 2,
+        "max_num_tokens": 8192,
     }
     assert settings.checkpoint == str(tmp_path / "engine" / "checkpoint")
     assert (settings.vocabulary_size, settings.max_sequence_length) == (VOCABULARY, LONGEST)
@@ -33,7 +34,8 @@ def test_the_model_file_is_handed_on_as_it_is(tmp_path: Path) -> None:
 
 def test_a_deployment_may_lower_what_the_engine_was_built_with(tmp_path: Path) -> None:
     less = {"kv_cache_reuse": False, "chunked_context": False, "kv_cache_tokens": 640, "max_num_sequences": 3}
-    settings = read(tmp_path, less)
+    settings = read(tmp_path, less | {"max_num_tokens": 100}, max_num_tokens=4096)
+    assert settings.arguments["max_num_tokens"] == 100
     assert settings.arguments["kv_cache_config"] == {"enable_block_reuse": False, "max_tokens": 640}
     assert settings.arguments["enable_chunked_prefill"] is False
     assert (settings.max_num_sequences, settings.kv_blocks) == (3, 20)

@@ -103,7 +103,7 @@ def test_the_manifest_says_what_the_checkpoint_says(checkpoint: Path, tmp_path: 
 
 def test_the_runtime_reads_what_the_build_wrote(checkpoint: Path, tmp_path: Path) -> None:
     manifest = built(checkpoint, tmp_path / "engine", Arguments(max_batch_size=8))
-    settings = Settings.read(EngineOptions("llmapi", str(tmp_path / "engine"), kv_cache_tokens=0))
+    settings = Settings.read(EngineOptions("llmapi", str(tmp_path / "engine"), kv_cache_tokens=0, max_num_tokens=8192))
     assert settings.arguments == said_by(tmp_path / "engine")
     assert settings.max_sequence_length == manifest.max_sequence_length
     assert settings.max_num_sequences == 8
