@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -45,6 +46,8 @@ print(json.dumps({
 # A container that is fetched first may take this long, in seconds.
 _PATIENCE = 600
 _MIB = 1 << 20
+# index, name, compute_cap, driver_version, memory.total; names hold no commas.
+_GPU = re.compile(r"(\d+), ([^,]+), (\d+\.\d+), ([\d.]+), (\d+|\[.*\])")
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,17 @@ def look(prefix: Sequence[str] = (), python: Sequence[str] | None = None) -> Mac
     What can't be asked isn't there: no nvidia-smi means no GPU. Raises BuildError (`build_failed`) where an
     answer can't be read.
     """
-    return Machine(find_gpus(prefix), find_software(prefix, python))
+    gpus = find_gpus(prefix)
+    return Machine(gpus if prefix else _visible(gpus), find_software(prefix, python))
+
+
+def _visible(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """Those that CUDA_VISIBLE_DEVICES leaves, in its order; nvidia-smi doesn't look at it."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if not all(part.strip().isdigit() for part in chosen):
+        return gpus
+    by_index = {gpu.index: gpu for gpu in gpus}
+    return tuple(by_index[int(part)] for part in chosen if int(part) in by_index)
 
 
 def find_gpus(prefix: Sequence[str] = ()) -> tuple[Gpu, ...]:
@@ -108,19 +121,18 @@ def find_gpus(prefix: Sequence[str] = ()) -> tuple[Gpu, ...]:
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
-    """Read what `GPU_QUERY` prints: one line for each GPU, memory in MiB. Names hold no commas."""
-    gpus = []
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if not line.strip():
-            continue
-        try:
-            index, name, capability, driver, memory = cells
-            gpus.append(Gpu(int(index), name, capability, driver, _memory(memory)))
-        except ValueError as error:
-            raise BuildError(
-                f"nvidia-smi answers {line!r}, which can't be read; mend the driver.", "build_failed"
-            ) from (error)
+    """Read what `GPU_QUERY` prints: one line for each GPU, memory in MiB. A container's banner may stand before.
+
+    Raises BuildError (`build_failed`) where something is said and no line of it is a GPU's.
+    """
+    gpus = [
+        Gpu(int(found[1]), found[2].strip(), found[3], found[4], _memory(found[5]))
+        for line in text.splitlines()
+        if (found := _GPU.fullmatch(line.strip()))
+    ]
+    if text.strip() and not gpus:
+        said = text.strip().splitlines()[-1]
+        raise BuildError(f"nvidia-smi answers {said!r}, which can't be read; mend the driver.", "build_failed")
     return tuple(sorted(gpus, key=lambda gpu: gpu.index))
 
 

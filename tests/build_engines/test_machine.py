@@ -57,6 +57,19 @@ def test_an_answer_that_cannot_be_read_is_told() -> None:
     assert caught.value.code == "build_failed"
 
 
+def test_a_containers_banner_is_not_a_gpu() -> None:
+    banner = "\n=== Triton Inference Server ===\nCopyright (c) 2018-2026, NVIDIA CORPORATION & AFFILIATES\n\n"
+    assert len(parse_gpus(banner + "0, NVIDIA L4, 8.9, 590.48.01, 23034\n")) == 1
+
+
 def test_gpus_of_two_kinds_are_in_order(nvidia_programs: NvidiaPrograms) -> None:
     nvidia_programs.having(gpus=[A100, H100])
     assert [gpu.compute_capability for gpu in find_gpus()] == ["8.0", "9.0"]
+
+
+def test_gpus_that_cuda_may_not_see_are_not_there(
+    nvidia_programs: NvidiaPrograms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvidia_programs.having(gpus=[A100, H100])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert [gpu.compute_capability for gpu in look().gpus] == ["9.0"]

@@ -1,0 +1,95 @@
+"""The config.json that trtllm-build writes beside its engines, read and compared with what was asked for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from build_engines.errors import BuildError
+from build_engines.tensorrt_llm.recipe import Recipe
+
+# What each quantization is called there: QuantAlgo in tensorrt_llm/quantization/mode.py. Smooth quantization has forms.
+_ALGORITHMS = {
+    "none": (None, "NO_QUANT"),
+    "fp8": ("FP8",),
+    "int8_sq": ("W8A8_SQ_PER_CHANNEL", "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN", "W8A8_SQ_PER_TENSOR_PLUGIN"),
+    "int4_awq": ("W4A16_AWQ",),
+    "w4a8_awq": ("W4A8_AWQ",),
+    "nvfp4": ("NVFP4",),
+    "int8_wo": ("W8A16",),
+    "int4_wo": ("W4A16",),
+}
+_CACHES = {"auto": (None, "NO_QUANT"), "fp8": ("FP8",), "int8": ("INT8",)}
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What the engine says of itself. `limits` holds the build config's max_batch_size, max_num_tokens and so on."""
+
+    version: str
+    limits: dict[str, int]
+    quantization: str | None
+    kv_cache_quantization: str | None
+    tensor_parallel: int
+    pipeline_parallel: int
+
+
+def read_engine_config(out: Path) -> EngineConfig:
+    """Read `out`/config.json; raises BuildError (`build_failed`) where it is missing or lacks a part."""
+    try:
+        read: dict[str, Any] = json.loads((out / "config.json").read_text(encoding="utf-8"))
+        pretrained, build = read["pretrained_config"], read["build_config"]
+        mapping, quantization = pretrained["mapping"], pretrained.get("quantization") or {}
+        return EngineConfig(
+            version=str(read["version"]),
+            limits={name: value for name, value in build.items() if name.startswith(("max_", "opt_")) and value},
+            quantization=quantization.get("quant_algo"),
+            kv_cache_quantization=quantization.get("kv_cache_quant_algo"),
+            tensor_parallel=int(mapping["tp_size"]),
+            pipeline_parallel=int(mapping["pp_size"]),
+        )
+    except FileNotFoundError as error:
+        raise _unlike("it has no config.json") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unlike(f"its config.json can't be read ({type(error).__name__}: {error})") from error
+
+
+def check_engine(out: Path, recipe: Recipe, version: str) -> EngineConfig:
+    """Compare the engine in `out` with the settled `recipe` and the `version` that was to build it; return its config.
+
+    Raises BuildError (`build_failed`): a rank is missing or empty, or the engine is another than was asked for.
+    """
+    config = read_engine_config(out)
+    for rank in range(recipe.world_size):
+        path = out / f"rank{rank}.engine"
+        if not path.is_file() or not path.stat().st_size:
+            raise _unlike(f"rank {rank} of {recipe.world_size} is missing ({path.name})")
+    if config.version != version:
+        raise _unlike(f"TensorRT-LLM {config.version} made it, and {version} was to")
+    sizes = (config.tensor_parallel, config.pipeline_parallel)
+    if sizes != (recipe.tensor_parallel, recipe.pipeline_parallel):
+        raise _unlike(f"it has tensor_parallel {sizes[0]} and pipeline_parallel {sizes[1]}")
+    if config.quantization not in _ALGORITHMS[recipe.quantization]:
+        raise _unlike(f"its quantization is {config.quantization}, and {recipe.quantization} was asked for")
+    if config.kv_cache_quantization not in _CACHES[recipe.kv_cache_dtype]:
+        raise _unlike(f"its KV cache is {config.kv_cache_quantization}, and {recipe.kv_cache_dtype} was asked for")
+    _check_limits(config, recipe)
+    return config
+
+
+def _check_limits(config: EngineConfig, recipe: Recipe) -> None:
+    for name in ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_beam_width"):
+        asked, has = getattr(recipe.limits, name), config.limits.get(name, 0)
+        # Drafts get room of their own on top, and max_num_tokens is cut to what a full batch can have.
+        if has < asked and not (name == "max_num_tokens" and has >= _full_batch(recipe)):
+            raise _unlike(f"its {name} is {has}, and {asked} was asked for")
+
+
+def _full_batch(recipe: Recipe) -> int:
+    return recipe.limits.max_batch_size * (recipe.limits.max_seq_len or 0)
+
+
+def _unlike(what: str) -> BuildError:
+    return BuildError(f"trtllm-build made an engine that can't be used: {what}; build again.", "build_failed")

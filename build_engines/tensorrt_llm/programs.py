@@ -1,0 +1,170 @@
+"""Where NVIDIA's programs run: on this machine (inside the container), or in the container through docker."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from typing import Protocol
+
+from build_engines.containers import DEFAULT_CONTAINER, container_of_image, container_of_release
+from build_engines.errors import BuildError
+from build_engines.machine import Machine, look, python_of_tensorrt_llm
+from build_engines.tensorrt_llm.commands import Command, Places
+
+EXAMPLES = PurePath("/app/tensorrt_llm/examples")
+# Triton's containers say with this which release they are.
+_RELEASE = "NVIDIA_TRITON_SERVER_VERSION"
+
+
+class Programs(Protocol):
+    """How a command is run. `where` names the place in messages, `end` stops what a dead parent left running."""
+
+    @property
+    def where(self) -> str: ...
+
+    @property
+    def end(self) -> list[str]: ...
+
+    def look(self) -> Machine: ...
+
+    def container(self) -> str | None: ...
+
+    def places(self, model: Path, checkpoint: Path, engine: Path) -> Places: ...
+
+    def line(self, command: Command, environment: Mapping[str, str], paths: list[Path]) -> list[str]:
+        """Return the command with which this machine runs `command`; `paths` are what it reads or writes."""
+
+    def check(self, script: str) -> None:
+        """Raise BuildError (`package_missing`) where the programs can't be found; `script` is within the examples."""
+
+
+@dataclass(frozen=True)
+class Native:
+    """The programs on the PATH, as inside the container. `examples` holds the scripts."""
+
+    examples: PurePath = EXAMPLES
+    where: str = "this machine"
+
+    @property
+    def end(self) -> list[str]:
+        return []
+
+    def look(self) -> Machine:
+        return look()
+
+    def container(self) -> str | None:
+        found = container_of_release(os.environ.get(_RELEASE, ""))
+        return found.image if found else None
+
+    def places(self, model: Path, checkpoint: Path, engine: Path) -> Places:
+        return Places(model, checkpoint, engine, self.examples, tuple(python_of_tensorrt_llm()))
+
+    def line(self, command: Command, environment: Mapping[str, str], paths: list[Path]) -> list[str]:
+        return list(command.arguments)
+
+    def check(self, script: str) -> None:
+        if shutil.which("trtllm-build") is None:
+            raise BuildError(
+                f"There is no trtllm-build on the PATH; run inflight in {DEFAULT_CONTAINER.image}, or give --docker.",
+                "package_missing",
+            )
+        if not Path(self.examples, script).is_file():
+            raise BuildError(
+                f"{self.examples} holds no {script}; name the examples of TensorRT-LLM with --examples-dir.",
+                "package_missing",
+            )
+
+
+@dataclass(frozen=True)
+class Docker:
+    """The programs in a container that `docker run` starts anew for each of them.
+
+    Paths are mounted under their own names, so commands and logs read as on the machine itself. What is written
+    belongs to the user who builds. `name` is the container's, so that it can be stopped.
+    """
+
+    image: str = DEFAULT_CONTAINER.image
+    gpus: str = "all"
+    shared_memory: str = "8g"
+    examples: PurePath = EXAMPLES
+    name: str = "inflight-build"
+
+    @property
+    def where(self) -> str:
+        return self.image
+
+    @property
+    def end(self) -> list[str]:
+        return ["docker", "kill", self.name]
+
+    def look(self) -> Machine:
+        return look(["docker", "run", "--rm", "--gpus", self.gpus, self.image])
+
+    def container(self) -> str | None:
+        found = container_of_image(self.image)
+        return found.image if found else self.image
+
+    def places(self, model: Path, checkpoint: Path, engine: Path) -> Places:
+        return Places(model, checkpoint, engine, self.examples)
+
+    def line(self, command: Command, environment: Mapping[str, str], paths: list[Path]) -> list[str]:
+        variables = {"HOME": "/tmp", "USER": "inflight", **environment, **command.environment}
+        return [
+            *("docker", "run", "--rm", "--init", "--name", self.name, "--gpus", self.gpus),
+            *("--shm-size", self.shared_memory, "--ulimit", "memlock=-1", "--ulimit", "stack=67108864"),
+            *("--user", f"{os.getuid()}:{os.getgid()}", "--workdir", "/tmp"),
+            *(part for name, value in variables.items() for part in ("-e", f"{name}={value}")),
+            *(part for path in _mounted(paths) for part in ("-v", f"{path}:{path}")),
+            self.image,
+            *command.arguments,
+        ]
+
+    def check(self, script: str) -> None:
+        if shutil.which("docker") is None:
+            raise BuildError("There is no docker on the PATH; install it, or leave --docker out.", "package_missing")
+        asked = subprocess.run(["docker", "image", "inspect", self.image], capture_output=True, check=False)
+        if asked.returncode != 0:
+            raise BuildError(
+                f"The image {self.image} is not on this machine; fetch it with `docker pull {self.image}` "
+                "(about 14 GB).",
+                "package_missing",
+            )
+        looked = subprocess.run(
+            ["docker", "run", "--rm", "--entrypoint", "test", self.image, "-f", str(self.examples / script)],
+            capture_output=True,
+            check=False,
+        )
+        if looked.returncode != 0:
+            raise BuildError(
+                f"{self.image} holds no {self.examples / script}; name the examples' directory in it with "
+                "--examples-dir.",
+                "package_missing",
+            )
+
+
+def docker_for(out: Path, docker: Docker) -> Docker:
+    """Return `docker` with a name of its own for the place that is built; one place has one writer."""
+    digest = hashlib.sha256(os.fsencode(out.resolve())).hexdigest()[:12]
+    return replace(docker, name=f"inflight-build-{digest}")
+
+
+def _mounted(paths: list[Path]) -> list[Path]:
+    """The directories to mount: `paths`, and where their files really lie, as the hub's cache keeps them elsewhere."""
+    wanted = set[Path]()
+    for path in paths:
+        wanted.add(path)
+        with contextlib.suppress(OSError):
+            wanted.update(_behind_links(path))
+    return sorted(one for one in wanted if not any(other in one.parents for other in wanted))
+
+
+def _behind_links(directory: Path) -> Iterator[Path]:
+    for path in directory.iterdir():
+        if path.is_symlink() and path.exists():
+            yield path.resolve().parent

@@ -1,0 +1,126 @@
+"""Reading a recipe: from a YAML file and from flags, which win, with one sentence for what is wrong."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Hashable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from build_engines.errors import BuildError
+from build_engines.tensorrt_llm.recipe import Recipe
+
+# What pydantic's kinds of error mean to who writes a recipe.
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "greater_than": "a whole number greater than 0",
+    "greater_than_equal": "a whole number of at least 0",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "a text",
+    "path_type": "a path",
+    "tuple_type": "a list",
+    "model_type": "fields of its own",
+}
+
+
+def read_recipe(path: Path | None, flags: Mapping[str, Any]) -> Recipe:
+    """Return the recipe of the file `path` with `flags` over it; keys of flags are dotted ("limits.max_batch_size").
+
+    Raises BuildError (`invalid_parameter`) with one sentence that names the field and, for a name that no field has,
+    the nearest one.
+    """
+    said = _load(path) if path else {}
+    where = str(path) if path else "the recipe"
+    for name, value in flags.items():
+        _put(said, name.split("."), value, where)
+    try:
+        return Recipe.model_validate(said)
+    except ValidationError as error:
+        raise _wrong(_sentence(error.errors()[0], where)) from error
+
+
+def fields_of(part: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple[str, type[BaseModel], str]]:
+    """Yield each field's dotted name, the part it is in, and its own name; parts themselves are not among them."""
+    for name, field in part.model_fields.items():
+        inner = part_of(field.annotation)
+        if inner is None:
+            yield prefix + name, part, name
+        else:
+            yield from fields_of(inner, f"{prefix}{name}.")
+
+
+def part_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the part that an annotation holds (`Lora | None`), None for a plain field."""
+    choices = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    return next((one for one in choices if isinstance(one, type) and issubclass(one, BaseModel)), None)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        read = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise _wrong(f"The recipe {path} can't be read ({getattr(error, 'strerror', None) or error}).") from error
+    except yaml.YAMLError as error:
+        raise _wrong(f"{path} is not valid YAML ({' '.join(str(error).split())}).") from error
+    if read is None:
+        return {}
+    if not isinstance(read, dict):
+        raise _wrong(f"{path} holds a {type(read).__name__}, and a recipe is a mapping of fields to values.")
+    return read
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as it is meant: PyYAML takes the last of two equal keys, which is never what was wanted."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice} stands there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _put(said: dict[str, Any], path: list[str], value: Any, where: str) -> None:
+    for name in path[:-1]:
+        inner = said.setdefault(name, {})
+        if inner is None:
+            inner = said[name] = {}
+        if not isinstance(inner, dict):
+            raise _wrong(f"In {where}, {name} is {inner!r}, and it takes fields of its own.")
+        said = inner
+    said[path[-1]] = value
+
+
+def _sentence(error: ErrorDetails, where: str) -> str:
+    path = [str(part) for part in error["loc"]]
+    name = ".".join(path)
+    if error["type"] == "extra_forbidden":
+        return f"There is no field {name} in {where}; {_nearest(path)}."
+    if error["type"] == "missing":
+        return f"In {where}, {name} is missing; add it."
+    if error["type"] == "literal_error":
+        expected = str(error.get("ctx", {}).get("expected", "")).replace("'", "").replace(" or ", ", ")
+        return f"In {where}, {name} is {error['input']!r}, and it takes one of {expected}."
+    expected = _EXPECTED.get(error["type"]) or error["msg"].removeprefix("Input should be ")
+    return f"In {where}, {name} is {error['input']!r}, and it takes {expected}."
+
+
+def _nearest(path: list[str]) -> str:
+    every = [name for name, _, _ in fields_of()]
+    for known, wanted in ((every, ".".join(path)), ([name.rsplit(".", 1)[-1] for name in every], path[-1])):
+        close = difflib.get_close_matches(wanted, known, n=1, cutoff=0.75)
+        if close:
+            return f"the nearest one is {every[known.index(close[0])]}"
+    return f"it takes {', '.join(Recipe.model_fields)}"
+
+
+def _wrong(message: str) -> BuildError:
+    return BuildError(message, "invalid_parameter")

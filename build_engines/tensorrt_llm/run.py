@@ -1,0 +1,147 @@
+"""Running NVIDIA's programs: heard line by line, logged whole, ended with whoever asked for them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from build_engines.errors import BuildError
+from build_engines.progress import Progress
+from build_engines.tensorrt_llm.commands import Command
+from build_engines.tensorrt_llm.output import Listener
+from build_engines.tensorrt_llm.programs import Programs
+
+LOG = "build.log"
+_KILLED = 128 + signal.SIGKILL
+_DOING = {
+    "convert": "Converting the checkpoint",
+    "quantize": "Quantizing the checkpoint",
+    "build": "Building the engine",
+}
+
+
+@contextlib.contextmanager
+def logging_to(out: Path) -> Iterator[Log]:
+    """Yield a log that outlives a failure; after success it lies in `out`."""
+    log = Log()
+    try:
+        yield log
+    except BuildError:
+        # Its message names the log.
+        log.close()
+        raise
+    except BaseException:
+        log.close()
+        log.path.unlink()
+        raise
+    log.close()
+    log.move_to(out / LOG)
+
+
+class Log:
+    """All that the programs print, and the lines that started them. A full disk ends the log, not the build."""
+
+    def __init__(self) -> None:
+        descriptor, path = tempfile.mkstemp(prefix="inflight-build-", suffix=".log")
+        self.path = Path(path)
+        self._file: IO[str] = os.fdopen(descriptor, "w", encoding="utf-8", errors="replace")
+
+    def write(self, line: str) -> None:
+        with contextlib.suppress(OSError):
+            self._file.write(line + "\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+    def move_to(self, path: Path) -> None:
+        path.write_bytes(self.path.read_bytes())
+        self.path.unlink()
+
+
+def run_command(
+    command: Command,
+    programs: Programs,
+    environment: Mapping[str, str],
+    paths: list[Path],
+    ranks: int,
+    log: Log,
+    progress: Progress,
+) -> None:
+    """Run `command`; `paths` are the directories that it reads or writes, `ranks` those that it builds.
+
+    Raises BuildError: `disk_full`, or `build_failed` with the program's last error and the log's path.
+    """
+    listener = Listener(command.step, ranks, progress)
+    line = programs.line(command, environment, paths)
+    log.write(f"$ {command.shell()}")
+    listener.begin(_DOING[command.step])
+    with _guarded(line, programs.end, os.environ | dict(environment) | dict(command.environment)) as process:
+        assert process.stdout is not None
+        for said in process.stdout:
+            log.write(said.rstrip("\n"))
+            listener.hear(said)
+        code = process.wait()
+    if code == 0:
+        return
+    if listener.disk_full:
+        raise BuildError(
+            f"A disk was full while {_called(command)} ran; it writes beside --out and to the directory for temporary "
+            f"files. Free space or choose another --out; see {log.path}.",
+            "disk_full",
+        )
+    raise BuildError(f"{_called(command)} failed ({_reason(code, listener)}); see {log.path}.", "build_failed")
+
+
+def _called(command: Command) -> str:
+    return next((Path(part).name for part in command.arguments if part.endswith(".py")), command.arguments[0])
+
+
+def _reason(code: int, listener: Listener) -> str:
+    if code == _KILLED:
+        return "it was killed, most likely because memory ran out"
+    return listener.reason or f"it ended with {code}"
+
+
+@contextlib.contextmanager
+def _guarded(
+    line: Sequence[str], end: Sequence[str], environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    """Start `line` under the module guarded, in a session of its own: Ctrl-C reaches this process alone."""
+    ours = os.pathsep.join([str(Path(__file__).resolve().parents[2]), environment.get("PYTHONPATH", "")])
+    guard = [sys.executable, "-m", "build_engines.tensorrt_llm.guarded", json.dumps(list(end)), *line]
+    process = subprocess.Popen(
+        guard,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        start_new_session=True,
+        env=dict(environment) | {"PYTHONPATH": ours.strip(os.pathsep), "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        yield process
+    finally:
+        _end(process, end)
+
+
+def _end(process: subprocess.Popen[str], end: Sequence[str]) -> None:
+    if process.poll() is None and end:
+        subprocess.run(list(end), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()

@@ -1,0 +1,212 @@
+"""The target `tensorrt-llm`: an engine that NVIDIA's programs compile for the GPU of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from build_engines.checkpoint import Checkpoint
+from build_engines.errors import BuildError
+from build_engines.manifest import GpuFeatures, GpuKvPrecision, GpuLimits, GpuPrecision, KvPrecision, Precision
+from build_engines.model_facts import ModelFacts, read_facts, read_special_ids
+from build_engines.progress import Progress
+from build_engines.target import Compiled, Here, Options
+from build_engines.tensorrt_llm.capabilities import Architecture, find_architecture, refuse_precision
+from build_engines.tensorrt_llm.commands import Command, Places, commands
+from build_engines.tensorrt_llm.engine_config import EngineConfig, check_engine
+from build_engines.tensorrt_llm.machine_rules import check_calibration, check_machine
+from build_engines.tensorrt_llm.programs import Docker, Native, Programs, docker_for
+from build_engines.tensorrt_llm.recipe import Recipe
+from build_engines.tensorrt_llm.rules import check_model, check_recipe
+from build_engines.tensorrt_llm.run import logging_to, run_command
+from build_engines.tensorrt_llm.settle import settle
+from build_engines.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
+
+# TensorRT-LLM's own checkpoint; it lies in the unfinished engine directory, and is gone from the finished one.
+_CHECKPOINT = "tllm_checkpoint"
+_PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+_KV_PRECISIONS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+# Bytes of a parameter, embeddings in 16 bits among them.
+_BYTES = {"none": 2.0, "fp8": 1.2, "int8_sq": 1.2, "int8_wo": 1.2, "nvfp4": 0.8, "int4_awq": 0.8, "w4a8_awq": 0.8}
+_BYTES["int4_wo"] = _BYTES["int4_awq"]
+# What doesn't change the engine.
+_UNSEEN = ("workers", "log_level")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the target knows beyond a precision: the recipe, and where NVIDIA's programs run."""
+
+    recipe: Recipe = field(default_factory=Recipe)
+    programs: Programs = field(default_factory=Native)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be built: the settled recipe, of which architecture and model, and what the user should know."""
+
+    recipe: Recipe
+    architecture: Architecture
+    facts: ModelFacts
+    notes: tuple[str, ...]
+
+    def commands(self, places: Places) -> tuple[Command, Command]:
+        return commands(self.recipe, self.architecture, places)
+
+
+@dataclass(frozen=True)
+class TensorRtLlm:
+    """Compiles with `programs` what `recipe` says."""
+
+    recipe: Recipe
+    programs: Programs
+
+    def refuse(self, directory: Path, config: dict[str, Any]) -> None:
+        plan_build(self.recipe, directory, config)
+
+    def chosen(self) -> list[Any]:
+        said = self.recipe.model_dump(mode="json", exclude=set(_UNSEEN))
+        return [said, *_stamps(self.recipe)]
+
+    def here(self) -> Here:
+        machine = self.programs.look()
+        check_machine(self.recipe, machine, self.programs.where)
+        check_calibration(self.recipe)
+        names = ("tensorrt_llm", "tensorrt", "cuda")
+        versions = {name: machine.software.versions[name] for name in names if name in machine.software.versions}
+        container = self.programs.container()
+        return Here(versions | ({"container": container} if container else {}), machine.built_on)
+
+    def bytes_needed(self, checkpoint: Checkpoint) -> int:
+        """TensorRT-LLM's checkpoint and the engine stand beside one another for a while."""
+        full = 4.0 if self.recipe.dtype == "float32" else _BYTES["none"]
+        return int(2 * checkpoint.parameters * (full if self.recipe.quantization == "none" else self._bytes()))
+
+    def _bytes(self) -> float:
+        return _BYTES[self.recipe.quantization]
+
+    def compile(self, checkpoint: Checkpoint, out: Path, progress: Progress) -> Compiled:
+        plan = plan_build(self.recipe, checkpoint.directory, checkpoint.config)
+        tokenizer = read_fast_tokenizer(checkpoint.directory)
+        programs = docker_for(out, self.programs) if isinstance(self.programs, Docker) else self.programs
+        version = self._run(plan, programs, checkpoint, out, progress)
+        progress.step("Checking the engine")
+        config = check_engine(out, plan.recipe, version)
+        write_fast_tokenizer(tokenizer, out)
+        special = read_special_ids(checkpoint.directory, checkpoint.config, tokenizer)
+        return _compiled(plan, config, special.end_ids, special.pad_id, special.bos_id)
+
+    def _run(self, plan: Plan, programs: Programs, checkpoint: Checkpoint, out: Path, progress: Progress) -> str:
+        """Run the programs, and return the version of TensorRT-LLM that they are of."""
+        model, between = checkpoint.directory.resolve(), out.resolve() / _CHECKPOINT
+        steps = plan.commands(programs.places(model, between, out.resolve()))
+        script = next(part for part in steps[0].arguments if part.endswith(".py"))
+        programs.check(script.removeprefix(f"{programs.places(model, between, out).examples}/"))
+        version = programs.look().software.tensorrt_llm or ""
+        between.mkdir()
+        paths = [model, out.resolve(), *_read_paths(plan.recipe)]
+        with logging_to(out) as log:
+            for command in steps:
+                run_command(command, programs, environment(plan.recipe), paths, plan.recipe.world_size, log, progress)
+        shutil.rmtree(between)
+        return version
+
+
+def plan_build(recipe: Recipe, directory: Path, config: dict[str, Any]) -> Plan:
+    """Settle `recipe` for the checkpoint `directory` with the parsed config.json `config`, and check both.
+
+    Raises BuildError: `unsupported_architecture`, `not_a_checkpoint`, `invalid_parameter`.
+    """
+    architecture = find_architecture(directory, config)
+    refuse_precision(architecture, recipe.quantization, recipe.kv_cache_dtype)
+    facts = read_facts(directory, config)
+    settled, notes = settle(recipe, facts)
+    check_recipe(settled)
+    check_model(settled, architecture, facts)
+    return Plan(settled, architecture, facts, notes)
+
+
+def environment(recipe: Recipe) -> dict[str, str]:
+    """Return the variables of all programs: nothing is fetched but the texts to calibrate with, where they must be."""
+    fetched = recipe.needs_calibration and not os.path.isdir(recipe.calibration.dataset)
+    return {} if fetched else {"HF_HUB_OFFLINE": "1"}
+
+
+def target(options: Options) -> TensorRtLlm:
+    settings = options.settings or Settings()
+    if not isinstance(settings, Settings):
+        raise BuildError("The target tensorrt-llm takes its own settings; give it a recipe.", "invalid_parameter")
+    return TensorRtLlm(_with_options(settings.recipe, options), settings.programs)
+
+
+def _with_options(recipe: Recipe, options: Options) -> Recipe:
+    """What all targets are asked in the same words goes into the recipe."""
+    changed: dict[str, Any] = {}
+    dtypes = {short: dtype for dtype, short in _PRECISIONS.items()}
+    if options.precision in dtypes:
+        changed |= {"dtype": dtypes[options.precision], "quantization": "none"}
+    elif options.precision is not None:
+        changed["quantization"] = options.precision
+    if options.kv_precision is not None:
+        changed["kv_cache_dtype"] = options.kv_precision
+    if options.max_sequence_length is not None:
+        changed["limits"] = recipe.limits.model_copy(update={"max_seq_len": options.max_sequence_length})
+    return recipe.model_copy(update=changed)
+
+
+def _read_paths(recipe: Recipe) -> list[Path]:
+    """Directories beside the checkpoint that the programs read."""
+    paths = list(recipe.lora.directories) if recipe.lora else []
+    if recipe.speculation and recipe.speculation.model:
+        paths.append(recipe.speculation.model)
+    if os.path.isdir(recipe.calibration.dataset):
+        paths.append(Path(recipe.calibration.dataset))
+    return [path.resolve() for path in paths]
+
+
+def _stamps(recipe: Recipe) -> list[Any]:
+    """What tells that a directory beside the checkpoint has changed."""
+    files = (path for directory in _read_paths(recipe) for path in sorted(directory.rglob("*")) if path.is_file())
+    return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
+
+
+def _compiled(plan: Plan, config: EngineConfig, end_ids: list[int], pad_id: int | None, bos_id: int | None) -> Compiled:
+    recipe, facts = plan.recipe, plan.facts
+    plain = recipe.quantization == "none"
+    precision = _PRECISIONS[recipe.dtype] if plain else recipe.quantization
+    cache = _KV_PRECISIONS[recipe.dtype] if recipe.kv_cache_dtype == "auto" else recipe.kv_cache_dtype
+    limits = {name: config.limits[name] for name in GpuLimits.model_fields if name in config.limits}
+    return Compiled(
+        precision=cast(Precision | GpuPrecision, precision),
+        kv_cache_precision=cast(KvPrecision | GpuKvPrecision, cache),
+        max_sequence_length=recipe.limits.max_seq_len or facts.positions,
+        vocab_size=facts.vocab_size,
+        end_ids=end_ids,
+        pad_id=pad_id,
+        bos_id=bos_id,
+        layers=facts.layers,
+        kv_heads=facts.kv_heads,
+        head_dim=facts.head_dim,
+        tensor_parallel=config.tensor_parallel,
+        pipeline_parallel=config.pipeline_parallel,
+        limits=GpuLimits(**limits),
+        features=_features(recipe),
+        notes=plan.notes,
+    )
+
+
+def _features(recipe: Recipe) -> GpuFeatures:
+    speculation = recipe.speculation
+    return GpuFeatures(
+        paged_context_fmha=bool(recipe.paged_context_fmha),
+        kv_cache_reuse=bool(recipe.kv_cache_reuse),
+        chunked_context=bool(recipe.chunked_context),
+        lora=recipe.lora is not None,
+        context_logits=recipe.gather_context_logits,
+        generation_logits=recipe.gather_generation_logits,
+        speculative_decoding_mode=speculation.mode if speculation else None,
+        max_draft_len=speculation.max_draft_len if speculation else 0,
+    )
