@@ -10,6 +10,7 @@ import click
 
 from build_engines.errors import BuildError
 from build_engines.manifest import TARGETS, GpuKvPrecision, GpuPrecision, KvPrecision, Precision
+from inflight.commands.llmapi_options import llmapi_options, llmapi_settings
 from inflight.commands.progress import reporting
 
 
@@ -40,7 +41,19 @@ from inflight.commands.progress import reporting
 @click.option("--force", is_flag=True, help="Build again even if nothing changed.")
 @click.option("--no-trial", is_flag=True, help="Don't load the new engine once, where memory is too small for it.")
 @click.option("--json", "as_json", envvar="INFLIGHT_BUILD_JSON", is_flag=True, help="Print the manifest at the end.")
-def command(checkpoint: str, out: Path, force: bool, no_trial: bool, as_json: bool, **options: Any) -> None:
+@click.option("--dry-run", is_flag=True, help="llmapi: print the model.yaml that would be written, and write nothing.")
+@llmapi_options
+def command(
+    checkpoint: str,
+    out: Path,
+    force: bool,
+    no_trial: bool,
+    as_json: bool,
+    dry_run: bool,
+    llm_arguments: Path | None,
+    llm_argument: tuple[str, ...],
+    **options: Any,
+) -> None:
     """Compile CHECKPOINT, a Hugging Face directory or a name on the hub, into an engine directory.
 
     The engine needs nothing of the checkpoint any more. An unchanged build is recognised and skipped, and what
@@ -51,12 +64,17 @@ def command(checkpoint: str, out: Path, force: bool, no_trial: bool, as_json: bo
     inflight build Qwen/Qwen2.5-0.5B-Instruct --out ./qwen
     inflight build ./my-checkpoint --precision int8 --out ./my-engine-int8
     inflight build ./my-checkpoint --precision fp32 --kv-cache-precision f32 --out ./exact --json
+    inflight build ./my-checkpoint --target llmapi --llm-argument tensor_parallel_size=2 --out ./for-gpus --dry-run
     """
     from build_engines.build import Options, build_engine
 
     started = time.monotonic()
-    chosen = Options(trial=not no_trial, **options)
+    settings = llmapi_settings(options["target"], llm_arguments, llm_argument)
+    chosen = Options(trial=not no_trial, settings=settings, **options)
     _check_usage(chosen)
+    if dry_run:
+        _rehearse(checkpoint, chosen)
+        return
     with reporting() as progress:
         built = build_engine(checkpoint, out, chosen, force=force, progress=progress)
     for note in built.notes:
@@ -74,6 +92,17 @@ def command(checkpoint: str, out: Path, force: bool, no_trial: bool, as_json: bo
         f"{manifest.kv_cache_precision} KV cache, {size:,.0f} MB."
     )
     click.echo(f"Serve it with: inflight serve {out}")
+
+
+def _rehearse(checkpoint: str, options: Any) -> None:
+    if options.target != "llmapi":
+        raise click.UsageError(f"--dry-run is not for --target {options.target}; leave it out.")
+    from build_engines.llmapi.target import model_yaml
+    from build_engines.source import locate
+
+    with reporting() as progress:
+        said = model_yaml(locate(checkpoint, progress), options)
+    click.echo(said, nl=False)
 
 
 def _check_usage(options: Any) -> None:
