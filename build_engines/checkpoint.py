@@ -122,10 +122,7 @@ def read_checkpoint(
 
 
 def _read(directory: Path, refuse: Callable[[Path, dict[str, Any]], None]) -> Checkpoint:
-    if not directory.is_dir():
-        what = "is a file, not a directory" if directory.exists() else "doesn't exist"
-        raise BuildError(f"The checkpoint {directory} {what}; check the path.", "checkpoint_not_found")
-    config = _read_config(directory)
+    config = read_config(directory)
     refuse(directory, config)
     weights = _find_weights(directory)
     tokenizer = tuple(path for name in _TOKENIZER_FILES if (path := directory / name).is_file())
@@ -137,7 +134,11 @@ def _read(directory: Path, refuse: Callable[[Path, dict[str, Any]], None]) -> Ch
     return Checkpoint(directory, config, tuple(weights), sum(weights.values()), tokenizer)
 
 
-def _read_config(directory: Path) -> dict[str, Any]:
+def read_config(directory: Path) -> dict[str, Any]:
+    """Return the parsed config.json of a checkpoint; raises BuildError as `read_checkpoint` does, before `refuse`."""
+    if not directory.is_dir():
+        what = "is a file, not a directory" if directory.exists() else "doesn't exist"
+        raise BuildError(f"The checkpoint {directory} {what}; check the path.", "checkpoint_not_found")
     path = directory / "config.json"
     if not path.is_file():
         raise BuildError(
