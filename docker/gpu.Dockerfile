@@ -15,23 +15,27 @@ LABEL org.opencontainers.image.title="inflight-gpu" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.base.name="nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"
 USER 0:0
-# The base's own packages are constraints: TensorRT-LLM keeps every version that it came with, or the build fails.
-# Its Python is the first python3 on PATH; where that is the system's, pip must be told that it may install there.
+# An environment of our own over that of the base, which is not touched: what the base has is used if it will do, at
+# its version; what it has not comes at the lock's. TensorRT-LLM needs many packages, some of them at one version alone.
 RUN --mount=type=bind,target=/source \
-    python3 /source/docker/image_requirements.py --project /source/pyproject.toml --extras "$EXTRAS" \
+    python3 -m venv --without-pip /opt/inflight \
+    && python3 -c 'import site; print(*site.getsitepackages(), sep="\n")' \
+        > "$(/opt/inflight/bin/python -c 'import site; print(site.getsitepackages()[0])')/base.pth" \
+    && python3 /source/docker/image_requirements.py --project /source/pyproject.toml --extras "$EXTRAS" \
         --without nvidia-pytriton --without openvino-genai > /tmp/wanted.txt \
     && python3 /source/docker/image_requirements.py --lock /source/requirements.lock > /tmp/constraints.txt \
-    && python3 -m pip install --no-cache-dir --break-system-packages \
+    && python3 -m pip --python /opt/inflight/bin/python install --no-cache-dir \
         --requirement /tmp/wanted.txt --constraint /tmp/constraints.txt \
     && rm /tmp/wanted.txt /tmp/constraints.txt
 # The base has a user 1000, triton-server. Any other works too: what is written is written to /run/inflight and /tmp.
 RUN install --directory --mode 1777 /run/inflight \
     && install --directory /engine
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
-    python3 -m pip install --no-cache-dir --no-deps --break-system-packages /wheels/*.whl
+    python3 -m pip --python /opt/inflight/bin/python install --no-cache-dir --no-deps /wheels/*.whl
 COPY --chmod=0755 docker/entrypoint.sh /usr/local/bin/inflight-entrypoint
 COPY --chmod=0755 docker/health.py /usr/local/bin/inflight-health
-ENV HOME=/run/inflight \
+ENV PATH=/opt/inflight/bin:$PATH \
+    HOME=/run/inflight \
     INFLIGHT_RUN_DIR=/run/inflight \
     INFLIGHT_ENGINE=/engine \
     PYTHONDONTWRITEBYTECODE=1

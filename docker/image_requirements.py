@@ -5,8 +5,8 @@
 
     image_requirements.py --extras serve --without nvidia-pytriton --without openvino-genai > wanted.txt
 
-`--lock requirements.lock` prints constraints: each package that this Python has stays as it is, and for all others
-the versions of the lock hold:
+`--lock requirements.lock` prints constraints: the lock's versions of all packages that this Python has not. Those that
+it has are left out, so that pip keeps them if they will do:
 
     image_requirements.py --lock requirements.lock > constraints.txt
 
@@ -24,8 +24,6 @@ from pathlib import Path
 import tomllib
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
-# What pip takes for a version (PEP 440, as metadata has it). Linux distributions have others for packages of their own.
-_VERSION = re.compile(r"\d+(\.\d+)*((a|b|rc)\d+)?(\.post\d+)?(\.dev\d+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?")
 
 
 def canonical(requirement: str) -> str:
@@ -52,13 +50,11 @@ def wanted(project: Path, extras: Iterable[str], without: Iterable[str]) -> list
 
 
 def constraints(lock: Path) -> list[str]:
-    """What is installed as it is, and the lock for what is not."""
-    distributions = [found for found in importlib.metadata.distributions() if found.name]  # a broken one has no name
-    installed = {canonical(found.name): found.version for found in distributions}
+    """The lines of the lock whose packages are not installed."""
+    names = (found.name for found in importlib.metadata.distributions())
+    installed = {canonical(name) for name in names if name}  # a broken one has no name
     lines = [line.strip() for line in lock.read_text(encoding="utf-8").splitlines()]
-    pinned = {canonical(line): line for line in lines if line and not line.startswith("#")}
-    kept = [f"{name}=={version}" for name, version in installed.items() if _VERSION.fullmatch(version)]
-    return sorted([*kept, *(line for name, line in pinned.items() if name not in installed)])
+    return [line for line in lines if line and not line.startswith("#") and canonical(line) not in installed]
 
 
 def main() -> None:

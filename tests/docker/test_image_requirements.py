@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 import subprocess
 import sys
+import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 SERVE = PROJECT["optional-dependencies"]["serve"]
 
 
-def asked(*arguments: str) -> list[str]:
-    command = [sys.executable, str(SCRIPT), *arguments]
+def asked(*arguments: str, python: Path = Path(sys.executable)) -> list[str]:
+    command = [str(python), str(SCRIPT), *arguments]
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
@@ -41,31 +42,65 @@ def test_the_gpu_image_gets_all_but_another_triton_and_the_embedded_engine() -> 
     }
 
 
-def test_constraints_keep_what_is_installed_and_pin_the_rest(tmp_path: Path) -> None:
+def test_the_lock_holds_for_what_is_not_installed(tmp_path: Path) -> None:
+    """However its name is written."""
     lock = tmp_path / "requirements.lock"
-    lock.write_text("# versions\nNumPy==2.3.4\nmarkdown_it_py==0.0.1\nabsent-package==1.2.3\n")
-    lines = asked("--lock", str(lock))
-    installed = importlib.metadata.version("numpy")
-    assert f"numpy=={installed}" in lines
-    assert f"markdown-it-py=={importlib.metadata.version('markdown-it-py')}" in lines
-    assert "absent-package==1.2.3" in lines
-    assert not {"NumPy==2.3.4", "markdown_it_py==0.0.1"} & set(lines)
-    names = [line.partition("==")[0] for line in lines]
-    assert len(names) == len(set(names))
+    lock.write_text("# versions\nNumPy==2.3.4\nmarkdown_it_py==0.0.1\n\nabsent-package==1.2.3\n")
+    assert asked("--lock", str(lock)) == ["absent-package==1.2.3"]
 
 
-def test_pip_takes_the_constraints(tmp_path: Path) -> None:
-    """And with them it changes nothing here, where all is installed that an image asks for."""
-    constraints = tmp_path / "constraints.txt"
-    constraints.write_text("\n".join(asked("--lock", "requirements.lock")))
-    wanted = tmp_path / "wanted.txt"
-    wanted.write_text("\n".join(asked("--extras", "serve")))
-    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--no-index", "--disable-pip-version-check"]
-    done = subprocess.run(
-        [*command, "--requirement", str(wanted), "--constraint", str(constraints)], capture_output=True, text=True
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """An environment that has some of what an image asks for: click, at a version that will do, and an old protobuf."""
+    python = environment(tmp_path / "base")
+    for name, version in (("click", "8.1.7"), ("protobuf", "3.0.0")):
+        installed = packages(python) / f"{name}-{version}.dist-info"
+        installed.mkdir()
+        (installed / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (installed / "INSTALLER").write_text("pip\n")
+    return python
+
+
+def test_an_environment_over_the_bases_uses_what_will_do_and_touches_nothing(base: Path, tmp_path: Path) -> None:
+    """As gpu.Dockerfile lays one. What is to be installed is made here, since no registry can be asked."""
+    ours = environment(tmp_path / "ours")
+    (packages(ours) / "base.pth").write_text(f"{packages(base)}\n")
+    before = sorted(packages(base).iterdir())
+    wheels = tmp_path / "wheels"
+    wheel(wheels, "click", "8.5.1")
+    wheel(wheels, "protobuf", "6.33.6")
+    pip = [sys.executable, "-m", "pip", "--python", str(ours), "--disable-pip-version-check", "install", "--no-index"]
+    lock = subprocess.run(
+        [base, SCRIPT, "--lock", ROOT / "requirements.lock"], check=True, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
-    assert "Would install" not in done.stdout
+    assert not re.search("^(click|protobuf)==", lock.stdout, re.MULTILINE)
+    (tmp_path / "constraints.txt").write_text(lock.stdout)
+    options = ["--find-links", str(wheels), "--constraint", str(tmp_path / "constraints.txt")]
+    subprocess.run([*pip, *options, "click>=8.1", "protobuf>=6.30"], check=True, capture_output=True)
+    code = "import importlib.metadata as m; print(m.version('click'), m.version('protobuf'))"
+    assert subprocess.run([ours, "-c", code], capture_output=True, text=True).stdout.split() == ["8.1.7", "6.33.6"]
+    assert sorted(packages(base).iterdir()) == before
+
+
+def environment(place: Path) -> Path:
+    """A virtual environment without pip; its Python."""
+    venv.create(place, with_pip=False)
+    return place / "bin" / "python"
+
+
+def packages(python: Path) -> Path:
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return python.parent.parent / "lib" / version / "site-packages"
+
+
+def wheel(into: Path, name: str, version: str) -> None:
+    """Write a wheel that holds nothing but its metadata."""
+    into.mkdir(exist_ok=True)
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(into / f"{name}-{version}-py3-none-any.whl", "w") as archive:
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
 
 
 @pytest.mark.parametrize(
