@@ -47,6 +47,14 @@ def read_recipe(path: Path | None, flags: Mapping[str, Any]) -> Recipe:
         raise _wrong(_sentence(error.errors()[0], where)) from error
 
 
+def parse_value(name: str, text: str) -> Any:
+    """Return the value of the field `name` that a flag gives as YAML. Raises BuildError (`invalid_parameter`)."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise _wrong(f"The value of {name} is not valid YAML ({' '.join(str(error).split())}).") from error
+
+
 def fields_of(part: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple[str, type[BaseModel], str]]:
     """Yield each field's dotted name, the part it is in, and its own name; parts themselves are not among them."""
     for name, field in part.model_fields.items():

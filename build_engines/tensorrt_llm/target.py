@@ -26,7 +26,7 @@ from build_engines.tensorrt_llm.settle import settle
 from build_engines.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
 
 # TensorRT-LLM's own checkpoint; it lies in the unfinished engine directory, and is gone from the finished one.
-_CHECKPOINT = "tllm_checkpoint"
+CHECKPOINT = "tllm_checkpoint"
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _KV_PRECISIONS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 # Bytes of a parameter, embeddings in 16 bits among them.
@@ -101,13 +101,13 @@ class TensorRtLlm:
 
     def _run(self, plan: Plan, programs: Programs, checkpoint: Checkpoint, out: Path, progress: Progress) -> str:
         """Run the programs, and return the version of TensorRT-LLM that they are of."""
-        model, between = checkpoint.directory.resolve(), out.resolve() / _CHECKPOINT
+        model, between = checkpoint.directory.resolve(), out.resolve() / CHECKPOINT
         steps = plan.commands(programs.places(model, between, out.resolve()))
         script = next(part for part in steps[0].arguments if part.endswith(".py"))
         programs.check(script.removeprefix(f"{programs.places(model, between, out).examples}/"))
         version = programs.look().software.tensorrt_llm or ""
         between.mkdir()
-        paths = [model, out.resolve(), *_read_paths(plan.recipe)]
+        paths = [model, out.resolve(), *read_paths(plan.recipe)]
         with logging_to(out) as log:
             for command in steps:
                 run_command(command, programs, environment(plan.recipe), paths, plan.recipe.world_size, log, progress)
@@ -135,6 +135,16 @@ def environment(recipe: Recipe) -> dict[str, str]:
     return {} if fetched else {"HF_HUB_OFFLINE": "1"}
 
 
+def read_paths(recipe: Recipe) -> list[Path]:
+    """Directories beside the checkpoint that the programs read."""
+    paths = list(recipe.lora.directories) if recipe.lora else []
+    if recipe.speculation and recipe.speculation.model:
+        paths.append(recipe.speculation.model)
+    if os.path.isdir(recipe.calibration.dataset):
+        paths.append(Path(recipe.calibration.dataset))
+    return [path.resolve() for path in paths]
+
+
 def target(options: Options) -> TensorRtLlm:
     settings = options.settings or Settings()
     if not isinstance(settings, Settings):
@@ -157,19 +167,9 @@ def _with_options(recipe: Recipe, options: Options) -> Recipe:
     return recipe.model_copy(update=changed)
 
 
-def _read_paths(recipe: Recipe) -> list[Path]:
-    """Directories beside the checkpoint that the programs read."""
-    paths = list(recipe.lora.directories) if recipe.lora else []
-    if recipe.speculation and recipe.speculation.model:
-        paths.append(recipe.speculation.model)
-    if os.path.isdir(recipe.calibration.dataset):
-        paths.append(Path(recipe.calibration.dataset))
-    return [path.resolve() for path in paths]
-
-
 def _stamps(recipe: Recipe) -> list[Any]:
     """What tells that a directory beside the checkpoint has changed."""
-    files = (path for directory in _read_paths(recipe) for path in sorted(directory.rglob("*")) if path.is_file())
+    files = (path for directory in read_paths(recipe) for path in sorted(directory.rglob("*")) if path.is_file())
     return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
 

@@ -12,6 +12,7 @@ from build_engines.errors import BuildError
 from build_engines.manifest import TARGETS, GpuKvPrecision, GpuPrecision, KvPrecision, Precision
 from inflight.commands.llmapi_options import llmapi_options, llmapi_settings
 from inflight.commands.progress import reporting
+from inflight.commands.tensorrt_llm_options import show_commands, take_tensorrt_llm, tensorrt_llm_options
 
 
 @click.command("build")
@@ -41,7 +42,13 @@ from inflight.commands.progress import reporting
 @click.option("--force", is_flag=True, help="Build again even if nothing changed.")
 @click.option("--no-trial", is_flag=True, help="Don't load the new engine once, where memory is too small for it.")
 @click.option("--json", "as_json", envvar="INFLIGHT_BUILD_JSON", is_flag=True, help="Print the manifest at the end.")
-@click.option("--dry-run", is_flag=True, help="llmapi: print the model.yaml that would be written, and write nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="tensorrt-llm: print the commands that would run; it takes no GPU. llmapi: print the model.yaml that would be "
+    "written. Nothing is written.",
+)
+@tensorrt_llm_options
 @llmapi_options
 def command(
     checkpoint: str,
@@ -64,16 +71,18 @@ def command(
     inflight build Qwen/Qwen2.5-0.5B-Instruct --out ./qwen
     inflight build ./my-checkpoint --precision int8 --out ./my-engine-int8
     inflight build ./my-checkpoint --precision fp32 --kv-cache-precision f32 --out ./exact --json
+    inflight build ./my-checkpoint --target tensorrt-llm --precision fp8 --tensor-parallel 2 --out ./on-h100 --dry-run
     inflight build ./my-checkpoint --target llmapi --llm-argument tensor_parallel_size=2 --out ./for-gpus --dry-run
     """
     from build_engines.build import Options, build_engine
 
     started = time.monotonic()
     settings = llmapi_settings(options["target"], llm_arguments, llm_argument)
+    settings = take_tensorrt_llm(options["target"], options) or settings
     chosen = Options(trial=not no_trial, settings=settings, **options)
     _check_usage(chosen)
     if dry_run:
-        _rehearse(checkpoint, chosen)
+        _rehearse(checkpoint, out, chosen, as_json)
         return
     with reporting() as progress:
         built = build_engine(checkpoint, out, chosen, force=force, progress=progress)
@@ -94,15 +103,19 @@ def command(
     click.echo(f"Serve it with: inflight serve {out}")
 
 
-def _rehearse(checkpoint: str, options: Any) -> None:
-    if options.target != "llmapi":
-        raise click.UsageError(f"--dry-run is not for --target {options.target}; leave it out.")
-    from build_engines.llmapi.target import model_yaml
+def _rehearse(checkpoint: str, out: Path, options: Any, as_json: bool) -> None:
     from build_engines.source import locate
 
+    if options.target not in ("llmapi", "tensorrt-llm"):
+        raise click.UsageError(f"--dry-run is not for --target {options.target}; leave it out.")
     with reporting() as progress:
-        said = model_yaml(locate(checkpoint, progress), options)
-    click.echo(said, nl=False)
+        directory = locate(checkpoint, progress)
+    if options.target == "tensorrt-llm":
+        show_commands(directory, out, options, as_json)
+        return
+    from build_engines.llmapi.target import model_yaml
+
+    click.echo(model_yaml(directory, options), nl=False)
 
 
 def _check_usage(options: Any) -> None:

@@ -1,0 +1,151 @@
+"""What `inflight build --target tensorrt-llm` is told beyond the other targets: a recipe, and where programs run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from build_engines.containers import DEFAULT_CONTAINER
+
+TARGET = "tensorrt-llm"
+_COUNT = click.IntRange(min=1)
+_DIRECTORY = click.Path(path_type=Path)
+# Flags for what is decided most often, and the recipe's field of each; all others have --set.
+_FIELDS = {
+    "tensor_parallel": ("tensor_parallel", _COUNT, "GPUs that share each layer."),
+    "pipeline_parallel": ("pipeline_parallel", _COUNT, "GPUs that each hold a part of the layers."),
+    "max_batch_size": ("limits.max_batch_size", _COUNT, "Requests that run at once."),
+    "max_input_len": ("limits.max_input_len", _COUNT, "Tokens of a prompt."),
+    "max_num_tokens": ("limits.max_num_tokens", _COUNT, "Tokens that one step computes, over all requests."),
+    "max_beam_width": ("limits.max_beam_width", _COUNT, "Beams of one request."),
+    "workers": ("workers", _COUNT, "GPUs that build at once."),
+}
+_PREFIX = "tensorrt-llm: "
+
+
+def tensorrt_llm_options(command: Any) -> Any:
+    """Add the target's flags to a command; `take_tensorrt_llm` reads them."""
+    for option in reversed([*_recipe_options(), *_place_options()]):
+        command = option(command)
+    return command
+
+
+def _recipe_options() -> list[Callable[[Any], Any]]:
+    fields = [
+        click.option(f"--{name.replace('_', '-')}", type=kind, help=_PREFIX + said)
+        for name, (_, kind, said) in _FIELDS.items()
+    ]
+    return [
+        click.option(
+            "--recipe",
+            type=_DIRECTORY,
+            help=_PREFIX + "A YAML file with all that shapes the engine; see docs/tensorrt-llm.md. Flags win.",
+        ),
+        click.option(
+            "--set",
+            "recipe_fields",
+            multiple=True,
+            metavar="FIELD=VALUE",
+            help=_PREFIX + "A field of the recipe (lora.max_rank=16); the value is YAML. Can be repeated.",
+        ),
+        *fields,
+        click.option("--lora-dir", type=_DIRECTORY, multiple=True, help=_PREFIX + "A LoRA adapter. Can be repeated."),
+        click.option(
+            "--calibration-dataset",
+            help=_PREFIX + "A directory of texts to quantize with.  [default: cnn_dailymail, from the hub]",
+        ),
+    ]
+
+
+def _place_options() -> list[Callable[[Any], Any]]:
+    return [
+        click.option(
+            "--docker", is_flag=True, help=_PREFIX + "Run NVIDIA's programs in a container, not on this machine."
+        ),
+        click.option("--image", help=f"{_PREFIX}The container's image.  [default: {DEFAULT_CONTAINER.image}]"),
+        click.option("--docker-gpus", help=_PREFIX + "The container's GPUs, in docker's words.  [default: all]"),
+        click.option("--docker-shm-size", help=_PREFIX + "The container's shared memory.  [default: 8g]"),
+        click.option(
+            "--examples-dir",
+            type=_DIRECTORY,
+            help=_PREFIX + "The examples of TensorRT-LLM.  [default: /app/tensorrt_llm/examples]",
+        ),
+    ]
+
+
+def take_tensorrt_llm(target: str, options: dict[str, Any]) -> object:
+    """Take the target's flags out of `options`, and return its settings; None for another target.
+
+    Raises click.UsageError for a flag that is not for this target, BuildError for a recipe that makes no sense.
+    """
+    names = (*_FIELDS, "recipe", "recipe_fields", "lora_dir", "calibration_dataset", *_PLACES)
+    given = {name: value for name in names if (value := options.pop(name)) not in (None, (), False)}
+    if target == TARGET:
+        return _settings(given)
+    if given:
+        flag = {"recipe_fields": "set"}.get(first := next(iter(given)), first).replace("_", "-")
+        raise click.UsageError(f"--{flag} is for --target {TARGET}, not for {target}; leave it out.")
+    return None
+
+
+_PLACES = ("docker", "image", "docker_gpus", "docker_shm_size", "examples_dir")
+
+
+def _settings(given: dict[str, Any]) -> object:
+    from build_engines.tensorrt_llm.recipe_file import read_recipe
+    from build_engines.tensorrt_llm.target import Settings
+
+    fields = dict(_pair(one) for one in given.get("recipe_fields", ()))
+    fields |= {field: given[name] for name, (field, _, _) in _FIELDS.items() if name in given}
+    if "lora_dir" in given:
+        fields["lora.directories"] = list(given["lora_dir"])
+    if "calibration_dataset" in given:
+        fields["calibration.dataset"] = given["calibration_dataset"]
+    return Settings(read_recipe(given.get("recipe"), fields), _programs(given))
+
+
+def _pair(one: str) -> tuple[str, Any]:
+    from build_engines.tensorrt_llm.recipe_file import parse_value
+
+    name, equals, value = one.partition("=")
+    if not equals or not name:
+        raise click.UsageError(f"--set {one} is no field with a value; write FIELD=VALUE.")
+    return name, parse_value(name, value)
+
+
+def _programs(given: dict[str, Any]) -> Any:
+    from build_engines.tensorrt_llm.programs import EXAMPLES, Docker, Native
+
+    examples = given.get("examples_dir", EXAMPLES)
+    if not given.get("docker"):
+        inside = [name for name in ("image", "docker_gpus", "docker_shm_size") if name in given]
+        if inside:
+            raise click.UsageError(f"--{inside[0].replace('_', '-')} is for --docker; add that, or leave it out.")
+        return Native(examples)
+    words = {"image": "image", "docker_gpus": "gpus", "docker_shm_size": "shared_memory"}
+    return Docker(examples=examples, **{word: given[name] for name, word in words.items() if name in given})
+
+
+def show_commands(directory: Path, out: Path, options: Any, as_json: bool) -> None:
+    """Print what building the checkpoint `directory` into `out` would run, as lines of a shell or as JSON."""
+    from build_engines.target import find_target
+    from build_engines.tensorrt_llm.rehearsal import rehearse
+    from build_engines.tensorrt_llm.target import TensorRtLlm
+
+    target = find_target(options)
+    assert isinstance(target, TensorRtLlm)
+    found = rehearse(directory, out, target)
+    for note in found.notes:
+        click.echo(f"Note: {note}", err=True)
+    if not as_json:
+        click.echo("\n".join(found.lines))
+        return
+    said = [
+        {"step": one.step, "arguments": list(one.arguments), "environment": dict(one.environment)}
+        for one in found.commands
+    ]
+    click.echo(json.dumps({"environment": found.environment, "commands": said, "lines": found.lines}, indent=2))
