@@ -10,8 +10,13 @@ from pathlib import Path
 
 # I1121 02:02:48.803781 10470 metrics.cc:770] "Collecting CPU metrics"
 _LINE = re.compile(r"([IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ \d+ \S+\] ?(.*)", re.DOTALL)
-# Said by every server without a GPU, as errors and warnings, though nothing is wrong.
-_NO_GPU = re.compile(r"cuda|pinned system memory|pinned memory pool", re.IGNORECASE)
+# Said by every server without a GPU, as errors and warnings, though nothing is wrong. Other words about CUDA are what
+# goes wrong on one with a GPU.
+_NO_GPU = re.compile(
+    r"unable to create stream for ensemble|CudaDriverHelper|CUDA memory pool|number of CUDA devices"
+    r"|pinned system memory|pinned memory pool",
+    re.IGNORECASE,
+)
 # Errors that only repeat that there was an error.
 _ECHO = re.compile(
     r"failed to load all models|Failed to create instance|which has no loaded version|exit-on-error", re.IGNORECASE

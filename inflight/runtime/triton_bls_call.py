@@ -24,7 +24,7 @@ from inflight.runtime.triton_tensors import tensor
 
 _CODE = re.compile(r"^(?P<sentence>.*) \[(?P<code>[a-z_]+)\]$", re.DOTALL)
 _CODES_BY_WORDS = {
-    "exceeds maximum queue size": "overloaded",
+    "maximum queue size": "overloaded",
     "is not ready": "engine_restarting",
     "is not healthy": "engine_restarting",
 }

@@ -21,6 +21,7 @@ import triton_python_backend_utils as pb_utils
 # Triton runs this file where it was laid out for it; what belongs to it is found through a link there.
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
+from tests.standins.mpi.ranks import join
 from tests.standins.tensorrtllm.answer import Answer
 from tests.standins.tensorrtllm.parameters import read_parameters
 from tests.standins.tensorrtllm.plan import check_engine
@@ -37,6 +38,7 @@ class TritonPythonModel:
         self.parameters = read_parameters(texts)
         self.max_queue_size = config["dynamic_batching"]["default_queue_policy"]["max_queue_size"]
         check_engine(self.parameters["gpt_model_path"])
+        join(self.parameters["gpt_model_path"], self.parameters["executor_worker_path"])
         self.step_seconds = float(os.environ.get("STANDIN_STEP_SECONDS", "0.002"))
         self.lock = threading.Lock()
         self.running: list[Answer] = []
@@ -83,6 +85,7 @@ class TritonPythonModel:
             raise ValueError(NO_STREAMS)
         wanted = set(request.requested_output_names())
         with self.lock:
+            # Upstream counts what waits; here nothing does, so what runs is counted.
             if self.max_queue_size and len(self.running) >= self.max_queue_size:
                 raise ValueError(
                     f"Maximum queue size of {self.max_queue_size} has been reached, please try again later"
@@ -90,7 +93,7 @@ class TritonPythonModel:
             pending: list[Answer] = []
             for row in range(rows):
                 one = {name: array[row] for name, array in inputs.items()}
-                for sequence in range(int(one.get("num_return_sequences", [1])[0])):
+                for sequence in range(one["num_return_sequences"].item() if "num_return_sequences" in one else 1):
                     pending.append(Answer(one, row, rows, sequence, wanted, self.parameters, request.request_id()))
             for answer in pending:
                 answer.sender, answer.pending = sender, pending
