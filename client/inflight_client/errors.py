@@ -29,6 +29,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "server_start_failed": ErrorCode("tritonserver did not come up", "read the server's last lines"),
     "port_in_use": ErrorCode("another program listens on that port", "choose another port, or 0 for any free one"),
     "package_missing": ErrorCode("a package that the command needs is not installed", "install inflight with its extras"),
+    "gpu_missing": ErrorCode("the machine has not the GPUs that the engine takes", "serve it where they are, or build it for fewer"),
     "storage_denied": ErrorCode("the storage refuses access, or there are no credentials for it", "give the credentials of somebody who has access"),
     "storage_not_found": ErrorCode("there is no such bucket", "make it, or name another"),
     "storage_unreachable": ErrorCode("the storage does not answer, or not as it should", "check its address, or try again later", retry=True),

@@ -13,6 +13,7 @@ import click
 
 from inflight.commands.deployment_options import deployment_options, options_of
 from inflight.commands.seconds import Seconds
+from inflight.deploy.launch import MODES, Mode
 from inflight.deploy.server import Server, ServerSettings
 
 
@@ -45,6 +46,12 @@ class Signals:
 @click.option("--http-port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one.")
 @click.option("--grpc-port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="0: any free one.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=8002, show_default=True, help="0: any free one.")
+@click.option(
+    "--multi-gpu",
+    type=click.Choice(MODES),
+    help="How the ranks of an engine on several GPUs are started: each as a server, of which the first one serves, or"
+    " as workers of one server, which can have several instances (--set gpu_device_ids=0,1;2,3).  [default: leader]",
+)
 @deployment_options("serve")
 @click.option(
     "--drain-seconds",
@@ -68,6 +75,7 @@ def command(
     start_seconds: float,
     as_json: bool,
     verbose: bool,
+    multi_gpu: Mode | None,
     **asked: Any,
 ) -> None:
     """Serve ENGINE_DIR on NVIDIA Triton Inference Server until told to stop.
@@ -81,12 +89,21 @@ def command(
       inflight serve my-engine --max-queue-size 256
       inflight serve my-engine --draft-engine my-small-engine --num-draft-tokens 6
       inflight serve my-engine --lora formal.safetensors --lora brief.safetensors
+      inflight serve my-gpu-engine --set kv_cache_free_gpu_mem_fraction=0.8 --multi-gpu leader
       inflight serve s3://models/my-model/v1
     """  # fmt: skip
     server = Server(
         engine_dir,
         options_of(asked),
-        ServerSettings(host, http_port, grpc_port, metrics_port, start_seconds=start_seconds, verbose=verbose),
+        ServerSettings(
+            host,
+            http_port,
+            grpc_port,
+            metrics_port,
+            start_seconds=start_seconds,
+            verbose=verbose,
+            multi_gpu=multi_gpu,
+        ),
         report=_report,
     )
     signals = Signals()

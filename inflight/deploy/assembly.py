@@ -23,11 +23,13 @@ from inflight import __version__
 from inflight.deploy import kv_budget, model_configs
 from inflight.deploy.card import Card, inventory
 from inflight.deploy.errors import DeployError
+from inflight.deploy.preflight import serving_place
 from inflight.deploy.repository import ENGINE_MODEL, DeploymentOptions, assemble, committed_repository
+from inflight.deploy.tensorrtllm_models import BACKEND
 from inflight.deploy.vendor import vendor, vendored_files
 
-CPP_BACKEND = "tensorrtllm"
 _VERSION = "1"
+_KV_CACHE = "max_tokens_in_paged_kv_cache"
 _ENGINE, _TOKENIZER, _DRAFT, _ADAPTERS = (f"{_VERSION}/{name}" for name in ("engine", "tokenizer", "draft", "adapters"))
 # What the models beside the engine's read.
 _TOKENIZER_FILES = (
@@ -71,7 +73,8 @@ class Order:
 
     def notes(self, to: object) -> list[str]:
         """What whoever serves it has to know."""
-        found = []
+        place = serving_place(self.manifest)
+        found = [f"the engine runs in {place}."] if place else []
         if self.manifest.target == "tensorrt-llm" and self.engine_path is None:
             if isinstance(to, Path):
                 found.append(
@@ -118,18 +121,25 @@ def write_repository(order: Order, out: Path, put: Put = shutil.copyfile) -> Car
     model_configs.write(configs, out)
     files = inventory(out)
     _compare(order, files)
-    tokens = configs[ENGINE_MODEL].parameters["max_tokens_in_paged_kv_cache"].string_value
     card = Card(
         inflight=__version__,
         vendored=order.vendored,
         engine=order.manifest,
         engine_path=order.engine_path,
-        kv_cache_tokens=int(tokens) if tokens else None,
+        kv_cache_tokens=kv_cache_tokens(configs),
         asked=order.digest(),
         files=files,
     )
     card.write(out)
     return card
+
+
+def kv_cache_tokens(configs: model_configs.Configs) -> int | None:
+    """How many tokens the KV cache holds; None where the engine decides that itself, by the memory it finds."""
+    parameters = configs[ENGINE_MODEL].parameters
+    # Asking a message for what it does not hold would put it there.
+    said = parameters[_KV_CACHE].string_value if _KV_CACHE in parameters else ""
+    return int(said) if said else None
 
 
 def engine_home(repository: Path) -> Path:
@@ -145,7 +155,7 @@ def place_engine(repository: Path, into: Path) -> Path:
     configs = model_configs.load(repository)
     parameters = configs[ENGINE_MODEL].parameters
     written, here = parameters["gpt_model_path"].string_value, str(engine_home(repository))
-    if configs[ENGINE_MODEL].backend != CPP_BACKEND or not written.endswith(_ENGINE) or written == here:
+    if configs[ENGINE_MODEL].backend != BACKEND or not written.endswith(_ENGINE) or written == here:
         return repository
     for key in parameters:
         parameters[key].string_value = _moved(parameters[key].string_value, written, here)
@@ -184,7 +194,7 @@ def _bring(order: Order, model: str, config: Any, folder: Path, put: Put) -> Non
     place = inside
     if model == ENGINE_MODEL:
         place = order.engine_path or inside
-        if config.backend == CPP_BACKEND and not order.engine_path and order.home is not None:
+        if config.backend == BACKEND and not order.engine_path and order.home is not None:
             place = str(engine_home(order.home))
     for key in parameters:
         parameters[key].string_value = _moved(parameters[key].string_value, engine, place)

@@ -12,7 +12,8 @@ from pathlib import Path
 from build_engines import manifest as engines
 from build_engines.manifest import Manifest
 from inflight.deploy import card as cards
-from inflight.deploy.assembly import place_engine
+from inflight.deploy import model_configs
+from inflight.deploy.assembly import kv_cache_tokens, place_engine
 from inflight.deploy.card import Card, is_repository
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository import ENGINE_MODEL, DeploymentOptions, assemble
@@ -36,11 +37,13 @@ class Source:
 class Deployment:
     """`repository` as Triton takes it, what goes into its environment, and the directory that a new start empties.
 
-    `kv_cache_tokens` is None where the engine decides that itself.
+    `kv_cache_tokens` is None where the engine decides that itself. `parameters` are those of the engine's model, where
+    the repository stands on this machine.
     """
 
     repository: str
     kv_cache_tokens: int | None
+    parameters: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     copies: Path | None = None
 
@@ -77,11 +80,10 @@ def lay_out(source: Source, options: DeploymentOptions, run: Path, report: Calla
     if source.card is None:
         assert isinstance(source.where, Path)
         configs = assemble(source.where, source.manifest, repository, options)
-        said = configs[ENGINE_MODEL].parameters["max_tokens_in_paged_kv_cache"].string_value
-        return Deployment(str(repository), int(said) if said else None)
+        return Deployment(str(repository), kv_cache_tokens(configs), _parameters(configs))
     tokens = source.card.kv_cache_tokens
     if isinstance(source.where, Path):
-        return Deployment(str(place_engine(source.where, repository)), tokens)
+        return _placed(place_engine(source.where, repository), tokens)
     copies = Path(os.environ.get(_MOUNT) or run / "models")
     copies.mkdir(parents=True, exist_ok=True)
     _check_space(source.where, source.card, copies)
@@ -89,9 +91,17 @@ def lay_out(source: Source, options: DeploymentOptions, run: Path, report: Calla
         # Its backend takes no relative path, and nobody knows where Triton would copy the engine to.
         fetched = copies / f"{run.name}-repository"
         S3Repository(source.where).download(fetched, source.card, report)
-        return Deployment(str(place_engine(fetched, repository)), tokens)
+        return _placed(place_engine(fetched, repository), tokens)
     own = _MOUNT not in os.environ
-    return Deployment(str(source.where), tokens, {_MOUNT: str(copies)}, copies if own else None)
+    return Deployment(str(source.where), tokens, {}, {_MOUNT: str(copies)}, copies if own else None)
+
+
+def _placed(repository: Path, tokens: int | None) -> Deployment:
+    return Deployment(str(repository), tokens, _parameters(model_configs.load(repository)))
+
+
+def _parameters(configs: model_configs.Configs) -> dict[str, str]:
+    return {key: value.string_value for key, value in configs[ENGINE_MODEL].parameters.items()}
 
 
 def _refuse_options(where: Path | S3Address, options: DeploymentOptions) -> None:

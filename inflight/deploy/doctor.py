@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -31,8 +31,8 @@ class Finding:
     remedy: str = ""
 
 
-def examine() -> Iterator[Finding]:
-    """Look at everything, the cheap things first; findings come as they are made."""
+def examine(engine: Path | None = None) -> Iterator[Finding]:
+    """Look at everything, the cheap things first; findings come as they are made. `engine` is a directory to serve."""
     packages = _packages()
     yield packages
     yield _python()
@@ -42,6 +42,8 @@ def examine() -> Iterator[Finding]:
     if packages.state != "missing":
         yield from (_memory(), _ports(), _leftovers(), _trial())
     yield _gpu()
+    if engine is not None and packages.state != "missing":
+        yield from _engine(engine)
 
 
 def _packages() -> Finding:
@@ -154,10 +156,37 @@ def _gpu() -> Finding:
     return Finding("gpu", "ok", "; ".join(listed.stdout.strip().splitlines()))
 
 
+def _engine(engine: Path) -> Iterator[Finding]:
+    """Whether the engine is whole, and runs on this machine."""
+    from build_engines import machine
+    from build_engines.errors import BuildError
+    from build_engines.manifest import verify
+    from inflight.deploy.preflight import problems
+    from inflight.deploy.triton import find
+
+    try:
+        manifest = verify(engine)
+        found = list(problems(manifest, machine.look(), find().root / "backends"))
+    except (BuildError, DeployError) as error:
+        yield _as_missing("engine", str(error))
+        return
+    for problem in found:
+        finding = _as_missing("engine", problem.sentence)
+        yield finding if problem.code else replace(finding, state="warning")
+    if not found:
+        yield Finding(
+            "engine", "ok", f"{engine}: {manifest.name} for {manifest.target}, whole, and fit for this machine"
+        )
+
+
 def _or_missing(name: str, look: Callable[[], str]) -> Finding:
     """What `look` finds; its error says what is missing and, after a semicolon or in whole, how to mend it."""
     try:
         return Finding(name, "ok", look())
     except DeployError as error:
-        found, _, remedy = str(error).rpartition("; ")
-        return Finding(name, "missing", found or remedy, remedy.rstrip(".") if found else "read the message")
+        return _as_missing(name, str(error))
+
+
+def _as_missing(name: str, sentence: str) -> Finding:
+    found, _, remedy = sentence.rpartition("; ")
+    return Finding(name, "missing", found or remedy, remedy.rstrip(".") if found else "read the message")

@@ -68,16 +68,20 @@ class Life:
         """Who of the family has died, in words; None while all live."""
         code = self.process.poll()
         if code is not None:
-            return f"tritonserver (pid {self.process.pid}) ended with {in_words(code)}"
+            return f"{self._first()} (pid {self.process.pid}) ended with {in_words(code)}"
         for member in self.family:
             if not member.alive():
                 if member.pid == self.process.pid:  # its guard will say how in a moment
                     self.process.wait(1)
                     code = self.process.poll()
                     how = f"ended with {in_words(code)}" if code is not None else "died"
-                    return f"tritonserver (pid {member.pid}) {how}"
+                    return f"{member.name} (pid {member.pid}) {how}"
                 return f"{member.name} (pid {member.pid}) died"
         return None
+
+    def _first(self) -> str:
+        """The name of what the guard started: tritonserver, or mpirun above all of them."""
+        return self.family[0].name if self.family else "tritonserver"
 
     def farewell(self, wait: Callable[[float], bool]) -> None:
         """Be ready no more, take no new requests, and let those that run get their errors.

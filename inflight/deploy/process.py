@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,11 @@ from inflight.deploy.run_directory import SHARED_MEMORY
 
 ENGINE_PROCESS = "the engine's process"
 """What the name of a member begins with that runs an engine."""
+
+SERVER = "tritonserver"
+
+_INSTANCE = re.compile(r"(.+)_\d+_\d+")
+_NO_RANK = 1 << 30
 
 # A guard that has not started the server within this time never will.
 _GUARD_SECONDS = 30.0
@@ -122,19 +129,26 @@ class TritonProcess:
             with contextlib.suppress(OSError):
                 region.chmod(0o600)
 
+    @property
+    def server_pid(self) -> int:
+        """The process id of tritonserver itself, which under mpirun is that of the first rank's."""
+        ranks = [member for member in self.family() if member.name.startswith(SERVER)]
+        return ranks[0].pid if ranks else self.pid
+
     def family(self) -> list[Member]:
-        """The server, its models' stubs, and the processes that these started."""
+        """The server, its models' stubs, and the processes that these started; mpirun and all its ranks, where it runs.
+
+        The first rank is the first server.
+        """
         try:
-            server = psutil.Process(self.pid)
-            members = [Member(server.pid, server.create_time(), "tritonserver")]
-            for stub in server.children():
-                model = _model_of(stub)
-                members.append(Member(stub.pid, stub.create_time(), f"the stub of {model}"))
-                for child in stub.children():
-                    members.append(Member(child.pid, child.create_time(), f"{ENGINE_PROCESS} of {model}"))
+            first = psutil.Process(self.pid)
+            if first.name() == SERVER:
+                return list(_family_of(first, SERVER))
+            mpirun = Member(first.pid, first.create_time(), first.name())
+            ranks = sorted(first.children(), key=_rank_of)
+            return [mpirun, *(member for one in ranks for member in _family_of(one, _rank_name(one)))]
         except psutil.NoSuchProcess:
             return []
-        return members
 
     def cpu_seconds(self) -> float:
         """CPU time that the family has used so far."""
@@ -182,7 +196,34 @@ def _pipe(reading: contextlib.ExitStack, writing: contextlib.ExitStack) -> tuple
     return ends
 
 
+def _family_of(server: psutil.Process, name: str) -> Iterator[Member]:
+    yield Member(server.pid, server.create_time(), name)
+    of_rank = name.removeprefix(SERVER)
+    for stub in server.children():
+        model = _model_of(stub)
+        yield Member(stub.pid, stub.create_time(), f"the stub of {model}{of_rank}")
+        for child in stub.children():
+            yield Member(child.pid, child.create_time(), f"{ENGINE_PROCESS} of {model}{of_rank}")
+
+
 def _model_of(stub: psutil.Process) -> str:
-    """The model that a stub runs: its command line begins with the path of MODEL/VERSION/model.py."""
-    arguments = stub.cmdline()
-    return Path(arguments[1]).parent.parent.name if len(arguments) > 1 else "a model"
+    """The model that a stub runs: its command line ends with the name of the model's instance, "NAME_0_0 DEFAULT"."""
+    for argument in reversed(stub.cmdline()[-2:]):
+        if found := _INSTANCE.fullmatch(argument):
+            return found[1]
+    return "a model"
+
+
+def _rank_of(process: psutil.Process) -> int:
+    """The rank that mpirun gave a process; those without one come last."""
+    try:
+        return int(process.environ().get("OMPI_COMM_WORLD_RANK", _NO_RANK))
+    except (psutil.AccessDenied, ValueError):
+        return _NO_RANK
+
+
+def _rank_name(process: psutil.Process) -> str:
+    name = process.name()
+    if name == SERVER:
+        return f"{SERVER} of rank {_rank_of(process)}"
+    return f"the worker {name}"

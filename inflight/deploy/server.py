@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import sys
 import threading
 import time
@@ -13,24 +12,22 @@ from pathlib import Path
 import psutil
 
 from build_engines.manifest import Manifest
-from inflight.deploy import ports, triton
-from inflight.deploy.deployment import find_source, lay_out
+from inflight.deploy import ports
+from inflight.deploy.deployment import find_source
 from inflight.deploy.drain import drain
 from inflight.deploy.errors import DeployError, ServerCrashError, refused
+from inflight.deploy.launch import Mode
 from inflight.deploy.life import Life
 from inflight.deploy.log import LogRelay, forgiving
-from inflight.deploy.probe import Probe
-from inflight.deploy.process import TritonProcess
 from inflight.deploy.pulse import Patience, Pulse
 from inflight.deploy.repository import ENGINE_MODEL, TEXT_MODELS, DeploymentOptions
 from inflight.deploy.run_directory import RunDirectory
+from inflight.deploy.starter import Starter
 
 # From SIGTERM to SIGKILL: for a server that has drained, which only unloads its models, and for one that has not, or
 # in which something died. Streams of a dead stub never end, so Triton would wait for them in vain.
 _STOP_SECONDS = 5.0
 _END_SECONDS = 2.0
-# Triton's own limit lies below the first, so that it can say what hangs.
-_EXIT_SECONDS = 4
 _WATCH_SECONDS = 0.1
 _GOOD_LIFE_SECONDS = 10.0  # a server that lived so long has not failed "in a row" with what comes next
 _LONGEST_PAUSE_SECONDS = 8.0
@@ -43,7 +40,8 @@ class ServerSettings:
     """Where a server listens (None and 0: any free port), and how it is watched.
 
     `start_seconds` is allowed from the start to the first token; after `failures` failed lives in a row the
-    server is given up. With `verbose` Triton's whole log is reported, else its warnings and errors.
+    server is given up. With `verbose` Triton's whole log is reported, else its warnings and errors. `multi_gpu` is how
+    an engine on several GPUs is started; None: as it fits (see `inflight.deploy.launch`).
     """
 
     host: str = "127.0.0.1"
@@ -53,6 +51,7 @@ class ServerSettings:
     start_seconds: float = 900.0
     failures: int = 5
     verbose: bool = False
+    multi_gpu: Mode | None = None
     patience: Patience = field(default_factory=Patience)
 
 
@@ -116,14 +115,12 @@ class Server:
         self.manifest: Manifest = source.manifest
         wanted = self._settings
         self.ports = ports.choose(wanted.host, wanted.http_port, wanted.grpc_port, wanted.metrics_port)
-        installation = triton.find()
         self.run = RunDirectory.create()
         self._relay = LogRelay(self.run.log, self._report, everything=wanted.verbose)
         try:
             self.run.log.touch(0o600)
-            self._deployment = lay_out(source, self._options, self.run.path, self._report)
-            self.kv_cache_tokens = self._deployment.kv_cache_tokens
-            self._installation = triton.mirror(installation, self.run.path / "triton")
+            self._starter = Starter.prepare(source, self._options, wanted.multi_gpu, self.run, self._report)
+            self.kv_cache_tokens = self._starter.deployment.kv_cache_tokens
             self._begin_first_life()
         except BaseException:
             self._clean_up(keep_log=True)
@@ -160,8 +157,8 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The process id of tritonserver."""
-        return self._current().process.pid
+        """The process id of tritonserver; under mpirun, of the first rank's."""
+        return self._current().process.server_pid
 
     @property
     def life(self) -> Life:
@@ -202,25 +199,12 @@ class Server:
 
     def _begin_life(self) -> None:
         """Start the processes and wait for the first token; on any failure nothing is left running."""
-        key = secrets.token_hex(16)
-        arguments = triton.command(
-            self._installation,
-            self._deployment.repository,
-            host=self._settings.host,
-            ports=self.ports,
-            shm_prefix=self.run.shm_prefix,
-            admin_key=key,
-            exit_seconds=_EXIT_SECONDS,
-        )
         self._mute(True)  # what a start has to say is in the error if it fails
-        self._deployment.refresh()
-        variables = {**triton.environment(self._installation), **self._deployment.variables}
-        process = TritonProcess(arguments, variables, self.run.log, self.run.shm_prefix)
-        life = Life(process, Probe(ports.reachable(self._settings.host), self.ports.http, key), self.run.log)
+        life = self._starter.begin(self._settings.host, self.ports)
         try:
             life.await_token(self._settings.start_seconds, self._stopping.is_set)
         except BaseException:
-            process.end(_END_SECONDS)
+            life.process.end(_END_SECONDS)
             raise
         self._mute(False)
         self._life = life

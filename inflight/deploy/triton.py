@@ -159,20 +159,41 @@ def command(
     that write files, slow the server down or map memory.
     """
     key = f"model-repository,logging,trace,shared-memory:inflight-admin-key={admin_key}"
-    arguments = [
-        str(installation.program),
-        f"--model-repository={repository}",
-        "--model-control-mode=explicit",
+    return [
+        *_common(installation, repository, shm_prefix, exit_seconds, log_level),
         "--load-model=*",
         f"--http-restricted-api={key}",
         f"--grpc-restricted-protocol={key}",
-        "--disable-auto-complete-config",
         f"--http-address={host}",
         f"--grpc-address={host}",
         f"--metrics-address={host}",
         f"--http-port={ports.http}",
         f"--grpc-port={ports.grpc}",
         f"--metrics-port={ports.metrics}",
+    ]
+
+
+def follower_command(
+    installation: Installation, repository: Path | str, *, model: str, shm_prefix: str, exit_seconds: int
+) -> list[str]:
+    """The command line of a rank that computes with the first one: it loads `model` alone, and serves nobody."""
+    return [
+        *_common(installation, repository, shm_prefix, exit_seconds, 0),
+        f"--load-model={model}",
+        "--allow-http=false",
+        "--allow-grpc=false",
+        "--allow-metrics=false",
+    ]
+
+
+def _common(
+    installation: Installation, repository: Path | str, shm_prefix: str, exit_seconds: int, log_level: int
+) -> list[str]:
+    arguments = [
+        str(installation.program),
+        f"--model-repository={repository}",
+        "--model-control-mode=explicit",
+        "--disable-auto-complete-config",
         f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
         f"--exit-timeout-secs={exit_seconds}",
         f"--log-verbose={log_level}",

@@ -1,0 +1,161 @@
+"""Compares an engine with the machine that shall serve it, before Triton fails with a serialization error.
+
+A TensorRT engine runs with the versions of TensorRT-LLM and TensorRT that compiled it, on GPUs of the kind that it was
+compiled on, and takes as many of them as it was split for. The LLM API compiles nothing and needs the GPUs alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from build_engines import containers, machine
+from build_engines.machine import Gpu, Machine
+from build_engines.manifest import Manifest
+from inflight.deploy.errors import DeployError
+from inflight.deploy.tensorrtllm_models import BACKEND
+
+_NAMES = {"tensorrt_llm": "TensorRT-LLM", "tensorrt": "TensorRT"}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One sentence, with a code where it keeps the engine from running, without where it may."""
+
+    sentence: str
+    code: str | None
+
+
+def check(manifest: Manifest, backends: Path, report: Callable[[str], None]) -> None:
+    """Raise the first problem that keeps the engine from running here as DeployError; report the others.
+
+    Looks at the machine only for engines that need GPUs. Codes: `engine_foreign`, `gpu_missing`, `server_not_found`.
+    """
+    if manifest.target == "openvino":
+        return
+    for problem in problems(manifest, machine.look(), backends):
+        if problem.code is not None:
+            raise DeployError(problem.sentence, problem.code)
+        report(f"Warning: {problem.sentence}")
+
+
+def problems(manifest: Manifest, here: Machine, backends: Path) -> Iterator[Problem]:
+    """What is between the engine and this machine, whose Triton has its backends in `backends`."""
+    if manifest.target == "openvino":
+        return
+    gpus = visible(here.gpus)
+    if manifest.target == "tensorrt-llm":
+        yield from _backend(manifest, backends)
+        yield from _versions(manifest, here)
+    yield from _gpus(manifest, gpus)
+    if manifest.target == "tensorrt-llm":
+        yield from _kind(manifest, gpus)
+        yield from _driver(manifest, gpus)
+
+
+def ranks_of(manifest: Manifest) -> int:
+    """How many GPUs one instance of the engine takes."""
+    return manifest.tensor_parallel * manifest.pipeline_parallel
+
+
+def visible(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """Those that CUDA_VISIBLE_DEVICES leaves; names other than numbers (of parts of a GPU) are only counted."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        return gpus
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    if all(name.isdecimal() for name in names):
+        return tuple(gpu for gpu in gpus if str(gpu.index) in names)
+    return gpus[: len(names)]
+
+
+def serving_place(manifest: Manifest) -> str | None:
+    """Where an engine of TensorRT-LLM runs, in words; None for engines that run anywhere."""
+    if manifest.target != "tensorrt-llm":
+        return None
+    place = _container(manifest) or "where its versions are"
+    if manifest.machine is not None:
+        place += f", on GPUs of compute capability {manifest.machine.compute_capability}"
+    if ranks_of(manifest) > 1:
+        place += f", {ranks_of(manifest)} of them"
+    return place
+
+
+def _container(manifest: Manifest) -> str | None:
+    """The container that fits, and what is in it."""
+    said = manifest.versions.get("tensorrt_llm", "")
+    found = containers.container_for(said)
+    image = found.image if found else manifest.versions.get("container")
+    return f"the container {image} (TensorRT-LLM {said})" if image else None
+
+
+def _backend(manifest: Manifest, backends: Path) -> Iterator[Problem]:
+    folder = backends / BACKEND
+    if not folder.is_dir():
+        place = _container(manifest) or "NVIDIA's container with TensorRT-LLM"
+        yield Problem(
+            f"This Triton has no backend {BACKEND} ({folder} is missing), which the engine {manifest.name} needs; serve"
+            f" it in {place}.",
+            "server_not_found",
+        )
+
+
+def _versions(manifest: Manifest, here: Machine) -> Iterator[Problem]:
+    for key, name in _NAMES.items():
+        built, found = manifest.versions.get(key), here.software.versions.get(key)
+        if built is None:
+            continue
+        if found is None:
+            yield Problem(f"No {name} was found here to compare with the {built} that compiled the engine.", None)
+        elif built != found:
+            place = _container(manifest) or f"a container with {name} {built}"
+            yield Problem(
+                f"The engine {manifest.name} was compiled by {name} {built} and here is {found}, which can't read it;"
+                f" serve it in {place}, or build it again here.",
+                "engine_foreign",
+            )
+
+
+def _gpus(manifest: Manifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
+    needed = ranks_of(manifest)
+    if len(gpus) >= needed:
+        return
+    # The LLM API says itself what it misses; a machine whose GPUs nvidia-smi doesn't name is left to it.
+    fatal = bool(gpus) or manifest.target == "tensorrt-llm"
+    found = f"{len(gpus)} of this machine are visible" if gpus else "nvidia-smi names none here"
+    yield Problem(
+        f"The engine {manifest.name} takes {needed} GPU{'s' if needed > 1 else ''} (tensor parallel"
+        f" {manifest.tensor_parallel}, pipeline parallel {manifest.pipeline_parallel}) and {found}; serve it where"
+        " there are so many, or build it for fewer.",
+        "gpu_missing" if fatal else None,
+    )
+
+
+def _kind(manifest: Manifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
+    if manifest.machine is None:
+        return
+    built = manifest.machine
+    for gpu in gpus:
+        if gpu.compute_capability != built.compute_capability:
+            yield Problem(
+                f"The engine {manifest.name} was compiled on {built.gpu} (compute capability"
+                f" {built.compute_capability}) and GPU {gpu.index} here is {gpu.name}"
+                f" ({gpu.compute_capability}), which can't run it; build it again here, or hide that GPU with"
+                " CUDA_VISIBLE_DEVICES.",
+                "engine_foreign",
+            )
+            return
+
+
+def _driver(manifest: Manifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
+    container = containers.container_for(manifest.versions.get("tensorrt_llm", ""))
+    if container is None or not gpus or containers.driver_suffices(gpus[0].driver, container.minimum_driver):
+        return
+    yield Problem(
+        f"The driver here is {gpus[0].driver}, and CUDA {container.cuda} of TensorRT-LLM {container.tensorrt_llm} came"
+        f" with {container.minimum_driver}; if the server does not start, update the driver (GPUs for data centres may"
+        " do with an older one).",
+        None,
+    )

@@ -1,0 +1,82 @@
+"""Starts the processes of a server, again and again the same way."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from inflight.deploy import launch, preflight, triton
+from inflight.deploy.deployment import Deployment, Source, lay_out
+from inflight.deploy.launch import Launch, Mode
+from inflight.deploy.life import Life
+from inflight.deploy.models import ENGINE_MODEL
+from inflight.deploy.options import DeploymentOptions
+from inflight.deploy.ports import Ports, reachable
+from inflight.deploy.probe import Probe
+from inflight.deploy.process import TritonProcess
+from inflight.deploy.run_directory import RunDirectory
+
+# Triton's own limit for its end lies below that of who stops it, so that it can say what hangs.
+_EXIT_SECONDS = 4
+
+
+@dataclass(frozen=True)
+class Starter:
+    """What a server is started with: the program, what it serves, how many processes it takes, and its directory."""
+
+    installation: triton.Installation
+    deployment: Deployment
+    launch: Launch
+    run: RunDirectory
+
+    @classmethod
+    def prepare(
+        cls,
+        source: Source,
+        options: DeploymentOptions,
+        mode: Mode | None,
+        run: RunDirectory,
+        report: Callable[[str], None],
+    ) -> Starter:
+        """Look whether this machine can serve the engine, and lay out what Triton reads.
+
+        Raises DeployError as `triton.find`, `preflight.check`, `launch.choose` and `lay_out` do.
+        """
+        installation = triton.mirror(triton.find(), run.path / "triton")
+        preflight.check(source.manifest, installation.root / "backends", report)
+        deployment = lay_out(source, options, run.path, report)
+        chosen = launch.choose(source.manifest, deployment.parameters, mode)
+        return cls(installation, deployment, chosen, run)
+
+    def begin(self, host: str, ports: Ports) -> Life:
+        """Start the processes, which listen there once they stand."""
+        key = secrets.token_hex(16)
+        server = triton.command(
+            self.installation,
+            self.deployment.repository,
+            host=host,
+            ports=ports,
+            shm_prefix=self.run.shm_prefix,
+            admin_key=key,
+            exit_seconds=_EXIT_SECONDS,
+        )
+        self.deployment.refresh()
+        variables = {
+            **triton.environment(self.installation),
+            **self.deployment.variables,
+            **self.launch.variables(self.run.path),
+        }
+        command = self.launch.command(server, self._follower)
+        process = TritonProcess(command, variables, self.run.log, self.run.shm_prefix)
+        return Life(process, Probe(reachable(host), ports.http, key), self.run.log)
+
+    def _follower(self, rank: int) -> list[str]:
+        # Each rank has shared memory of its own; a prefix that begins with the server's is swept with it.
+        return triton.follower_command(
+            self.installation,
+            self.deployment.repository,
+            model=ENGINE_MODEL,
+            shm_prefix=f"{self.run.shm_prefix}rank{rank}-",
+            exit_seconds=_EXIT_SECONDS,
+        )

@@ -1,0 +1,216 @@
+"""Engines on several GPUs: which processes they take, and real Tritons as the ranks under a stand-in for mpirun."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inflight.deploy import launch
+from inflight.deploy.errors import DeployError
+from inflight.deploy.launch import Launch, Mode
+from inflight.deploy.options import DeploymentOptions
+from inflight.deploy.run_directory import SHARED_MEMORY
+from inflight.deploy.server import Server, ServerSettings
+from tests.deploy.streams import SOON
+from tests.deploy.test_kv_budget import manifest
+from tests.fixtures.gpu_machine import gpu_machine
+from tests.fixtures.tensorrtllm import GpuEngine, stand_in_backend
+
+STANDINS = Path(__file__).resolve().parents[1] / "standins" / "mpi"
+WORKER = str(STANDINS / "trtllmExecutorWorker")
+
+
+@pytest.fixture
+def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "machine").mkdir()
+    gpu_machine(monkeypatch, tmp_path / "machine", gpus=4)
+    monkeypatch.setenv("PATH", f"{STANDINS}:{os.environ['PATH']}")
+
+
+def choose(mode: Mode | None = None, tensor_parallel: int = 1, **parameters: str) -> Launch:
+    engine = manifest().model_copy(update={"target": "tensorrt-llm", "tensor_parallel": tensor_parallel})
+    return launch.choose(engine, {"executor_worker_path": WORKER, **parameters}, mode)
+
+
+def lines(chosen: Launch) -> list[list[str]]:
+    """mpirun's own options, and behind its -n the count and the command of each process."""
+    whole = " ".join(chosen.command(["server"], lambda rank: [f"follower{rank}"]))
+    options, _, ranks = whole.partition(" -n ")
+    return [options.split(), *(rank.split() for rank in ranks.split(" : -n "))]
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_an_engine_on_one_gpu_is_one_server_without_mpi() -> None:
+    assert choose() == Launch()
+    assert choose().command(["server"], lambda rank: []) == ["server"]
+    assert launch.choose(manifest(), {}, None) == Launch()
+    assert choose().variables(Path("/run")) == {}
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_each_rank_is_a_server_of_which_the_first_one_serves() -> None:
+    chosen = choose(tensor_parallel=4)
+    assert (chosen.mode, chosen.ranks) == ("leader", 4)
+    options, *ranks = lines(chosen)
+    assert options[0] == str(STANDINS / "mpirun")
+    assert " ".join(options).endswith("--bind-to none --oversubscribe")
+    assert ranks == [["1", "server"], ["1", "follower1"], ["1", "follower2"], ["1", "follower3"]]
+    assert "TRTLLM_ORCHESTRATOR" not in chosen.variables(Path("/run"))
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_an_orchestrator_is_one_server_that_leaves_the_gpus_to_its_workers() -> None:
+    chosen = choose("orchestrator", tensor_parallel=2, gpu_device_ids="0,1;2,3")
+    [_, [count, server, *memory]] = lines(chosen)
+    assert (count, server) == ("1", "server")
+    assert memory[:2] == ["--pinned-memory-pool-byte-size=0", "--enable-peer-access=false"]
+    assert memory[2:] == [f"--cuda-memory-pool-byte-size={gpu}:0" for gpu in range(4)]
+    variables = chosen.variables(Path("/run"))
+    assert (variables["TRTLLM_ORCHESTRATOR"], variables["TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES"]) == ("1", "1")
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_several_instances_take_an_orchestrator_whether_it_was_named_or_not() -> None:
+    assert choose(gpu_device_ids="0;1").mode == "orchestrator"
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_ranks_that_are_named_are_started_and_not_spawned() -> None:
+    chosen = choose("orchestrator", tensor_parallel=2, participant_ids="1,2", executor_worker_path="/nowhere")
+    assert [part[1] for part in lines(chosen)[1:]] == ["server", "follower1", "follower2"]
+    assert chosen.variables(Path("/run"))["TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES"] == "0"
+
+
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize(
+    ("asked", "code", "said"),
+    [
+        ({"mode": "leader", "gpu_device_ids": "0;1"}, "invalid_parameter", "asks for 2 instances, which a leader"),
+        (
+            {"tensor_parallel": 2, "num_nodes": "2"},
+            "invalid_parameter",
+            "num_nodes is 2, .* starts ranks on this",
+        ),
+        ({"gpu_device_ids": "0;4"}, "gpu_missing", "names GPU 4, and here are 4, from 0 on"),
+        ({"mode": "orchestrator", "executor_worker_path": "/nowhere"}, "server_not_found", "no program /nowhere"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_starts(asked: dict[str, Any], code: str, said: str) -> None:
+    with pytest.raises(DeployError, match=said) as caught:
+        choose(**asked)
+    assert caught.value.code == code
+
+
+def test_a_mode_is_for_engines_of_tensorrt_llm() -> None:
+    with pytest.raises(DeployError, match="orchestrator is for engines of target tensorrt-llm, not openvino"):
+        launch.choose(manifest(), {}, "orchestrator")
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_a_machine_without_mpirun_is_told_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_MPIRUNS", ("/nowhere/mpirun",))
+    places = [place for place in os.environ["PATH"].split(":") if not (Path(place) / "mpirun").exists()]
+    monkeypatch.setenv("PATH", ":".join(places))
+    with pytest.raises(DeployError, match="There is no mpirun, which starts the 2 ranks of this engine") as caught:
+        choose(tensor_parallel=2)
+    assert caught.value.code == "server_not_found"
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_too_little_shared_memory_is_said_before_the_ranks_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "_SHARED_BYTES", 1 << 60)
+    with pytest.raises(DeployError, match=r"/dev/shm has [\d,]+ MiB free, and 2 ranks need .*--shm-size=1g"):
+        choose(tensor_parallel=2)
+
+
+def test_a_server_needs_as_many_gpus_as_its_engine(gpu_engine: GpuEngine) -> None:
+    with (
+        stand_in_backend(gpus=1),
+        pytest.raises(DeployError, match=r"takes 2 GPUs .* and 1 of this machine are visible") as caught,
+    ):
+        Server(gpu_engine("llama", tensor_parallel=2)).start()
+    assert caught.value.code == "gpu_missing"
+
+
+Serving = Callable[..., Server]
+
+
+@pytest.fixture
+def serving(gpu_engine: GpuEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
+    """`serving("leader")`: an engine on two GPUs, started in that mode."""
+    started: list[Server] = []
+    with stand_in_backend(gpus=2):
+        monkeypatch.setenv("PATH", f"{STANDINS}:{os.environ['PATH']}")
+
+        def start(mode: Mode, **settings: str) -> Server:
+            engine = gpu_engine("llama", tensor_parallel=2)
+            options = DeploymentOptions(settings=settings)
+            started.append(Server(engine, options, ServerSettings(multi_gpu=mode), report=lambda line: None))
+            started[-1].start()
+            return started[-1]
+
+        yield start
+        for server in started:
+            server.stop()
+
+
+def check_the_whole_life(server: Server, victim: str) -> None:
+    """It generates; one of its processes is killed, and all are started anew; once it stops, nothing is left."""
+    server.life.probe.generate(SOON)
+    first = server.life.family
+    os.kill(next(member.pid for member in first if member.name == victim), signal.SIGKILL)
+    deadline = time.monotonic() + 2 * SOON
+    while not server.restarts:
+        assert time.monotonic() < deadline, "nobody noticed"
+        server.wait(0.1)
+    server.life.probe.generate(SOON)
+    second = server.life.family
+    assert sorted(member.name for member in second) == sorted(member.name for member in first)
+    assert not [member for member in first if member.alive()]
+    prefix, run = server.run.shm_prefix, server.run.path
+    assert server.stop(drain_seconds=SOON)
+    assert not [member for member in second if member.alive()]
+    assert not list(SHARED_MEMORY.glob(f"{prefix}*"))
+    assert not run.exists()
+
+
+def test_leader_and_follower_live_and_die_together(serving: Serving) -> None:
+    server = serving("leader")
+    names = [member.name for member in server.life.family]
+    assert [name for name in names if name.startswith("tritonserver")] == [
+        "tritonserver of rank 0",
+        "tritonserver of rank 1",
+    ]
+    assert "the stub of ensemble of rank 1" not in names
+    assert [name for name in names if name.endswith("of rank 1")] == [
+        "tritonserver of rank 1",
+        "the stub of tensorrt_llm of rank 1",
+    ], "a follower computes, and no more"
+    assert server.pid == next(one.pid for one in server.life.family if one.name == "tritonserver of rank 0")
+    check_the_whole_life(server, "tritonserver of rank 1")
+
+
+@pytest.mark.slow
+def test_an_orchestrator_and_its_workers_live_and_die_together(serving: Serving) -> None:
+    server = serving("orchestrator", executor_worker_path=WORKER)
+    workers = [member.name for member in server.life.family if member.name.startswith("the worker")]
+    assert len(workers) == 2
+    check_the_whole_life(server, workers[0])
+
+
+def test_the_stand_in_refuses_what_mpirun_refuses() -> None:
+    def said(*arguments: str) -> str:
+        done = subprocess.run([sys.executable, str(STANDINS / "mpirun"), *arguments], capture_output=True, text=True)
+        assert done.returncode == 1
+        return done.stderr
+
+    assert "unknown option '--np'" in said("--np", "1", "true")
+    assert "no -n" in said("true")
