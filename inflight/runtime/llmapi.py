@@ -11,6 +11,7 @@ from inflight.runtime.llmapi_library import Library
 from inflight.runtime.llmapi_loop import LlmLoop
 from inflight.runtime.llmapi_sampling import SamplingWords
 from inflight.runtime.llmapi_settings import Settings
+from inflight.runtime.llmapi_workers import end_descendants
 from inflight.runtime.messages import EngineLimits, GenerationRequest
 
 
@@ -79,3 +80,4 @@ class LlmApiStepper:
 
     def close(self) -> None:
         self._loop.close()
+        end_descendants()

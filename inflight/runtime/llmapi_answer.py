@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Any
 
 from inflight.runtime.engine import Progress
@@ -64,7 +65,9 @@ class AnswerReader:
         return Progress(self._handle, (), reasons[0], beams=beams)
 
     def _beam(self, output: Any, reason: FinishReason | None) -> Beam:
-        token_ids = self._without_end(tuple(output.token_ids), reason)
+        token_ids = tuple(output.token_ids)
+        if reason is FinishReason.STOP:  # behind its end a beam may be filled up to the length of the others
+            token_ids = tuple(takewhile(lambda token_id: token_id not in self._end_ids, token_ids))
         log_probs = self._log_probs(output, 0, token_ids)
         total = output.cumulative_logprob
         return Beam(token_ids, log_probs, sum(log_probs) if total is None else total)

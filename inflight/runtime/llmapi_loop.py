@@ -12,7 +12,6 @@ from inflight.runtime.engine import Progress
 from inflight.runtime.entry import refusal
 from inflight.runtime.llmapi_answer import AnswerReader
 from inflight.runtime.llmapi_library import Library
-from inflight.runtime.llmapi_workers import end_descendants
 from inflight.runtime.messages import FinishReason
 
 HEALTH_PERIOD_S = 1.0
@@ -62,20 +61,25 @@ class LlmLoop:
         return [self._told.popleft() for _ in range(len(self._told))]
 
     def close(self) -> None:
-        """Shut the library down, and end what it leaves behind of its processes."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=1)
+        """Shut the library down, unless it is dead; answers that run end without a word."""
         if self._death is None:
             shutdown = threading.Thread(target=self._llm.shutdown, daemon=True)
             shutdown.start()
             shutdown.join(timeout=SHUTDOWN_S)
-        end_descendants()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=SHUTDOWN_S)
+        self.arrivals.close()
+        self._bell.close()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        health = self._loop.create_task(self._look_after())
+        self._loop.create_task(self._look_after())
         self._loop.run_forever()
-        health.cancel()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.close()
 
     def _begin(self, handle: int, arguments: dict[str, Any], reader: AnswerReader) -> None:
         try:

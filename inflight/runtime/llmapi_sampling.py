@@ -71,6 +71,11 @@ class SamplingWords:
                 f" that it takes; send {width}, or build it with another max_beam_width",
                 "invalid_parameter",
             )
+        if width > 1 and _samples(sampling):
+            raise RequestError(
+                f"beam_width is {width}, and a beam search does without temperature, top_k and top_p; leave these out",
+                "invalid_parameter",
+            )
 
     def _check_guide(self, guide: Guide | None) -> None:
         if guide is None:
@@ -130,6 +135,11 @@ def _choice(sampling: Sampling) -> dict[str, Any]:
         words["top_p"] = sampling.top_p
     words["seed"] = secrets.randbits(63) if sampling.seed is None else sampling.seed
     return words
+
+
+def _samples(sampling: Sampling) -> bool:
+    """Whether anything would bend the distribution; a temperature and a top_p of 1 don't."""
+    return sampling.temperature not in (None, 0.0, 1.0) or sampling.top_k > 1 or sampling.top_p not in (0.0, 1.0)
 
 
 def _beams(sampling: Sampling) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def test_an_end_that_nobody_asked_for_is_an_error(reason: str | None) -> None:
 
 def test_beams_are_told_once_they_are_whole() -> None:
     reading = reader(log_probs=True, beams=2)
-    outputs = [Output([7, 2], [-0.5, -1.0], -1.5, "stop"), Output([8, 9], [-1.0, -1.0], None, "length")]
+    outputs = [Output([7, 2, 2, 2], [-0.5, -1.0, 0.0, 0.0], -1.5, "stop"), Output([8, 9], [-1.0, -1.0], None, "length")]
     assert reading.read(Result(outputs)) is None
     progress = reading.read(Result(outputs, finished=True))
     assert progress is not None

@@ -106,6 +106,13 @@ def test_a_beam_search_returns_all_its_beams() -> None:
         (sampled(beam_width=2), {}, "beam_width is 2, and the engine was built for 1"),
         (sampled(beam_width=2), {"max_beam_width": 4}, "beam_width is 2, and the engine was built for 4"),
         (PLAIN, {"max_beam_width": 4}, "beam_width is 1, and the engine was built for 4"),
+        (
+            sampled(beam_width=2, temperature=0.5),
+            {"max_beam_width": 2},
+            "beam_width is 2, and a beam search",
+        ),
+        (sampled(beam_width=2, top_k=3), {"max_beam_width": 2}, "beam_width is 2, and a beam search"),
+        (sampled(beam_width=2, top_p=0.5), {"max_beam_width": 2}, "beam_width is 2, and a beam search"),
         (sampled(top_p=1.5), {}, "top_p is 1.5"),
         (replace(PLAIN, guide=Guide(GuideType.JSON_SCHEMA, "{")), {}, "guided_decoding_guide is no JSON schema"),
         (replace(PLAIN, bias=((0, math.nan),)), {}, "embedding_bias is nan for token 0"),
@@ -117,6 +124,10 @@ def test_values_that_can_not_be(request_: GenerationRequest, arguments: dict[str
         words_of(**arguments).check(request_)
     assert str(raised.value).startswith(said)
     assert raised.value.code == "invalid_parameter"
+
+
+def test_what_upstreams_clients_always_send_goes_with_beams() -> None:
+    words_of(max_beam_width=2).check(sampled(beam_width=2, temperature=1.0, top_k=1, top_p=0.0))
 
 
 def test_a_bias_outside_of_the_vocabulary() -> None:

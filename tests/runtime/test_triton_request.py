@@ -15,6 +15,7 @@ from inflight.runtime.triton_request import (
     generation_requests,
     reply_options,
 )
+from inflight.runtime.word_lists import pack
 from tests.runtime.sent import engine_inputs
 
 LIMITS = EngineLimits(
@@ -64,6 +65,28 @@ def test_sampling_and_lengths_are_each_prompts_own() -> None:
     first, second = generation_requests(inputs, (1,), adapters=0, engine="openvino")
     assert (first.max_tokens, first.sampling.seed, first.priority, first.end_ids) == (3, 5, 0, ())
     assert (second.max_tokens, second.sampling.seed, second.priority, second.end_ids) == (4, 6, 1, (7,))
+
+
+def test_words_to_keep_out_and_biases_are_each_prompts_own() -> None:
+    none, bias = pack([[], [(5, 6), (7,)]]), np.zeros((2, 9), np.float32)
+    bias[1, [2, 8]] = 0.5, -1
+    inputs = engine_inputs(2, bad_words_list=none, embedding_bias=bias)
+    first, second = generation_requests(inputs, (1,), adapters=0, engine="llmapi")
+    assert (first.bad_ids, first.bias) == ((), ())
+    assert (second.bad_ids, second.bias) == (((5, 6), (7,)), ((2, 0.5), (8, -1.0)))
+
+
+@pytest.mark.parametrize("words", [np.zeros((1, 2, 3)), np.full((1, 2, 1), [[0], [-1]]), np.zeros((1, 2, 0))])
+def test_no_words_are_said_in_several_ways(words: Any) -> None:
+    inputs = engine_inputs(bad_words_list=words.astype(np.int32))
+    (found,) = generation_requests(inputs, (1,), adapters=0, engine="llmapi")
+    assert found.bad_ids == ()
+
+
+def test_words_whose_ends_do_not_fit_are_refused() -> None:
+    inputs = engine_inputs(bad_words_list=np.array([[[5, 6], [3, -1]]], np.int32))
+    with pytest.raises(RequestError, match="bad_words_list has a word that ends at 3"):
+        generation_requests(inputs, (1,), adapters=0, engine="llmapi")
 
 
 @pytest.mark.parametrize(

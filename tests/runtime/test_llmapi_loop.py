@@ -1,0 +1,42 @@
+"""How what the library pushes is announced: once for all that one of its steps brought."""
+
+from __future__ import annotations
+
+import select
+from pathlib import Path
+
+from inflight.runtime.engine import Progress
+from inflight.runtime.llmapi_answer import AnswerReader
+from inflight.runtime.llmapi_library import Library
+from inflight.runtime.llmapi_loop import LlmLoop
+from inflight.runtime.llmapi_settings import Settings
+from inflight.runtime.messages import GenerationRequest
+from tests.runtime.llmapi_standin import engine_dir, imported, options_of
+
+ANSWERS, TOKENS = 16, 10
+PATIENCE = 60.0
+
+
+def test_one_look_finds_what_a_step_brought_to_all(tmp_path: Path) -> None:
+    """Sixteen answers of ten tokens: were each announced by itself, there would be 160 looks."""
+    directory = engine_dir(tmp_path / "engine", {"step_seconds": 0.02}, max_batch_size=ANSWERS)
+    with imported():
+        library = Library.load()
+        loop = LlmLoop(library.make(Settings.read(options_of(directory))), library)
+        for handle in range(ANSWERS):
+            request = GenerationRequest((100 + handle,), TOKENS)
+            params = library.sampling_params({"end_id": 2, "ignore_eos": True, "max_tokens": TOKENS})
+            arguments = {"inputs": [100 + handle], "sampling_params": params, "streaming": True}
+            loop.add(handle, arguments, AnswerReader(handle, request, ()))
+        found: list[Progress] = []
+        looks = 0
+        while sum(len(progress.token_ids) for progress in found) < ANSWERS * TOKENS:
+            assert select.select([loop.arrivals], [], [], PATIENCE)[0], f"silence after {found}"
+            found += loop.take()
+            looks += 1
+        loop.close()
+    for handle in range(ANSWERS):
+        mine = [progress for progress in found if progress.handle == handle]
+        assert [token for progress in mine for token in progress.token_ids] == [100 + handle] * TOKENS
+        assert [progress.finish_reason is None for progress in mine] == [True] * (len(mine) - 1) + [False]
+    assert looks < ANSWERS * TOKENS / 2, looks
