@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import triton_python_backend_utils as pb_utils
 from inflight.runtime.messages import RequestError
 from inflight.runtime.model_parameters import flag, parameters
 from inflight.runtime.server_watch import end_with_server
+from inflight.runtime.stream_names import stream_namer
 from inflight.runtime.tokenizer import check_size, checked_text, encode, load_tokenizer, longest_token_bytes
 from inflight.runtime.triton_inputs import Inputs, check_names, parameters_json
 from inflight.runtime.triton_tensors import as_refusal, error_response, tensor
@@ -49,7 +49,8 @@ class Preprocessing:
         self._end_id = next(iter(manifest["end_ids"]), -1)
         # Engines that know one end token alone stop at the others as at words.
         self._further_ends = manifest["end_ids"][1:] if flag(settings, "all_ends_stop", default=False) else []
-        self._name = stream_namer(flag(settings, "name_streams", default=False))
+        named = flag(settings, "name_streams", default=False)
+        self._name = stream_namer(pb_utils.InferenceResponse) if named else dict
         # Many models have no token for padding; what stands behind a prompt's length is never read.
         self._pad_id = max(self._end_id, 0) if manifest["pad_id"] is None else manifest["pad_id"]
 
@@ -128,25 +129,6 @@ class Preprocessing:
         check_words(words, "embedding_bias_words")
         rows = encode(self._tokenizer, words, add_special_tokens=False) if words else []
         return [(ids, weight) for ids, (_, weight) in zip(rows, pairs, strict=True)]
-
-
-def stream_namer(wanted: bool) -> Callable[[], dict[str, Any]]:
-    """What makes further arguments of a response: a number that the models behind it see as the request's sequence id.
-
-    An ensemble hands it on with all that is computed from the response, and so it tells streams apart that have no id,
-    or all the same. Python models can say it from Triton 25.02 on (python_backend 1ea48a6); before, nothing is made.
-    """
-
-    def name() -> dict[str, Any]:
-        return {"parameters": {"sequence_id": secrets.randbits(62) + 1}}
-
-    if wanted:
-        try:
-            pb_utils.InferenceResponse([], **name())
-            return name
-        except TypeError:
-            pass
-    return dict
 
 
 def _check_text_only(inputs: Inputs) -> None:
