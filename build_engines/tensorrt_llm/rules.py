@@ -104,7 +104,7 @@ def _types(recipe: Recipe) -> Iterator[str]:
     loads = speculation.mode in ("medusa", "eagle", "explicit_draft_tokens")
     if loads and speculation.model is None:
         yield f"speculation.mode {speculation.mode} takes speculation.model, the drafting model's directory; add it."
-    if speculation.model is not None and not (speculation.model / "config.json").is_file():
+    if loads and speculation.model is not None and not (speculation.model / "config.json").is_file():
         yield f"speculation.model {speculation.model} holds no config.json; check the path."
     if not loads and speculation.model is not None:
         yield (
