@@ -9,7 +9,7 @@ RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels 
 
 # What we need of others, which changes less often than what is ours: a layer of its own, made without our sources.
 FROM python:3.11-slim-bookworm AS packages
-ARG EXTRAS=serve
+ARG EXTRAS=serve,s3
 WORKDIR /packages
 COPY pyproject.toml requirements.lock docker/image_requirements.py ./
 RUN python image_requirements.py --extras "$EXTRAS" > wanted.txt \

@@ -8,7 +8,7 @@ COPY . .
 RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
 
 FROM nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3
-ARG EXTRAS=serve
+ARG EXTRAS=serve,s3
 LABEL org.opencontainers.image.title="inflight-gpu" \
       org.opencontainers.image.description="LLMs on NVIDIA Triton and TensorRT-LLM with in-flight batching" \
       org.opencontainers.image.version="0.1.0" \

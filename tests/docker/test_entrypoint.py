@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,17 +110,23 @@ def test_a_damaged_engine_is_refused_by_serve(tmp_path: Path, tiny_engine: TinyE
     assert said.endswith("[engine_damaged]")
 
 
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A directory that other users may reach, as none of pytest's own."""
+    with tempfile.TemporaryDirectory(prefix="inflight-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 @pytest.mark.parametrize("closed", ["", "engine.json"])
-def test_an_engine_that_others_may_not_read(tmp_path: Path, closed: str) -> None:
+def test_an_engine_that_others_may_not_read(tmp_path: Path, public: Path, closed: str) -> None:
     """As when it was made by root with a umask of 077, and the container's user is another."""
-    engine = tmp_path / "engine"
+    engine = public / "engine"
     engine.mkdir()
     (engine / "engine.json").write_text("{}")
     target = engine / closed if closed else engine
     target.chmod(0)
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.getuid() == 0 else []
-    for directory in (tmp_path, *tmp_path.parents[:2]):
-        directory.chmod(0o755)
     finished = subprocess.run(
         [*nobody, "sh", "-s"],
         input=ENTRYPOINT.read_text(),  # its own path may be closed to others too
@@ -129,8 +136,7 @@ def test_an_engine_that_others_may_not_read(tmp_path: Path, closed: str) -> None
         text=True,
     )
     target.chmod(0o755)
-    said = refusal(finished)
-    assert f"may not read {target}; say chmod -R a+rX" in said
+    assert f"may not read {target}; say chmod -R a+rX" in refusal(finished)
 
 
 @needs_no_gpu

@@ -42,6 +42,13 @@ def test_the_gpu_image_gets_all_but_another_triton_and_the_embedded_engine() -> 
     }
 
 
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_the_extras_of_an_image_exist_and_it_can_serve_from_s3(kind: str) -> None:
+    arguments = [step.rest for stage in stages(ROOT / "docker" / f"{kind}.Dockerfile") for step in stage.of("ARG")]
+    (extras,) = [argument.removeprefix("EXTRAS=") for argument in arguments if argument.startswith("EXTRAS=")]
+    assert any(line.startswith("boto3") for line in asked("--extras", extras))
+
+
 def test_the_lock_holds_for_what_is_not_installed(tmp_path: Path) -> None:
     """However its name is written."""
     lock = tmp_path / "requirements.lock"
