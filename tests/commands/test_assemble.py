@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from inflight import __version__
+from inflight.cli import cli
+from inflight.deploy import card, model_configs
+from inflight.deploy.errors import DeployError
+from tests.deploy.storage import storage_server
+from tests.fixtures.engines import TinyEngine
+from tests.fixtures.tensorrtllm import GpuEngine
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_engine: TinyEngine) -> Path:
+    return tiny_engine("llama")
+
+
+def assemble(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["assemble", *map(str, arguments)], auto_envvar_prefix="INFLIGHT")
+
+
+def test_it_says_what_it_wrote_and_that_a_second_time_nothing_is_to_do(engine: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first = assemble(engine, "--out", out, "--max-queue-size", 7)
+    assert first.exit_code == 0, first.output
+    assert first.stdout.startswith(f"Assembled {out} in 0 s: tiny-llama, ")
+    assert f"it takes the package inflight {__version__} beside that Triton; --vendor brings it along." in first.stderr
+    queue = model_configs.load(out)["tensorrt_llm"].dynamic_batching.default_queue_policy
+    assert queue.max_queue_size == 7
+    again = assemble(engine, "--out", out, "--max-queue-size", 7)
+    assert again.stdout == f"{out} is up to date: same engine, options and version (--force writes it again).\n"
+    assert assemble(engine, "--out", out, "--max-queue-size", 7, "--force").stdout.startswith("Assembled")
+
+
+def test_a_script_reads_one_line_of_json(engine: Path, tmp_path: Path) -> None:
+    done = assemble(engine, "--out", tmp_path / "out", "--vendor", "--json")
+    line = json.loads(done.stdout)
+    assert (line["repository"], line["fresh"], line["model"]) == (str(tmp_path / "out"), True, "tiny-llama")
+    assert (line["inflight"], line["vendored"]) == (__version__, True)
+    assert "--vendor" not in done.stderr
+    assert card.verify(tmp_path / "out").vendored
+
+
+def test_to_s3_with_an_endpoint_of_ones_own(engine: Path) -> None:
+    with storage_server() as storage:
+        done = assemble(engine, "--out", "s3://models/a/v1", "--endpoint-url", storage.endpoint, "--json")
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["repository"] == storage.address("a/v1")
+        assert card.FILE_NAME in storage.names("a/v1")
+
+
+def test_for_gpus_it_says_where_the_engine_runs_and_where_it_is_looked_for(
+    gpu_engine: GpuEngine, tmp_path: Path
+) -> None:
+    engine, out = gpu_engine("llama", tensor_parallel=2), tmp_path / "out"
+    done = assemble(engine, "--out", out, "--set", "kv_cache_free_gpu_mem_fraction=0.7")
+    assert done.exit_code == 0, done.output
+    assert "runs in the container nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3" in done.stderr
+    assert "on GPUs of compute capability 9.0, 2 of them." in done.stderr
+    assert f"tritonserver finds the engine at {out}/tensorrt_llm/1/engine alone" in done.stderr
+    parameters = model_configs.load(out)["tensorrt_llm"].parameters
+    assert parameters["kv_cache_free_gpu_mem_fraction"].string_value == "0.7"
+    elsewhere = assemble(engine, "--out", out, "--engine-path", "/engines/llama")
+    assert "alone" not in elsewhere.stderr
+    parameters = model_configs.load(out)["tensorrt_llm"].parameters
+    assert parameters["gpt_model_path"].string_value == parameters["tokenizer_dir"].string_value == "/engines/llama"
+    assert not list(out.rglob("*.engine"))
+
+
+def test_what_can_not_be_is_one_sentence(engine: Path, tmp_path: Path) -> None:
+    done = assemble(engine, "--out", tmp_path / "out", "--set", "invented=1")
+    assert isinstance(done.exception, DeployError)
+    assert "invented" in str(done.exception)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,168 @@
+"""What can be served beside an engine directory: an assembled repository, in a directory or on S3."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from inflight_client import Client
+
+from build_engines.manifest import verify
+from inflight.deploy import card
+from inflight.deploy.assembly import Order, engine_home, write_repository
+from inflight.deploy.deployment import find_source, lay_out
+from inflight.deploy.errors import DeployError
+from inflight.deploy.options import DeploymentOptions
+from inflight.deploy.s3_address import S3Address
+from inflight.deploy.server import Server
+from inflight.deploy.shipping import ship
+from tests.deploy.storage import Storage, storage_server
+from tests.deploy.streams import SOON
+from tests.fixtures.engines import TinyEngine
+from tests.fixtures.tensorrtllm import GpuEngine
+
+USUAL = DeploymentOptions()
+
+
+@pytest.fixture(scope="module")
+def storage() -> Iterator[Storage]:
+    with storage_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_engine: TinyEngine) -> Path:
+    return tiny_engine("llama")
+
+
+@pytest.fixture
+def repository(engine: Path, tmp_path: Path) -> Path:
+    (tmp_path / "repository").mkdir()
+    write_repository(Order(engine, verify(engine), USUAL), tmp_path / "repository")
+    return tmp_path / "repository"
+
+
+def silent(line: str) -> None:
+    pass
+
+
+def said(server: Server) -> str:
+    with Client(server.grpc_address) as client:
+        return client.generate("hello", max_tokens=12).text
+
+
+def test_a_repository_on_s3_is_read_by_triton_itself_and_says_what_the_engine_says(
+    storage: Storage, engine: Path, server: Server
+) -> None:
+    """And when the server dies it is read again, without what the dead one has copied."""
+    address = storage.address("llama/v1")
+    ship(Order(engine, verify(engine), USUAL), S3Address.parse(address), silent)
+    with Server(address, report=silent) as running:
+        assert running.manifest.name == server.manifest.name
+        assert said(running) == said(server)
+        assert "the stub of postprocessing" in {member.name for member in running.life.family}
+        copies = list((running.run.path / "models").iterdir())
+        assert copies, "it was copied to where nobody sweeps"
+        running.life.process.signal(signal.SIGKILL)
+        deadline = time.monotonic() + SOON
+        while not running.restarts:
+            assert time.monotonic() < deadline
+            running.wait(0.1)
+        assert said(running) == said(server)
+        assert not [copy for copy in copies if copy.exists()]
+        run = running.run.path
+    assert not run.exists()
+
+
+def test_a_repository_that_was_moved_is_served_where_it_is(repository: Path, server: Server, tmp_path: Path) -> None:
+    moved = repository.rename(tmp_path / "moved")
+    with Server(moved) as running:
+        assert said(running) == said(server)
+    assert card.verify(moved, hashes=True), "serving has changed it"
+
+
+def test_a_repository_has_its_options_already(repository: Path) -> None:
+    with pytest.raises(DeployError, match="its options already; leave max_queue_size, decoupled out") as caught:
+        find_source(repository, DeploymentOptions(max_queue_size=3, decoupled=False))
+    assert caught.value.code == "invalid_parameter"
+
+
+def test_one_of_another_version_or_a_damaged_one_is_refused_before_anything_starts(repository: Path) -> None:
+    path = repository / card.FILE_NAME
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "inflight": "9.9.0"}))
+    with pytest.raises(DeployError, match=r"was assembled by inflight 9\.9\.0") as caught:
+        Server(repository).start()
+    assert caught.value.code == "engine_foreign"
+    (repository / "ensemble" / "config.pbtxt").unlink()
+    with pytest.raises(DeployError, match=r"ensemble/config\.pbtxt is missing") as caught:
+        Server(repository).start()
+    assert caught.value.code == "engine_damaged"
+
+
+def test_what_is_not_on_s3_or_only_half_is_said(storage: Storage) -> None:
+    for name, expected in (("inflight.unfinished", "engine_damaged"), ("letter", "engine_not_found")):
+        storage.client.put_object(Bucket="models", Key=f"{expected}/{name}", Body=b"")
+        with pytest.raises(DeployError) as caught:
+            find_source(storage.address(expected), USUAL)
+        assert caught.value.code == expected
+
+
+def test_a_copy_from_s3_that_has_no_room_is_refused_before_it_is_made(
+    storage: Storage, engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = storage.address("llama/large")
+    ship(Order(engine, verify(engine), USUAL), S3Address.parse(address), silent)
+    source = find_source(address, USUAL)
+    nothing = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: nothing)
+    with pytest.raises(
+        DeployError, match="has 0 GB left; name a larger place with TRITON_AWS_MOUNT_DIRECTORY"
+    ) as caught:
+        lay_out(source, USUAL, tmp_path, silent)
+    assert caught.value.code == "disk_full"
+
+
+def test_where_triton_copies_to_can_be_said_and_is_then_not_emptied(
+    storage: Storage, engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = storage.address("llama/elsewhere")
+    ship(Order(engine, verify(engine), USUAL), S3Address.parse(address), silent)
+    monkeypatch.setenv("TRITON_AWS_MOUNT_DIRECTORY", str(tmp_path / "large"))
+    deployment = lay_out(find_source(address, USUAL), USUAL, tmp_path, silent)
+    assert deployment.variables["TRITON_AWS_MOUNT_DIRECTORY"] == str(tmp_path / "large")
+    (tmp_path / "large" / "theirs").mkdir()
+    deployment.refresh()
+    assert (tmp_path / "large" / "theirs").is_dir()
+
+
+def test_the_engine_of_the_cpp_backend_is_fetched_from_s3_to_where_it_is_found(
+    storage: Storage, gpu_engine: GpuEngine, tmp_path: Path
+) -> None:
+    engine = gpu_engine("llama")
+    address = storage.address("cpp/v1")
+    ship(Order(engine, verify(engine), USUAL), S3Address.parse(address), silent)
+    deployment = lay_out(find_source(address, USUAL), USUAL, tmp_path, silent)
+    place = Path(deployment.parameters["gpt_model_path"])
+    assert verify(place) == verify(engine)
+    assert deployment.parameters["tokenizer_dir"] == str(place)
+    assert place.is_relative_to(tmp_path), "it outlives the server"
+    assert (Path(deployment.repository) / "preprocessing/1/tokenizer/tokenizer.json").is_file()
+
+
+def test_the_engine_of_the_cpp_backend_is_named_where_the_repository_stands(
+    gpu_engine: GpuEngine, tmp_path: Path
+) -> None:
+    engine, out = gpu_engine("llama"), tmp_path / "out"
+    ship(Order(engine, verify(engine), USUAL), out, silent)
+    assert f'string_value: "{engine_home(out)}"' in (out / "tensorrt_llm" / "config.pbtxt").read_text()
+    assert lay_out(find_source(out, USUAL), USUAL, tmp_path, silent).repository == str(out)
+    moved = out.rename(tmp_path / "moved")
+    deployment = lay_out(find_source(moved, USUAL), USUAL, tmp_path / "run", silent)
+    assert deployment.parameters["gpt_model_path"] == str(engine_home(moved))
+    assert not (moved / "tensorrt_llm" / "1" / "model.py").exists()

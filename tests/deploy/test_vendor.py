@@ -1,0 +1,162 @@
+"""Repositories on somebody else's Triton: a plain tritonserver, whose Python has no inflight of ours."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from build_engines.manifest import verify
+from inflight.deploy import ports, triton
+from inflight.deploy.assembly import Order, write_repository
+from inflight.deploy.options import DeploymentOptions
+from inflight.deploy.run_directory import SHARED_MEMORY
+from inflight.deploy.server import Server
+from inflight.deploy.vendor import ARCHIVE
+from tests.deploy.streams import SOON
+from tests.fixtures.engines import ROOT, TinyEngine
+
+OTHER = "9.9.0"
+LIBRARIES = (
+    "numpy",
+    "numpy.libs",
+    "tokenizers",
+    "huggingface_hub",
+    "openvino",
+    "openvino_genai",
+    "openvino_tokenizers",
+)
+
+
+class OtherTriton:
+    """A tritonserver whose stubs take a Python that has the libraries, and of inflight another version."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        site = root / "site"
+        site.mkdir(parents=True)
+        ours = Path(importlib.util.find_spec("numpy").origin or "").parent.parent  # type: ignore[union-attr]
+        for name in LIBRARIES:
+            if (ours / name).exists():
+                (site / name).symlink_to(ours / name)
+        shutil.copytree(ROOT / "inflight", site / "inflight", ignore=shutil.ignore_patterns("__pycache__"))
+        (site / "inflight" / "__init__.py").write_text(f'__version__ = "{OTHER}"\n')
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / "venv"], check=True)
+        [packages] = (root / "venv").glob("lib/python*/site-packages")
+        (packages / "libraries.pth").write_text(f"{site}\n")
+        self.installation = triton.mirror(triton.find(), root / "triton")
+        (self.installation.root / "backends" / "python" / "inflight").unlink()
+        self.prefix = f"other-{os.getpid()}-"
+
+    @contextmanager
+    def started(self, repository: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+        """As somebody else starts it; its HTTP address goes with it, its log is in `log`."""
+        chosen = ports.choose("127.0.0.1", None, None, None)
+        command = [
+            *(str(self.installation.program), f"--model-repository={repository}"),
+            f"--backend-directory={self.installation.root / 'backends'}",
+            f"--backend-config=python,shm-region-prefix-name={self.prefix}",
+            *(f"--{name}-address=127.0.0.1" for name in ("http", "grpc", "metrics")),
+            *(f"--http-port={chosen.http}", f"--grpc-port={chosen.grpc}", f"--metrics-port={chosen.metrics}"),
+            "--allow-gpu-metrics=false",
+        ]
+        variables = {
+            "PATH": f"{self.root / 'venv' / 'bin'}:{os.environ['PATH']}",
+            "LD_LIBRARY_PATH": str(triton.shared_python()),
+            "HOME": str(self.root),
+        }
+        self.log = self.root / "log"
+        with self.log.open("wb") as log:
+            process = subprocess.Popen(command, env=variables, cwd=self.root, stdout=log, stderr=log)
+        try:
+            yield process, f"http://127.0.0.1:{chosen.http}"
+        finally:
+            process.terminate()
+            try:
+                process.wait(SOON)
+            finally:
+                process.kill()
+            for region in SHARED_MEMORY.glob(f"{self.prefix}*"):
+                region.unlink()
+
+
+@pytest.fixture(scope="module")
+def other_triton(tmp_path_factory: pytest.TempPathFactory) -> OtherTriton:
+    return OtherTriton(tmp_path_factory.mktemp("other"))
+
+
+def repository(engine: Path, out: Path, vendored: bool) -> Path:
+    out.mkdir()
+    write_repository(Order(engine, verify(engine), DeploymentOptions(), vendored), out)
+    return out
+
+
+def generated(address: str) -> str:
+    """What the ensemble says to "hello", in four tokens."""
+    body = json.dumps({"text_input": "hello", "max_tokens": 4}).encode()
+    with urllib.request.urlopen(f"{address}/v2/models/ensemble/generate", body, timeout=SOON) as answer:
+        return str(json.load(answer)["text_output"])
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+    deadline = time.monotonic() + SOON
+    while True:
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        try:
+            urllib.request.urlopen(f"{address}/v2/health/ready", timeout=SOON).close()
+            return
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.1)
+
+
+def test_a_vendored_repository_brings_its_own_runtime_which_wins_over_an_installed_one(
+    tiny_engine: TinyEngine, other_triton: OtherTriton, server: Server, tmp_path: Path
+) -> None:
+    moved = tmp_path / "moved"
+    repository(tiny_engine("llama"), tmp_path / "out", vendored=True).rename(moved)
+    with other_triton.started(moved) as (process, address):
+        wait_until_ready(process, address, other_triton.log)
+        assert generated(address) == generated(f"http://{server.http_address}")
+
+
+def test_without_one_of_its_own_another_version_refuses_it_and_names_both(
+    tiny_engine: TinyEngine, other_triton: OtherTriton, tmp_path: Path
+) -> None:
+    with other_triton.started(repository(tiny_engine("llama"), tmp_path / "out", vendored=False)) as (process, _):
+        assert process.wait(SOON) == 1
+    said = other_triton.log.read_text()
+    for model in ("preprocessing", "postprocessing", "tensorrt_llm", "tensorrt_llm_bls"):
+        assert (
+            f"the model {model} was written by inflight 0.1.0 and the package inflight that runs it here is {OTHER};"
+            in said
+        )
+    assert "or with --vendor, which brings its own" in said
+
+
+def test_the_archive_holds_the_runtime_and_nothing_else(tiny_engine: TinyEngine, tmp_path: Path) -> None:
+    out = repository(tiny_engine("llama"), tmp_path / "out", vendored=True)
+    archives = sorted(out.rglob(ARCHIVE))
+    assert [path.parent.parent.name for path in archives] == [
+        "postprocessing",
+        "preprocessing",
+        "tensorrt_llm",
+        "tensorrt_llm_bls",
+    ]
+    with zipfile.ZipFile(archives[0]) as archive:
+        names = archive.namelist()
+        assert archive.read("inflight/runtime/engine.py") == (ROOT / "inflight/runtime/engine.py").read_bytes()
+    assert {"inflight/__init__.py", "inflight/runtime/__init__.py", "inflight/runtime/triton_engine.py"} <= set(names)
+    assert all(name.startswith(("inflight/runtime/", "inflight/__init__.py")) for name in names)
