@@ -97,7 +97,9 @@ def delta(response: Any) -> Delta:
     finish_reason = outputs.get("finish_reason")
     text = _string(outputs["text_output"])
     if finish_reason is None:
-        return Delta(text)
+        # TensorRT-LLM's own backend does not say why an answer ended; Triton says that it did.
+        final = response.infer_response.parameters.get("triton_final_response")
+        return Delta(text, None if final is None or not final.bool_param else "")
     return Delta(
         text,
         _string(finish_reason),

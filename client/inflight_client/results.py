@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Delta:
     """One step of a streamed answer: the text that it adds (often one token's, at times none).
 
-    The last delta, and only that, has a finish reason (`stop`, `length`) and the token counts.
+    The last delta, and only that, has a finish reason (`stop`, `length`) and the token counts. Behind an ensemble of
+    TensorRT-LLM's own backend, which tells neither, the reason is "" and there are no counts.
     """
 
     text: str

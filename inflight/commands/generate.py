@@ -89,5 +89,7 @@ def command(
 
 
 def _summary(last: Delta, seconds: float) -> str:
-    tokens = last.output_tokens or 0
+    if last.output_tokens is None:  # TensorRT-LLM's own backend counts none
+        return f"[{seconds:.2f} s]"
+    tokens = last.output_tokens
     return f"[{tokens} tokens in {seconds:.2f} s, {tokens / seconds:.1f} tokens/s, ended by {last.finish_reason}]"

@@ -1,8 +1,8 @@
 """A name for each request, which all models behind the one that gives it see, whatever its client calls it.
 
 An ensemble hands on the parameter `sequence_id` of a response: the requests that are made of it have that sequence id,
-and so have those that are made of their responses. Behind TensorRT-LLM's C++ backend, which hands on nothing of its own,
-it tells streams apart that have no id, or all the same.
+and so have those that are made of their responses. Behind TensorRT-LLM's C++ backend, which hands on nothing itself, it
+tells streams apart that have no id, or all the same.
 """
 
 from __future__ import annotations

@@ -8,7 +8,9 @@ from typing import Any
 import grpc
 import pytest
 from inflight_client import InflightError, Sampling
-from inflight_client.protocol import channel_options, error_from_message, error_from_rpc, inference_request
+from inflight_client.protocol import channel_options, delta, error_from_message, error_from_rpc, inference_request
+from inflight_client.results import Delta
+from tritonclient.grpc import service_pb2
 
 
 def inputs_of(request: Any) -> dict[str, tuple[str, list[int], bytes]]:
@@ -54,6 +56,18 @@ def test_every_sampling_value_is_sent_with_upstreams_name_and_type() -> None:
         "min_tokens": ("INT32", struct.pack("<i", 3)),
         "end_id": ("INT32", struct.pack("<i", 7)),
     }
+
+
+@pytest.mark.parametrize(
+    ("final", "expected"), [(None, Delta("tea")), (False, Delta("tea")), (True, Delta("tea", finish_reason=""))]
+)
+def test_an_answer_that_ends_without_a_reason_has_ended_all_the_same(final: bool | None, expected: Delta) -> None:
+    response = service_pb2.ModelStreamInferResponse()
+    response.infer_response.outputs.add(name="text_output", datatype="BYTES", shape=[1])
+    response.infer_response.raw_output_contents.append(struct.pack("<I", 3) + b"tea")
+    if final is not None:
+        response.infer_response.parameters["triton_final_response"].bool_param = final
+    assert delta(response) == expected
 
 
 @pytest.mark.parametrize(
