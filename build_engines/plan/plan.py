@@ -149,14 +149,10 @@ def _either(ways: list[str]) -> str:
 
 
 def _other_format(model: Model, wish: Wish, length: int) -> Fit | None:
-    """The largest format that wasn't asked for and fits."""
+    """The first of all formats, the finest first, that fits."""
     weights, kv = (EMBEDDED_WEIGHTS, EMBEDDED_KV) if wish.embedded else (GPU_WEIGHTS, GPU_KV)
     settled = (_settle(model, wish, length, one, other) for one in weights.values() for other in kv.values())
-    return max(
-        (fit for fit in settled if fit.fits),
-        key=lambda fit: (fit.weights.checkpoint_bytes(model.parameters), fit.kv.number),
-        default=None,
-    )
+    return next((fit for fit in settled if fit.fits), None)
 
 
 def _more_devices(model: Model, wish: Wish, length: int) -> Fit | None:

@@ -1,0 +1,48 @@
+"""An engine that is large where memory is measured (weights, KV cache) and small where time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from build_engines.manifest import Precision
+from build_engines.synthetic.shapes import SHAPES, Shape
+from tests.fixtures.engines import _kept_checkpoint, _kept_engine
+
+WIDE = Shape(
+    "llama",
+    {
+        "num_hidden_layers": 4,
+        "hidden_size": 512,
+        "intermediate_size": 16384,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "head_dim": 128,
+        "max_position_embeddings": 8192,
+        "tie_word_embeddings": False,
+    },
+    vocab_size=16384,
+    end_ids=(1,),
+    start_id=2,
+    pad_id=0,
+    adds_start=True,
+)
+
+WideEngine = Callable[[Precision], Path]
+
+
+@pytest.fixture
+def wide_checkpoint(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """134 million random parameters; a token of the KV cache takes 16 heads of 128 in 4 layers."""
+    from build_engines.synthetic.write import write_synthetic_checkpoint
+
+    monkeypatch.setitem(SHAPES, "plan-wide", WIDE)
+    return _kept_checkpoint("plan-wide", "synthetic", lambda out: write_synthetic_checkpoint("plan-wide", out))
+
+
+@pytest.fixture
+def wide_engine(wide_checkpoint: Path) -> WideEngine:
+    """`wide_engine("bf16")`: the engine of that checkpoint."""
+    return lambda precision: _kept_engine(wide_checkpoint, precision)

@@ -1,0 +1,90 @@
+"""The plan of the embedded engine against memory that is measured, and against what serving counts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from build_engines.manifest import KvPrecision, Precision
+from build_engines.plan import embedded
+from build_engines.plan.formats import EMBEDDED_KV, EMBEDDED_WEIGHTS
+from build_engines.plan.model import read_model
+from build_engines.plan.shape import ModelShape
+from inflight.deploy import kv_budget
+from inflight.deploy.model_configs import load
+from inflight.deploy.repository import committed_repository
+from tests.build_engines.plan.conftest import WideEngine
+from tests.build_engines.plan.test_published import parameters_of, shape_of
+from tests.deploy.test_kv_budget import manifest
+
+TOKENS = 4096
+
+# Elsewhere OpenVINO computes in f32 what it is told to compute in bf16, and holds weights so.
+computes_bf16 = pytest.mark.skipif(
+    not {"avx512_bf16", "amx_bf16"} & set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split()),
+    reason="the processor has no instructions for bf16",
+)
+
+
+def probe(engine: Path, kv: str) -> dict[str, int]:
+    arguments = ["-m", "tests.build_engines.plan.memory_probe", str(engine), str(TOKENS), kv]
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+@computes_bf16
+@pytest.mark.parametrize(
+    ("precision", "kv"),
+    [
+        ("bf16", "u8"),
+        pytest.param("bf16", "bf16", marks=pytest.mark.slow),
+        pytest.param("int8", "u8", marks=pytest.mark.slow),
+    ],
+)
+def test_a_process_grows_by_what_the_plan_says(
+    wide_checkpoint: Path, wide_engine: WideEngine, precision: Precision, kv: str
+) -> None:
+    model = read_model(wide_checkpoint)
+    weights = EMBEDDED_WEIGHTS[precision]
+    plan = embedded.footprint(model.shape, model.parameters, weights, EMBEDDED_KV[kv])
+    measured = probe(wide_engine(precision), kv)
+    private = plan.weights - weights.table_bytes(model.parameters.embedding)
+    assert measured["private"] == pytest.approx(private, rel=0.1)
+    assert measured["resident"] == pytest.approx(private + plan.mapped, rel=0.1)
+    assert measured["kv_cache"] == pytest.approx(plan.sequence(measured["kv_cache_tokens"]), rel=0.1)
+
+
+def test_the_files_of_an_engine_are_as_large_as_planned(wide_checkpoint: Path, wide_engine: WideEngine) -> None:
+    parameters = read_model(wide_checkpoint).parameters
+    written = (wide_engine("bf16") / "openvino_model.bin").stat().st_size
+    assert written == pytest.approx(EMBEDDED_WEIGHTS["bf16"].checkpoint_bytes(parameters), rel=0.01)
+
+
+@pytest.mark.parametrize("kv", ["u8", "f16", "bf16", "f32"])
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen2.5-0.5b", "gemma-2-9b", "phi-3-mini", "gpt2"])
+def test_serving_counts_the_bytes_of_a_token_alike(model: str, kv: KvPrecision) -> None:
+    shape: ModelShape = shape_of(model)
+    served = manifest(kv).model_copy(
+        update={"layers": shape.layers, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
+    )
+    assert embedded.token_bytes(shape, EMBEDDED_KV[kv]) == kv_budget.bytes_per_token(served)
+
+
+def test_it_counts_with_what_a_server_is_started_with() -> None:
+    parameters = load(committed_repository())["tensorrt_llm"].parameters
+    assert parameters["max_num_sequences"].string_value == str(embedded.MAX_NUM_SEQUENCES)
+    assert parameters["max_num_tokens"].string_value == str(embedded.MAX_NUM_TOKENS)
+
+
+def test_a_tied_embedding_stands_in_the_file_and_in_the_copy() -> None:
+    tied, parameters = shape_of("qwen2.5-0.5b"), parameters_of("qwen2.5-0.5b")
+    plan = embedded.footprint(tied, parameters, EMBEDDED_WEIGHTS["bf16"], EMBEDDED_KV["u8"])
+    assert plan.weights == 2 * (parameters.total + parameters.embedding)
+    assert plan.mapped == 2 * parameters.total

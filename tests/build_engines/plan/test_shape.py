@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from build_engines.errors import BuildError
+from build_engines.plan.shape import ModelShape, read_shape
+from tests.build_engines.plan.published import SHAPES
+
+
+def read(model: str, **changes: Any) -> ModelShape:
+    """The shape of a published config with some fields changed, and without those that are set to ..."""
+    config = SHAPES[model] | changes
+    return read_shape({name: value for name, value in config.items() if value is not ...}, "./my-model")
+
+
+def refusal(model: str, **changes: Any) -> BuildError:
+    with pytest.raises(BuildError) as caught:
+        read(model, **changes)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).count("./my-model") == 1
+    return caught.value
+
+
+def test_without_kv_heads_every_head_has_its_own() -> None:
+    shape = read("llama-3.1-8b", num_key_value_heads=...)
+    assert shape.kv_heads == shape.heads == 32
+
+
+def test_the_size_of_a_head_is_given_or_derived() -> None:
+    assert read("llama-3.1-8b").head_dim == 128
+    assert read("qwen3-235b-a22b").head_dim == 128  # 4096 / 64 would be 64
+    assert read("gemma-2-9b", head_dim=...).head_dim == 256
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "windows"),
+    [
+        ("llama-3.1-8b", {"sliding_window": 4096}, [None] * 32),
+        ("mistral-7b-v0.1", {}, [4096] * 32),
+        ("mistral-7b-v0.1", {"sliding_window": None}, [None] * 32),
+        ("gemma-2-9b", {}, [4096, None] * 21),
+        ("qwen2.5-7b", {}, [None] * 28),
+        ("qwen2.5-7b", {"use_sliding_window": True, "max_window_layers": 20}, [None] * 20 + [131072] * 8),
+        (
+            "gemma-2-2b",
+            {"model_type": "gemma3_text", "sliding_window": 512},
+            [512] * 5 + [None] + [512] * 5 + [None] + [512] * 5 + [None] + [512] * 5 + [None] + [512] * 2,
+        ),
+        (
+            "mistral-7b-v0.1",
+            {"layer_types": ["full_attention"] + ["sliding_attention"] * 31},
+            [None] + [4096] * 31,
+        ),
+    ],
+)
+def test_each_layer_looks_back_as_far_as_its_family_does(
+    model: str, changes: dict[str, Any], windows: list[int | None]
+) -> None:
+    assert list(read(model, **changes).windows) == windows
+
+
+def test_experts_stand_where_the_config_puts_them() -> None:
+    experts = read("qwen3-235b-a22b", decoder_sparse_step=2, mlp_only_layers=[1, 93]).experts
+    assert experts
+    assert (experts.count, experts.per_token, experts.inner, experts.layers) == (128, 8, 1536, 47 - 2)
+
+
+@pytest.mark.parametrize("changes", [{"model_type": "deepseek_v3"}, {"kv_lora_rank": 512}])
+def test_multi_head_latent_attention_is_refused_in_one_sentence(changes: dict[str, Any]) -> None:
+    error = refusal("llama-3.1-8b", **changes)
+    assert error.code == "unsupported_architecture"
+    assert "multi-head latent attention" in str(error)
+
+
+def test_an_unknown_architecture_names_the_known_ones() -> None:
+    error = refusal("llama-3.1-8b", model_type="mamba")
+    assert error.code == "unsupported_architecture"
+    assert "qwen3_moe" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden_size": ...}, "hidden_size is missing"),
+        ({"num_hidden_layers": None}, "num_hidden_layers is missing"),
+        ({"vocab_size": "many"}, "vocab_size is 'many'"),
+        ({"num_attention_heads": -32}, "num_attention_heads is -32"),
+        ({"intermediate_size": ...}, "intermediate_size is missing"),
+        ({"num_key_value_heads": 5}, "32 attention heads don't share 5 KV heads evenly"),
+        ({"sliding_window": 0, "model_type": "mistral"}, "sliding_window is 0"),
+        ({"layer_types": ["full_attention"], "sliding_window": 9, "model_type": "mistral"}, "layer_types"),
+        ({"model_type": "qwen3_moe"}, "num_experts or moe_intermediate_size is missing"),
+    ],
+)
+def test_a_config_without_what_is_needed_says_what(changes: dict[str, Any], words: str) -> None:
+    error = refusal("llama-3.1-8b", **changes)
+    assert error.code == "not_a_checkpoint"
+    assert words in str(error)
+
+
+def test_a_config_without_a_model_type_is_no_model() -> None:
+    assert refusal("llama-3.1-8b", model_type=...).code == "not_a_checkpoint"
