@@ -71,7 +71,10 @@ class Library:
 
     def _typed(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Nested settings as the library's own types, by its own function where it has one."""
-        utils = importlib.import_module("tensorrt_llm.llmapi.llm_utils")
+        try:
+            utils = importlib.import_module("tensorrt_llm.llmapi.llm_utils")
+        except ImportError:
+            return arguments
         update = getattr(utils, "update_llm_args_with_extra_dict", None)
         typed: dict[str, Any] = arguments if update is None else update({}, arguments)
         return typed
@@ -99,8 +102,7 @@ class Library:
         return params
 
     def lora_request(self, **named: Any) -> Any:
-        executor = importlib.import_module("tensorrt_llm.executor")
-        return executor.LoRARequest(**named)
+        return self.llmapi.LoRARequest(**named)
 
     def ends_one_request(self, error: BaseException) -> bool:
         """Whether what an answer raised is about this answer alone; anything else says that the library is dead."""

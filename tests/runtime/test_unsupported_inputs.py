@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -26,6 +29,18 @@ CASES = [(engine, name) for engine in CALLED for name in UNSUPPORTED_INPUTS[engi
 def test_each_engine_says_what_it_can_not_do() -> None:
     assert set(UNSUPPORTED_INPUTS) == set(STEPPERS)
     assert UNSUPPORTED_INPUTS["fake"] == UNSUPPORTED_INPUTS["openvino"]
+
+
+def test_the_request_contract_tells_where_the_engines_differ() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "request-contract.md").read_text(encoding="utf-8")
+    section = text.split("## On the LLM API", 1)[1]
+    rows = {
+        name: line for line in section.splitlines() if line.startswith("|") for name in re.findall(r"`(\w+)`", line)
+    }
+    embedded, llm_api = UNSUPPORTED_INPUTS["openvino"], UNSUPPORTED_INPUTS["llmapi"]
+    differing = {name for name in embedded.keys() | llm_api.keys() if embedded.get(name) != llm_api.get(name)}
+    assert differing - rows.keys() == set()
+    assert {name for name in differing & rows.keys() if "refused" in rows[name]} == differing & llm_api.keys()
 
 
 @pytest.mark.parametrize(("engine", "name"), CASES)

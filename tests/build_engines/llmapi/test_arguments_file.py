@@ -51,6 +51,11 @@ def test_what_is_handed_to_the_library_has_its_names() -> None:
     assert KvCache.model_fields.keys() - UPSTREAM["KvCacheConfig"]["fields"].keys() == set()
 
 
+def test_the_documentation_names_them_all() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "llmapi.md").read_text(encoding="utf-8")
+    assert [name for name in [*Arguments.model_fields, *KvCache.model_fields] if f"`{name}`" not in text] == []
+
+
 def test_what_says_nothing_is_left_to_the_library() -> None:
     assert Arguments(guided_decoding_backend=None).keywords(4096) == {
         "tensor_parallel_size": 1,
