@@ -17,6 +17,7 @@ from build_engines.target import Compiled, Here, Options
 from build_engines.tensorrt_llm.capabilities import Architecture, find_architecture, refuse_precision
 from build_engines.tensorrt_llm.commands import Command, Places, commands
 from build_engines.tensorrt_llm.engine_config import EngineConfig, check_engine
+from build_engines.tensorrt_llm.guides_file import write_guides_file
 from build_engines.tensorrt_llm.machine_rules import check_calibration, check_machine
 from build_engines.tensorrt_llm.programs import Docker, Native, Programs, docker_for
 from build_engines.tensorrt_llm.recipe import Recipe
@@ -97,6 +98,7 @@ class TensorRtLlm:
         config = check_engine(out, plan.recipe, version)
         write_fast_tokenizer(tokenizer, out)
         special = read_special_ids(checkpoint.directory, checkpoint.config, tokenizer)
+        write_guides_file(tokenizer, special.end_ids, out)
         return _compiled(plan, config, special.end_ids, special.pad_id, special.bos_id)
 
     def _run(self, plan: Plan, programs: Programs, checkpoint: Checkpoint, out: Path, progress: Progress) -> str:
