@@ -48,7 +48,7 @@ def test_rendered_manifests_are_valid(overlay: str, version: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [KUBERNETES / "engine-loader.yaml", *sorted((KUBERNETES / "base").glob("*.yaml"))],
+    [*sorted((KUBERNETES / "base").glob("*.yaml")), *sorted((KUBERNETES / "engine").glob("*.yaml"))],
     ids=lambda path: path.name,
 )
 def test_each_file_is_valid_by_itself(path: Path) -> None:
@@ -92,8 +92,8 @@ def test_what_is_named_exists(overlay: str) -> None:
     assert int(annotations["prometheus.io/port"]) == ports["metrics"]
     volumes = {volume["name"]: volume for volume in pod(overlay)["volumes"]}
     assert {mount["name"] for mount in found["volumeMounts"]} == set(volumes)
-    claim = volumes["engine"]["persistentVolumeClaim"]["claimName"]
-    assert claim == rendered["PersistentVolumeClaim"]["metadata"]["name"]
+    (claim,) = documents(KUBERNETES / "engine" / "claim.yaml")
+    assert volumes["engine"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert found["envFrom"] == [{"configMapRef": {"name": rendered["ConfigMap"]["metadata"]["name"]}}]
 
 
@@ -169,3 +169,13 @@ def test_only_gpu_pods_ask_for_gpus() -> None:
 def test_the_image_is_the_one_that_compose_builds(overlay: str) -> None:
     compose = yaml.safe_load((ROOT / "docker" / f"compose.{overlay}.yaml").read_text(encoding="utf-8"))
     assert container(overlay)["image"] == compose["services"]["inflight"]["image"]
+
+
+def test_the_loader_writes_where_pods_read_and_as_their_user() -> None:
+    (loader,) = documents(KUBERNETES / "engine" / "loader.yaml")
+    (claim,) = documents(KUBERNETES / "engine" / "claim.yaml")
+    (volume,) = loader["spec"]["volumes"]
+    assert volume["persistentVolumeClaim"] == {"claimName": claim["metadata"]["name"]}
+    assert loader["spec"]["containers"][0]["volumeMounts"] == [{"name": volume["name"], "mountPath": "/engine"}]
+    assert loader["spec"]["securityContext"]["runAsUser"] == pod("cpu")["securityContext"]["runAsUser"]
+    assert loader["spec"]["containers"][0]["image"] == container("cpu")["image"]
