@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 
 class DeployError(Exception):
@@ -19,7 +20,8 @@ class ServerCrashError(DeployError):
 
 def refused(error: Exception) -> DeployError:
     """What the machine refused while a server was started (a process, a file, memory), as a sentence."""
-    full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+    # Whoever copies a tree gathers its errors into one without a number.
+    full = isinstance(error, OSError) and (error.errno == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(error))
     return DeployError(
         f"The machine refuses what the server's start needs: {error}; look at its disk space, memory, processes and"
         " open files.",

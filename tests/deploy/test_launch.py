@@ -22,6 +22,7 @@ from inflight.deploy.server import Server, ServerSettings
 from tests.deploy.streams import SOON
 from tests.deploy.test_kv_budget import manifest
 from tests.fixtures.gpu_machine import gpu_machine
+from tests.fixtures.nvidia import H100
 from tests.fixtures.tensorrtllm import GpuEngine, stand_in_backend
 
 STANDINS = Path(__file__).resolve().parents[1] / "standins" / "mpi"
@@ -31,7 +32,7 @@ WORKER = str(STANDINS / "trtllmExecutorWorker")
 @pytest.fixture
 def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "machine").mkdir()
-    gpu_machine(monkeypatch, tmp_path / "machine", gpus=4)
+    gpu_machine(monkeypatch, tmp_path / "machine", [H100] * 4)
     monkeypatch.setenv("PATH", f"{STANDINS}:{os.environ['PATH']}")
 
 
