@@ -44,7 +44,7 @@ def test_it_is_a_script_of_any_shell(shell: str) -> None:
 
 @pytest.fixture
 def container(tiny_engine: TinyEngine, tmp_path: Path) -> Iterator[Container]:
-    started = Container(tiny_engine("llama"), tmp_path / "home", "--max-num-sequences", "8")
+    started = Container(tiny_engine("llama"), tmp_path / "home", "--drain-seconds", str(2 * SOON))
     yield started
     started.end()
 
@@ -58,7 +58,7 @@ def test_a_container_serves_is_healthy_and_drains_on_sigterm(container: Containe
 
     streams = open_streams(container.said["grpc"], count=4, max_tokens=1000)
     container.first.send_signal(signal.SIGTERM)
-    _, said = container.outer.communicate(timeout=2 * SOON)
+    _, said = container.outer.communicate(timeout=3 * SOON)
     assert container.outer.returncode == 0, said
     assert "running requests may take" in said
     for stream in streams:

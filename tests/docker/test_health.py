@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ import pytest
 from inflight.deploy import ports
 from inflight.deploy.process import ENGINE_PROCESS
 from inflight.deploy.server import Server
-from tests.deploy.streams import SOON, open_streams
+from tests.deploy.streams import SOON, open_streams, wait_until
 from tests.docker.container import health
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import ENDLESS, paced
@@ -35,12 +36,19 @@ def test_a_full_server_is_healthy_until_no_text_comes_out(full_server: Server) -
     (engine,) = (member.pid for member in full_server.life.family if member.name.startswith(ENGINE_PROCESS))
     os.kill(engine, signal.SIGSTOP)
     try:
+        wait_until(lambda: at_rest(full_server))  # text that was on its way has come
         stuck = health(port, seconds=4)
     finally:
         os.kill(engine, signal.SIGCONT)
     assert stuck.returncode == 1
     assert stuck.stderr.startswith("Unhealthy: it is ready, but no text comes out of it (")
     assert health(port, seconds=SOON).returncode == 0
+
+
+def at_rest(server: Server) -> bool:
+    before = server.life.probe.chunks()
+    time.sleep(0.5)
+    return server.life.probe.chunks() == before
 
 
 def test_nobody_is_there() -> None:
