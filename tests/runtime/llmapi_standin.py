@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,20 @@ import pytest
 import yaml
 
 from inflight.runtime.engine import EngineOptions
+from inflight.runtime.messages import GenerationRequest
+from inflight.runtime.process import EngineProcess
+from tests.runtime.engine_process import Answer
 
 STANDIN = Path(__file__).resolve().parents[1] / "standins" / "llmapi"
 VERSION = "STANDIN_TENSORRT_LLM_VERSION"
 END_IDS = (2, 3)
 VOCABULARY = 512
 LONGEST = 100_000
+REFUSED, FAILING, DEADLY = 10, 11, 12
+WISHES = {"refuse_token": REFUSED, "fail_token": FAILING, "die_token": DEADLY}
+PROMPT = (100, 101, 102)
+ENDLESS = 90_000
+Engines = Callable[..., EngineProcess]
 
 
 def engine_dir(directory: Path, wishes: dict[str, Any] | None = None, **arguments: Any) -> Path:
@@ -48,3 +56,11 @@ def imported(version: str = "1.2.1") -> Iterator[Any]:
         finally:
             for name in [name for name in sys.modules if name.partition(".")[0] == "tensorrt_llm"]:
                 del sys.modules[name]
+
+
+def answered(engine: EngineProcess, request: GenerationRequest) -> Answer:
+    """Submit a request, and return all that came of it."""
+    answer = Answer()
+    engine.submit(request, answer)
+    answer.end()
+    return answer

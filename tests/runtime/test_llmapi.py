@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,52 +20,27 @@ from inflight.runtime.messages import (
 )
 from inflight.runtime.process import EngineProcess
 from tests.runtime.engine_process import Answer, wait_until
-from tests.runtime.llmapi_standin import END_IDS, STANDIN, VERSION, engine_dir, options_of
-
-REFUSED, FAILING, DEADLY = 10, 11, 12
-WISHES = {"refuse_token": REFUSED, "fail_token": FAILING, "die_token": DEADLY}
-PROMPT = (100, 101, 102)
-ENDLESS = 90_000
-Engines = Callable[..., EngineProcess]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def standin() -> Iterator[None]:
-    """On the path of this process' engines."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(STANDIN))
-        yield
+from tests.runtime.llmapi_standin import (
+    END_IDS,
+    ENDLESS,
+    FAILING,
+    PROMPT,
+    REFUSED,
+    WISHES,
+    Engines,
+    answered,
+    engine_dir,
+    options_of,
+)
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+def engine(tmp_path_factory: pytest.TempPathFactory, standin_llmapi: None) -> Iterator[EngineProcess]:
     """Shared, so no test may harm it: two requests in the library at a time."""
     directory = engine_dir(tmp_path_factory.mktemp("engines") / "llmapi", WISHES, max_batch_size=2)
     engine = EngineProcess(options_of(directory))
     yield engine
     engine.close()
-
-
-@pytest.fixture
-def engines(tmp_path: Path) -> Iterator[Engines]:
-    """Makes engines of a test's own."""
-    made: list[EngineProcess] = []
-
-    def make(wishes: dict[str, Any] | None = None, restart: bool = False, **arguments: Any) -> EngineProcess:
-        directory = engine_dir(tmp_path / f"engine-{len(made)}", {**WISHES, **(wishes or {})}, **arguments)
-        made.append(EngineProcess(options_of(directory), restart=restart))
-        return made[-1]
-
-    yield make
-    for engine in made:
-        engine.close()
-
-
-def answered(engine: EngineProcess, request: GenerationRequest) -> Answer:
-    answer = Answer()
-    engine.submit(request, answer)
-    answer.end()
-    return answer
 
 
 def test_tokens_come_as_they_are_made_each_with_its_log_probability(engine: EngineProcess) -> None:
@@ -189,8 +160,8 @@ def test_a_deadline_ends_an_answer_with_what_it_has(engine: EngineProcess) -> No
     assert answer.tokens
 
 
-def test_many_answers_come_side_by_side(engines: Engines) -> None:
-    engine = engines(max_batch_size=64)
+def test_many_answers_come_side_by_side(llmapi_engines: Engines) -> None:
+    engine = llmapi_engines(max_batch_size=64)
     answers = [Answer() for _ in range(64)]
     for number, answer in enumerate(answers):
         engine.submit(GenerationRequest((100 + number, 200), 40, END_IDS), answer)
@@ -227,103 +198,11 @@ def test_what_can_not_be_asked_for_is_refused_at_once(engine: EngineProcess) -> 
         engine.submit(GenerationRequest((512,), 5), Answer())
 
 
-def test_beams_come_together_the_best_first(engines: Engines) -> None:
-    engine = engines(max_beam_width=2)
+def test_beams_come_together_the_best_first(llmapi_engines: Engines) -> None:
+    engine = llmapi_engines(max_beam_width=2)
     sampling = Sampling(beam_width=2)
     answer = answered(engine, GenerationRequest((100, 101, END_IDS[0]), 9, END_IDS, sampling, log_probs=True))
     best, second = answer.end().beams
     assert (best.token_ids, best.log_probs, best.cumulative_log_prob) == ((100, 101), (-0.5, -0.5), -1.5)
     assert second.token_ids == (101,)
     assert answer.end().finish_reason is FinishReason.STOP
-
-
-@pytest.mark.parametrize("version", ["1.2.1", "1.3.0rc26"])
-def test_a_dead_worker_ends_every_answer_and_the_engine_comes_back(
-    engines: Engines, version: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(VERSION, version)
-    engine = engines(restart=True)
-    first = engine.pid
-    other, deadly = Answer(), Answer()
-    engine.submit(GenerationRequest(PROMPT, ENDLESS, END_IDS), other)
-    engine.submit(GenerationRequest((DEADLY, 1), 5, END_IDS), deadly)
-    for answer in (other, deadly):
-        error = answer.end().error
-        assert error is not None
-        assert error[1] == "engine_died"
-    wait_until(lambda: engine.pid != first and _served(engine))
-
-
-def _served(engine: EngineProcess) -> bool:
-    try:
-        return answered(engine, GenerationRequest(PROMPT, 2, END_IDS)).tokens == [100, 101]
-    except RequestError:
-        return False
-
-
-def test_a_worker_whose_death_the_library_hides_is_missed_all_the_same(
-    engines: Engines, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv(VERSION, "1.3.0rc26")
-    engine = engines({"silent_death": True})
-    answer = Answer()
-    engine.submit(GenerationRequest((DEADLY, 1), 5, END_IDS), answer)
-    error = answer.end().error
-    assert error is not None
-    assert error[1] == "engine_died"
-    assert (
-        "RuntimeError: TensorRT-LLM has ended: one of its processes died, or it was shut down" in capfd.readouterr().err
-    )
-
-
-def test_an_idle_engine_whose_worker_dies_ends_too(engines: Engines, tmp_path: Path) -> None:
-    lines: list[str] = []
-    directory = engine_dir(tmp_path / "idle")
-    engine = EngineProcess(options_of(directory), report=lines.append)
-    (worker,) = _children(engine.pid)
-    os.kill(worker, signal.SIGKILL)
-    wait_until(lambda: bool(lines))
-    assert "died (status 1)" in lines[0]
-    engine.close()
-
-
-def test_nothing_outlives_a_closed_engine(engines: Engines) -> None:
-    engine = engines()
-    workers = _children(engine.pid)
-    engine.close()
-    assert workers
-    wait_until(lambda: not any(os.path.exists(f"/proc/{worker}") for worker in workers))
-
-
-def _children(pid: int) -> list[int]:
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(child) for child in file.read().split()]
-
-
-@pytest.mark.parametrize(
-    ("wishes", "arguments", "said"),
-    [
-        (
-            {"constructor_error": "CUDA out of memory.\nTried to allocate 2 GiB"},
-            {},
-            "CUDA out of memory. Tried to allocate 2 GiB",
-        ),
-        ({}, {"max_batchsize": 4}, "LLM got invalid argument: max_batchsize"),
-        ({}, {"kv_cache_config": {"tokens_a_block": 4}}, "tokens_a_block"),
-    ],
-)
-def test_an_engine_that_can_not_be_loaded_says_why_in_a_line(
-    engines: Engines, wishes: dict[str, Any], arguments: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(RuntimeError) as raised:
-        engines(wishes, **arguments)
-    assert said in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
-def test_where_tensorrt_llm_is_missing_the_container_is_named(
-    engines: Engines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PYTHONPATH")
-    with pytest.raises(RuntimeError, match=r"serve this engine in NVIDIA's container \(nvcr.io/nvidia/tritonserver:"):
-        engines()
