@@ -31,13 +31,13 @@ def full_server(tiny_engine: TinyEngine) -> Iterator[Server]:
 def test_a_full_server_is_healthy_until_no_text_comes_out(full_server: Server) -> None:
     """The check's request waits, and once one waits, the next is refused: in both cases the text that comes counts."""
     port = str(full_server.ports.http)
-    for _ in range(3):
-        assert health(port, seconds=4).returncode == 0
+    for _ in range(2):
+        assert health(port, seconds=3).returncode == 0
     (engine,) = (member.pid for member in full_server.life.family if member.name.startswith(ENGINE_PROCESS))
     os.kill(engine, signal.SIGSTOP)
     try:
         wait_until(lambda: at_rest(full_server))  # text that was on its way has come
-        stuck = health(port, seconds=4)
+        stuck = health(port, seconds=3)
     finally:
         os.kill(engine, signal.SIGCONT)
     assert stuck.returncode == 1
