@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from build_engines.errors import BuildError
 from build_engines.plan.families import FAMILIES, MULTI_LATENT, Family, WindowRule
 
+_MOST_LAYERS = 10_000
 # GPT-2, GPT-J and OPT have names of their own for the same things.
 _NAMES = {
     "layers": ("num_hidden_layers", "n_layer"),
@@ -73,6 +75,8 @@ def read_shape(config: dict[str, Any], where: str) -> ModelShape:
     _refuse_others(config, kind, where)
     family = FAMILIES[kind]
     sizes = {name: _size(config, name, where) for name in ("layers", "hidden", "heads", "vocab", "positions")}
+    if sizes["layers"] > _MOST_LAYERS:
+        raise _missing(where, f"{sizes['layers']} layers are more than any model has")
     heads = sizes["heads"]
     kv_heads = _optional(config, ("num_key_value_heads",), where) or heads
     if heads % kv_heads:
@@ -81,12 +85,15 @@ def read_shape(config: dict[str, Any], where: str) -> ModelShape:
     if inner is None and kind not in ("gpt2", "gptj"):
         raise _missing(where, "intermediate_size is missing")
     head_dim = _optional(config, ("head_dim",), where) or (256 if kind.startswith("gemma") else None)
+    head_dim = head_dim or sizes["hidden"] // heads
+    if not head_dim:
+        raise _missing(where, f"{sizes['hidden']} numbers can't be shared by {heads} heads")
     return ModelShape(
         model_type=kind,
-        architecture=str((config.get("architectures") or [kind])[0]),
+        architecture=_architecture(config, kind),
         family=family,
         kv_heads=kv_heads,
-        head_dim=head_dim or sizes["hidden"] // heads,
+        head_dim=head_dim,
         inner=inner or 4 * sizes["hidden"],
         tied=bool(config.get("tie_word_embeddings", family.tied)),
         attention_bias=bool(config.get("attention_bias", kind == "gpt_neox")),
@@ -96,6 +103,11 @@ def read_shape(config: dict[str, Any], where: str) -> ModelShape:
         quantized=_quantized(config),
         **sizes,
     )
+
+
+def _architecture(config: dict[str, Any], kind: str) -> str:
+    named = config.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else kind
 
 
 def _refuse_others(config: dict[str, Any], kind: str, where: str) -> None:
@@ -129,12 +141,12 @@ def _size(config: dict[str, Any], name: str, where: str) -> int:
     return found
 
 
-def _optional(config: dict[str, Any], names: tuple[str, ...], where: str) -> int | None:
-    """The first of `names` that is there and not null, a whole number above zero."""
+def _optional(config: dict[str, Any], names: tuple[str, ...], where: str, least: int = 1) -> int | None:
+    """The first of `names` that is there and not null, a whole number from `least` on."""
     for name in names:
         value = config.get(name)
         if value is not None:
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise _missing(where, f"{name} is {value!r}")
             return value
     return None
@@ -153,20 +165,19 @@ def _windows(config: dict[str, Any], rule: WindowRule, layers: int, where: str) 
         return (None,) * layers
     kinds = config.get("layer_types")
     if isinstance(kinds, list):
-        if len(kinds) != layers or not set(kinds) <= {"sliding_attention", "full_attention"}:
+        if len(kinds) != layers or any(kind not in ("sliding_attention", "full_attention") for kind in kinds):
             raise _missing(where, "layer_types doesn't say for each layer whether it has a window")
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)
-    return tuple(None if _looks_everywhere(config, rule, layer, layers) else window for layer in range(layers))
-
-
-def _looks_everywhere(config: dict[str, Any], rule: WindowRule, layer: int, layers: int) -> bool:
-    if rule == "qwen":
-        return layer < int(config.get("max_window_layers", layers))
-    if rule == "alternate":
-        return layer % 2 == 1
-    if rule == "five_of_six":
-        return (layer + 1) % int(config.get("sliding_window_pattern", 6)) == 0
-    return False
+    first = _optional(config, ("max_window_layers",), where, least=0)
+    first = layers if first is None else first
+    pattern = _optional(config, ("sliding_window_pattern",), where) or 6
+    everywhere: dict[str, Callable[[int], bool]] = {
+        "all": lambda layer: False,
+        "qwen": lambda layer: layer < first,
+        "alternate": lambda layer: layer % 2 == 1,
+        "five_of_six": lambda layer: (layer + 1) % pattern == 0,
+    }
+    return tuple(None if everywhere[rule](layer) else window for layer in range(layers))
 
 
 def _experts(config: dict[str, Any], kind: str, layers: int, where: str) -> Experts | None:
@@ -184,12 +195,14 @@ def _experts(config: dict[str, Any], kind: str, layers: int, where: str) -> Expe
     if count is None or inner is None:
         raise _missing(where, "num_experts or moe_intermediate_size is missing")
     step = _optional(config, ("decoder_sparse_step",), where) or 1
-    dense = set(config.get("mlp_only_layers") or ())
+    dense = config.get("mlp_only_layers") or []
+    if not isinstance(dense, list):
+        raise _missing(where, f"mlp_only_layers is {dense!r}")
     return Experts(
         count=count,
         per_token=_optional(config, ("num_experts_per_tok",), where) or 4,
         inner=inner,
-        shared_inner=_optional(config, ("shared_expert_intermediate_size",), where) or 0,
+        shared_inner=_optional(config, ("shared_expert_intermediate_size",), where, least=0) or 0,
         layers=sum(1 for layer in range(layers) if layer not in dense and (layer + 1) % step == 0),
     )
 

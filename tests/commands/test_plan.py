@@ -47,7 +47,13 @@ def report(*arguments: object) -> dict[str, Any]:
 def test_the_config_alone_is_enough(checkpoint: Path) -> None:
     found = report(checkpoint, *GPU, "--precision", "bf16", "--kv-cache-precision", "bf16", "--concurrency", 4)
     assert found["parameters"] | {"counted_by": "config.json", "total": 8_030_261_248} == found["parameters"]
-    assert found["device"] == {"name": "NVIDIA H100 80GB HBM3", "count": 1, "memory_bytes": 81559 * 2**20, "sm": 90}
+    assert found["device"] == {
+        "kind": "gpu",
+        "name": "NVIDIA H100 80GB HBM3",
+        "count": 1,
+        "memory_bytes": 81559 * 2**20,
+        "sm": 90,
+    }
     (option,) = found["options"]
     assert option == found["recommended"]
     assert option["weights_bytes"] == 16_060_522_496

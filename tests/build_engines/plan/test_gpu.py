@@ -2,8 +2,20 @@ from __future__ import annotations
 
 import pytest
 
+from build_engines.plan.cards import CARDS
 from build_engines.plan.formats import GPU_KV, GPU_WEIGHTS
-from build_engines.plan.gpu import Split, activation_bytes, sequence_bytes, splits, token_bytes, weights_bytes
+from build_engines.plan.gpu import (
+    Split,
+    activation_bytes,
+    footprint,
+    sequence_bytes,
+    splits,
+    token_bytes,
+    weights_bytes,
+)
+from build_engines.plan.parameters import count
+from build_engines.plan.shape import read_shape
+from build_engines.plan.size import GIB
 from tests.build_engines.plan.test_published import parameters_of, shape_of
 from tests.build_engines.plan.test_shape import read
 
@@ -83,9 +95,26 @@ def test_the_fullest_stage_counts_where_windows_differ() -> None:
     assert sequence_bytes(shape, KV, Split(1, 2), 32768) == 14 * 32768 * each
 
 
-def test_activations_are_what_upstream_logs() -> None:
-    # memory.md: "Allocated 1134.01 MiB for execution context memory" for an engine of the sizes of a 7B Llama
-    assert activation_bytes(shape_of("llama-2-7b"), Split(), 8192) == pytest.approx(1134.01 * 2**20, rel=0.05)
+# What trtllm-bench's documentation of TensorRT-LLM 0.12 logs as a Llama; see docs/plan.md.
+GPT_J = {"model_type": "gptj", "n_embd": 4096, "n_layer": 28, "n_head": 16, "n_positions": 2048, "vocab_size": 50400}
+
+
+def test_an_engine_leaves_the_kv_cache_that_upstream_logs() -> None:
+    # memory.md: of 79.10 GiB that CUDA tells 70.48 are left, and 63.44 become KV cache
+    shape, parameters = shape_of("llama-2-7b"), parameters_of("llama-2-7b")
+    fp8 = GPU_WEIGHTS["fp8"], GPU_KV["fp8"]
+    plan = footprint(shape, parameters, *fp8, Split(), max_batch_size=256, max_num_tokens=8192)
+    assert plan.activations == pytest.approx(1134.01 * 2**20, rel=0.05)
+    assert plan.runtime == pytest.approx((43.29 + 180.30) * 2**20, rel=0.05)
+    assert plan.room(CARDS["h100"].memory) == pytest.approx(63.44 * GIB, rel=0.01)
+
+
+def test_the_other_log_of_upstream_is_that_of_a_gpt_j_and_fits() -> None:
+    shape = read_shape(GPT_J, "gpt-j")
+    assert token_bytes(shape, GPU_KV["fp8"], Split()) * 294_848 == pytest.approx(62.99 * GIB, rel=0.01)
+    plan = footprint(shape, count(shape), BF16, KV, Split(), max_batch_size=4096, max_num_tokens=8192)
+    assert plan.activations == pytest.approx(928.77 * 2**20, rel=0.05)
+    assert plan.runtime == pytest.approx((1.14 + 4.35) * GIB, rel=0.05)
 
 
 def test_tensor_parallel_splits_activations_and_pipeline_parallel_does_not() -> None:

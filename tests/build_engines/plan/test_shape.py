@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 
 from build_engines.errors import BuildError
+from build_engines.plan.parameters import count
 from build_engines.plan.shape import ModelShape, read_shape
 from tests.build_engines.plan.published import SHAPES
 
@@ -43,6 +45,7 @@ def test_the_size_of_a_head_is_given_or_derived() -> None:
         ("gemma-2-9b", {}, [4096, None] * 21),
         ("qwen2.5-7b", {}, [None] * 28),
         ("qwen2.5-7b", {"use_sliding_window": True, "max_window_layers": 20}, [None] * 20 + [131072] * 8),
+        ("qwen2.5-7b", {"use_sliding_window": True, "max_window_layers": 0}, [131072] * 28),
         (
             "gemma-2-2b",
             {"model_type": "gemma3_text", "sliding_window": 512},
@@ -102,3 +105,21 @@ def test_a_config_without_what_is_needed_says_what(changes: dict[str, Any], word
 
 def test_a_config_without_a_model_type_is_no_model() -> None:
     assert refusal("llama-3.1-8b", model_type=...).code == "not_a_checkpoint"
+
+
+@pytest.mark.parametrize("model", ["gemma-2-9b", "qwen2.5-7b", "qwen3-235b-a22b", "mixtral-8x7b", "opt-13b"])
+def test_no_value_of_any_field_is_a_traceback(model: str) -> None:
+    more = {"layer_types": [], "mlp_only_layers": [], "architectures": [], "quantization_config": {}, "head_dim": 64}
+    config = SHAPES[model] | more | {"use_sliding_window": True, "decoder_sparse_step": 1, "kv_lora_rank": None}
+    values: list[Any] = [None, -1, 0, 1, True, 1.5, 10**30, "x", [], ["x"], [[]], {}, {"x": 1}]
+    sentences = []
+    for field, odd in itertools.product(config, values):
+        try:
+            shape = read_shape(config | {field: odd}, "./my-model")
+        except BuildError as error:
+            sentences.append(str(error))
+        else:
+            assert len(shape.windows) == shape.layers
+            assert count(shape).total > 0
+    assert len(sentences) > 3 * len(config)
+    assert not any("\n" in sentence for sentence in sentences)
