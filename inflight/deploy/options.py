@@ -76,7 +76,7 @@ class DeploymentOptions:
                 " a draft engine or prompt lookup too."
             )
         for path in self.adapters:
-            if not path.is_file():
+            if not (path.is_file() or (manifest.target == "llmapi" and path.is_dir())):
                 raise invalid(f"There is no LoRA adapter at {path}; give its safetensors file.")
         if manifest.target == "tensorrt-llm":
             read_parameters(self, engine, manifest)

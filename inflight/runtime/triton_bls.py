@@ -131,8 +131,10 @@ class TritonBls:
 
     def _generate(self, call: Call) -> None:
         request = call.request
-        # To end the engine's work at a stop word, its tokens must come as they are made.
-        streaming = request.streaming or (call.searches and self._decoupled and request.beams == 1)
+        # To end the engine's work at a stop word, its tokens must come as they are made. Beams are told at their end:
+        # an engine that is not ours would send what it may yet change.
+        streaming = request.streaming and (self._extended or request.beams == 1)
+        streaming |= call.searches and self._decoupled and request.beams == 1
         inputs = request.engine_inputs(call.prepared, streaming, self._extended)
         first, others = self._call(self._engine, call, inputs, request.engine_outputs(self._extended))
         if first is None:

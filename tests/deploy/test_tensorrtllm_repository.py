@@ -170,6 +170,12 @@ def test_llmapi_is_told_of_speculation_when_it_is_built(option: dict[str, Any]) 
         DeploymentOptions(**option).check(Path("/engines/demo"), CASES["llmapi"].made())
 
 
+def test_llmapi_takes_the_directory_of_an_adapter(tmp_path: Path) -> None:
+    DeploymentOptions(adapters=(tmp_path,)).check(tmp_path, CASES["llmapi"].made())
+    with pytest.raises(DeployError, match="no LoRA adapter at"):
+        DeploymentOptions(adapters=(tmp_path,)).check(tmp_path, CASES["openvino"].made())
+
+
 @pytest.mark.parametrize("target", ["openvino", "llmapi"])
 def test_engines_of_ours_take_parameters_by_name_too(tmp_path: Path, target: str) -> None:
     settings = {"exclude_input_in_output": "1", "skip_special_tokens": "no", "preprocessing_instance_count": "2"}

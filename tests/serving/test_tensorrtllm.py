@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 from inflight_client import Client
+from tritonclient.utils import deserialize_bytes_tensor
 
-from build_engines.manifest import GpuMachine
+from build_engines.manifest import GpuLimits, GpuMachine
 from inflight.deploy.errors import DeployError
 from inflight.deploy.options import DeploymentOptions
 from inflight.deploy.server import Server
@@ -28,6 +29,7 @@ TOKENIZER = llama_2()
 """The kind that loses spaces and breaks characters where tokens are decoded one by one."""
 TEXTS = ["the tea  and two tins, the tea.", "日本語のお茶 中文字", "a 👩‍👩‍👧‍👦 family, thumbs 👍🏽 and café crème"]
 H100 = GpuMachine(gpu="NVIDIA H100 80GB HBM3", compute_capability="9.0", driver="590.48.01")
+WITHOUT: dict[str, Any] = {"exclude_input_in_output": True}
 QUEUE = 6
 ENDLESS = 1500
 
@@ -51,13 +53,15 @@ def text_of(responses: list[Response]) -> str:
 def engine(gpu_engine: GpuEngine) -> Path:
     """Its model has two end tokens, of which the backend is told one."""
     ends = [TOKENIZER.token_to_id(SPECIAL), TOKENIZER.token_to_id(ADDED)]
-    return gpu_engine("llama", tokenizer=TOKENIZER, end_ids=ends)
+    limits = GpuLimits(max_batch_size=64, max_num_tokens=8192, max_input_len=1024, max_beam_width=2)
+    return gpu_engine("llama", tokenizer=TOKENIZER, end_ids=ends, limits=limits)
 
 
 @pytest.fixture(scope="module")
 def cpp_server(engine: Path) -> Iterator[Server]:
     """Shared, so no test may harm it, nor fill its queue for longer than it must."""
-    with stand_in_backend(), Server(engine, DeploymentOptions(max_queue_size=QUEUE)) as running:
+    options = DeploymentOptions(max_queue_size=QUEUE, settings={"max_beam_width": "2"})
+    with stand_in_backend(), Server(engine, options) as running:
         yield running
 
 
@@ -131,6 +135,25 @@ def test_prompts_and_sequences_of_one_request_are_told_apart(cpp_server: Server,
         key = response.count("batch_index"), response.count("sequence_index")
         said[key] = said.get(key, "") + response.text
     assert said == {(row, sequence): thrice(TEXTS[row])[1] for row in range(2) for sequence in range(2)}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_all_beams_are_told(cpp_server: Server, stream: bool) -> None:
+    count, expected = thrice(TEXTS[1])
+    with Grpc(cpp_server.grpc_address) as connection:
+        calls = [
+            ask(connection, TEXTS[1], count, model, f"beams {model} {stream}", stream=stream, beam_width=2, **WITHOUT)
+            for model in ("ensemble", BLS)
+        ]
+        said = [[strings(response.outputs["text_output"]) for response in call.finish()] for call in calls]
+    for answer in said:
+        assert ["".join(beam) for beam in zip(*answer, strict=True)] == [expected] * 2
+    assert len(said[1]) == 1
+
+
+def strings(raw: bytes) -> list[str]:
+    texts: list[bytes] = deserialize_bytes_tensor(raw).tolist()
+    return [text.decode() for text in texts]
 
 
 def test_an_answer_ends_at_each_end_token_of_the_model(cpp_server: Server) -> None:
