@@ -36,8 +36,7 @@ class EngineConfig:
     pipeline_parallel: int
 
 
-def read_engine_config(out: Path) -> EngineConfig:
-    """Read `out`/config.json; raises BuildError (`build_failed`) where it is missing or lacks a part."""
+def _read(out: Path) -> EngineConfig:
     try:
         read: dict[str, Any] = json.loads((out / "config.json").read_text(encoding="utf-8"))
         pretrained, build = read["pretrained_config"], read["build_config"]
@@ -51,30 +50,44 @@ def read_engine_config(out: Path) -> EngineConfig:
             pipeline_parallel=int(mapping["pp_size"]),
         )
     except FileNotFoundError as error:
-        raise _unlike("it has no config.json") from error
+        raise _UnlikeError("it has no config.json") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _unlike(f"its config.json can't be read ({type(error).__name__}: {error})") from error
+        raise _UnlikeError(f"its config.json can't be read ({type(error).__name__}: {error})") from error
 
 
-def check_engine(out: Path, recipe: Recipe, version: str) -> EngineConfig:
+def check_engine(out: Path, recipe: Recipe, version: str | None, log: Path) -> EngineConfig:
     """Compare the engine in `out` with the settled `recipe` and the `version` that was to build it; return its config.
 
-    Raises BuildError (`build_failed`): a rank is missing or empty, or the engine is another than was asked for.
+    Raises BuildError (`build_failed`), which names the `log`: a rank is missing or empty, or the engine is another than
+    was asked for.
     """
-    config = read_engine_config(out)
+    try:
+        return _checked(out, recipe, version)
+    except _UnlikeError as unlike:
+        raise BuildError(
+            f"trtllm-build made an engine that can't be used: {unlike}; see {log}.", "build_failed"
+        ) from unlike
+
+
+class _UnlikeError(Exception):
+    """What of an engine is not as it was asked for."""
+
+
+def _checked(out: Path, recipe: Recipe, version: str | None) -> EngineConfig:
+    config = _read(out)
     for rank in range(recipe.world_size):
         path = out / f"rank{rank}.engine"
         if not path.is_file() or not path.stat().st_size:
-            raise _unlike(f"rank {rank} of {recipe.world_size} is missing ({path.name})")
+            raise _UnlikeError(f"rank {rank} of {recipe.world_size} is missing ({path.name})")
     if config.version != version:
-        raise _unlike(f"TensorRT-LLM {config.version} made it, and {version} was to")
+        raise _UnlikeError(f"TensorRT-LLM {config.version} made it, and {version} was to")
     sizes = (config.tensor_parallel, config.pipeline_parallel)
     if sizes != (recipe.tensor_parallel, recipe.pipeline_parallel):
-        raise _unlike(f"it has tensor_parallel {sizes[0]} and pipeline_parallel {sizes[1]}")
+        raise _UnlikeError(f"it has tensor_parallel {sizes[0]} and pipeline_parallel {sizes[1]}")
     if config.quantization not in _ALGORITHMS[recipe.quantization]:
-        raise _unlike(f"its quantization is {config.quantization}, and {recipe.quantization} was asked for")
+        raise _UnlikeError(f"its quantization is {config.quantization}, and {recipe.quantization} was asked for")
     if config.kv_cache_quantization not in _CACHES[recipe.kv_cache_dtype]:
-        raise _unlike(f"its KV cache is {config.kv_cache_quantization}, and {recipe.kv_cache_dtype} was asked for")
+        raise _UnlikeError(f"its KV cache is {config.kv_cache_quantization}, and {recipe.kv_cache_dtype} was asked for")
     _check_limits(config, recipe)
     return config
 
@@ -84,12 +97,8 @@ def _check_limits(config: EngineConfig, recipe: Recipe) -> None:
         asked, has = getattr(recipe.limits, name), config.limits.get(name, 0)
         # Drafts get room of their own on top, and max_num_tokens is cut to what a full batch can have.
         if has < asked and not (name == "max_num_tokens" and has >= _full_batch(recipe)):
-            raise _unlike(f"its {name} is {has}, and {asked} was asked for")
+            raise _UnlikeError(f"its {name} is {has}, and {asked} was asked for")
 
 
 def _full_batch(recipe: Recipe) -> int:
     return recipe.limits.max_batch_size * (recipe.limits.max_seq_len or 0)
-
-
-def _unlike(what: str) -> BuildError:
-    return BuildError(f"trtllm-build made an engine that can't be used: {what}; build again.", "build_failed")

@@ -31,7 +31,8 @@ class Programs(Protocol):
     @property
     def end(self) -> list[str]: ...
 
-    def look(self) -> Machine: ...
+    def look(self) -> Machine:
+        """Return what is there; raises BuildError (`package_missing`) where that can't be asked."""
 
     def container(self) -> str | None: ...
 
@@ -104,7 +105,19 @@ class Docker:
         return ["docker", "kill", self.name]
 
     def look(self) -> Machine:
+        self._check_image()
         return look(["docker", "run", "--rm", "--gpus", self.gpus, self.image])
+
+    def _check_image(self) -> None:
+        if shutil.which("docker") is None:
+            raise BuildError("There is no docker on the PATH; install it, or leave --docker out.", "package_missing")
+        asked = subprocess.run(["docker", "image", "inspect", self.image], capture_output=True, check=False)
+        if asked.returncode != 0:
+            raise BuildError(
+                f"The image {self.image} is not on this machine; fetch it with `docker pull {self.image}` "
+                "(about 14 GB).",
+                "package_missing",
+            )
 
     def container(self) -> str | None:
         found = container_of_image(self.image)
@@ -126,15 +139,6 @@ class Docker:
         ]
 
     def check(self, script: str) -> None:
-        if shutil.which("docker") is None:
-            raise BuildError("There is no docker on the PATH; install it, or leave --docker out.", "package_missing")
-        asked = subprocess.run(["docker", "image", "inspect", self.image], capture_output=True, check=False)
-        if asked.returncode != 0:
-            raise BuildError(
-                f"The image {self.image} is not on this machine; fetch it with `docker pull {self.image}` "
-                "(about 14 GB).",
-                "package_missing",
-            )
         looked = subprocess.run(
             ["docker", "run", "--rm", "--entrypoint", "test", self.image, "-f", str(self.examples / script)],
             capture_output=True,

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from build_engines.checkpoint import Checkpoint
 from build_engines.errors import BuildError
+from build_engines.machine import Machine
 from build_engines.manifest import GpuFeatures, GpuKvPrecision, GpuLimits, GpuPrecision, KvPrecision, Precision
 from build_engines.model_facts import ModelFacts, read_facts, read_special_ids
 from build_engines.progress import Progress
@@ -58,12 +59,13 @@ class Plan:
         return commands(self.recipe, self.architecture, places)
 
 
-@dataclass(frozen=True)
+@dataclass
 class TensorRtLlm:
-    """Compiles with `programs` what `recipe` says."""
+    """Compiles with `programs` what `recipe` says. `machine` is what `here` found: looking takes seconds in docker."""
 
     recipe: Recipe
     programs: Programs
+    machine: Machine | None = None
 
     def refuse(self, directory: Path, config: dict[str, Any]) -> None:
         plan_build(self.recipe, directory, config)
@@ -73,7 +75,7 @@ class TensorRtLlm:
         return [said, *_stamps(self.recipe)]
 
     def here(self) -> Here:
-        machine = self.programs.look()
+        machine = self.machine = self.programs.look()
         check_machine(self.recipe, machine, self.programs.where)
         check_calibration(self.recipe)
         names = ("tensorrt_llm", "tensorrt", "cuda")
@@ -93,28 +95,31 @@ class TensorRtLlm:
         plan = plan_build(self.recipe, checkpoint.directory, checkpoint.config)
         tokenizer = read_fast_tokenizer(checkpoint.directory)
         programs = docker_for(out, self.programs) if isinstance(self.programs, Docker) else self.programs
-        version = self._run(plan, programs, checkpoint, out, progress)
-        progress.step("Checking the engine")
-        config = check_engine(out, plan.recipe, version)
+        config = self._run(plan, programs, checkpoint, out, progress)
         write_fast_tokenizer(tokenizer, out)
         special = read_special_ids(checkpoint.directory, checkpoint.config, tokenizer)
         write_guides_file(tokenizer, special.end_ids, out)
         return _compiled(plan, config, special.end_ids, special.pad_id, special.bos_id)
 
-    def _run(self, plan: Plan, programs: Programs, checkpoint: Checkpoint, out: Path, progress: Progress) -> str:
-        """Run the programs, and return the version of TensorRT-LLM that they are of."""
+    def _run(
+        self, plan: Plan, programs: Programs, checkpoint: Checkpoint, out: Path, progress: Progress
+    ) -> EngineConfig:
+        """Run the programs, and return what the engine that they made says of itself."""
         model, between = checkpoint.directory.resolve(), out.resolve() / CHECKPOINT
-        steps = plan.commands(programs.places(model, between, out.resolve()))
+        places = programs.places(model, between, out.resolve())
+        steps = plan.commands(places)
         script = next(part for part in steps[0].arguments if part.endswith(".py"))
-        programs.check(script.removeprefix(f"{programs.places(model, between, out).examples}/"))
-        version = programs.look().software.tensorrt_llm or ""
+        programs.check(script.removeprefix(f"{places.examples}/"))
+        found = self.machine or programs.look()
         between.mkdir()
         paths = [model, out.resolve(), *read_paths(plan.recipe)]
         with logging_to(out) as log:
-            for command in steps:
-                run_command(command, programs, environment(plan.recipe), paths, plan.recipe.world_size, log, progress)
+            for step in steps:
+                run_command(step, programs, environment(plan.recipe), paths, plan.recipe.world_size, log, progress)
+            progress.step("Checking the engine")
+            config = check_engine(out, plan.recipe, found.software.tensorrt_llm, log.path)
         shutil.rmtree(between)
-        return version
+        return config
 
 
 def plan_build(recipe: Recipe, directory: Path, config: dict[str, Any]) -> Plan:
