@@ -32,6 +32,8 @@ _PRECISIONS: dict[str, Precision] = {"bfloat16": "bf16", "float16": "fp16", "flo
 _KV_PRECISIONS: dict[str, KvPrecision] = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 _NOT_TRIED = "The engine was not tried: TensorRT-LLM loads it on a GPU, in NVIDIA's container, when it is first served."
 
+_NARROWED = "The checkpoint holds 32-bit numbers and the engine computes in bfloat16; --precision fp32 keeps them."
+
 
 @dataclass
 class LlmApi:
@@ -111,7 +113,7 @@ class LlmApi:
                 speculative_decoding_mode=(said.speculative_config or {}).get("decoding_type"),
                 max_draft_len=int((said.speculative_config or {}).get("max_draft_len", 0)),
             ),
-            notes=(_NOT_TRIED,),
+            notes=(_NOT_TRIED, *([_NARROWED] if self._narrows(facts) else [])),
         )
 
     def keywords(self, checkpoint: Checkpoint, facts: ModelFacts) -> dict[str, Any]:
@@ -126,9 +128,15 @@ class LlmApi:
         said = self.arguments.keywords(length)
         if self.precision in _DTYPES:
             said["dtype"] = _DTYPES[self.precision]
+        elif self._narrows(facts):
+            said["dtype"] = "bfloat16"
         if self.kv_precision is not None:
             said["kv_cache_config"]["dtype"] = self.kv_precision
         return said
+
+    def _narrows(self, facts: ModelFacts) -> bool:
+        """Whether 32-bit numbers are computed in 16, which nobody asked for: the library is made for those."""
+        return facts.dtype == "float32" and (self.precision, self.arguments.dtype) == (None, "auto")
 
     def _kv(self) -> GpuKvPrecision | None:
         asked = "fp8" if self.arguments.kv_cache_config.dtype == "fp8" else self.kv_precision

@@ -101,6 +101,26 @@ def test_the_manifest_says_what_the_checkpoint_says(checkpoint: Path, tmp_path: 
     assert said_by(tmp_path / "engine")["dtype"] == "float16"
 
 
+@pytest.mark.parametrize(
+    ("held", "options", "dtype", "precisions"),
+    [
+        ("float32", {}, "bfloat16", ("bf16", "bf16")),
+        ("float32", {"precision": "fp32"}, "float32", ("fp32", "f32")),
+        ("float32", {"settings": Arguments(dtype="float16")}, "float16", ("fp16", "f16")),
+        ("float16", {}, "auto", ("fp16", "f16")),
+        ("bfloat16", {}, "auto", ("bf16", "bf16")),
+    ],
+)
+def test_numbers_are_those_of_the_checkpoint_or_of_16_bits(
+    checkpoint: Path, tmp_path: Path, held: str, options: dict[str, Any], dtype: str, precisions: tuple[str, str]
+) -> None:
+    write_config(checkpoint, torch_dtype=held)
+    done = build_engine(str(checkpoint), tmp_path / "engine", Options("llmapi", **options))
+    assert said_by(tmp_path / "engine")["dtype"] == dtype
+    assert (done.manifest.precision, done.manifest.kv_cache_precision) == precisions
+    assert any("computes in bfloat16" in note for note in done.notes) == (held == "float32" and not options)
+
+
 def test_the_runtime_reads_what_the_build_wrote(checkpoint: Path, tmp_path: Path) -> None:
     manifest = built(checkpoint, tmp_path / "engine", Arguments(max_batch_size=8))
     settings = Settings.read(EngineOptions("llmapi", str(tmp_path / "engine"), kv_cache_tokens=0, max_num_tokens=8192))
