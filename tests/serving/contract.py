@@ -36,6 +36,7 @@ _OUR_REASON = "ours: why the answer ended"
 _OLDER = "what upstream called min_tokens and seed up to 0.19; clients of that age send it"
 _OUR_KEY = "ours: behind an ensemble, the receipts of chunks tell whether their client is still there"
 _OUR_CONTEXT = "ours: what goes with a chunk, so that it is decoded without state"
+_OUR_VERSION = "ours: which version wrote an assembled repository, checked when it is loaded"
 _OUR_STREAMS = "ours: behind TensorRT-LLM's C++ backend, which sends no context, streams are told apart by these"
 _OUR_ENDS = "ours: TensorRT-LLM's C++ backend knows one end token, and models have several"
 _OUR_STOP_TEXTS = "ours: stop words are found as text too, across tokens, which ids alone can't"
@@ -51,6 +52,10 @@ _FIXED = "the embedded engine decides this by itself"
 _TEXT_ALONE = "for models that read more than text, which are not served"
 
 DIFFERENCES = (
+    *(
+        Difference(model, "parameter", "inflight_version", "added", _OUR_VERSION)
+        for model in ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls")
+    ),
     Difference("ensemble", "input", "min_length random_seed", "added", _OLDER),
     Difference("ensemble", "input", "priority deadline_ms", "added", _OUR_QUEUE),
     Difference("ensemble", "output", "finish_reason", "added", _OUR_REASON),
