@@ -103,7 +103,8 @@ class LlmLoop:
                     result.abort()
                     return
         except Exception as error:
-            if self._library.ends_one_request(error):
+            # What fails while an answer is read is no RuntimeError, and does the library no harm.
+            if self._library.ends_one_request(error) or not isinstance(error, RuntimeError) and self._stands():
                 self._tell(Progress(handle, (), FinishReason.ERROR, error=refusal(error)))
             else:
                 self._die(error)

@@ -24,6 +24,7 @@ from tests.runtime.llmapi_standin import (
     END_IDS,
     ENDLESS,
     FAILING,
+    GARBLED,
     PROMPT,
     REFUSED,
     WISHES,
@@ -154,7 +155,7 @@ def noting(answer: Answer, ended: list[int], number: int) -> EventSink:
 
 
 def test_a_deadline_ends_an_answer_with_what_it_has(engine: EngineProcess) -> None:
-    deadline = time.monotonic_ns() + 300_000_000
+    deadline = time.monotonic_ns() + 1_000_000_000
     answer = answered(engine, GenerationRequest(PROMPT, ENDLESS, END_IDS, deadline_ns=deadline))
     assert answer.end().finish_reason is FinishReason.DEADLINE
     assert answer.tokens
@@ -184,6 +185,8 @@ def test_what_the_library_refuses_or_fails_ends_alone(engine: EngineProcess) -> 
         "the engine refused the request: the stand-in failed because it was asked to",
         "invalid_request",
     )
+    garbled = answered(engine, GenerationRequest((GARBLED, 100), 5, END_IDS)).end().error
+    assert garbled == ("the engine refused the request: Unknown finish reason: garbled", "invalid_request")
     before = len(other.events)
     wait_until(lambda: len(other.events) > before)
     engine.cancel(handle)

@@ -135,7 +135,7 @@ def test_a_stop_word_is_found_in_the_text(server: Server) -> None:
 
 
 def test_a_deadline_ends_an_answer(server: Server) -> None:
-    found = ask(server, ENSEMBLE, PROMPT, ENDLESS, stream=True, deadline_ms=400)
+    found = ask(server, ENSEMBLE, PROMPT, ENDLESS, stream=True, deadline_ms=1500)
     assert found[-1].finish_reason == "deadline"
     assert whole(found, ENSEMBLE)
 

@@ -2,8 +2,8 @@
 
 The answer is the prompt's tokens over and over, and beam number n begins with its token n. An adapter adds its number
 to each; a seed draws them instead, a guide is answered with its own bytes, and a bias with the token that it favours
-most. Wishes: `step_seconds`, `max_batch_size`, `fail_token` and `die_token` (of prompts that begin with them: an error
-after two tokens; the end of the process, by SIGKILL, after two).
+most. Wishes: `step_seconds`, `max_batch_size`, and tokens by which a prompt that begins with them is cut after two
+tokens: `fail_token` by an error, `garble_token` by an unheard-of end, `die_token` by the end of the process (SIGKILL).
 """
 
 from __future__ import annotations
@@ -106,6 +106,8 @@ def step(answer: Answer, wishes: dict[str, Any]) -> dict[str, Any] | None:
             os.kill(os.getpid(), signal.SIGKILL)
         if answer.prompt[0] == wishes.get("fail_token"):
             return answer.last("cancelled", error="the stand-in failed because it was asked to")
+        if answer.prompt[0] == wishes.get("garble_token"):
+            return answer.last("garbled")
     return answer.response(wishes["tops"])
 
 

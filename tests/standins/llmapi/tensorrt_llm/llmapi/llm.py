@@ -106,6 +106,8 @@ class RequestOutput:
                 self._finish(output, told["finish_reason"])
 
     def _finish(self, output: CompletionOutput, reason: str) -> None:
+        if reason not in ("stop", "length", "timeout", "cancelled"):
+            raise ValueError(f"Unknown finish reason: {reason}")
         output.finish_reason = reason
         stops = self._params.stop_token_ids or []
         if reason == "stop" and output.token_ids[-1] in stops:
