@@ -104,7 +104,7 @@ class LlmLoop:
                     return
         except Exception as error:
             # What fails while an answer is read is no RuntimeError, and does the library no harm.
-            if self._library.ends_one_request(error) or not isinstance(error, RuntimeError) and self._stands():
+            if self._library.ends_one_request(error) or (not isinstance(error, RuntimeError) and self._stands()):
                 self._tell(Progress(handle, (), FinishReason.ERROR, error=refusal(error)))
             else:
                 self._die(error)
