@@ -100,12 +100,15 @@ class LlmLoop:
                     continue
                 self._tell(progress)
                 if progress.finish_reason is not None and not result.finished:
-                    result.abort()
+                    self._give_up(result)
                     return
         except Exception as error:
-            # What fails while an answer is read is no RuntimeError, and does the library no harm.
-            if self._library.ends_one_request(error) or (not isinstance(error, RuntimeError) and self._stands()):
+            if self._library.ends_one_request(error):
                 self._tell(Progress(handle, (), FinishReason.ERROR, error=refusal(error)))
+            elif not isinstance(error, RuntimeError) and self._stands():
+                # It failed while it was read, which does the library no harm.
+                self._tell(Progress(handle, (), FinishReason.ERROR, error=refusal(error)))
+                self._give_up(result)
             else:
                 self._die(error)
         finally:
@@ -117,6 +120,9 @@ class LlmLoop:
             return
         result, task = answer
         task.cancel()
+        self._give_up(result)
+
+    def _give_up(self, result: Any) -> None:
         try:
             result.abort()
         except Exception as error:
