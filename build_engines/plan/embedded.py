@@ -67,8 +67,4 @@ def token_bytes(shape: ModelShape, kv: KvFormat) -> int:
 
 def activation_bytes(shape: ModelShape, max_num_tokens: int) -> int:
     """Logits of all tokens of a step in 32 bits, and the widest tensors of one layer in 16."""
-    wide = 4 if shape.family.gated else 2
-    inner = shape.inner
-    if shape.experts:
-        inner = shape.experts.inner * shape.experts.per_token + shape.experts.shared_inner
-    return max_num_tokens * (4 * shape.vocab + 2 * (4 * shape.hidden + shape.qkv + wide * inner))
+    return max_num_tokens * (4 * shape.vocab + 2 * (4 * shape.hidden + shape.qkv + shape.feed_forward))

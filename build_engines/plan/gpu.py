@@ -118,12 +118,8 @@ def _layer_bytes(shape: ModelShape, kv: KvFormat, split: Split) -> int:
 def activation_bytes(shape: ModelShape, split: Split, max_num_tokens: int) -> int:
     """Memory of the execution context: "max number of input tokens * some constant factor" of one layer (memory.md).
 
-    The factor counts 16-bit numbers of a token: 4 vectors of hidden size, queries, keys and values, and 4 vectors of
-    the inner size where the feed-forward part is gated, 2 where it isn't. It is chosen to fit what upstream's logs
-    print (1134 MiB for a 7B Llama, 929 for a GPT-J, at 8192 tokens): an estimate, not a law.
+    The factor counts 16-bit numbers of a token: 4 vectors of hidden size, queries, keys and values, and the
+    feed-forward part's. It is chosen to fit what upstream's logs print (1134 MiB for a 7B Llama, 929 for a GPT-J, at
+    8192 tokens): an estimate, not a law.
     """
-    wide = 4 if shape.family.gated else 2
-    inner = shape.inner
-    if shape.experts:
-        inner = shape.experts.inner * shape.experts.per_token + shape.experts.shared_inner
-    return 2 * max_num_tokens * (4 * shape.hidden + (shape.qkv + wide * inner) // split.tensor)
+    return 2 * max_num_tokens * (4 * shape.hidden + (shape.qkv + shape.feed_forward) // split.tensor)

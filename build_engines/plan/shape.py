@@ -62,6 +62,17 @@ class ModelShape:
         """Numbers that queries, keys and values of one token have in one layer."""
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
+    @property
+    def feed_forward(self) -> int:
+        """Numbers of one token on its way through the feed-forward part, of the experts that it visits alone.
+
+        4 vectors of inner size where the part is gated, 2 where it isn't; docs/plan.md tells what that is fitted to.
+        """
+        inner = self.inner
+        if self.experts:
+            inner = self.experts.inner * self.experts.per_token + self.experts.shared_inner
+        return (4 if self.family.gated else 2) * inner
+
 
 def read_shape(config: dict[str, Any], where: str) -> ModelShape:
     """Return what `config`, the parsed config.json of the checkpoint `where`, says of the model.

@@ -12,8 +12,15 @@ import click
 
 from build_engines.errors import BuildError
 from build_engines.manifest import TARGETS
-from build_engines.plan.cards import Card, find_card
-from build_engines.plan.formats import kv_format, weight_format
+from build_engines.plan.cards import CARDS, Card, find_card
+from build_engines.plan.formats import (
+    EMBEDDED_KV,
+    EMBEDDED_WEIGHTS,
+    GPU_KV,
+    GPU_WEIGHTS,
+    kv_format,
+    weight_format,
+)
 from build_engines.plan.machine_memory import available_bytes
 from build_engines.plan.plan import Plan, Wish, make_plan
 from build_engines.plan.size import parse_size
@@ -44,15 +51,25 @@ class _Checked(click.ParamType[Any]):
     type=click.Choice(TARGETS),
     help="What runs the engine. [default: openvino; tensorrt-llm with --gpu or --memory]",
 )
-@click.option("--gpu", type=_Checked("NAME", find_card), help="The GPU's name, such as h100, h200 or l40s.")
+@click.option("--gpu", type=_Checked("NAME", find_card), help=f"One of {', '.join(CARDS)}.")
 @click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True, help="How many of them there are.")
 @click.option(
     "--memory",
     type=_Checked("SIZE", parse_size),
     help="Of one GPU, such as 24GiB; with --target openvino of the machine.  [default there: what is free]",
 )
-@click.option("--precision", multiple=True, help="Of the weights, again for each.  [default: a table of several]")
-@click.option("--kv-cache-precision", multiple=True, help="Of the KV cache, again for each.  [default: several]")
+@click.option(
+    "--precision",
+    multiple=True,
+    help=f"Of the weights, again for each: {', '.join(GPU_WEIGHTS)}; with openvino {', '.join(EMBEDDED_WEIGHTS)}."
+    "  [default: a table of several]",
+)
+@click.option(
+    "--kv-cache-precision",
+    multiple=True,
+    help=f"Of the KV cache, again for each: {', '.join(GPU_KV)}; with openvino {', '.join(EMBEDDED_KV)}."
+    "  [default: several]",
+)
 @click.option(
     "--max-seq-len", type=click.IntRange(1), help="Tokens of prompt and answer together.  [default: 8192 at most]"
 )
