@@ -147,7 +147,7 @@ def _build_arguments(recipe: Recipe, places: Places) -> Iterator[str]:
     yield from ("--multiple_profiles", _switch(recipe.multiple_profiles))
     yield from _plugins(recipe.plugins, recipe.quantization)
     yield from _requests(recipe)
-    for name in ("strip_plan", "weight_streaming", "fast_build"):
+    for name in ("weight_streaming", "fast_build"):
         if getattr(recipe, name):
             yield f"--{name}"
     yield from ("--workers", str(recipe.workers), "--log_level", recipe.log_level)

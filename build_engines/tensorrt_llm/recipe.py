@@ -182,8 +182,6 @@ class Recipe(Part):
     speculation: Speculation | None = None
     calibration: Calibration = Calibration()
     plugins: Plugins = Plugins()
-    strip_plan: bool = False
-    """Leave the weights out of the engine file."""
     weight_streaming: bool = False
     """Weights may lie in the machine's memory and stream to the GPU."""
     fast_build: bool = False

@@ -35,7 +35,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "lora": {"lora.target_modules": ["attn_qkv", "mlp_4h_to_h"], "lora.max_rank": 16},
     "drafts": {"speculation.mode": "draft_tokens_external", "speculation.max_draft_len": 5},
     "lookahead": {"speculation.mode": "lookahead_decoding", "speculation.max_draft_len": 83},
-    "build": {"strip_plan": True, "weight_streaming": True, "fast_build": True, "log_level": "verbose"},
+    "build": {"weight_streaming": True, "fast_build": True, "log_level": "verbose"},
     "plugins": {
         "plugins.gemm": "disable",
         "plugins.moe": "disable",
