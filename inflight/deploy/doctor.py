@@ -161,6 +161,7 @@ def _engine(engine: Path) -> Iterator[Finding]:
     from build_engines import machine
     from build_engines.errors import BuildError
     from build_engines.manifest import verify
+    from inflight.deploy.launch import choose
     from inflight.deploy.preflight import problems
     from inflight.deploy.triton import find
 
@@ -173,6 +174,11 @@ def _engine(engine: Path) -> Iterator[Finding]:
     for problem in found:
         finding = _as_missing("engine", problem.sentence)
         yield finding if problem.code else replace(finding, state="warning")
+    try:
+        choose(manifest, {}, None)
+    except DeployError as error:
+        yield _as_missing("engine", str(error))
+        return
     if not found:
         yield Finding(
             "engine", "ok", f"{engine}: {manifest.name} for {manifest.target}, whole, and fit for this machine"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Literal
 
 from build_engines.machine import find_gpus
 from build_engines.manifest import Manifest
+from inflight.deploy import bound
 from inflight.deploy.errors import DeployError
 from inflight.deploy.preflight import ranks_of, visible
 
@@ -23,6 +25,7 @@ Mode = Literal["leader", "orchestrator"]
 MODES: tuple[Mode, ...] = ("leader", "orchestrator")
 
 SHARED_MEMORY = Path("/dev/shm")
+_BOUND = (sys.executable, "-I", "-S", bound.__file__)
 # Where NVIDIA's containers have it when it is not on PATH.
 _MPIRUNS = ("/usr/local/mpi/bin/mpirun", "/opt/hpcx/ompi/bin/mpirun")
 # The ranks speak through shared memory (NCCL and MPI); docker's 64 MiB for all of them is known to be too little.
@@ -53,7 +56,7 @@ class Launch:
         line += ["--bind-to", "none", "--oversubscribe"]
         for rank in range(self.ranks):
             line += [":"] if rank else []
-            line += ["-n", "1", *(follower(rank) if rank else server), *self._memory()]
+            line += ["-n", "1", *_BOUND, *(follower(rank) if rank else server), *self._memory()]
         return line
 
     def variables(self, run: Path) -> dict[str, str]:

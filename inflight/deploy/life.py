@@ -44,7 +44,7 @@ class Life:
             code = self.process.poll()
             if code is not None:
                 error = self._failed(f"it ended with {in_words(code)}: {log.reason(self._log)}")
-                raise ServerCrashError(str(error), error.code) if code < 0 else error
+                raise ServerCrashError(str(error), error.code) if _crashed(code) else error
             if interrupted():
                 raise DeployError("The start was interrupted.", "server_start_failed")
             now = time.monotonic()
@@ -104,6 +104,11 @@ class Life:
             f"tritonserver did not come up: {what.rstrip('.')}. The whole log is {self._log}.",
             "server_start_failed",
         )
+
+
+def _crashed(exit_code: int) -> bool:
+    """Whether it ended by a signal; of its ranks' signals mpirun tells as a shell does, by 128 and more."""
+    return exit_code < 0 or exit_code > 128
 
 
 def in_words(exit_code: int) -> str:

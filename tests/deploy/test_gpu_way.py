@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from build_engines.manifest import Manifest
 from inflight.cli import cli
-from inflight.deploy.doctor import examine
+from inflight.deploy.doctor import Finding, examine
 from inflight.deploy.errors import DeployError
 from inflight.deploy.run_directory import SHARED_MEMORY
 from inflight.deploy.server import Server
@@ -94,9 +94,12 @@ def test_doctor_says_the_same_of_an_engine(
 ) -> None:
     (tmp_path / "machine").mkdir()
     gpu_machine(monkeypatch, tmp_path / "machine", gpus=[A100])
-    found = {(one.state, one.found.split(" (")[0]) for one in examine(gpu_engine("llama")) if one.name == "engine"}
+    monkeypatch.setattr("inflight.deploy.doctor._trial", lambda: Finding("trial start", "ok", ""))
+    engine = gpu_engine("llama", tensor_parallel=2)
+    found = {(one.state, one.found.split(" (")[0]) for one in examine(engine) if one.name == "engine"}
     assert ("missing", "This Triton has no backend tensorrtllm") in found
     assert any(state == "missing" and "compiled on NVIDIA H100" in what for state, what in found)
+    assert any(state == "missing" and "takes 2 GPUs" in what for state, what in found)
 
 
 def test_a_rank_that_can_not_load_its_engine_ends_the_start_in_its_own_words(

@@ -11,16 +11,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from inflight.deploy import launch
 from inflight.deploy.errors import DeployError
 from inflight.deploy.launch import Launch, Mode
 from inflight.deploy.options import DeploymentOptions
-from inflight.deploy.run_directory import SHARED_MEMORY
+from inflight.deploy.run_directory import SHARED_MEMORY, sweep
 from inflight.deploy.server import Server, ServerSettings
 from tests.deploy.streams import SOON
 from tests.deploy.test_kv_budget import manifest
+from tests.fixtures.engines import ROOT
 from tests.fixtures.gpu_machine import gpu_machine
 from tests.fixtures.nvidia import H100
 from tests.fixtures.tensorrtllm import GpuEngine, stand_in_backend
@@ -63,15 +65,18 @@ def test_each_rank_is_a_server_of_which_the_first_one_serves() -> None:
     options, *ranks = lines(chosen)
     assert options[0] == str(STANDINS / "mpirun")
     assert " ".join(options).endswith("--bind-to none --oversubscribe")
-    assert ranks == [["1", "server"], ["1", "follower1"], ["1", "follower2"], ["1", "follower3"]]
+    assert [rank[-1] for rank in ranks] == ["server", "follower1", "follower2", "follower3"]
+    assert {tuple(rank[:-2]) for rank in ranks} == {("1", sys.executable, "-I", "-S")}, "one each, bound to mpirun"
     assert "TRTLLM_ORCHESTRATOR" not in chosen.variables(Path("/run"))
 
 
 @pytest.mark.usefixtures("four_gpus")
 def test_an_orchestrator_is_one_server_that_leaves_the_gpus_to_its_workers() -> None:
     chosen = choose("orchestrator", tensor_parallel=2, gpu_device_ids="0,1;2,3")
-    [_, [count, server, *memory]] = lines(chosen)
-    assert (count, server) == ("1", "server")
+    [_, rank] = lines(chosen)
+    server = rank.index("server")
+    assert rank[0] == "1"
+    memory = rank[server + 1 :]
     assert memory[:2] == ["--pinned-memory-pool-byte-size=0", "--enable-peer-access=false"]
     assert memory[2:] == [f"--cuda-memory-pool-byte-size={gpu}:0" for gpu in range(4)]
     variables = chosen.variables(Path("/run"))
@@ -86,7 +91,7 @@ def test_several_instances_take_an_orchestrator_whether_it_was_named_or_not() ->
 @pytest.mark.usefixtures("four_gpus")
 def test_ranks_that_are_named_are_started_and_not_spawned() -> None:
     chosen = choose("orchestrator", tensor_parallel=2, participant_ids="1,2", executor_worker_path="/nowhere")
-    assert [part[1] for part in lines(chosen)[1:]] == ["server", "follower1", "follower2"]
+    assert [rank[-1] for rank in lines(chosen)[1:]] == ["server", "follower1", "follower2"]
     assert chosen.variables(Path("/run"))["TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES"] == "0"
 
 
@@ -197,6 +202,34 @@ def test_leader_and_follower_live_and_die_together(serving: Serving) -> None:
     ], "a follower computes, and no more"
     assert server.pid == next(one.pid for one in server.life.family if one.name == "tritonserver of rank 0")
     check_the_whole_life(server, "tritonserver of rank 1")
+
+
+def test_nothing_outlives_supervisor_and_guard_that_are_killed_together(gpu_engine: GpuEngine, tmp_path: Path) -> None:
+    program = (
+        "import signal, sys; from pathlib import Path; from tests.fixtures.tensorrtllm import stand_in_backend\n"
+        "from inflight.deploy.server import Server\n"
+        "with stand_in_backend(gpus=2), Server(Path(sys.argv[1])): print('ready', flush=True); signal.pause()\n"
+    )
+    home = tmp_path / "home"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(gpu_engine("llama", tensor_parallel=2))],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "INFLIGHT_RUN_DIR": str(home), "PATH": f"{STANDINS}:{os.environ['PATH']}"},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert [one.name() for one in family].count("tritonserver") == 2
+    guard = next(one for one in family if one.ppid() == process.pid)
+    process.kill()
+    guard.kill()
+    process.communicate()
+    left = psutil.wait_procs(family, timeout=SOON)[1]
+    for one in left:
+        one.kill()
+    sweep(home)
+    assert left == []
 
 
 @pytest.mark.slow
