@@ -7,7 +7,7 @@ import math
 from build_engines.manifest import Manifest
 from inflight.deploy import memory
 
-_NUMBER_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "u8": 1}
+_NUMBER_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "u8": 1, "fp8": 1, "int8": 1}
 # Quantized numbers have a scale and a zero point (fp32): values for each head and token, keys for each channel and
 # block (openvinotoolkit/openvino#29023 has the layout, #30166 makes it the default).
 _QUANTIZED_EXTRA_BYTES = 8
