@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from boto3.exceptions import S3UploadFailedError
 from botocore import exceptions
 from botocore.exceptions import BotoCoreError, ClientError
 
@@ -30,6 +31,11 @@ def in_a_sentence(address: S3Address) -> Iterator[None]:
     """Raise what goes wrong inside as DeployError: `storage_denied`, `storage_not_found`, `storage_unreachable`."""
     try:
         yield
+    except S3UploadFailedError as error:
+        # It tells in its text alone what the server said, and holds that answer as its context.
+        if isinstance(error.__context__, ClientError):
+            raise _of_the_server(error.__context__, address) from error
+        raise DeployError(f"S3 did not take {address} ({_words(error)}); try again.", "storage_unreachable") from error
     except ClientError as error:
         raise _of_the_server(error, address) from error
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.ProfileNotFound) as error:

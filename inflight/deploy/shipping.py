@@ -55,12 +55,19 @@ def _to_directory(order: Order, out: Path, report: Callable[[str], None], force:
 def _to_s3(order: Order, to: S3Address, report: Callable[[str], None], force: bool) -> Shipped:
     repository = S3Repository(to)
     repository.refuse_foreign()
-    with tempfile.TemporaryDirectory(prefix="inflight-assemble-") as stage:
-        staged = Path(stage) / _SAID
-        staged.mkdir()
-        # The engine is only sent on, so links to it will do.
-        card = write_repository(order, staged, put=os.symlink)
-        sent = repository.upload(staged, card, report, force=force)
+    try:
+        with tempfile.TemporaryDirectory(prefix="inflight-assemble-") as stage:
+            staged = Path(stage) / _SAID
+            staged.mkdir()
+            # The engine is only sent on, so links to it will do.
+            card = write_repository(order, staged, put=os.symlink)
+            sent = repository.upload(staged, card, report, force=force)
+    except OSError as error:
+        raise DeployError(
+            f"The repository can't be made up in {tempfile.gettempdir()} ({error.strerror or error}); free space there,"
+            " or name another place with TMPDIR.",
+            "disk_full",
+        ) from error
     return Shipped(card, fresh=sent > 0)
 
 

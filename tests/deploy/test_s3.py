@@ -164,6 +164,19 @@ def test_a_bucket_that_is_not_there_is_named(storage: Storage) -> None:
     assert caught.value.code == "storage_not_found"
 
 
+def test_a_bucket_that_goes_while_it_is_written_to_is_named(storage: Storage, tmp_path: Path) -> None:
+    storage.client.create_bucket(Bucket="short-lived")
+
+    def goes(line: str) -> None:
+        for found in storage.client.list_objects_v2(Bucket="short-lived")["Contents"]:
+            storage.client.delete_object(Bucket="short-lived", Key=found["Key"])
+        storage.client.delete_bucket(Bucket="short-lived")
+
+    with pytest.raises(DeployError, match="There is no bucket 'short-lived'") as caught:
+        S3Repository(S3Address("short-lived", "a", storage.endpoint)).upload(tmp_path, written(tmp_path, a="1"), goes)
+    assert caught.value.code == "storage_not_found"
+
+
 def test_who_may_not_is_told_so(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0.0)  # from now on the server looks who asks
     with pytest.raises(DeployError, match=r"S3 refuses access to .*InvalidAccessKeyId") as caught:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from build_engines.errors import BuildError
 from build_engines.manifest import verify
 from inflight.deploy import card
 from inflight.deploy.assembly import Order
+from inflight.deploy.errors import DeployError
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.s3 import S3Repository
 from inflight.deploy.s3_address import S3Address
@@ -136,6 +140,19 @@ def test_a_disk_that_fills_up_midway_leaves_the_old_one(order: Order_, engine: P
     lines = done.stdout.split("\n", 1)[1].split()
     assert lines[0] == f"{disk}/out"
     assert len(lines) == 3, "something is left beside it"
+
+
+def test_a_full_temporary_directory_is_said_and_nothing_begun_on_s3(
+    order: Order_, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("inflight.deploy.assembly.vendor", full)
+    with pytest.raises(DeployError, match=r"can't be made up in /.* \(No space left on device\).* TMPDIR") as caught:
+        ship(replace(order(), vendored=True), S3Address.parse(storage.address("llama/full")), silent)
+    assert caught.value.code == "disk_full"
+    assert storage.names("llama/full") == set()
 
 
 def test_to_s3_it_goes_the_same_and_without_a_copy_of_the_engine_on_the_way(
