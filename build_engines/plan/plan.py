@@ -23,7 +23,7 @@ from build_engines.plan.size import say
 DEFAULT_LENGTH = 8192
 """Tokens of a sequence where none are asked for: the longest that a model knows is seldom what it is served with."""
 
-_GPU_COUNTS = (2, 4, 8, 16, 32, 64)
+_MOST_GPUS = 64
 
 
 @dataclass(frozen=True)
@@ -157,10 +157,6 @@ def _other_format(model: Model, wish: Wish, length: int) -> Fit | None:
 
 def _more_devices(model: Model, wish: Wish, length: int) -> Fit | None:
     """The fewest GPUs that hold one of the formats asked for."""
-    for devices in _GPU_COUNTS:
-        if devices > wish.devices:
-            many = replace(wish, devices=devices)
-            fits = [_settle(model, many, length, weights, kv) for weights in wish.weights for kv in wish.kv]
-            if found := next((fit for fit in fits if fit.fits), None):
-                return found
-    return None
+    many = replace(wish, devices=_MOST_GPUS)
+    settled = [_settle(model, many, length, weights, kv) for weights in wish.weights for kv in wish.kv]
+    return min((fit for fit in settled if fit.fits), key=lambda fit: fit.split.gpus, default=None)

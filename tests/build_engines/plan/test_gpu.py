@@ -32,6 +32,13 @@ def test_a_model_is_split_where_heads_and_layers_stay_whole() -> None:
     assert [split.gpus for split in found] == sorted(split.gpus for split in found)
 
 
+def test_kv_heads_split_evenly_or_are_repeated_evenly() -> None:
+    shape = read("llama-3.1-8b", num_attention_heads=24, num_key_value_heads=6, intermediate_size=12288)
+    tensors = {split.tensor for split in splits(shape, 12)}
+    assert {1, 2, 12} <= tensors
+    assert 4 not in tensors
+
+
 def test_tensor_parallel_comes_before_pipeline_parallel() -> None:
     four = [split for split in splits(shape_of("llama-3.1-8b"), 4) if split.gpus == 4]
     assert four == [Split(4, 1), Split(2, 2), Split(1, 4)]
