@@ -19,6 +19,8 @@ _SAYINGS = (
 _ERROR = re.compile(r"^((\w+\.)*\w*(Error|Exception|Interrupt)\b.*|AssertionError.*)$")
 _LOGGED_ERROR = re.compile(r"\[E\] ?(.*)$")
 _FULL = "No space left on device"
+# What a pool of workers says last, after the error of the one that failed.
+_ELSEWHERE = "please check error log"
 _LONGEST = 300
 
 
@@ -40,7 +42,7 @@ class Listener:
     def hear(self, line: str) -> None:
         said = _PREFIX.sub("", line).strip()
         self.disk_full = self.disk_full or _FULL in said
-        if _ERROR.match(said):
+        if _ERROR.match(said) and not (self.reason and _ELSEWHERE in said):
             self.reason = said[:_LONGEST]
         elif logged := _LOGGED_ERROR.search(line):
             self.reason = logged[1].strip()[:_LONGEST]

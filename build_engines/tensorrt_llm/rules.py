@@ -7,6 +7,7 @@ tensorrt_llm/commands/build.py and builder.py after the conversion, in plugin.py
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from build_engines.errors import BuildError
 from build_engines.model_facts import ModelFacts
@@ -25,6 +26,26 @@ def check_model(recipe: Recipe, architecture: Architecture, facts: ModelFacts) -
     """Raise BuildError (`invalid_parameter`) for what this model's sizes or family exclude."""
     _refuse(_sizes(recipe, facts))
     _refuse(_family(recipe, architecture))
+
+
+def check_path(recipe: Recipe, architecture: Architecture, directory: Path) -> None:
+    """Raise BuildError (`invalid_parameter`) for a path that quantize.py would misread.
+
+    It takes a checkpoint for an MPT or a VILA by the letters of its path (quantize_by_modelopt.py, get_hf_config).
+    """
+    if not recipe.needs_calibration:
+        return
+    path = str(directory.resolve())
+    for letters, name in _MISREAD.items():
+        if letters in path and name not in architecture.name.lower():
+            raise BuildError(
+                f"quantize.py takes a checkpoint with {letters!r} in its path for another model, and {path} has it; "
+                "give the checkpoint another path.",
+                "invalid_parameter",
+            )
+
+
+_MISREAD = {"mpt": "mpt", "vila": "vila", "llava-onevision-qwen2": "llava"}
 
 
 def _refuse(sentences: Iterator[str]) -> None:

@@ -20,6 +20,7 @@ from build_engines.tensorrt_llm.output import Listener
 from build_engines.tensorrt_llm.programs import Programs
 
 LOG = "build.log"
+_GUARD = Path(__file__).with_name("guarded.py")
 _KILLED = 128 + signal.SIGKILL
 _DOING = {
     "convert": "Converting the checkpoint",
@@ -116,9 +117,11 @@ def _reason(code: int, listener: Listener) -> str:
 def _guarded(
     line: Sequence[str], end: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start `line` under the module guarded, in a session of its own: Ctrl-C reaches this process alone."""
-    ours = os.pathsep.join([str(Path(__file__).resolve().parents[2]), environment.get("PYTHONPATH", "")])
-    guard = [sys.executable, "-m", "build_engines.tensorrt_llm.guarded", json.dumps(list(end)), *line]
+    """Start `line` under the script guarded, in a session of its own: Ctrl-C reaches this process alone.
+
+    Isolated (-I), since nothing of this process' packages may come before those that the programs need.
+    """
+    guard = [sys.executable, "-I", str(_GUARD), json.dumps(list(end)), *line]
     process = subprocess.Popen(
         guard,
         stdin=subprocess.PIPE,
@@ -128,7 +131,7 @@ def _guarded(
         encoding="utf-8",
         errors="replace",
         start_new_session=True,
-        env=dict(environment) | {"PYTHONPATH": ours.strip(os.pathsep), "PYTHONUNBUFFERED": "1"},
+        env=dict(environment) | {"PYTHONUNBUFFERED": "1"},
     )
     try:
         yield process

@@ -22,7 +22,7 @@ from build_engines.tensorrt_llm.guides_file import write_guides_file
 from build_engines.tensorrt_llm.machine_rules import check_calibration, check_machine
 from build_engines.tensorrt_llm.programs import Docker, Native, Programs, docker_for
 from build_engines.tensorrt_llm.recipe import Recipe
-from build_engines.tensorrt_llm.rules import check_model, check_recipe
+from build_engines.tensorrt_llm.rules import check_model, check_path, check_recipe
 from build_engines.tensorrt_llm.run import logging_to, run_command
 from build_engines.tensorrt_llm.settle import settle
 from build_engines.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
@@ -133,6 +133,7 @@ def plan_build(recipe: Recipe, directory: Path, config: dict[str, Any]) -> Plan:
     settled, notes = settle(recipe, facts)
     check_recipe(settled)
     check_model(settled, architecture, facts)
+    check_path(settled, architecture, directory)
     return Plan(settled, architecture, facts, notes)
 
 

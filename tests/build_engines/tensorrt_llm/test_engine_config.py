@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from build_engines.errors import BuildError
+from build_engines.tensorrt_llm.engine_config import check_engine
+from build_engines.tensorrt_llm.recipe import Recipe
+from build_engines.tensorrt_llm.recipe_file import read_recipe
+
+LIMITS = {"max_batch_size": 8, "max_input_len": 63, "max_seq_len": 64, "max_num_tokens": 256, "max_beam_width": 1}
+CONFIG: dict[str, Any] = {
+    "version": "1.2.1",
+    "pretrained_config": {
+        "mapping": {"tp_size": 1, "pp_size": 1},
+        "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"},
+    },
+    "build_config": LIMITS,
+}
+LOG = Path("/logs/build.log")
+
+
+def recipe(**fields: Any) -> Recipe:
+    said = {f"limits.{name}": value for name, value in LIMITS.items()}
+    return read_recipe(None, said | {"quantization": "fp8", "kv_cache_dtype": "fp8"} | fields)
+
+
+def write(out: Path, config: dict[str, Any] | str, ranks: int = 1) -> None:
+    (out / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    for rank in range(ranks):
+        (out / f"rank{rank}.engine").write_bytes(b"engine")
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    copy: dict[str, Any] = json.loads(json.dumps(CONFIG))
+    *parts, last = path.split(".")
+    inner = copy
+    for part in parts:
+        inner = inner[part]
+    inner[last] = value
+    return copy
+
+
+def test_an_engine_as_it_was_asked_for(tmp_path: Path) -> None:
+    write(tmp_path, CONFIG)
+    config = check_engine(tmp_path, recipe(), "1.2.1", LOG)
+    assert (config.version, config.limits) == ("1.2.1", LIMITS)
+    assert (config.quantization, config.tensor_parallel) == ("FP8", 1)
+
+
+def test_room_for_drafts_and_a_step_that_a_full_batch_can_not_fill(tmp_path: Path) -> None:
+    """What tensorrt_llm/builder.py changes by itself."""
+    write(tmp_path, changed("build_config.max_seq_len", 74))
+    check_engine(tmp_path, recipe(), "1.2.1", LOG)
+    write(tmp_path, changed("build_config.max_num_tokens", 512))
+    check_engine(tmp_path, recipe(**{"limits.max_num_tokens": 8192}), "1.2.1", LOG)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("{", "its config.json can't be read"),
+        ({"version": "1.2.1"}, "its config.json can't be read (KeyError: 'pretrained_config')"),
+        (changed("version", "1.1.0"), "TensorRT-LLM 1.1.0 made it, and 1.2.1 was to"),
+        (changed("pretrained_config.mapping.tp_size", 2), "it has tensor_parallel 2 and pipeline_parallel 1"),
+        (changed("pretrained_config.quantization.quant_algo", None), "its quantization is None, and fp8 was asked for"),
+        (changed("pretrained_config.quantization.kv_cache_quant_algo", "INT8"), "its KV cache is INT8, and fp8"),
+        (changed("build_config.max_batch_size", 4), "its max_batch_size is 4, and 8 was asked for"),
+        (changed("build_config.max_seq_len", None), "its max_seq_len is 0, and 64 was asked for"),
+    ],
+)
+def test_an_engine_that_is_another_is_told_with_the_log(
+    tmp_path: Path, config: dict[str, Any] | str, said: str
+) -> None:
+    write(tmp_path, config)
+    with pytest.raises(BuildError) as caught:
+        check_engine(tmp_path, recipe(), "1.2.1", LOG)
+    assert said in str(caught.value)
+    assert str(caught.value).endswith("see /logs/build.log.")
+    assert caught.value.code == "build_failed"
+
+
+def test_a_rank_that_is_missing_or_empty(tmp_path: Path) -> None:
+    write(tmp_path, changed("pretrained_config.mapping.tp_size", 2), ranks=2)
+    (tmp_path / "rank1.engine").write_bytes(b"")
+    with pytest.raises(BuildError, match="rank 1 of 2 is missing"):
+        check_engine(tmp_path, recipe(tensor_parallel=2), "1.2.1", LOG)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(BuildError, match=r"it has no config\.json"):
+        check_engine(tmp_path, recipe(), "1.2.1", LOG)
