@@ -70,83 +70,111 @@ class TensorRtLlmParameters(Parameters):
     batch_scheduler_policy: Literal["guaranteed_no_evict", "max_utilization"] = "guaranteed_no_evict"
     """Whether a request that has begun is never paused, or as many as possible run."""
     enable_chunked_context: bool = False
-    """Whether long prompts are computed in parts. Takes an engine with paged context FMHA."""
+    """Whether long prompts are computed in parts. Takes an engine with paged context FMHA; on for such a one."""
     max_beam_width: Positive = 1
+    """The most beams of a request."""
     recv_poll_period_ms: Count = 0
-    """How long the orchestrator's receiving thread sleeps; 0: never."""
+    """How long the thread sleeps that receives requests for other ranks; 0: never."""
 
     # KV cache.
     kv_cache_free_gpu_mem_fraction: Share = 0.9
-    """Share of the GPU memory that is free once the engine is loaded. 0 and 1 are refused by kvCacheConfig.cpp."""
+    """The cache's share of the GPU memory that is free once the engine is loaded."""
     max_tokens_in_paged_kv_cache: Positive | None = None
-    """The smaller of this and the share counts."""
+    """Tokens that the cache holds at most; the smaller of this and the share counts."""
     kv_cache_host_memory_bytes: Bytes = 0
-    """Host memory that blocks are moved to."""
+    """Host memory that blocks are moved to when the GPU's is full."""
     kv_cache_onboard_blocks: bool = True
+    """Whether blocks on the host are brought back before they are used again. Upstream's internal one."""
     enable_kv_cache_reuse: bool = False
-    """Whether prefixes seen before are not computed again. Takes an engine with paged context FMHA."""
+    """Whether known prefixes are not computed again. Takes an engine with paged context FMHA; on for such a one."""
     max_attention_window_size: Numbers | None = None
-    """Tokens that are attended to, by layer if there are several; else the whole sequence."""
+    """Tokens that are attended to, by layer if there are several numbers; else the whole sequence."""
     sink_token_length: Positive | None = None
-    """Tokens at the beginning that stay in the window. 0 is refused by kvCacheConfig.cpp."""
+    """Tokens at the beginning that stay in the window."""
     cross_kv_cache_fraction: Share | None = None
-    """The encoder's share of the cache. Refused by trtGptModelInflightBatching.cpp for models without one."""
+    """The encoder's share of the cache; 0.5 for models with an encoder, of no use to others."""
 
     # Answers.
     exclude_input_in_output: bool = False
     """Whether a whole answer comes without its prompt; a request may say otherwise."""
     normalize_log_probs: bool = True
+    """Whether log probabilities are normalized."""
     decoding_mode: DecodingMode | None = None
-    """None: by the engine's speculation and `max_beam_width`."""
+    """How tokens are chosen; by default what the engine's speculation and `max_beam_width` need."""
     medusa_choices: Choices | None = None
+    """The tree of Medusa's guesses, as `{0}, {0, 1}`; upstream's own by default."""
     eagle_choices: Choices | None = None
+    """The tree of EAGLE's guesses; upstream's own by default."""
     lookahead_window_size: Positive | None = None
+    """Lookahead decoding: n-grams that are guessed in a step; 4 by default."""
     lookahead_ngram_size: Positive | None = None
+    """Lookahead decoding: tokens of an n-gram; 3 by default."""
     lookahead_verification_set_size: Positive | None = None
+    """Lookahead decoding: n-grams that are verified in a step; 4 by default."""
     speculative_decoding_fast_logits: bool = False
-    """Whether a draft model's logits go between GPUs directly. Takes an orchestrator that spawns nothing."""
+    """Whether a draft model's logits go between GPUs directly. Takes an orchestrator that spawns no processes."""
     guided_decoding_backend: Literal["xgrammar", "none"] | None = None
-    """None: xgrammar where the engine directory holds xgrammar_tokenizer_info.json."""
+    """What follows guides; by default xgrammar where the engine directory holds `xgrammar_tokenizer_info.json`."""
     xgrammar_tokenizer_info_path: str | None = Field(default=None, min_length=1)
+    """That file, where it lies elsewhere."""
 
     # GPUs and processes.
     gpu_device_ids: Groups | None = None
-    """The GPUs of each instance: "0,1;2,3" is two instances of two GPUs each."""
+    """The GPUs of each instance: `0,1;2,3` is two instances of two GPUs each."""
     participant_ids: Groups | None = None
     """The MPI ranks of each instance."""
     num_nodes: Positive = 1
+    """Machines that share out an instance."""
     executor_worker_path: str = Field(
         default="/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker", min_length=1
     )
+    """The program that an orchestrator spawns."""
     gpu_weights_percent: float = Field(default=1.0, ge=0, le=1)
-    """Below 1, weights are streamed from the host. Takes an engine built with weight_streaming."""
+    """The share of the weights that stays on the GPU. Below 1 it takes an engine built with weight_streaming."""
     encoder_model_path: str | None = Field(default=None, min_length=1)
     """The encoder's engine, of models that have one."""
 
     # LoRA.
     lora_cache_optimal_adapter_size: Positive = 8
+    """The rank of adapters that fit a page of the cache exactly."""
     lora_cache_max_adapter_size: Positive = 64
+    """The highest rank of an adapter."""
     lora_cache_gpu_memory_fraction: Share = 0.05
+    """The adapters' share of the GPU memory that is left behind engine and KV cache."""
     lora_cache_host_memory_bytes: Bytes = 1 << 30
+    """Host memory that adapters are kept in."""
     lora_prefetch_dir: str | None = Field(default=None, min_length=1)
+    """A folder of adapters that are loaded with the engine."""
 
     # Kernels.
     multi_block_mode: bool = True
+    """Whether several blocks of a GPU share out the attention of one request."""
     enable_context_fmha_fp32_acc: bool = False
+    """Whether prompts are computed with sums in fp32."""
     cuda_graph_mode: bool = False
+    """Whether steps are launched as CUDA graphs."""
     cuda_graph_cache_size: Count = 0
+    """CUDA graphs that are kept."""
 
     # Watching.
     cancellation_check_period_ms: Positive = 100
+    """How often the backend asks Triton whose client has gone."""
     stats_check_period_ms: Positive = 100
+    """How often the metrics are brought up to date."""
     iter_stats_max_iterations: Count = 1000
+    """Steps whose figures are kept until they are asked for."""
     request_stats_max_iterations: Count = 0
+    """Steps whose figures of each request are kept."""
 
     # The models around it, by the names that upstream's templates have.
     preprocessing_instance_count: Instances = 1
+    """Processes that tokenize."""
     postprocessing_instance_count: Instances = 1
+    """Processes that decode; one alone where answers stream."""
     add_special_tokens: bool = True
+    """Whether the tokenizer puts its own tokens around a prompt."""
     skip_special_tokens: bool = True
+    """Whether special tokens are no part of the text."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any], manifest: Manifest) -> Self:

@@ -67,7 +67,13 @@ Choices = Annotated[
 class Parameters(BaseModel):
     """Some parameters, each with its type, range and default; None where upstream decides by itself."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        validate_default=True,
+        use_attribute_docstrings=True,
+    )
 
     settled: ClassVar[Mapping[str, str]] = {}
     """What people may try to set so and is said otherwise: how."""
