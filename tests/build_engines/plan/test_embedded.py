@@ -57,7 +57,8 @@ def test_a_process_grows_by_what_the_plan_says(
     measured = probe(wide_engine(precision), kv)
     private = plan.weights - weights.table_bytes(model.parameters.embedding)
     assert measured["private"] == pytest.approx(private, rel=0.1)
-    assert measured["resident"] == pytest.approx(private + plan.mapped, rel=0.1)
+    # Less where memory is short, and the kernel has taken pages of the file back.
+    assert measured["resident"] < 1.1 * (private + plan.mapped)
     assert measured["kv_cache"] == pytest.approx(plan.sequence(measured["kv_cache_tokens"]), rel=0.1)
 
 
