@@ -80,7 +80,7 @@ class TensorRtLlmParameters(Parameters):
     kv_cache_free_gpu_mem_fraction: Share = 0.9
     """The cache's share of the GPU memory that is free once the engine is loaded."""
     max_tokens_in_paged_kv_cache: Positive | None = None
-    """Tokens that the cache holds at most; the smaller of this and the share counts."""
+    """Tokens that the cache holds at most, and a request too; the smaller of this and the share counts."""
     kv_cache_host_memory_bytes: Bytes = 0
     """Host memory that blocks are moved to when the GPU's is full."""
     kv_cache_onboard_blocks: bool = True

@@ -12,7 +12,7 @@ from inflight.deploy.tensorrtllm_parameters import LOOKAHEAD, SPECULATION, Tenso
 from inflight.deploy.typed_parameters import invalid
 
 _REBUILD = "build the engine with it (`inflight build`), or leave the parameter out"
-_SAMPLING_MODES = ("top_k", "top_p", "top_k_top_p")
+_LEAST_CACHE = 64  # two blocks of trtllm-build's default size
 
 
 def check(
@@ -113,12 +113,18 @@ def _lookahead(parameters: TensorRtLlmParameters, features: GpuFeatures) -> Iter
 
 
 def _cache(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[str]:
-    tokens = parameters.max_tokens_in_paged_kv_cache
-    least = parameters.max_beam_width * manifest.max_sequence_length
-    if tokens is not None and tokens < least:
+    """A cache of less than the longest sequence will do: the backend takes shorter ones then, with a warning."""
+    tokens, width = parameters.max_tokens_in_paged_kv_cache, parameters.max_beam_width
+    if tokens is not None and tokens < _LEAST_CACHE * width:
         yield (
-            f"The parameter max_tokens_in_paged_kv_cache is {tokens:,} and one request may take {least:,} tokens"
-            " (max_beam_width times the engine's longest sequence), which TensorRT-LLM wants room for; raise it."
+            f"The parameter max_tokens_in_paged_kv_cache is {tokens}, in which no request finds room; give at least"
+            f" {_LEAST_CACHE * width}, or leave it out."
+        )
+    windows = parameters.max_attention_window_size or ()
+    if width > 1 and any(window < manifest.max_sequence_length for window in windows):
+        yield (
+            "The parameter max_attention_window_size is less than the engine's longest sequence"
+            f" ({manifest.max_sequence_length}), which TensorRT-LLM can't do with beams; leave one of both out."
         )
 
 
