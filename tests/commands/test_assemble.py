@@ -48,7 +48,7 @@ def test_a_script_reads_one_line_of_json(engine: Path, tmp_path: Path) -> None:
 
 def test_to_s3_with_an_endpoint_of_ones_own(engine: Path) -> None:
     with storage_server() as storage:
-        done = assemble(engine, "--out", "s3://models/a/v1", "--endpoint-url", storage.endpoint, "--json")
+        done = assemble(engine, "--out", f"s3://{storage.bucket}/a/v1", "--endpoint-url", storage.endpoint, "--json")
         assert done.exit_code == 0, done.output
         assert json.loads(done.stdout)["repository"] == storage.address("a/v1")
         assert card.FILE_NAME in storage.names("a/v1")

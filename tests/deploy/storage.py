@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,22 +14,21 @@ from moto.server import ThreadedMotoServer
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-BUCKET = "models"
-
 
 class Storage:
-    """A server with one bucket, and its owner's client."""
+    """A server with one bucket, and its owner's client. All servers of a process hold the same, so its name differs."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.client: S3Client = boto3.client("s3", endpoint_url=endpoint)
-        self.client.create_bucket(Bucket=BUCKET)
+        self.bucket = f"models-{secrets.token_hex(4)}"
+        self.client.create_bucket(Bucket=self.bucket)
 
     def address(self, prefix: str) -> str:
-        return f"s3://{self.endpoint}/{BUCKET}/{prefix}"
+        return f"s3://{self.endpoint}/{self.bucket}/{prefix}"
 
     def names(self, prefix: str) -> set[str]:
-        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{prefix}/")
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=f"{prefix}/")
         return {found["Key"].removeprefix(f"{prefix}/") for page in pages for found in page.get("Contents", [])}
 
 

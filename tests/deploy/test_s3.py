@@ -19,7 +19,7 @@ from inflight.deploy.card import FILE_NAME, Card, inventory
 from inflight.deploy.errors import DeployError
 from inflight.deploy.s3 import S3Repository
 from inflight.deploy.s3_address import S3Address
-from tests.deploy.storage import BUCKET, Storage, storage_server
+from tests.deploy.storage import Storage, storage_server
 from tests.deploy.test_kv_budget import manifest
 
 
@@ -141,7 +141,7 @@ def test_a_copy_that_was_cut_off_is_known_and_completed_by_the_next(remote: S3Re
 
 def test_what_is_missing_or_cut_short_is_said(storage: Storage, remote: S3Repository, tmp_path: Path) -> None:
     remote.upload(tmp_path, written(tmp_path, a="content"), silent)
-    storage.client.put_object(Bucket=BUCKET, Key=remote.address.key("model/a"), Body=b"cont")
+    storage.client.put_object(Bucket=storage.bucket, Key=remote.address.key("model/a"), Body=b"cont")
     with pytest.raises(DeployError, match="model/a is missing or has another size") as caught:
         remote.card()
     assert caught.value.code == "engine_damaged"
@@ -151,7 +151,7 @@ def test_what_is_not_ours_is_left_alone(storage: Storage, remote: S3Repository, 
     with pytest.raises(DeployError, match="is no repository of inflight; write one with `inflight assemble`") as caught:
         remote.card()
     assert caught.value.code == "engine_not_found"
-    storage.client.put_object(Bucket=BUCKET, Key=remote.address.key("letters/1"), Body=b"dear")
+    storage.client.put_object(Bucket=storage.bucket, Key=remote.address.key("letters/1"), Body=b"dear")
     with pytest.raises(DeployError, match="holds something that is no repository of inflight") as caught:
         remote.upload(tmp_path, written(tmp_path, a="1"), silent)
     assert caught.value.code == "output_exists"
@@ -165,22 +165,23 @@ def test_a_bucket_that_is_not_there_is_named(storage: Storage) -> None:
 
 
 def test_a_bucket_that_goes_while_it_is_written_to_is_named(storage: Storage, tmp_path: Path) -> None:
-    storage.client.create_bucket(Bucket="short-lived")
+    name = f"short-lived-{storage.bucket}"
+    storage.client.create_bucket(Bucket=name)
 
     def goes(line: str) -> None:
-        for found in storage.client.list_objects_v2(Bucket="short-lived")["Contents"]:
-            storage.client.delete_object(Bucket="short-lived", Key=found["Key"])
-        storage.client.delete_bucket(Bucket="short-lived")
+        for found in storage.client.list_objects_v2(Bucket=name)["Contents"]:
+            storage.client.delete_object(Bucket=name, Key=found["Key"])
+        storage.client.delete_bucket(Bucket=name)
 
-    with pytest.raises(DeployError, match="There is no bucket 'short-lived'") as caught:
-        S3Repository(S3Address("short-lived", "a", storage.endpoint)).upload(tmp_path, written(tmp_path, a="1"), goes)
+    with pytest.raises(DeployError, match=f"There is no bucket '{name}'") as caught:
+        S3Repository(S3Address(name, "a", storage.endpoint)).upload(tmp_path, written(tmp_path, a="1"), goes)
     assert caught.value.code == "storage_not_found"
 
 
 def test_who_may_not_is_told_so(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0.0)  # from now on the server looks who asks
     with pytest.raises(DeployError, match=r"S3 refuses access to .*InvalidAccessKeyId") as caught:
-        S3Repository(S3Address(BUCKET, "a", storage.endpoint)).card()
+        S3Repository(S3Address(storage.bucket, "a", storage.endpoint)).card()
     assert caught.value.code == "storage_denied"
 
 
@@ -193,7 +194,7 @@ def test_who_has_no_credentials_is_told_which_to_give(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
     with pytest.raises(DeployError, match=r"no credentials for .*AWS_ACCESS_KEY_ID") as caught:
-        S3Repository(S3Address(BUCKET, "a", storage.endpoint)).card()
+        S3Repository(S3Address(storage.bucket, "a", storage.endpoint)).card()
     assert caught.value.code == "storage_denied"
 
 
@@ -202,12 +203,12 @@ def test_a_storage_that_does_not_answer_is_named(storage: Storage) -> None:
         held.bind(("127.0.0.1", 0))  # and does not listen
         endpoint = f"http://127.0.0.1:{held.getsockname()[1]}"
         with pytest.raises(DeployError, match=f"{endpoint} can't be reached") as caught:
-            S3Repository(S3Address(BUCKET, "a", endpoint)).card()
+            S3Repository(S3Address(storage.bucket, "a", endpoint)).card()
     assert caught.value.code == "storage_unreachable"
 
 
 def test_without_boto3_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "inflight.deploy.s3_errors", None)
     with pytest.raises(DeployError, match=r"needs the package boto3; .*\[s3\]") as caught:
-        S3Repository(S3Address(BUCKET, "a"))
+        S3Repository(S3Address(storage.bucket, "a"))
     assert caught.value.code == "package_missing"
