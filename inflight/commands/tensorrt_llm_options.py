@@ -5,25 +5,50 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from build_engines.containers import DEFAULT_CONTAINER
+from build_engines.tensorrt_llm.recipe import Dtype, KvDtype, Quantization, SpeculationMode
 
 TARGET = "tensorrt-llm"
 _COUNT = click.IntRange(min=1)
 _DIRECTORY = click.Path(path_type=Path)
 # Flags for what is decided most often, and the recipe's field of each; all others have --set.
-_FIELDS = {
+_FIELDS: dict[str, tuple[str, Any, str]] = {
+    "dtype": ("dtype", click.Choice(get_args(Dtype)), "Of weights that aren't quantized."),
+    "quantization": ("quantization", click.Choice(get_args(Quantization)), "The same as --precision, in full."),
+    "kv_cache_dtype": ("kv_cache_dtype", click.Choice(get_args(KvDtype)), "The same as --kv-cache-precision."),
     "tensor_parallel": ("tensor_parallel", _COUNT, "GPUs that share each layer."),
     "pipeline_parallel": ("pipeline_parallel", _COUNT, "GPUs that each hold a part of the layers."),
     "max_batch_size": ("limits.max_batch_size", _COUNT, "Requests that run at once."),
     "max_input_len": ("limits.max_input_len", _COUNT, "Tokens of a prompt."),
+    "max_seq_len": ("limits.max_seq_len", _COUNT, "The same as --max-sequence-length."),
     "max_num_tokens": ("limits.max_num_tokens", _COUNT, "Tokens that one step computes, over all requests."),
+    "opt_num_tokens": ("limits.opt_num_tokens", _COUNT, "Tokens of one step that kernels are chosen for."),
     "max_beam_width": ("limits.max_beam_width", _COUNT, "Beams of one request."),
+    "speculative_decoding_mode": (
+        "speculation.mode",
+        click.Choice(get_args(SpeculationMode)),
+        "Where drafts come from.",
+    ),
+    "max_draft_len": ("speculation.max_draft_len", _COUNT, "Draft tokens of one request in one step."),
+    "draft_model": ("speculation.model", _DIRECTORY, "The drafting model or heads that are compiled in."),
+    "max_lora_rank": ("lora.max_rank", _COUNT, "The highest rank of an adapter."),
+    "calibration_dataset": ("calibration.dataset", str, "A directory of texts to quantize with."),
     "workers": ("workers", _COUNT, "GPUs that build at once."),
 }
+_SWITCHES = {
+    "paged_context_fmha": "Prompts are read from the paged KV cache.",
+    "fp8_context_fmha": "Attention of prompts in fp8.",
+    "kv_cache_reuse": "Prefixes seen before are not computed again.",
+    "chunked_context": "Long prompts are computed in chunks.",
+    "multiple_profiles": "Kernels are chosen for several sizes of a step.",
+}
+_PLACES = ("docker", "image", "docker_gpus", "docker_shm_size", "examples_dir")
+# What every target calls otherwise.
+_TWICE = {"quantization": "precision", "kv_cache_dtype": "kv_precision", "max_seq_len": "max_sequence_length"}
 _PREFIX = "tensorrt-llm: "
 
 
@@ -53,11 +78,12 @@ def _recipe_options() -> list[Callable[[Any], Any]]:
             help=_PREFIX + "A field of the recipe (lora.max_rank=16); the value is YAML. Can be repeated.",
         ),
         *fields,
-        click.option("--lora-dir", type=_DIRECTORY, multiple=True, help=_PREFIX + "A LoRA adapter. Can be repeated."),
-        click.option(
-            "--calibration-dataset",
-            help=_PREFIX + "A directory of texts to quantize with.  [default: cnn_dailymail, from the hub]",
+        *(
+            click.option(f"--{flag}/--no-{flag}", default=None, help=_PREFIX + said)
+            for name, said in _SWITCHES.items()
+            if (flag := name.replace("_", "-"))
         ),
+        click.option("--lora-dir", type=_DIRECTORY, multiple=True, help=_PREFIX + "A LoRA adapter. Can be repeated."),
     ]
 
 
@@ -82,9 +108,12 @@ def take_tensorrt_llm(target: str, options: dict[str, Any]) -> object:
 
     Raises click.UsageError for a flag that is not for this target, BuildError for a recipe that makes no sense.
     """
-    names = (*_FIELDS, "recipe", "recipe_fields", "lora_dir", "calibration_dataset", *_PLACES)
-    given = {name: value for name in names if (value := options.pop(name)) not in (None, (), False)}
+    names = (*_FIELDS, *_SWITCHES, "recipe", "recipe_fields", "lora_dir", *_PLACES)
+    given = {name: value for name in names if (value := options.pop(name)) not in (None, ())}
+    # Without --docker nothing was said.
+    given = {name: value for name, value in given.items() if name != "docker" or value}
     if target == TARGET:
+        _refuse_twice(given, options)
         return _settings(given)
     if given:
         flag = {"recipe_fields": "set"}.get(first := next(iter(given)), first).replace("_", "-")
@@ -92,7 +121,14 @@ def take_tensorrt_llm(target: str, options: dict[str, Any]) -> object:
     return None
 
 
-_PLACES = ("docker", "image", "docker_gpus", "docker_shm_size", "examples_dir")
+def _refuse_twice(given: dict[str, Any], options: dict[str, Any]) -> None:
+    """Two flags for one field would let one of them win in silence."""
+    for name, other in _TWICE.items():
+        if name in given and options.get(other) is not None:
+            said = {"kv_precision": "kv-cache-precision"}.get(other, other).replace("_", "-")
+            raise click.UsageError(f"--{name.replace('_', '-')} and --{said} say the same; leave one of them out.")
+    if "dtype" in given and options.get("precision") in ("bf16", "fp16", "fp32"):
+        raise click.UsageError("--dtype and --precision say the same; leave one of them out.")
 
 
 def _settings(given: dict[str, Any]) -> object:
@@ -101,10 +137,9 @@ def _settings(given: dict[str, Any]) -> object:
 
     fields = dict(_pair(one) for one in given.get("recipe_fields", ()))
     fields |= {field: given[name] for name, (field, _, _) in _FIELDS.items() if name in given}
+    fields |= {name: given[name] for name in _SWITCHES if name in given}
     if "lora_dir" in given:
         fields["lora.directories"] = list(given["lora_dir"])
-    if "calibration_dataset" in given:
-        fields["calibration.dataset"] = given["calibration_dataset"]
     return Settings(read_recipe(given.get("recipe"), fields), _programs(given))
 
 

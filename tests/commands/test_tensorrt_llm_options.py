@@ -83,6 +83,31 @@ def test_a_recipe_its_fields_and_flags(config_only: Path, tmp_path: Path) -> Non
     assert "--kv_cache_dtype fp8" in done.stdout
 
 
+def test_every_part_of_a_recipe_has_flags(config_only: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    flags = "--quantization int8_wo --dtype bfloat16 --tensor-parallel 2 --pipeline-parallel 2 --workers 2"
+    limits = "--max-batch-size 8 --max-input-len 100 --max-seq-len 200 --max-num-tokens 400 --max-beam-width 1"
+    features = "--no-paged-context-fmha --no-kv-cache-reuse --no-chunked-context --multiple-profiles"
+    drafts = "--speculative-decoding-mode draft_tokens_external --max-draft-len 4 --max-lora-rank 8"
+    given = [*f"{flags} {limits} {features} {drafts}".split(), "--lora-dir", str(adapter), "--dry-run"]
+    done = run(config_only, tmp_path / "e", *given)
+    assert done.exit_code == 0, done.output
+    convert, build = done.stdout.splitlines()[1:]
+    assert (
+        "--dtype bfloat16 --tp_size 2 --pp_size 2 --workers 2 --use_weight_only --weight_only_precision int8" in convert
+    )
+    for said in (
+        "--max_batch_size 8 --max_input_len 100 --max_seq_len 200 --max_num_tokens 400 --max_beam_width 1",
+        "--use_paged_context_fmha disable",
+        "--multiple_profiles enable",
+        f"--lora_plugin auto --max_lora_rank 8 --lora_dir {adapter}",
+        "--speculative_decoding_mode draft_tokens_external --max_draft_len 4",
+    ):
+        assert said in build
+
+
 def test_a_build_tells_its_steps_and_what_to_type_next(
     tmp_path: Path, tiny_checkpoint: TinyCheckpoint, nvidia_programs: NvidiaPrograms
 ) -> None:
@@ -115,6 +140,9 @@ def test_a_build_tells_its_steps_and_what_to_type_next(
         (["--target", "llmapi", "--set", "a=1"], "--set is for --target tensorrt-llm"),
         (["--target", "openvino", "--dry-run"], "--dry-run is not for --target openvino"),
         (["--target", "tensorrt-llm", "--image", "x"], "--image is for --docker"),
+        (["--target", "tensorrt-llm", "--precision", "fp8", "--quantization", "fp8"], "--quantization and --precision"),
+        (["--target", "tensorrt-llm", "--dtype", "float16", "--precision", "bf16"], "--dtype and --precision say"),
+        (["--target", "llmapi", "--no-chunked-context"], "--chunked-context is for --target tensorrt-llm"),
         (["--target", "tensorrt-llm", "--set", "dtype"], "--set dtype is no field with a value"),
         (["--target", "tensorrt-llm", "--precision", "int8"], "has no --precision int8; choose one of bf16"),
         (["--target", "openvino", "--precision", "nvfp4"], "or --target tensorrt-llm"),
