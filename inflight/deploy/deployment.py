@@ -68,6 +68,12 @@ def find_source(place: str | Path, options: DeploymentOptions) -> Source:
     _refuse_options(where, options)
     card = S3Repository(where).card() if isinstance(where, S3Address) else cards.verify(where)
     card.check_version(str(where))
+    if card.engine_path is not None and engines.verify(Path(card.engine_path)) != card.engine:
+        raise DeployError(
+            f"{where} was assembled for the engine {card.engine.name} of {card.engine.created}, and at"
+            f" {card.engine_path} lies another one; put that engine there, or assemble the repository again.",
+            "engine_foreign",
+        )
     return Source(where, card.engine, card)
 
 

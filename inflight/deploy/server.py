@@ -103,7 +103,7 @@ class Server:
         """Verify the engine, start the server, and return once it has generated a token.
 
         Raises BuildError for an engine directory that can't be served, DeployError `port_in_use`,
-        `server_not_found`, `server_start_failed` and `disk_full`, and for a repository as `find_source` does.
+        `server_not_found`, `server_start_failed`, `disk_full`, and as `find_source`, `preflight` and `launch` do.
         """
         try:
             self._start()

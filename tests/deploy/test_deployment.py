@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from inflight_client import Client
 
+from build_engines.errors import BuildError
 from build_engines.manifest import verify
 from inflight.deploy import card
 from inflight.deploy.assembly import Order, engine_home, write_repository
@@ -78,6 +79,22 @@ def test_a_repository_has_its_options_already(repository: Path) -> None:
     with pytest.raises(DeployError, match="its options already; leave max_queue_size, decoupled out") as caught:
         find_source(repository, DeploymentOptions(max_queue_size=3, decoupled=False))
     assert caught.value.code == "invalid_parameter"
+
+
+def test_an_engine_that_lies_elsewhere_must_lie_there_and_be_that_one(
+    engine: Path, server: Server, tmp_path: Path
+) -> None:
+    place, out = tmp_path / "engines" / "llama", tmp_path / "out"
+    ship(Order(engine, verify(engine), USUAL, engine_path=str(place)), out, silent)
+    with pytest.raises(BuildError, match=f"No engine directory at {place}"):
+        find_source(out, USUAL)
+    shutil.copytree(engine, place)
+    with Server(out) as running:
+        assert said(running) == said(server)
+    verify(engine).model_copy(update={"name": "other"}).write(place)
+    with pytest.raises(DeployError, match=f"at {place} lies another one") as caught:
+        find_source(out, USUAL)
+    assert caught.value.code == "engine_foreign"
 
 
 def test_one_of_another_version_or_a_damaged_one_is_refused_before_anything_starts(repository: Path) -> None:
