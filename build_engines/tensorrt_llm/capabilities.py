@@ -70,7 +70,7 @@ _ARCHITECTURES = (
     Architecture("MixtralForCausalLM", _LLAMA, ("fp8", "nvfp4")),
     Architecture("GraniteForCausalLM", _LLAMA, ("fp8",), environment=_LEGACY),
     Architecture("Qwen2ForCausalLM", _QWEN, ("fp8", "int8_sq", "int4_awq")),
-    Architecture("Qwen2MoeForCausalLM", _QWEN),
+    Architecture("Qwen2MoeForCausalLM", _QWEN, quantized_cache=False),
     Architecture("Qwen3ForCausalLM", _QWEN, ("fp8",)),
     Architecture("Qwen3MoeForCausalLM", _QWEN, ("fp8",)),
     Architecture("GPT2LMHeadModel", _GPT, ("fp8", "int8_sq")),
