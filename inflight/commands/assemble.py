@@ -20,6 +20,11 @@ from inflight.commands.deployment_options import deployment_options, options_of
     "--engine-path", help="Where the engine lies on the serving machine; then the repository doesn't hold it."
 )
 @click.option(
+    "--home",
+    type=click.Path(path_type=Path),
+    help="Where the repository will stand on the serving machine, for engines of tensorrt-llm.  [default: --out]",
+)
+@click.option(
     "--endpoint-url", help="Endpoint of an S3 that is not AWS's, as http://host:port.  [default: AWS_ENDPOINT_URL]"
 )
 @click.option("--force", is_flag=True, help="Write it again even if nothing changed.")
@@ -30,6 +35,7 @@ def command(
     out: str,
     vendor: bool,
     engine_path: str | None,
+    home: Path | None,
     endpoint_url: str | None,
     force: bool,
     as_json: bool,
@@ -56,7 +62,7 @@ def command(
     options = options_of(asked)
     manifest = verify(engine_dir)
     options.check(engine_dir, manifest)
-    order = Order(engine_dir, manifest, options, vendor, engine_path)
+    order = Order(engine_dir, manifest, options, vendor, engine_path, home)
     shipped = ship(order, to, lambda line: click.echo(line, err=True), force=force)
     for note in order.notes(to):
         click.echo(f"Note: {note}", err=True)

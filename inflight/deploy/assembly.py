@@ -78,8 +78,9 @@ class Order:
         if self.manifest.target == "tensorrt-llm" and self.engine_path is None:
             if isinstance(to, Path):
                 found.append(
-                    f"tritonserver finds the engine at {engine_home(to)} alone; assemble it there, or say with"
-                    " --engine-path where it will lie. `inflight serve` finds it wherever the repository is."
+                    f"tritonserver finds the engine at {engine_home(self.home or to)} alone; say with --home where the"
+                    " repository will stand, or with --engine-path where the engine will lie. `inflight serve` finds it"
+                    " wherever the repository is."
                 )
             else:
                 found.append(

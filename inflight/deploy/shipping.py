@@ -38,7 +38,7 @@ def ship(order: Order, to: Path | S3Address, report: Callable[[str], None], *, f
     """
     if isinstance(to, S3Address):
         return _to_s3(order, to, report, force)
-    return _to_directory(replace(order, home=to.resolve()), to, report, force)
+    return _to_directory(replace(order, home=order.home or to.resolve()), to, report, force)
 
 
 def _to_directory(order: Order, out: Path, report: Callable[[str], None], force: bool) -> Shipped:

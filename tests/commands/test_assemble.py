@@ -65,6 +65,10 @@ def test_for_gpus_it_says_where_the_engine_runs_and_where_it_is_looked_for(
     assert f"tritonserver finds the engine at {out}/tensorrt_llm/1/engine alone" in done.stderr
     parameters = model_configs.load(out)["tensorrt_llm"].parameters
     assert parameters["kv_cache_free_gpu_mem_fraction"].string_value == "0.7"
+    moved = assemble(engine, "--out", out, "--home", "/models/llama")
+    assert "finds the engine at /models/llama/tensorrt_llm/1/engine alone" in moved.stderr
+    parameters = model_configs.load(out)["tensorrt_llm"].parameters
+    assert parameters["gpt_model_path"].string_value == "/models/llama/tensorrt_llm/1/engine"
     elsewhere = assemble(engine, "--out", out, "--engine-path", "/engines/llama")
     assert "alone" not in elsewhere.stderr
     parameters = model_configs.load(out)["tensorrt_llm"].parameters
