@@ -73,6 +73,7 @@ def _recipe_options() -> list[Callable[[Any], Any]]:
         click.option(
             "--set",
             "recipe_fields",
+            envvar="INFLIGHT_BUILD_SET",
             multiple=True,
             metavar="FIELD=VALUE",
             help=_PREFIX + "A field of the recipe (lora.max_rank=16); the value is YAML. Can be repeated.",
