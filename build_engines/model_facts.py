@@ -95,10 +95,12 @@ def _size(directory: Path, config: dict[str, Any], what: str) -> int:
 
 
 def _kv_heads(directory: Path, config: dict[str, Any], heads: int) -> int:
+    # Falcon 7B and GPT BigCode have one, whatever else Falcon's config says; Falcon 40B is of the new kind.
+    if config.get("multi_query") and not config.get("new_decoder_architecture"):
+        return 1
     if any(isinstance(config.get(name), int) for name in _NAMES["kv heads"]):
         return _size(directory, config, "kv heads")
-    # Falcon 7B, GPT BigCode and MPT's multi-query models have one.
-    return 1 if config.get("multi_query") else heads
+    return heads
 
 
 def _positions(directory: Path, config: dict[str, Any]) -> int:

@@ -47,6 +47,8 @@ def test_what_a_config_leaves_out() -> None:
     found = facts()
     assert (found.kv_heads, found.head_dim, found.inner, found.dtype) == (4, 16, 256, "float32")
     assert facts(multi_query=True).kv_heads == 1
+    assert facts(multi_query=True, num_kv_heads=4).kv_heads == 1
+    assert facts(multi_query=True, num_kv_heads=2, new_decoder_architecture=True).kv_heads == 2
     assert facts(torch_dtype="bfloat16").dtype == facts(dtype="bfloat16").dtype == "bfloat16"
 
 
