@@ -7,6 +7,11 @@ case "${1-}" in
 '' | -*) ;;
 *) exec "$@" ;;
 esac
+for option; do
+    case $option in
+    -h | --help) exec inflight serve --help ;;
+    esac
+done
 
 engine=${INFLIGHT_ENGINE:-/engine}
 run_dir=${INFLIGHT_RUN_DIR:-/run/inflight}
@@ -21,7 +26,8 @@ fail() {
 check_engine() {
     [ -d "$engine" ] ||
         fail "There is no engine directory at $engine; mount one there, as with --volume /my-engine:$engine:ro, or name its place with INFLIGHT_ENGINE." engine_not_found
-    unreadable=$(find "$engine" ! -readable -print -quit 2>/dev/null || true)
+    # lost+found is root's own, at the root of a disk; of a link that leads nowhere the engine's files will tell.
+    unreadable=$(find "$engine" -name lost+found -prune -o ! -type l ! -readable -print -quit 2>/dev/null || true)
     [ -z "$unreadable" ] ||
         fail "The container's user $(id -u) may not read $unreadable; say chmod -R a+rX on the engine directory, or run the container as its owner (--user)." engine_not_found
     [ -n "$(ls -A "$engine")" ] ||

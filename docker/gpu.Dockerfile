@@ -38,6 +38,8 @@ ENV PATH=/opt/inflight/bin:$PATH \
     HOME=/run/inflight \
     INFLIGHT_RUN_DIR=/run/inflight \
     INFLIGHT_ENGINE=/engine \
+    # What it compiles it loads, which a /tmp without exec forbids.
+    TORCHINDUCTOR_CACHE_DIR=/run/inflight/torchinductor \
     PYTHONDONTWRITEBYTECODE=1
 EXPOSE 8000 8001 8002
 USER 1000:1000

@@ -41,8 +41,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="how long it may take (default: %(default)s)")
     seconds = parser.parse_args().seconds
     host = os.environ.get("INFLIGHT_SERVE_HOST", "0.0.0.0")
-    port = int(os.environ.get("INFLIGHT_SERVE_HTTP_PORT", "8000"))
-    found = illness(Probe(reachable(host), port, admin_key=""), seconds)
+    port = os.environ.get("INFLIGHT_SERVE_HTTP_PORT", "8000")
+    if not port.isdecimal():
+        sys.exit(f"Unhealthy: INFLIGHT_SERVE_HTTP_PORT is {port!r}, which is no port; name the one that serve has.")
+    found = illness(Probe(reachable(host), int(port), admin_key=""), seconds)
     if found is not None:
         sys.exit(f"Unhealthy: {found}.")
 

@@ -90,7 +90,8 @@ def shared_python() -> Path:
     if multiarch:
         places += [f"/usr/lib/{multiarch}", f"/lib/{multiarch}"]
     for place in filter(None, places):
-        if name.startswith("libpython") and ".so" in name and (Path(place) / name).is_file():
+        # Path.is_file raises for a place that may not be looked into.
+        if name.startswith("libpython") and ".so" in name and os.path.isfile(f"{place}/{name}"):
             return Path(place)
     raise DeployError(
         f"{sys.executable} was built without a shared library (libpython{python_version()}.so), which Triton's"
@@ -170,6 +171,8 @@ def command(
         f"--http-port={ports.http}",
         f"--grpc-port={ports.grpc}",
         f"--metrics-port={ports.metrics}",
+        # The time to the first response, which for TensorRT-LLM's backend nothing else tells.
+        "--metrics-config=histogram_latencies=true",
     ]
 
 

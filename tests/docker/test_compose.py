@@ -19,13 +19,14 @@ _DURATION = re.compile(r"(?:(\d+)m)?(?:(\d+)s)?")
 
 
 def load(kind: str) -> dict[str, Any]:
-    """A compose file with those that it includes."""
+    """A compose file, its services with what they extend."""
     found: dict[str, Any] = yaml.safe_load((DOCKER / f"compose.{kind}.yaml").read_text(encoding="utf-8"))
-    for included in found.get("include", []):
-        other = yaml.safe_load((DOCKER / included).read_text(encoding="utf-8"))
-        assert not other["services"].keys() & found["services"].keys()
-        found["services"] |= other["services"]
-        found["volumes"] = {**found.get("volumes", {}), **other.get("volumes", {})}
+    for name, one in found["services"].items():
+        if (base := one.pop("extends", None)) is not None:
+            other = yaml.safe_load((DOCKER / base["file"]).read_text(encoding="utf-8"))["services"][base["service"]]
+            assert not other.keys() & one.keys()
+            assert "depends_on" not in other, "what others depend on can't be extended"
+            found["services"][name] = {**other, **one}
     return found
 
 

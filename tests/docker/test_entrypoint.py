@@ -81,6 +81,12 @@ def test_options_go_to_serve(tmp_path: Path, tiny_engine: TinyEngine) -> None:
     assert "--drain-seconds" in finished.stderr
 
 
+def test_help_takes_no_engine(tmp_path: Path) -> None:
+    finished = start(tmp_path / "home", "--max-queue-size", "8", "--help", INFLIGHT_ENGINE=str(tmp_path / "none"))
+    assert finished.returncode == 0
+    assert "--max-queue-size" in finished.stdout
+
+
 def test_no_engine_is_mounted(tmp_path: Path) -> None:
     said = refusal(start(tmp_path / "home", INFLIGHT_ENGINE=str(tmp_path / "none")))
     assert f"no engine directory at {tmp_path / 'none'}; mount one" in said
@@ -137,6 +143,24 @@ def test_an_engine_that_others_may_not_read(tmp_path: Path, public: Path, closed
     )
     target.chmod(0o755)
     assert f"may not read {target}; say chmod -R a+rX" in refusal(finished)
+
+
+def test_what_lies_at_the_root_of_a_disk_is_no_matter(tmp_path: Path, public: Path) -> None:
+    """What nobody but root may read there, and a link that leads nowhere; the engine itself is looked at."""
+    (public / "lost+found").mkdir(mode=0o700)
+    (public / "link").symlink_to("nowhere")
+    (public / "config.json").write_text("{}")
+    assert "engine.json" in refusal(start(tmp_path / "home", INFLIGHT_ENGINE=str(public)))
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.getuid() == 0 else []
+    finished = subprocess.run(
+        [*nobody, "sh", "-s"],
+        input=ENTRYPOINT.read_text(),
+        env=environment(tmp_path / "home", INFLIGHT_ENGINE=str(public)),
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+    assert "may not read" not in finished.stderr
 
 
 @needs_no_gpu

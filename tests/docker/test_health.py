@@ -55,3 +55,9 @@ def test_nobody_is_there() -> None:
     port = str(ports.choose("127.0.0.1", None, None, None).http)
     found = health(port)
     assert (found.returncode, found.stderr) == (1, f"Unhealthy: nothing is ready at 127.0.0.1:{port}.\n")
+
+
+def test_a_port_that_is_none() -> None:
+    found = health("http")
+    assert (found.returncode, found.stderr.count("\n")) == (1, 1)
+    assert found.stderr.startswith("Unhealthy: INFLIGHT_SERVE_HTTP_PORT is 'http', which is no port")
