@@ -13,9 +13,10 @@ the backend would take an empty text for a path (`lora_prefetch_dir`), or a valu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
+from typing_extensions import Self
 
 from build_engines.manifest import GpuFeatures, Manifest
 from inflight.deploy.typed_parameters import (

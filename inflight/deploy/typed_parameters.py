@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, NoReturn, Self
+from typing import Annotated, Any, ClassVar, NoReturn
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 from pydantic_core import ErrorDetails
+from typing_extensions import Self
 
 from inflight.deploy.errors import DeployError
 
