@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from inflight.runtime.detokenizer import Detokenizer
 from inflight.runtime.engine import EngineOptions, PushingStepper, make_stepper
 from inflight.runtime.entry import refusal
+from inflight.runtime.family import end_descendants
 from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, TokenEvent
 from inflight.runtime.stats_pace import StatsPace
 from inflight.runtime.stepped import SteppedEngine
@@ -113,6 +114,7 @@ def main() -> None:
     except Exception:
         traceback.print_exc()
         status = 1
+    end_descendants()  # also what a library leaves behind that failed while it loaded
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # the library's thread pools need no orderly farewell, and theirs can take seconds

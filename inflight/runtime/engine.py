@@ -111,7 +111,7 @@ class PushingStepper(Stepper, Protocol):
     """Readable as soon as `step` has something to tell."""
 
     def close(self) -> None:
-        """End the library and every process that it has started, within seconds."""
+        """End the library, within seconds; processes that it leaves behind are ended with the engine's own."""
 
 
 @dataclass(frozen=True)

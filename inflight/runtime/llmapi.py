@@ -11,7 +11,6 @@ from inflight.runtime.llmapi_library import Library
 from inflight.runtime.llmapi_loop import LlmLoop
 from inflight.runtime.llmapi_sampling import SamplingWords
 from inflight.runtime.llmapi_settings import Settings
-from inflight.runtime.llmapi_workers import end_descendants
 from inflight.runtime.messages import EngineLimits, GenerationRequest
 
 
@@ -70,14 +69,25 @@ class LlmApiStepper:
         self._loop.remove(handle)
 
     def step(self) -> Iterable[Progress]:
-        """What came since the last call; RuntimeError once the library is dead."""
+        """What came since the last call, of each request in one; RuntimeError once the library is dead."""
+        found: dict[int, Progress] = {}
         for progress in self._loop.take():
             if progress.handle not in self._running:
                 continue  # it was removed after this was told
             if progress.finish_reason is not None:
                 self._running.discard(progress.handle)
-            yield progress
+            before = found.get(progress.handle)
+            found[progress.handle] = progress if before is None else _together(before, progress)
+        return found.values()
 
     def close(self) -> None:
         self._loop.close()
-        end_descendants()
+
+
+def _together(before: Progress, after: Progress) -> Progress:
+    """Two steps of one request as one: the library may have gone on twice since it was last looked after."""
+    return after._replace(
+        token_ids=before.token_ids + after.token_ids,
+        log_probs=before.log_probs + after.log_probs,
+        speculation=after.speculation or before.speculation,
+    )

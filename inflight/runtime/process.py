@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from itertools import count
 from multiprocessing.connection import Connection
 
 from inflight.runtime.engine import EngineOptions
+from inflight.runtime.family import MARK, end_marked
 from inflight.runtime.messages import (
     EngineLimits,
     EngineStats,
@@ -34,7 +36,7 @@ class EngineProcess:
     When the process dies, every open request ends with an error event, at once. With `restart`, a new process is
     started, and requests are refused (`engine_restarting`) until it stands; without, they are refused for good,
     and whoever supervises the server starts it again. A step that raises ends the process too, its traceback on
-    stderr: what the library holds after it is unknown.
+    stderr: what the library holds after it is unknown. However it ends, whatever it has started ends with it.
     """
 
     def __init__(
@@ -93,9 +95,15 @@ class EngineProcess:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+        self._outlive()
         self._reader.join(timeout=10)
         self._connection.close()
+
+    def _outlive(self) -> int:
+        """Wait for the process' end, and end what it has started: what was killed could not do that itself."""
+        status = self._process.wait()
+        end_marked(self._mark)
+        return status
 
     def _check_open(self) -> None:
         if self._refusal is not None:
@@ -105,11 +113,12 @@ class EngineProcess:
         ours, theirs = socket.socketpair()
         with theirs, self._lock:
             self._connection = Connection(ours.detach())
+            self._mark = secrets.token_hex(8)
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "inflight.runtime.child", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": _python_path()},
+                env={**os.environ, "PYTHONPATH": _python_path(), MARK: self._mark},
             )
             if self._closing.is_set():
                 self._shut_down_connection()
@@ -117,11 +126,11 @@ class EngineProcess:
             self._connection.send(self._options)
             answer: EngineLimits | str = self._connection.recv()
         except (EOFError, OSError):
-            answer = f"its process ended with {_cause(self._process.wait())}"
+            answer = f"its process ended with {_cause(self._outlive())}"
         if isinstance(answer, str):
             with self._lock:
                 self._connection.close()
-            self._process.wait()
+            self._outlive()
             raise RuntimeError(f"the engine can't load {self._options.model_dir}: {answer}")
         self.limits = answer
         self.told_stats = self._rest()
@@ -187,7 +196,7 @@ class EngineProcess:
             if not closed:
                 self._refusal = "the engine died and is being started again; wait and send the request again"
             asked, self._stats_asked = self._stats_asked, deque()
-        cause = _cause(self._process.wait())
+        cause = _cause(self._outlive())
         for future in asked:
             future.set_exception(RequestError(f"the engine's process ended ({cause})", "engine_died"))
         if closed:

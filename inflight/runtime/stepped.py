@@ -215,7 +215,9 @@ class SteppedEngine:
     def _advance(self, progress: Progress) -> None:
         """Pass on what a step did to a request: cut at the end of a verified draft, then at a stop word."""
         handle, token_ids, reason, log_probs, beams, speculation, error = progress
-        entry = self._running[handle]
+        entry = self._running.get(handle)
+        if entry is None:
+            return  # a pushing stepper may tell several steps at once, and an earlier one ended the answer here
         if entry.ended:
             if reason is None:
                 self._stepper.remove(handle)

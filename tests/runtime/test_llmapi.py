@@ -45,9 +45,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory, standin_llmapi: None) -> It
 
 
 def test_tokens_come_as_they_are_made_each_with_its_log_probability(engine: EngineProcess) -> None:
-    answer = answered(engine, GenerationRequest(PROMPT, 7, END_IDS, log_probs=True))
-    assert answer.tokens == [100, 101, 102, 100, 101, 102, 100]
-    assert [log_prob for event in answer.events for log_prob in event.log_probs] == [-0.5] * 7
+    answer = answered(engine, GenerationRequest(PROMPT, 70, END_IDS, log_probs=True))
+    assert answer.tokens == [100, 101, 102] * 23 + [100]
+    assert [log_prob for event in answer.events for log_prob in event.log_probs] == [-0.5] * 70
     assert len(answer.events) > 3
     assert answer.end().finish_reason is FinishReason.LENGTH
     timings = answer.end().timings
@@ -169,6 +169,18 @@ def test_many_answers_come_side_by_side(llmapi_engines: Engines) -> None:
     for number, answer in enumerate(answers):
         assert answer.end().finish_reason is FinishReason.LENGTH
         assert answer.tokens == [100 + number, 200] * 20
+
+
+def test_many_stop_words_at_once_end_their_own_answers_alone(llmapi_engines: Engines) -> None:
+    """The library is steps ahead when its answers are looked at, also of those that have just ended here."""
+    engine = llmapi_engines({"step_seconds": 0.0}, max_batch_size=64)
+    answers = [Answer() for _ in range(64)]
+    for number, answer in enumerate(answers):
+        request = GenerationRequest((100 + number, 200, 300), 400, END_IDS, stop_ids=((300, 100 + number),))
+        engine.submit(request, answer)
+    for number, answer in enumerate(answers):
+        assert (answer.end().finish_reason, answer.end().error) == (FinishReason.STOP_WORD, None)
+        assert answer.tokens == [100 + number, 200]
 
 
 def test_what_the_library_refuses_or_fails_ends_alone(engine: EngineProcess) -> None:

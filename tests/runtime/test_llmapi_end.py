@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from inflight.runtime.messages import GenerationRequest, RequestError
@@ -80,7 +81,34 @@ def test_nothing_outlives_a_closed_engine(llmapi_engines: Engines) -> None:
     workers = _children(engine.pid)
     engine.close()
     assert workers
-    wait_until(lambda: not any(os.path.exists(f"/proc/{worker}") for worker in workers))
+    wait_until(lambda: not any(map(_runs, workers)))
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_a_killed_engine_takes_its_workers_along_though_they_hear_nothing(
+    llmapi_engines: Engines, restart: bool
+) -> None:
+    engine = llmapi_engines(restart=restart)
+    first, (worker,) = engine.pid, _children(engine.pid)
+    os.kill(worker, signal.SIGSTOP)
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: not _runs(worker))
+    if restart:
+        wait_until(lambda: engine.pid != first and _served(engine))
+
+
+def test_workers_of_an_engine_that_can_not_be_loaded_are_gone_when_that_is_said(
+    llmapi_engines: Engines, tmp_path: Path
+) -> None:
+    with pytest.raises(RuntimeError, match="rank 1: CUDA out of memory"):
+        llmapi_engines({"late_error": "rank 1: CUDA out of memory"})
+    (told,) = tmp_path.glob("engine-*/checkpoint/worker.pid")
+    assert not _runs(int(told.read_text()))
+
+
+def _runs(pid: int) -> bool:
+    """Whether it is more than an entry that its parent has not looked at yet."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def _children(pid: int) -> list[int]:

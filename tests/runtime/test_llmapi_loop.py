@@ -1,4 +1,4 @@
-"""How what the library pushes is announced: once for all that one of its steps brought."""
+"""How what the library pushes is announced and told: once for all that came."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import select
 from pathlib import Path
 
 from inflight.runtime.engine import Progress
+from inflight.runtime.llmapi import LlmApiStepper
 from inflight.runtime.llmapi_answer import AnswerReader
 from inflight.runtime.llmapi_library import Library
 from inflight.runtime.llmapi_loop import LlmLoop
 from inflight.runtime.llmapi_settings import Settings
-from inflight.runtime.messages import GenerationRequest
-from tests.runtime.llmapi_standin import engine_dir, imported, options_of
+from inflight.runtime.messages import FinishReason, GenerationRequest
+from tests.runtime.engine_process import wait_until
+from tests.runtime.llmapi_standin import END_IDS, FAILING, PROMPT, WISHES, engine_dir, imported, options_of
 
 ANSWERS, TOKENS = 16, 10
 PATIENCE = 60.0
@@ -40,3 +42,21 @@ def test_one_look_finds_what_a_step_brought_to_all(tmp_path: Path) -> None:
         assert [token for progress in mine for token in progress.token_ids] == [100 + handle] * TOKENS
         assert [progress.finish_reason is None for progress in mine] == [True] * (len(mine) - 1) + [False]
     assert looks < ANSWERS * TOKENS / 2, looks
+
+
+def test_steps_that_came_since_the_last_look_are_told_as_one(tmp_path: Path) -> None:
+    with imported():
+        stepper = LlmApiStepper(options_of(engine_dir(tmp_path / "engine", WISHES)))
+        try:
+            stepper.add(1, GenerationRequest(PROMPT, 5, END_IDS, log_probs=True))
+            stepper.add(2, GenerationRequest((FAILING, 7), 5, END_IDS))
+            wait_until(lambda: sum(progress.finish_reason is not None for progress in stepper._loop._told) == 2)
+            found = {progress.handle: progress for progress in stepper.step()}
+            told = list(stepper.step())
+        finally:
+            stepper.close()
+    assert found.keys() == {1, 2}
+    assert found[1] == Progress(1, (100, 101, 102, 100, 101), FinishReason.LENGTH, (-0.5,) * 5)
+    assert (found[2].token_ids, found[2].finish_reason) == ((FAILING, 7), FinishReason.ERROR)
+    assert found[2].error is not None
+    assert told == []

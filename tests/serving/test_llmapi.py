@@ -63,8 +63,8 @@ def told(server: Server, count: int, prompt: str = PROMPT) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("model", [*TEXT_MODELS, DIRECT])
 def test_what_is_streamed_is_what_its_tokens_say(server: Server, model: str) -> None:
-    found = ask(server, model, prompt_for(server, model, PROMPT), 12, stream=True)
-    expected = told(server, 12)
+    found = ask(server, model, prompt_for(server, model, PROMPT), 60, stream=True)
+    expected = told(server, 60)
     assert whole(found, model) == (list(expected) if model == DIRECT else text_of(server.engine, expected))
     assert len(found) > 3
     assert [reply.finish_reason for reply in found] == [None] * (len(found) - 1) + ["length"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -146,6 +148,8 @@ class LLM:
         self._shutting_down = False
         self._executor: LLM | None = self
         self._start()
+        if "late_error" in self._wishes:
+            self._fail_late(Path(model), self._wishes["late_error"])
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -161,6 +165,12 @@ class LLM:
         }
         self._connection.send(wishes)
         threading.Thread(target=self._dispatch, daemon=True).start()
+
+    def _fail_late(self, model: Path, error: str) -> None:
+        """As where another rank finds no memory: the worker stands, and hears nothing, as one in a CUDA call."""
+        os.kill(self._worker.pid, signal.SIGSTOP)
+        (model / "worker.pid").write_text(str(self._worker.pid))
+        raise RuntimeError(error)
 
     def generate_async(
         self,

@@ -9,7 +9,7 @@ import time
 
 _FAMILY = """
 import subprocess, sys, time
-from inflight.runtime.llmapi_workers import end_descendants
+from inflight.runtime.family import end_descendants
 
 sleep = "import time; time.sleep(600)"
 nurse = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {sleep!r}]).pid, flush=True); {sleep}"
