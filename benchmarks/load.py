@@ -44,7 +44,7 @@ class Workload:
 
 @dataclass
 class Tally:
-    """What became of the requests of one phase, counted; `broken` by error code.
+    """What became of the requests of one phase, counted; `broken` by error code, `words` with one sentence for each.
 
     `delivered` has the tokens that came to clients that stayed, by whole seconds of the monotonic clock.
     """
@@ -57,18 +57,20 @@ class Tally:
     unsent: int = 0
     """Not sent, since too many of this client's requests were open."""
     broken: Counter[str] = field(default_factory=Counter)
+    words: dict[str, str] = field(default_factory=dict)
     delivered: Counter[int] = field(default_factory=Counter)
 
     def deliver(self, tokens: int = 1) -> None:
         self.delivered[int(time.monotonic())] += tokens
 
-    def fail(self, code: str) -> None:
+    def fail(self, code: str, words: str = "") -> None:
         if code == _OVERLOADED:
             self.refused += 1
         elif code == "deadline_exceeded":
             self.hanging += 1
         else:
             self.broken[code] += 1
+            self.words.setdefault(code, words)
 
     def tokens_per_second(self, begin: float, end: float) -> float:
         """Over the whole seconds between two moments."""
@@ -93,7 +95,7 @@ async def stay(client: AsyncClient, ask: Ask, tally: Tally) -> None:
             tally.deliver(made)
         tally.completed += 1
     except InflightError as error:
-        tally.fail(error.code)
+        tally.fail(error.code, str(error))
 
 
 async def closed_loop(address: str, workload: Workload, in_flight: int, seconds: float, tally: Tally) -> None:

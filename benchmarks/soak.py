@@ -198,7 +198,7 @@ def _broken_promises(verdict: Verdict, plan: Plan, tally: Tally) -> list[str]:
     if verdict.memory.exceeds(plan.most_growth):
         failures.append(f"memory grew by {verdict.memory.share:.1%}, and less than {plan.most_growth:.0%} is promised")
     if tally.hanging or tally.broken:
-        failures.append(f"{tally.hanging} requests hung, and these broke: {dict(tally.broken)}")
+        failures.append(f"{tally.hanging} requests hung, and these broke: {dict(tally.broken)} {tally.words or ''}")
     if not tally.refused:
         failures.append("nothing was refused, so this was no overload")
     if not tally.vanished:

@@ -39,7 +39,7 @@ def cancel_over_grpc(source: random.Random) -> Visit:
                     break
             tally.vanished += 1
         except InflightError as error:
-            tally.fail(error.code)
+            tally.fail(error.code, str(error))
         finally:
             await stream.aclose()  # type: ignore[attr-defined]  # an async generator; closing it cancels the call
 
