@@ -27,6 +27,9 @@ Precision = Literal["bf16", "fp16", "fp32", "int8", "int4"]
 # What TensorRT-LLM knows beyond these.
 GpuPrecision = Literal["fp8", "int8_sq", "int4_awq", "w4a8_awq", "nvfp4", "int8_wo", "int4_wo"]
 GpuKvPrecision = Literal["fp8", "int8"]
+# What nothing here makes: checkpoints have it, and keep it ("mixed": each layer its own).
+KeptPrecision = Literal["mxfp4", "mixed"]
+KeptKvPrecision = Literal["nvfp4"]
 
 
 class _Frozen(BaseModel):
@@ -96,8 +99,8 @@ class Manifest(_Frozen):
     target: str
     name: str
     architecture: str
-    precision: Precision | GpuPrecision
-    kv_cache_precision: KvPrecision | GpuKvPrecision
+    precision: Precision | GpuPrecision | KeptPrecision
+    kv_cache_precision: KvPrecision | GpuKvPrecision | KeptKvPrecision
     max_sequence_length: int
     vocab_size: int
     end_ids: list[int]

@@ -15,6 +15,8 @@ from build_engines.manifest import (
     GpuLimits,
     GpuMachine,
     GpuPrecision,
+    KeptKvPrecision,
+    KeptPrecision,
     KvPrecision,
     Precision,
 )
@@ -68,8 +70,8 @@ class Here:
 class Compiled:
     """What the manifest says of a compiled engine, in the manifest's words. `notes` are sentences for the user."""
 
-    precision: Precision | GpuPrecision
-    kv_cache_precision: KvPrecision | GpuKvPrecision
+    precision: Precision | GpuPrecision | KeptPrecision
+    kv_cache_precision: KvPrecision | GpuKvPrecision | KeptKvPrecision
     max_sequence_length: int
     vocab_size: int
     end_ids: list[int]

@@ -49,8 +49,8 @@ class Arguments(Part):
     """Requests that run at once."""
     max_num_tokens: Count = 8192
     """Tokens that one step computes, over all requests."""
-    max_seq_len: Count | None = None
-    """Tokens of prompt and answer together. Without it, what the model knows."""
+    max_seq_len: Annotated[int, Field(ge=2, strict=True)] | None = None
+    """Tokens of prompt and answer together, one of each at least. Without it, what the model knows."""
     max_beam_width: Count = 1
     """Beams of each request: with more than 1, every request is a beam search of that width."""
     dtype: Literal["auto", "float16", "bfloat16", "float32"] = "auto"
@@ -68,6 +68,8 @@ class Arguments(Part):
     """`LoraConfig`: max_lora_rank, max_loras and others."""
     speculative_config: dict[str, Any] | None = None
     """One of the library's ways to speculate, which `decoding_type` names."""
+    trust_remote_code: bool = False
+    """Brings the checkpoint's own code along and lets it run; also takes an architecture that nobody lists."""
     extra: dict[str, Any] = {}
     """Further arguments of `LLM`, handed on as they are."""
 
@@ -76,6 +78,9 @@ class Arguments(Part):
     def _has_a_type(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         if value is not None and not isinstance(value.get("decoding_type"), str):
             raise ValueError("fields of its own with a decoding_type (Eagle, MTP, NGram, DraftTarget and others)")
+        drafted = None if value is None else value.get("max_draft_len")
+        if drafted is not None and (not isinstance(drafted, int) or isinstance(drafted, bool) or drafted < 0):
+            raise ValueError("a max_draft_len that is a whole number of at least 0")
         return value
 
     @field_validator("extra")
@@ -95,8 +100,9 @@ class Arguments(Part):
         said["max_seq_len"] = max_seq_len
         if cache.dtype == "auto":
             del said["kv_cache_config"]["dtype"]
-        if not self.enable_lora:
-            del said["enable_lora"]
+        for switch in ("enable_lora", "trust_remote_code"):
+            if not said[switch]:
+                del said[switch]
         if self.max_beam_width > 1:
             # What 1.2 needs for a beam search (its docs/source/features/sampling.md).
             said |= {"disable_overlap_scheduler": True, "cuda_graph_config": None}

@@ -13,11 +13,13 @@ from pydantic_core import ErrorDetails
 
 from build_engines.errors import BuildError
 from build_engines.llmapi.arguments import Arguments, KvCache
+from build_engines.yaml_values import load_values
 
 _EXPECTED = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
     "greater_than": "a number greater than {gt}",
+    "greater_than_equal": "a number of at least {ge}",
     "less_than_equal": "a number of at most {le}",
     "float_type": "a number",
     "float_parsing": "a number",
@@ -70,9 +72,11 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _parse(text: str, what: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return load_values(text)
     except yaml.YAMLError as error:
         raise _wrong(f"{what} is not valid YAML ({' '.join(str(error).split())}).") from error
+    except ValueError as error:
+        raise _wrong(f"{what} can't be taken: {error}.") from error
 
 
 def _put(found: dict[str, Any], names: list[str], value: Any, where: str) -> None:

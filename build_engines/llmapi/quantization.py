@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from build_engines.errors import BuildError
-from build_engines.manifest import GpuKvPrecision, GpuPrecision
+from build_engines.manifest import GpuKvPrecision, GpuPrecision, KeptKvPrecision, KeptPrecision
 
 MODELOPT_FILE = "hf_quant_config.json"
 """What ModelOpt writes beside a checkpoint that it quantized (export_hf_checkpoint)."""
+LAYERS_FILE = "quant_cfg.json"
+"""What it writes too, where each layer is quantized in its own way."""
 
-# ModelOpt's names, as TensorRT-LLM 1.2 reads them (QuantAlgo; llmapi/llm_utils.py, _update_from_hf_quant_config).
-_ALGORITHMS: dict[str, GpuPrecision] = {
+# As TensorRT-LLM 1.2 reads them: llmapi/llm_utils.py, _update_from_hf_quant_config, and _torch/model_config.py,
+# load_modelopt_quant_config and load_hf_quant_config, of which the latter asserts the blocks' size. The names are
+# those of QuantAlgo.
+_ALGORITHMS: dict[str, GpuPrecision | KeptPrecision] = {
     "FP8": "fp8",
     "FP8_PB_WO": "fp8",
     "FP8_BLOCK_SCALES": "fp8",
@@ -22,16 +26,20 @@ _ALGORITHMS: dict[str, GpuPrecision] = {
     "NVFP4": "nvfp4",
     "W4A16_AWQ": "int4_awq",
     "W4A8_AWQ": "w4a8_awq",
+    "MIXED_PRECISION": "mixed",
 }
-_READ = "ModelOpt's FP8, NVFP4, W4A16_AWQ and W4A8_AWQ, and fp8 in blocks"
+_KV_ALGORITHMS: dict[str, GpuKvPrecision | KeptKvPrecision] = {"FP8": "fp8", "NVFP4": "nvfp4"}
+_BLOCK = [128, 128]
+_UNNAMED = "another method"
+_READ = "ModelOpt's FP8, NVFP4, W4A16_AWQ, W4A8_AWQ and MIXED_PRECISION, fp8 in blocks of 128 by 128, and mxfp4"
 
 
 @dataclass(frozen=True)
 class Quantization:
     """`precision` is None where the weights are as they were trained, `kv` where keys and values are."""
 
-    precision: GpuPrecision | None = None
-    kv: GpuKvPrecision | None = None
+    precision: GpuPrecision | KeptPrecision | None = None
+    kv: GpuKvPrecision | KeptKvPrecision | None = None
 
 
 def read_quantization(directory: Path, config: dict[str, Any]) -> Quantization:
@@ -42,19 +50,24 @@ def read_quantization(directory: Path, config: dict[str, Any]) -> Quantization:
     found = config.get("quantization_config")
     if not found:
         return Quantization()
-    method = str(found.get("quant_method", "another method")) if isinstance(found, dict) else "another method"
-    if method == "fp8" and found.get("weight_block_size"):
-        return Quantization("fp8")
+    method = str(found.get("quant_method") or _UNNAMED) if isinstance(found, dict) else _UNNAMED
+    if method == "fp8":
+        blocks = found.get("weight_block_size")
+        if blocks == _BLOCK:
+            return Quantization("fp8")
+        raise _refused(directory, f"fp8 in blocks of {blocks}" if blocks else "fp8 without blocks")
+    if method == "mxfp4":  # gpt-oss, as it is published
+        return Quantization("mxfp4")
     if method == "modelopt":  # newer exports say there what the file beside it says
-        return _named(directory, str(found.get("quant_algo", "")), None)
+        return _named(directory, found.get("quant_algo"), None)
     raise _refused(directory, method)
 
 
 def _modelopt(path: Path) -> Quantization:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["quantization"]
-        algorithm, kv = str(found["quant_algo"]), found.get("kv_cache_quant_algo")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        algorithm, kv = found["quant_algo"], found.get("kv_cache_quant_algo")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BuildError(
             f"{path} doesn't say how the checkpoint is quantized (quantization.quant_algo); fetch it again.",
             "checkpoint_damaged",
@@ -62,13 +75,21 @@ def _modelopt(path: Path) -> Quantization:
     return _named(path.parent, algorithm, kv)
 
 
-def _named(directory: Path, algorithm: str, kv: str | None) -> Quantization:
-    precision = _ALGORITHMS.get(algorithm.upper())
+def _named(directory: Path, algorithm: object, kv: object) -> Quantization:
+    precision = _ALGORITHMS.get(str(algorithm).upper())
     if precision is None:
-        raise _refused(directory, algorithm or "another method")
-    if kv not in (None, "FP8"):
+        raise _refused(directory, str(algorithm or _UNNAMED))
+    if precision == "mixed" and not (directory / LAYERS_FILE).is_file():
+        raise BuildError(
+            f"{directory} is quantized with {algorithm} and lacks {LAYERS_FILE}, which says how each layer is; fetch"
+            " the checkpoint again.",
+            "checkpoint_damaged",
+        )
+    if kv is None:
+        return Quantization(precision)
+    if str(kv).upper() not in _KV_ALGORITHMS:
         raise _refused(directory, f"{kv} for keys and values")
-    return Quantization(precision, "fp8" if kv else None)
+    return Quantization(precision, _KV_ALGORITHMS[str(kv).upper()])
 
 
 def _refused(directory: Path, method: str) -> BuildError:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,20 @@ import yaml
 
 from build_engines.checkpoint import Checkpoint, read_checkpoint
 from build_engines.errors import BuildError
+from build_engines.llmapi.admission import admit
 from build_engines.llmapi.arguments import Arguments
 from build_engines.llmapi.quantization import Quantization, read_quantization
-from build_engines.manifest import GpuFeatures, GpuKvPrecision, GpuLimits, GpuPrecision, KvPrecision, Precision
+from build_engines.llmapi.text_model import text_model
+from build_engines.manifest import (
+    GpuFeatures,
+    GpuKvPrecision,
+    GpuLimits,
+    GpuPrecision,
+    KeptKvPrecision,
+    KvPrecision,
+    Precision,
+    hash_file,
+)
 from build_engines.model_facts import ModelFacts, read_facts, read_special_ids
 from build_engines.progress import Progress
 from build_engines.target import Compiled, Here, Options
@@ -26,6 +39,8 @@ MODEL_FILE = "model.yaml"
 CHECKPOINT = "checkpoint"
 # What belongs to a checkpoint beside its weights: configs, tokenizers in all their forms, chat templates.
 _SUFFIXES = {".json", ".model", ".txt", ".jinja", ".tiktoken"}
+# A checkpoint's own code may read more than that, but no other form of the weights, which are as large as they.
+_MOST_OWN_BYTES = 16 << 20
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES}
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _PRECISIONS: dict[str, Precision] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -33,6 +48,14 @@ _KV_PRECISIONS: dict[str, KvPrecision] = {"bfloat16": "bf16", "float16": "f16", 
 _NOT_TRIED = "The engine was not tried: TensorRT-LLM loads it on a GPU, in NVIDIA's container, when it is first served."
 
 _NARROWED = "The checkpoint holds 32-bit numbers and the engine computes in bfloat16; --precision fp32 keeps them."
+_UNTYPED = (
+    "config.json names no type that the checkpoint's numbers have (torch_dtype), or another than 16 or 32 bits, and the"
+    " engine computes in bfloat16; --precision chooses another."
+)
+_OWN_CODE = (
+    "config.json names code of the checkpoint's own (auto_map), which was left out; where the library asks for it,"
+    " build with --llm-argument trust_remote_code=true."
+)
 
 
 @dataclass
@@ -43,15 +66,13 @@ class LlmApi:
     precision: Precision | GpuPrecision | None = None
     kv_precision: GpuKvPrecision | None = None
     quantization: Quantization = field(default_factory=Quantization)
+    notes: tuple[str, ...] = ()
+    own_files: str | None = None
 
     def refuse(self, directory: Path, config: dict[str, Any]) -> None:
-        architecture = str(config["architectures"][0])
-        if not architecture.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")):
-            raise BuildError(
-                f"{directory} holds a {architecture}, and only models that generate text (…ForCausalLM) can be built.",
-                "unsupported_architecture",
-            )
+        self.notes = admit(directory, config, self.arguments.trust_remote_code)
         self.quantization = read_quantization(directory, config)
+        self.own_files = _hash_own_files(directory) if self.arguments.trust_remote_code else None
         has = self.quantization.precision
         if has is not None and self.precision not in (None, has):
             raise BuildError(
@@ -67,7 +88,8 @@ class LlmApi:
 
     def chosen(self) -> list[Any]:
         kept = self.quantization
-        return [self.arguments.model_dump(mode="json"), self.precision, self.kv_precision, kept.precision, kept.kv]
+        said = self.arguments.model_dump(mode="json")
+        return [said, self.precision, self.kv_precision, kept.precision, kept.kv, self.own_files]
 
     def here(self) -> Here:
         return Here({})
@@ -78,13 +100,14 @@ class LlmApi:
 
     def compile(self, checkpoint: Checkpoint, out: Path, progress: Progress) -> Compiled:
         progress.step("Laying the checkpoint out")
-        facts = read_facts(checkpoint.directory, checkpoint.config)
+        config = text_model(checkpoint.config)
+        facts = read_facts(checkpoint.directory, config)
         keywords = self.keywords(checkpoint, facts)
-        _bring(checkpoint, out / CHECKPOINT)
+        _bring(checkpoint, out / CHECKPOINT, self.arguments.trust_remote_code)
         tokenizer = read_fast_tokenizer(checkpoint.directory)
         write_fast_tokenizer(tokenizer, out)
         (out / MODEL_FILE).write_text(as_yaml(keywords), encoding="utf-8")
-        special = read_special_ids(checkpoint.directory, checkpoint.config, tokenizer)
+        special = read_special_ids(checkpoint.directory, config, tokenizer)
         said = self.arguments
         dtype = facts.dtype if keywords.get("dtype", "auto") == "auto" else keywords["dtype"]
         return Compiled(
@@ -111,9 +134,9 @@ class LlmApi:
                 chunked_context=said.enable_chunked_prefill,
                 lora=said.enable_lora,
                 speculative_decoding_mode=(said.speculative_config or {}).get("decoding_type"),
-                max_draft_len=int((said.speculative_config or {}).get("max_draft_len", 0)),
+                max_draft_len=(said.speculative_config or {}).get("max_draft_len") or 0,
             ),
-            notes=(_NOT_TRIED, *([_NARROWED] if self._narrows(facts) else [])),
+            notes=(_NOT_TRIED, *self.notes, *self._notes(config, facts)),
         )
 
     def keywords(self, checkpoint: Checkpoint, facts: ModelFacts) -> dict[str, Any]:
@@ -138,17 +161,29 @@ class LlmApi:
         """Whether 32-bit numbers are computed in 16, which nobody asked for: the library is made for those."""
         return facts.dtype == "float32" and (self.precision, self.arguments.dtype) == (None, "auto")
 
-    def _kv(self) -> GpuKvPrecision | None:
-        asked = "fp8" if self.arguments.kv_cache_config.dtype == "fp8" else self.kv_precision
-        return asked or self.quantization.kv
+    def _notes(self, config: dict[str, Any], facts: ModelFacts) -> Iterator[str]:
+        if self._narrows(facts):
+            named = config.get("torch_dtype") or config.get("dtype")
+            yield _NARROWED if named == "float32" else _UNTYPED
+        if config.get("auto_map") and not self.arguments.trust_remote_code:
+            yield _OWN_CODE
+
+    def _kv(self) -> GpuKvPrecision | KeptKvPrecision | None:
+        if self.kv_precision == "fp8" or self.arguments.kv_cache_config.dtype == "fp8":
+            return "fp8"
+        return self.quantization.kv
 
 
 def target(options: Options) -> LlmApi:
-    """What the options say, `options.settings` being Arguments; a length may be said in either place.
+    """What the options say, `options.settings` being Arguments; a length and a type may be said in either place.
 
     Raises BuildError (`invalid_parameter`) where both say one and they differ.
     """
     arguments = options.settings if isinstance(options.settings, Arguments) else Arguments()
+    if arguments.dtype != "auto" and _DTYPES.get(options.precision or "", arguments.dtype) != arguments.dtype:
+        raise BuildError(
+            f"--precision is {options.precision} and dtype {arguments.dtype}; leave one out.", "invalid_parameter"
+        )
     length = options.max_sequence_length
     if length is not None:
         if arguments.max_seq_len not in (None, length):
@@ -165,7 +200,7 @@ def model_yaml(checkpoint: Path, options: Options) -> str:
     """What a build would write as model.yaml. Raises BuildError as the build would, and writes nothing."""
     found = target(options)
     read = read_checkpoint(checkpoint, refuse=found.refuse)
-    return as_yaml(found.keywords(read, read_facts(read.directory, read.config)))
+    return as_yaml(found.keywords(read, read_facts(read.directory, text_model(read.config))))
 
 
 def as_yaml(keywords: dict[str, Any]) -> str:
@@ -173,14 +208,30 @@ def as_yaml(keywords: dict[str, Any]) -> str:
     return f"# Arguments of tensorrt_llm.LLM, but for the model; the checkpoint lies in {CHECKPOINT}/.\n{said}"
 
 
-def _bring(checkpoint: Checkpoint, into: Path) -> None:
-    """Link the checkpoint's files, or copy them where the system gives no link."""
+def _bring(checkpoint: Checkpoint, into: Path, own_code: bool) -> None:
+    """Link the weights, or copy them where the system gives no link; copy the rest, which people edit in place."""
     into.mkdir()
-    beside = [path for path in checkpoint.directory.iterdir() if path.is_file() and path.suffix in _SUFFIXES]
-    for path in sorted([*beside, *checkpoint.weights]):
+    for path in checkpoint.weights:
         try:
             os.link(path.resolve(), into / path.name)
         except OSError as error:
             if error.errno not in _NO_LINK:
                 raise
             shutil.copyfile(path, into / path.name)
+    beside = {path for path in checkpoint.directory.iterdir() if path.is_file() and path.suffix in _SUFFIXES}
+    beside |= set(_own_files(checkpoint.directory)) if own_code else set()
+    for path in sorted(beside.difference(checkpoint.weights)):
+        shutil.copyfile(path, into / path.name)
+
+
+def _own_files(directory: Path) -> list[Path]:
+    """Code of the checkpoint's own, and what it may read."""
+    beside = (path for path in directory.iterdir() if path.is_file() and not path.name.startswith("."))
+    return sorted(path for path in beside if path.suffix == ".py" or path.stat().st_size <= _MOST_OWN_BYTES)
+
+
+def _hash_own_files(directory: Path) -> str:
+    digest = hashlib.sha256()
+    for path in _own_files(directory):
+        digest.update(f"\0{path.name}\0{hash_file(path)}".encode())
+    return digest.hexdigest()

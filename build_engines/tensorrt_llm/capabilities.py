@@ -14,6 +14,8 @@ from typing import Any
 
 from build_engines.containers import ENGINE_LINE
 from build_engines.errors import BuildError
+from build_engines.llmapi.architectures import KNOWN, LATER
+from build_engines.llmapi.quantization import read_quantization
 
 QUANTIZE_SCRIPT = "quantization/quantize.py"
 WEIGHT_ONLY = ("int8_wo", "int4_wo")
@@ -121,21 +123,44 @@ def find_architecture(directory: Path, config: dict[str, Any], line: str = ENGIN
     if name in PYTORCH_ONLY:
         raise _unsupported(
             f"{directory} holds a {name}, which TensorRT-LLM {line} runs in PyTorch alone and can't compile into an "
-            "engine; build it with --target llmapi."
+            f"engine; {_instead(directory, config)}."
         )
     found = CAPABILITIES[line].get(name)
     if found is None:
         raise _unsupported(
             f"{directory} holds a {name}, which is not among the architectures that TensorRT-LLM {line} compiles here "
-            f"({', '.join(CAPABILITIES[line])}); try --target llmapi."
+            f"({', '.join(CAPABILITIES[line])}); {_instead(directory, config)}."
         )
     if quantized := config.get("quantization_config"):
         method = quantized.get("quant_method", "another method") if isinstance(quantized, dict) else "another method"
+        other = ", or build this checkpoint with --target llmapi" if _read_by_llmapi(directory, config) else ""
         raise _unsupported(
             f"{directory} is quantized already ({method}), and engines are quantized as they are built; build from the "
-            "original weights, or build this checkpoint with --target llmapi."
+            f"original weights{other}."
         )
     return found
+
+
+def _instead(directory: Path, config: dict[str, Any]) -> str:
+    """What to do with an architecture that no engine is compiled of."""
+    if not _run_by_llmapi(config):
+        return "--target llmapi doesn't know it either"
+    if not _read_by_llmapi(directory, config):
+        return "build its original weights with --target llmapi"
+    return "build it with --target llmapi"
+
+
+def _run_by_llmapi(config: dict[str, Any]) -> bool:
+    return str(config["architectures"][0]) in (*KNOWN, *LATER)
+
+
+def _read_by_llmapi(directory: Path, config: dict[str, Any]) -> bool:
+    """Whether it runs the architecture and reads how the weights are quantized."""
+    try:
+        read_quantization(directory, config)
+    except BuildError:
+        return False
+    return _run_by_llmapi(config)
 
 
 def refuse_precision(architecture: Architecture, quantization: str, kv_cache_dtype: str) -> None:

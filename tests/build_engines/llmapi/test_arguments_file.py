@@ -131,6 +131,17 @@ def test_a_beam_search_is_made_possible_and_extra_has_the_last_word() -> None:
             "In {}, extra is {{'model': 'elsewhere'}}, and it takes names that the engine leaves open, and model is"
             " settled.",
         ),
+        (
+            {"speculative_config": {"decoding_type": "MTP", "max_draft_len": "x"}},
+            "In {}, speculative_config is {{'decoding_type': 'MTP', 'max_draft_len': 'x'}}, and it takes a"
+            " max_draft_len that is a whole number of at least 0.",
+        ),
+        ({"max_seq_len": 1}, "In {}, max_seq_len is 1, and it takes a number of at least 2."),
+        (
+            {"extra": {"trust_remote_code": True}},
+            "In {}, extra is {{'trust_remote_code': True}}, and it takes names that have no field here, and"
+            " trust_remote_code has one.",
+        ),
         (["tensor_parallel_size"], "{} holds a list; write arguments by name."),
     ],
 )
@@ -151,6 +162,22 @@ def test_a_mistake_is_one_sentence_that_names_it(tmp_path: Path, written: Any, s
         ("max_num_token=4", "There is no argument max_num_token in the arguments: the nearest one is max_num_tokens."),
         ("dtype.x=4", "In the arguments, dtype is {'x': 4}, and it takes one of auto, float16, bfloat16 or float32."),
         ("extra=[", "The value of extra is not valid YAML (while parsing"),
+        ("extra={a: 1, a: 2}", "The value of extra is not valid YAML (the key a stands there twice"),
+        (
+            "extra={a: 2026-01-01}",
+            "The value of extra can't be taken: a is 2026-01-01, a value of another kind than",
+        ),
+        ("extra={a: 2026-13-01}", "The value of extra can't be taken: month must be in 1..12."),
+        ("extra={a: [!!binary aGVsbG8=]}", "The value of extra can't be taken: a.0 is b'hello', a value of another"),
+        ("extra={a: !!set {x, y}}", "The value of extra can't be taken: a is "),
+        (
+            "lora_config={a: {1: 2}}",
+            "The value of lora_config can't be taken: a.1 has a name that is no text;",
+        ),
+        ("extra={a: .nan}", "The value of extra can't be taken: a is nan, a value of another kind than text, finite"),
+        ("extra=2026-01-01", "The value of extra can't be taken: it is 2026-01-01, a value of another kind"),
+        ("extra=" + 2_000 * "[", "The value of extra can't be taken: it is nested too deeply."),
+        ("extra=&x [*x]", "The value of extra can't be taken: it is nested too deeply."),
     ],
 )
 def test_so_is_one_on_the_command_line(said: str, sentence: str) -> None:

@@ -34,6 +34,7 @@ def test_modelopt_says_it_in_a_file_of_its_own(tmp_path: Path, algorithm: str, p
         (None, Quantization()),
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, Quantization("fp8")),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, Quantization("nvfp4")),
+        ({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, Quantization("mxfp4")),
     ],
 )
 def test_the_config_may_say_it(tmp_path: Path, said: Any, found: Quantization) -> None:
@@ -46,8 +47,10 @@ def test_the_config_may_say_it(tmp_path: Path, said: Any, found: Quantization) -
         ({"quant_method": "awq", "bits": 4}, "awq"),
         ({"quant_method": "gptq", "bits": 4}, "gptq"),
         ({"quant_method": "bitsandbytes"}, "bitsandbytes"),
-        ({"quant_method": "fp8"}, "fp8"),
+        ({"quant_method": "fp8"}, "fp8 without blocks"),
+        ({"quant_method": "fp8", "weight_block_size": [64, 64]}, r"fp8 in blocks of \[64, 64\]"),
         ({"quant_method": "modelopt"}, "another method"),
+        ({"quant_method": None}, "another method"),
         ("unreadable", "another method"),
     ],
 )
@@ -57,9 +60,26 @@ def test_what_others_quantized_is_refused_by_name(tmp_path: Path, said: Any, nam
     assert raised.value.code == "unsupported_architecture"
 
 
-def test_keys_and_values_in_another_type_are_refused(tmp_path: Path) -> None:
+def test_keys_and_values_have_two_types_of_their_own(tmp_path: Path) -> None:
     modelopt(tmp_path, quant_algo="NVFP4", kv_cache_quant_algo="NVFP4")
-    with pytest.raises(BuildError, match="is quantized with NVFP4 for keys and values"):
+    assert read_quantization(tmp_path, {}) == Quantization("nvfp4", "nvfp4")
+    modelopt(tmp_path, quant_algo="NVFP4", kv_cache_quant_algo="INT8")
+    with pytest.raises(BuildError, match="is quantized with INT8 for keys and values"):
+        read_quantization(tmp_path, {})
+
+
+def test_a_mixture_is_told_layer_by_layer(tmp_path: Path) -> None:
+    modelopt(tmp_path, quant_algo="MIXED_PRECISION")
+    with pytest.raises(BuildError, match=r"lacks quant_cfg\.json, which says how each layer is") as raised:
+        read_quantization(tmp_path, {})
+    assert raised.value.code == "checkpoint_damaged"
+    (tmp_path / "quant_cfg.json").write_text("{}")
+    assert read_quantization(tmp_path, {}) == Quantization("mixed")
+
+
+def test_modelopt_that_names_no_algorithm_says_so(tmp_path: Path) -> None:
+    modelopt(tmp_path, quant_algo=None)
+    with pytest.raises(BuildError, match="is quantized with another method, and"):
         read_quantization(tmp_path, {})
 
 

@@ -55,6 +55,36 @@ def test_weights_are_linked_and_take_no_room(checkpoint: Path, tmp_path: Path) -
     assert os.path.samefile(ours, theirs)
 
 
+def test_only_weights_are_shared_with_the_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
+    """People edit configs in place, and the engine must not change under them."""
+    built(checkpoint, tmp_path / "engine")
+    before = (tmp_path / "engine/checkpoint/config.json").read_text()
+    with (checkpoint / "config.json").open("r+") as file:
+        file.write(before.replace("llama", "LLAMA"))
+    assert (tmp_path / "engine/checkpoint/config.json").read_text() == before
+    shared = [path.name for path in (tmp_path / "engine/checkpoint").iterdir() if path.stat().st_nlink > 1]
+    assert shared == ["model.safetensors"]
+
+
+def test_code_of_the_checkpoint_comes_along_when_it_is_trusted(checkpoint: Path, tmp_path: Path) -> None:
+    (checkpoint / "modeling_own.py").write_text("ONE = 1\n")
+    (checkpoint / "table.dat").write_bytes(b"which it may read")
+    (checkpoint / ".gitattributes").write_text("*.safetensors filter=lfs\n")
+    with (checkpoint / "consolidated.safetensors").open("wb") as other_weights:
+        other_weights.truncate(17 << 20)
+    built(checkpoint, tmp_path / "plain")
+    assert not (tmp_path / "plain/checkpoint/modeling_own.py").exists()
+    trusting = Options("llmapi", settings=Arguments(trust_remote_code=True))
+    assert build_engine(str(checkpoint), tmp_path / "engine", trusting).fresh
+    names = {path.name for path in (tmp_path / "engine/checkpoint").iterdir()}
+    assert {"modeling_own.py", "table.dat", "config.json", "model.safetensors"} <= names
+    assert not names & {".gitattributes", "consolidated.safetensors"}
+    assert said_by(tmp_path / "engine")["trust_remote_code"] is True
+    (checkpoint / "modeling_own.py").write_text("ONE = 2\n")
+    assert build_engine(str(checkpoint), tmp_path / "engine", trusting).fresh
+    assert not build_engine(str(checkpoint), tmp_path / "engine", trusting).fresh
+
+
 def test_weights_behind_links_are_found(checkpoint: Path, tmp_path: Path) -> None:
     """As the hub's cache has them."""
     blob = tmp_path / "blobs" / "a1b2"
@@ -105,6 +135,7 @@ def test_the_manifest_says_what_the_checkpoint_says(checkpoint: Path, tmp_path: 
     ("held", "options", "dtype", "precisions"),
     [
         ("float32", {}, "bfloat16", ("bf16", "bf16")),
+        ("float64", {"precision": "fp16", "settings": Arguments(dtype="float16")}, "float16", ("fp16", "f16")),
         ("float32", {"precision": "fp32"}, "float32", ("fp32", "f32")),
         ("float32", {"settings": Arguments(dtype="float16")}, "float16", ("fp16", "f16")),
         ("float16", {}, "auto", ("fp16", "f16")),
@@ -166,6 +197,11 @@ def test_what_modelopt_quantized_stays_so(checkpoint: Path, tmp_path: Path) -> N
             None,
             {"max_sequence_length": 64, "settings": Arguments(max_seq_len=32)},
             "--max-sequence-length is 64 and max_seq_len 32; leave one out",
+        ),
+        (
+            None,
+            {"precision": "fp16", "settings": Arguments(dtype="bfloat16")},
+            "--precision is fp16 and dtype bfloat16; leave one out",
         ),
     ],
 )

@@ -139,7 +139,13 @@ CORPUS: list[tuple[str, str, str] | tuple[str, str, str, str]] = [
     ("GptOssForCausalLM", "", "runs in PyTorch alone .* build it with --target llmapi", UNSUPPORTED),
     ("DeepseekV3ForCausalLM", "", "runs in PyTorch alone .* build it with --target llmapi", UNSUPPORTED),
     ("Llama4ForConditionalGeneration", "", "runs in PyTorch alone .* build it with --target llmapi", UNSUPPORTED),
-    ("BrandNewForCausalLM", "", "is not among the architectures .* try --target llmapi", UNSUPPORTED),
+    (
+        "BrandNewForCausalLM",
+        "",
+        "is not among the architectures .* llmapi doesn't know it either",
+        UNSUPPORTED,
+    ),
+    ("Cohere2ForCausalLM", "", "is not among the architectures .* build it with --target llmapi", UNSUPPORTED),
 ]
 
 
@@ -170,11 +176,22 @@ def test_the_corpus_is_large_enough_and_says_each_thing_once() -> None:
     assert len({case[:2] for case in CORPUS}) == len(CORPUS)
 
 
-def test_a_checkpoint_that_is_quantized_already_goes_another_way(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "method", "said"),
+    [
+        (LLAMA, "mxfp4", "build from the original weights, or build this checkpoint with --target llmapi."),
+        (LLAMA, "gptq", "build from the original weights."),
+        ("GPT2LMHeadModel", "mxfp4", "build from the original weights."),
+        ("GptOssForCausalLM", "mxfp4", "build it with --target llmapi."),
+        ("GptOssForCausalLM", "gptq", "build its original weights with --target llmapi."),
+    ],
+)
+def test_what_is_quantized_already_is_sent_only_where_it_is_read(
+    tmp_path: Path, architecture: str, method: str, said: str
+) -> None:
     (tmp_path / "recipe.yaml").write_text("")
-    error = refusal(LLAMA, tmp_path / "recipe.yaml", quantization_config={"quant_method": "mxfp4"})
-    assert "is quantized already (mxfp4)" in str(error)
-    assert "--target llmapi" in str(error)
+    error = refusal(architecture, tmp_path / "recipe.yaml", quantization_config={"quant_method": method})
+    assert str(error).endswith(said)
 
 
 def test_awq_takes_matrices_that_its_blocks_fit(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""YAML that people write, as plain values: what JSON can hold, each key once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+
+_DEEPEST = 64
+_KINDS = "text, finite numbers, true, false, null, lists, or fields by name"
+
+
+def load_values(text: str) -> Any:
+    """Parse `text`.
+
+    Raises YAMLError for what is no YAML or has a key twice, and ValueError, in a line, for a value of another kind.
+    """
+    try:
+        found = yaml.load(text, Loader=_Loader)
+        _check(found, ())
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    return found
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML takes the last of two equal keys, which is never what was wanted."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice} stands there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _check(value: Any, path: tuple[str, ...]) -> None:
+    if len(path) > _DEEPEST:
+        raise ValueError("it is nested too deeply")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise ValueError(f"{'.'.join([*path, str(key)])} has a name that is no text; write it in quotes")
+            _check(inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            _check(inner, (*path, str(index)))
+    elif not (value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))):
+        where = f"{'.'.join(path)} is " if path else "it is "
+        raise ValueError(f"{where}{value}, a value of another kind than {_KINDS}; write it in quotes if it is text")
