@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import types
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from build_engines.errors import BuildError
 from build_engines.tensorrt_llm.recipe import Recipe
+from build_engines.yaml_values import OncePerKey
 
 # What pydantic's kinds of error mean to who writes a recipe.
 _EXPECTED = {
@@ -50,7 +51,7 @@ def read_recipe(path: Path | None, flags: Mapping[str, Any]) -> Recipe:
 def parse_value(name: str, text: str) -> Any:
     """Return the value of the field `name` that a flag gives as YAML. Raises BuildError (`invalid_parameter`)."""
     try:
-        return yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=OncePerKey)
     except yaml.YAMLError as error:
         raise _wrong(f"The value of {name} is not valid YAML ({' '.join(str(error).split())}).") from error
 
@@ -73,7 +74,7 @@ def part_of(annotation: Any) -> type[BaseModel] | None:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        read = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        read = yaml.load(path.read_text(encoding="utf-8"), Loader=OncePerKey)
     except (OSError, UnicodeDecodeError) as error:
         raise _wrong(f"The recipe {path} can't be read ({getattr(error, 'strerror', None) or error}).") from error
     except yaml.YAMLError as error:
@@ -83,17 +84,6 @@ def _load(path: Path) -> dict[str, Any]:
     if not isinstance(read, dict):
         raise _wrong(f"{path} holds a {type(read).__name__}, and a recipe is a mapping of fields to values.")
     return read
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as it is meant: PyYAML takes the last of two equal keys, which is never what was wanted."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
-        if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice} stands there twice", node.start_mark)
-        return super().construct_mapping(node, deep)
 
 
 def _put(said: dict[str, Any], path: list[str], value: Any, where: str) -> None:

@@ -88,10 +88,11 @@ class SamplingWords:
             )
         if guide.type is GuideType.JSON_SCHEMA:
             try:
-                json.loads(guide.text)
-            except ValueError as error:
+                _check_schema(json.loads(guide.text, parse_constant=_no_number))
+            except (ValueError, RecursionError) as error:
+                why = "it is nested too deeply" if isinstance(error, RecursionError) else error
                 raise RequestError(
-                    f"guided_decoding_guide is no JSON schema ({error}); mend it", "invalid_parameter"
+                    f"guided_decoding_guide is no JSON schema ({why}); mend it", "invalid_parameter"
                 ) from None
 
     def _check_bias(self, request: GenerationRequest) -> None:
@@ -122,6 +123,15 @@ class SamplingWords:
                     " 1.3, which ignores it); leave it out, or build the engine with sampler_type TRTLLMSampler",
                     "unsupported_input",
                 )
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _check_schema(schema: object) -> None:
+    if not isinstance(schema, (dict, bool)):
+        raise ValueError("it is neither an object nor true or false")
 
 
 def _choice(sampling: Sampling) -> dict[str, Any]:

@@ -115,6 +115,21 @@ def test_a_beam_search_returns_all_its_beams() -> None:
         (sampled(beam_width=2, top_p=0.5), {"max_beam_width": 2}, "beam_width is 2, and a beam search"),
         (sampled(top_p=1.5), {}, "top_p is 1.5"),
         (replace(PLAIN, guide=Guide(GuideType.JSON_SCHEMA, "{")), {}, "guided_decoding_guide is no JSON schema"),
+        (
+            replace(PLAIN, guide=Guide(GuideType.JSON_SCHEMA, "3")),
+            {},
+            "guided_decoding_guide is no JSON schema (it is neither an object nor true or false); mend it",
+        ),
+        (
+            replace(PLAIN, guide=Guide(GuideType.JSON_SCHEMA, '{"const": NaN}')),
+            {},
+            "guided_decoding_guide is no JSON schema (NaN is no number of JSON); mend it",
+        ),
+        (
+            replace(PLAIN, guide=Guide(GuideType.JSON_SCHEMA, 100_000 * "[")),
+            {},
+            "guided_decoding_guide is no JSON schema (it is nested too deeply); mend it",
+        ),
         (replace(PLAIN, bias=((0, math.nan),)), {}, "embedding_bias is nan for token 0"),
         (replace(PLAIN, bias=((0, math.inf),)), {}, "embedding_bias is inf for token 0"),
     ],
