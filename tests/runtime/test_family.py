@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+
+from inflight.runtime.family import MARK, end_marked
 
 _FAMILY = """
 import subprocess, sys, time
@@ -45,3 +48,25 @@ def _runs(pid: int) -> bool:
         return False
     finally:
         os.sched_yield()
+
+
+_ORPHAN = """
+import subprocess, sys
+sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+print(subprocess.Popen(sleep, start_new_session=True, stdout=subprocess.DEVNULL).pid, flush=True)
+"""
+
+
+def test_orphans_are_known_by_their_mark_and_gone_afterwards() -> None:
+    """Who started them is dead, and they have a session of their own."""
+    pids = []
+    try:
+        for mark in ("ours", "another"):
+            command = [sys.executable, "-c", _ORPHAN]
+            pids.append(int(subprocess.run(command, stdout=subprocess.PIPE, env={**os.environ, MARK: mark}).stdout))
+        end_marked("ours")
+        assert [_runs(pid) for pid in pids] == [False, True]
+    finally:
+        for pid in pids:
+            if _runs(pid):
+                os.kill(pid, signal.SIGKILL)
