@@ -5,9 +5,9 @@ triton_backend/inflight_batcher_llm/src in NVIDIA/TensorRT-LLM at c8c6df08 (1.x)
 (r25.05).
 Bounds are those of cpp/tensorrt_llm/executor/kvCacheConfig.cpp at 05843b0a where a docstring names it.
 
-A parameter with a default is always written: the backend warns of each that is not. One that is None must be absent:
-the backend would take an empty text for a path (`lora_prefetch_dir`), or a value for one that it refuses
-(`sink_token_length` of 0, `cross_kv_cache_fraction` for models without an encoder).
+A parameter with a default is always written: the backend warns of each that it looks for and does not find. One that
+is None must be absent: the backend would take an empty text for a path (`lora_prefetch_dir`), or a value for one that
+it refuses (`sink_token_length` of 0, `cross_kv_cache_fraction` for models without an encoder).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
 from typing_extensions import Self
 
 from build_engines.manifest import GpuFeatures, Manifest
@@ -27,8 +26,11 @@ from inflight.deploy.typed_parameters import (
     Instances,
     Numbers,
     Parameters,
+    Percent,
+    Place,
     Positive,
     Share,
+    invalid,
 )
 
 SPECULATION = {
@@ -38,6 +40,9 @@ SPECULATION = {
     "explicit_draft_tokens": "redrafter",
 }
 """What an engine was built for (`--speculative_decoding_mode`), and the decoding mode that it needs."""
+
+EXTERNAL_DRAFTS = "draft_tokens_external"
+"""Built to verify drafts that come with requests, each in the blocks that the request before it left."""
 
 LOOKAHEAD = {"lookahead_window_size": 4, "lookahead_ngram_size": 3, "lookahead_verification_set_size": 4}
 """The sizes of lookahead decoding where none are given: upstream's own (LookaheadDecodingConfig in executor.h)."""
@@ -66,8 +71,8 @@ class TensorRtLlmParameters(Parameters):
     }
 
     # Batching.
-    gpt_model_type: Literal["inflight_fused_batching", "inflight_batching", "V1"] = "inflight_fused_batching"
-    """In-flight batching, or with V1 static batches."""
+    gpt_model_type: Literal["inflight_fused_batching", "inflight_batching"] = "inflight_fused_batching"
+    """In-flight batching; both words say the same."""
     batch_scheduler_policy: Literal["guaranteed_no_evict", "max_utilization"] = "guaranteed_no_evict"
     """Whether a request that has begun is never paused, or as many as possible run."""
     enable_chunked_context: bool = False
@@ -115,9 +120,9 @@ class TensorRtLlmParameters(Parameters):
     speculative_decoding_fast_logits: bool = False
     """Whether a draft model's logits go between GPUs directly. Takes an orchestrator that spawns no processes."""
     guided_decoding_backend: Literal["xgrammar", "none"] | None = None
-    """What follows guides; by default xgrammar where the engine directory holds `xgrammar_tokenizer_info.json`."""
-    xgrammar_tokenizer_info_path: str | None = Field(default=None, min_length=1)
-    """That file, where it lies elsewhere."""
+    """What follows guides; by default xgrammar where the engine was built with `xgrammar_tokenizer_info.json`."""
+    xgrammar_tokenizer_info_path: Place | None = None
+    """That file, where it lies elsewhere on the machine that serves."""
 
     # GPUs and processes.
     gpu_device_ids: Groups | None = None
@@ -126,13 +131,11 @@ class TensorRtLlmParameters(Parameters):
     """The MPI ranks of each instance."""
     num_nodes: Positive = 1
     """Machines that share out an instance."""
-    executor_worker_path: str = Field(
-        default="/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker", min_length=1
-    )
+    executor_worker_path: Place = "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker"
     """The program that an orchestrator spawns."""
-    gpu_weights_percent: float = Field(default=1.0, ge=0, le=1)
+    gpu_weights_percent: Percent = 1.0
     """The share of the weights that stays on the GPU. Below 1 it takes an engine built with weight_streaming."""
-    encoder_model_path: str | None = Field(default=None, min_length=1)
+    encoder_model_path: Place | None = None
     """The encoder's engine, of models that have one."""
 
     # LoRA.
@@ -144,7 +147,7 @@ class TensorRtLlmParameters(Parameters):
     """The adapters' share of the GPU memory that is left behind engine and KV cache."""
     lora_cache_host_memory_bytes: Bytes = 1 << 30
     """Host memory that adapters are kept in."""
-    lora_prefetch_dir: str | None = Field(default=None, min_length=1)
+    lora_prefetch_dir: Place | None = None
     """A folder of adapters that are loaded with the engine."""
 
     # Kernels.
@@ -180,9 +183,14 @@ class TensorRtLlmParameters(Parameters):
     @classmethod
     def of(cls, given: Mapping[str, Any], manifest: Manifest) -> Self:
         """What was given, and for the rest what fits the engine. Raises DeployError as `read` does."""
+        if str(given.get("gpt_model_type", "")).upper() == "V1":
+            raise invalid(
+                "The parameter gpt_model_type is V1, and TensorRT-LLM has no static batches any more; leave it out."
+            )
         features = manifest.features or GpuFeatures()
+        needs_reuse = features.speculative_decoding_mode == EXTERNAL_DRAFTS
         suits = {
-            "enable_kv_cache_reuse": features.kv_cache_reuse and features.paged_context_fmha,
+            "enable_kv_cache_reuse": (features.kv_cache_reuse or needs_reuse) and features.paged_context_fmha,
             "enable_chunked_context": features.chunked_context and features.paged_context_fmha,
         }
         found = cls.read({**suits, **given}, "tensorrt_llm")

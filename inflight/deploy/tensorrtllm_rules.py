@@ -5,14 +5,16 @@ The backend itself finds most of these only once the engine is loaded, or passes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 
 from build_engines.manifest import GpuFeatures, Manifest
-from inflight.deploy.tensorrtllm_parameters import LOOKAHEAD, SPECULATION, TensorRtLlmParameters
+from inflight.deploy.tensorrtllm_parameters import EXTERNAL_DRAFTS, LOOKAHEAD, SPECULATION, TensorRtLlmParameters
 from inflight.deploy.typed_parameters import invalid
 
 _REBUILD = "build the engine with it (`inflight build`), or leave the parameter out"
 _LEAST_CACHE = 64  # two blocks of trtllm-build's default size
+_PLACES = ("xgrammar_tokenizer_info_path", "lora_prefetch_dir", "encoder_model_path")
 
 
 def check(
@@ -36,6 +38,19 @@ def check(
             raise invalid(sentence)
 
 
+def check_places(parameters: Mapping[str, str]) -> None:
+    """Raise DeployError `invalid_parameter` for a path, among the texts of a repository, that is not on this machine.
+
+    That is for who serves: a repository may be assembled for another machine.
+    """
+    for name in _PLACES:
+        place = parameters.get(name, "")
+        if place and not Path(place).exists():
+            raise invalid(
+                f"The parameter {name} is {place}, which is not on this machine; put it there, or correct it."
+            )
+
+
 def lookahead_draft_tokens(window: int, ngram: int, verification_set: int) -> int:
     """The draft tokens that an engine must take for these sizes (`--max_draft_len`).
 
@@ -46,6 +61,11 @@ def lookahead_draft_tokens(window: int, ngram: int, verification_set: int) -> in
 
 def _fmha(parameters: TensorRtLlmParameters, features: GpuFeatures) -> Iterator[str]:
     if features.paged_context_fmha:
+        if not parameters.kv_cache_onboard_blocks:
+            yield (
+                "The parameter kv_cache_onboard_blocks is false, and an engine with paged context FMHA needs its blocks"
+                " brought back; leave it out."
+            )
         return
     for name in ("enable_kv_cache_reuse", "enable_chunked_context"):
         if getattr(parameters, name):
@@ -79,18 +99,46 @@ def _speculation(parameters: TensorRtLlmParameters, features: GpuFeatures) -> It
             f"The parameter decoding_mode is {mode}, and the engine was built {_for(built)}; build one with"
             f" --speculative-decoding-mode {wanted}, or leave the parameter out."
         )
+    yield from _drafts(parameters, built, features)
+    yield from _choices(parameters, features)
+    yield from _lookahead(parameters, features)
+
+
+def _drafts(parameters: TensorRtLlmParameters, built: str | None, features: GpuFeatures) -> Iterator[str]:
+    if built == EXTERNAL_DRAFTS and not parameters.enable_kv_cache_reuse:
+        remedy = (
+            "leave enable_kv_cache_reuse and --no-kv-cache-reuse out"
+            if features.paged_context_fmha
+            else "build it with paged context FMHA"
+        )
+        yield f"The engine was built for {built}, which needs the reuse of the KV cache, and that is off; {remedy}."
+    if built is not None and len(set(parameters.max_attention_window_size or ())) > 1:
+        yield (
+            f"The parameter max_attention_window_size holds different numbers, and the engine was built for {built},"
+            " which can't go back in windows of several sizes; give one number."
+        )
+    if parameters.speculative_decoding_fast_logits and parameters.participant_ids is None:
+        yield (
+            "The parameter speculative_decoding_fast_logits takes an orchestrator that spawns no processes; give"
+            " participant_ids too, or leave it out."
+        )
+
+
+def _choices(parameters: TensorRtLlmParameters, features: GpuFeatures) -> Iterator[str]:
     for name in ("medusa_choices", "eagle_choices"):
         choices = getattr(parameters, name)
         if choices is None:
             continue
-        if mode != name.removesuffix("_choices"):
+        twice = next((path for path in choices if choices.count(path) > 1), None)
+        if twice is not None:
+            yield f"The parameter {name} holds the path {{{', '.join(map(str, twice))}}} twice; name each once."
+        if parameters.decoding_mode != name.removesuffix("_choices"):
             yield f"The parameter {name} goes with the decoding_mode {name.removesuffix('_choices')}; leave it out."
         if len(choices) > features.max_draft_len:
             yield (
                 f"The parameter {name} holds {len(choices)} paths and the engine takes {features.max_draft_len} draft"
                 " tokens; give fewer, or build the engine for more."
             )
-    yield from _lookahead(parameters, features)
 
 
 def _lookahead(parameters: TensorRtLlmParameters, features: GpuFeatures) -> Iterator[str]:
@@ -120,7 +168,17 @@ def _cache(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[st
             f"The parameter max_tokens_in_paged_kv_cache is {tokens}, in which no request finds room; give at least"
             f" {_LEAST_CACHE * width}, or leave it out."
         )
+    if parameters.sink_token_length is not None and parameters.sink_token_length >= manifest.max_sequence_length:
+        yield (
+            f"The parameter sink_token_length is {parameters.sink_token_length} and the engine's longest sequence"
+            f" {manifest.max_sequence_length}; give a smaller number, or leave it out."
+        )
     windows = parameters.max_attention_window_size or ()
+    if len(windows) > manifest.layers:
+        yield (
+            f"The parameter max_attention_window_size holds {len(windows)} numbers and the model has"
+            f" {manifest.layers} layers; give one for each, or fewer, which are repeated."
+        )
     if width > 1 and any(window < manifest.max_sequence_length for window in windows):
         yield (
             "The parameter max_attention_window_size is less than the engine's longest sequence"
@@ -141,7 +199,7 @@ def _guides(parameters: TensorRtLlmParameters) -> Iterator[str]:
     if backend == "xgrammar" and path is None:
         yield (
             "The parameter guided_decoding_backend is xgrammar, which needs the tokenizer's vocabulary: give"
-            " xgrammar_tokenizer_info_path, or have xgrammar_tokenizer_info.json in the engine directory."
+            " xgrammar_tokenizer_info_path, or build the engine again, which brings xgrammar_tokenizer_info.json along."
         )
     if backend == "none" and path is not None:
         yield ("The parameter xgrammar_tokenizer_info_path changes nothing with guided_decoding_backend none.")
@@ -160,6 +218,11 @@ def _gpus(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[str
             if len(set(group)) != len(group):
                 yield f"The parameter {name} names one twice in {shown!r}; name each once."
     gpus, participants = parameters.gpu_device_ids, parameters.participant_ids
+    named = [rank for group in participants or () for rank in group]
+    if 0 in named:
+        yield "The parameter participant_ids names rank 0, which is the orchestrator's; number from 1."
+    if len(set(named)) != len(named):
+        yield "The parameter participant_ids names one rank in two instances; name each once."
     if gpus is not None and participants is not None and len(gpus) != len(participants):
         yield (
             f"The parameter gpu_device_ids is for {len(gpus)} instances and participant_ids for {len(participants)};"

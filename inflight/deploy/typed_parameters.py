@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, NoReturn
 
@@ -16,6 +17,16 @@ LARGEST = 2**31 - 1
 """TensorRT-LLM reads most numbers as int32, and takes its default in silence where one is larger."""
 
 
+_PATHS = re.compile(r"\{[^{}]*\}(,\{[^{}]*\})*")
+
+
+def _no_truth(value: Any) -> Any:
+    """YAML's `yes` is no 1."""
+    if isinstance(value, bool):
+        raise ValueError("a number")
+    return value
+
+
 def _numbers(value: Any) -> Any:
     """Read "1, 2", as people write lists of numbers."""
     if isinstance(value, str):
@@ -24,27 +35,42 @@ def _numbers(value: Any) -> Any:
 
 
 def _groups(value: Any) -> Any:
-    """Read "0,1;2,3": groups of numbers."""
-    return [_numbers(group) for group in value.split(";")] if isinstance(value, str) else value
+    """Read "0,1;2,3": groups of numbers. A list of mere numbers is one group, as "0,1" is."""
+    if isinstance(value, str):
+        return [_numbers(group) for group in value.split(";")]
+    if isinstance(value, list) and any(isinstance(one, list | tuple | str) for one in value):
+        return [_numbers(group) if isinstance(group, str) else group for group in value]
+    return [_numbers(value)] if value or value == 0 else value
 
 
 def _paths(value: Any) -> Any:
     """Read "{0}, {0, 1}": the paths of a tree of choices."""
     if not isinstance(value, str):
         return value
-    inner = value.strip().removeprefix("{").removesuffix("}")
-    return [_numbers(path) for path in inner.replace("} ,", "},").replace("},{", "}, {").split("}, {")]
+    compact = re.sub(r"\s*([{},])\s*", r"\1", value)
+    if not _PATHS.fullmatch(compact):
+        raise ValueError("paths in braces, as {0}, {0, 1}")
+    return [_numbers(path) for path in compact[1:-1].split("},{")]
+
+
+def _place(value: Any) -> Any:
+    """An absolute path: it is read on the machine that serves, wherever the server was started."""
+    if not isinstance(value, str) or not value.startswith("/") or not value.isprintable():
+        raise ValueError("an absolute path")
+    return value
 
 
 def _commas(numbers: tuple[int, ...]) -> str:
     return ",".join(map(str, numbers))
 
 
-Count = Annotated[int, Field(ge=0, le=LARGEST)]
-Positive = Annotated[int, Field(ge=1, le=LARGEST)]
-Instances = Annotated[int, Field(ge=1, le=64)]
-Bytes = Annotated[int, Field(ge=0, lt=2**63)]
-Share = Annotated[float, Field(gt=0, lt=1)]
+Count = Annotated[int, Field(ge=0, le=LARGEST), BeforeValidator(_no_truth)]
+Positive = Annotated[int, Field(ge=1, le=LARGEST), BeforeValidator(_no_truth)]
+Instances = Annotated[int, Field(ge=1, le=64), BeforeValidator(_no_truth)]
+Bytes = Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_no_truth)]
+Share = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_no_truth)]
+Percent = Annotated[float, Field(ge=0, le=1), BeforeValidator(_no_truth)]
+Place = Annotated[str, BeforeValidator(_place)]
 Numbers = Annotated[
     tuple[Positive, ...], Field(min_length=1), BeforeValidator(_numbers), PlainSerializer(_commas, when_used="json")
 ]

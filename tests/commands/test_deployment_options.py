@@ -64,6 +64,7 @@ def test_what_is_no_name_with_a_value_is_wrong_usage(given: list[str], sentence:
         ("", "holds no names with values"),
         ("1: 2\n", "holds no names with values"),
         ("max_beam_width:\n", "The parameter max_beam_width has no value in"),
+        ("max_beam_width: 1\nmax_beam_width: 2\n", "max_beam_width stands there twice"),
     ],
 )
 def test_a_file_that_holds_no_parameters_is_refused(tmp_path: Path, content: str | None, sentence: str) -> None:

@@ -10,7 +10,18 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from inflight.deploy.tensorrtllm_parameters import TensorRtLlmParameters
-from inflight.deploy.typed_parameters import Bytes, Choices, Count, Groups, Instances, Numbers, Positive, Share
+from inflight.deploy.typed_parameters import (
+    Bytes,
+    Choices,
+    Count,
+    Groups,
+    Instances,
+    Numbers,
+    Percent,
+    Place,
+    Positive,
+    Share,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "tensorrt-llm-parameters.md"
 WORDS = {
@@ -23,8 +34,8 @@ WORDS = {
     Groups: "numbers, parted by commas; groups by semicolons",
     Choices: "paths of a tree",
     bool: "true or false",
-    float: "0 to 1",
-    str: "text",
+    Percent: "0 to 1",
+    Place: "absolute path",
 }
 HEAD = "| parameter | value | default | what it says |\n|---|---|---|---|\n"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.deploy.test_kv_budget import manifest
 
 CONTRACT = json.loads((Path(__file__).parents[1] / "data" / "tensorrt_llm_triton.json").read_text())
 LOOKAHEAD = {"speculative_decoding_mode": "lookahead_decoding", "max_draft_len": 15}
+EXTERNAL = {"speculative_decoding_mode": "draft_tokens_external"}
 MEDUSA = {"speculative_decoding_mode": "medusa", "max_draft_len": 2}
 NO_FMHA = {"features": {"paged_context_fmha": False}}
 ENCODER = {"architecture": "T5ForConditionalGeneration"}
@@ -91,6 +93,8 @@ def test_without_wishes_upstreams_defaults_are_written_and_what_suits_the_engine
         ({"max_attention_window_size": 1024}, {"max_attention_window_size": "1024"}),
         ({"gpu_device_ids": "3"}, {"gpu_device_ids": "3"}),
         ({"gpu_device_ids": [[0], [1]]}, {"gpu_device_ids": "0;1"}),
+        ({"gpu_device_ids": 3}, {"gpu_device_ids": "3"}),
+        ({"gpu_device_ids": ["0", "1"]}, {"gpu_device_ids": "0;1"}),
         ({"gpu_device_ids": "0; 1", "participant_ids": "1;2"}, {"gpu_device_ids": "0;1", "participant_ids": "1;2"}),
         ({"guided_decoding_backend": "none"}, {"guided_decoding_backend": ""}),
         (
@@ -129,6 +133,15 @@ def test_what_is_asked_for_is_written_as_upstream_reads_it(settings: dict[str, A
         ({"features": {"lora": True}}, {"lora_prefetch_dir": "/lora"}, {"lora_prefetch_dir": "/lora"}),
         (ENCODER, {"encoder_model_path": "/encoder"}, {"cross_kv_cache_fraction": "0.5"}),
         ({"tensor_parallel": 2}, {"gpu_device_ids": "0,1;2,3"}, {"gpu_device_ids": "0,1;2,3"}),
+        ({"tensor_parallel": 2}, {"gpu_device_ids": [0, 1]}, {"gpu_device_ids": "0,1"}),
+        ({"features": MEDUSA}, {"medusa_choices": "{0},\n  {0,1}"}, {"medusa_choices": "{0}, {0,1}"}),
+        ({"features": {**EXTERNAL, "kv_cache_reuse": False}}, {}, {"enable_kv_cache_reuse": "true"}),
+        ({"features": NO_FMHA["features"]}, {"kv_cache_onboard_blocks": "no"}, {"kv_cache_onboard_blocks": "false"}),
+        (
+            {"tensor_parallel": 2},
+            {"participant_ids": [1, 2], "speculative_decoding_fast_logits": True},
+            {"participant_ids": "1,2", "speculative_decoding_fast_logits": "true"},
+        ),
     ],
 )  # fmt: skip
 def test_and_what_the_engine_needs(
@@ -175,7 +188,32 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"max_beam_width": "8"}, {}, "max_beam_width is 8 and the engine was built for 4 at most"),
     ({"stats_check_period_ms": str(2**31)}, {}, "it must be less than or equal to 2147483647."),
     ({"batch_scheduler_policy": "static_batch"}, {}, "it must be 'guaranteed_no_evict' or 'max_utilization'."),
-    ({"gpt_model_type": "inflight"}, {}, "it must be 'inflight_fused_batching', 'inflight_batching' or 'V1'."),
+    ({"gpt_model_type": "inflight"}, {}, "it must be 'inflight_fused_batching' or 'inflight_batching'."),
+    ({"gpt_model_type": "V1"}, {}, "gpt_model_type is V1, and TensorRT-LLM has no static batches any more; leave it"),
+    ({"gpt_model_type": "v1"}, {}, "no static batches any more"),
+    ({"kv_cache_onboard_blocks": "false"}, {}, "engine with paged context FMHA needs its blocks brought back"),
+    ({"enable_kv_cache_reuse": "false"}, {"features": EXTERNAL}, "that is off; leave enable_kv_cache_reuse and --no"),
+    ({}, {"features": {**EXTERNAL, "paged_context_fmha": False}}, "that is off; build it with paged context FMHA."),
+    ({"max_attention_window_size": "512,1024"}, {"features": LOOKAHEAD}, "can't go back in windows of several sizes"),
+    ({"max_attention_window_size": "1,2,3,4,5"}, {}, "holds 5 numbers and the model has 4 layers"),
+    ({"speculative_decoding_fast_logits": "true"}, {}, "takes an orchestrator that spawns no processes; give"),
+    ({"sink_token_length": "4096"}, {}, "sink_token_length is 4096 and the engine's longest sequence"),
+    ({"participant_ids": "0;1"}, {}, "names rank 0, which is the orchestrator's; number from 1."),
+    ({"participant_ids": "1,2;2,3"}, {"tensor_parallel": 2}, "names one rank in two instances"),
+    ({"medusa_choices": "{0},{0}"}, {"features": MEDUSA}, "holds the path {0} twice; name each once."),
+    ({"medusa_choices": "0"}, {"features": MEDUSA}, "is '0'; it must be paths in braces, as {0}, {0, 1}."),
+    ({"max_beam_width": True}, {}, "max_beam_width is True; it must be a number."),
+    ({"max_attention_window_size": [True]}, {}, "max_attention_window_size holds True; it must be a number."),
+    ({"kv_cache_free_gpu_mem_fraction": True}, {}, "is True; it must be a number."),
+    ({"gpu_weights_percent": True}, {}, "is True; it must be a number."),
+    ({"gpu_device_ids": True}, {}, "holds True; it must be a number."),
+    ({"gpu_device_ids": []}, {}, "gpu_device_ids is []; it must be a list of numbers."),
+    ({"executor_worker_path": ""}, {}, "executor_worker_path is ''; it must be an absolute path."),
+    ({"executor_worker_path": "  "}, {}, "it must be an absolute path."),
+    ({"executor_worker_path": "/a\nb"}, {}, "it must be an absolute path."),
+    ({"executor_worker_path": 5}, {}, "executor_worker_path is 5; it must be an absolute path."),
+    ({"xgrammar_tokenizer_info_path": "guides.json"}, {}, "it must be an absolute path."),
+    ({"decoding_mode": 5}, {}, "decoding_mode is 5; it must be 'top_k', 'top_p'"),
     ({"enable_chunked_context": "maybe"}, {}, "enable_chunked_context is 'maybe'; it must be true or false."),
     ({"enable_chunked_context": "true"}, NO_FMHA, "paged context FMHA"),
     ({"enable_kv_cache_reuse": True}, NO_FMHA, "enable_kv_cache_reuse needs an engine"),
@@ -205,9 +243,9 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"sink_token_length": "0"}, {}, "it must be greater than or equal to 1."),
     ({"cross_kv_cache_fraction": "0.5"}, {}, "is for models with an encoder, and goes with encoder_model_path."),
     ({"encoder_model_path": "/encoder"}, {}, "is for models with an encoder, which demo has not"),
-    ({"encoder_model_path": ""}, ENCODER, "encoder_model_path is ''; it must be"),
+    ({"encoder_model_path": ""}, ENCODER, "encoder_model_path is ''; it must be an absolute path."),
     ({"guided_decoding_backend": "outlines"}, {}, "it must be 'xgrammar' or 'none'."),
-    ({"guided_decoding_backend": "xgrammar"}, {}, "give xgrammar_tokenizer_info_path, or have"),
+    ({"guided_decoding_backend": "xgrammar"}, {}, "give xgrammar_tokenizer_info_path, or build"),
     (
         {"guided_decoding_backend": "none", "xgrammar_tokenizer_info_path": "/guides.json"},
         {},
@@ -244,6 +282,7 @@ def test_what_can_not_work_is_refused_in_one_sentence(
     assert caught.value.code == "invalid_parameter"
     assert "\n" not in said
     assert "pydantic" not in said
+    assert not re.search(r"it must be [A-Z]", said), "no sentence"
 
 
 @pytest.mark.parametrize(
