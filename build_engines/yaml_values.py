@@ -18,14 +18,14 @@ def load_values(text: str) -> Any:
     Raises YAMLError for what is no YAML or has a key twice, and ValueError, in a line, for a value of another kind.
     """
     try:
-        found = yaml.load(text, Loader=OncePerKey)
+        found = yaml.load(text, Loader=_Loader)
         _check(found, ())
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     return found
 
 
-class OncePerKey(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):
     """PyYAML takes the last of two equal keys, which is never what was wanted."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:

@@ -63,6 +63,16 @@ def read_quantization(directory: Path, config: dict[str, Any]) -> Quantization:
     raise _refused(directory, method)
 
 
+def said_in_config_alone(directory: Path, config: dict[str, Any]) -> bool:
+    """Whether ModelOpt's file is missing, in which `_update_from_hf_quant_config` up to 1.2's candidates looks."""
+    found = config.get("quantization_config")
+    return (
+        isinstance(found, dict)
+        and found.get("quant_method") == "modelopt"
+        and not (directory / MODELOPT_FILE).is_file()
+    )
+
+
 def _modelopt(path: Path) -> Quantization:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["quantization"]

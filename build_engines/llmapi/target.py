@@ -18,7 +18,7 @@ from build_engines.checkpoint import Checkpoint, read_checkpoint
 from build_engines.errors import BuildError
 from build_engines.llmapi.admission import admit
 from build_engines.llmapi.arguments import Arguments
-from build_engines.llmapi.quantization import Quantization, read_quantization
+from build_engines.llmapi.quantization import Quantization, read_quantization, said_in_config_alone
 from build_engines.llmapi.text_model import text_model
 from build_engines.manifest import (
     GpuFeatures,
@@ -51,6 +51,10 @@ _NARROWED = "The checkpoint holds 32-bit numbers and the engine computes in bflo
 _UNTYPED = (
     "config.json names no type that the checkpoint's numbers have (torch_dtype), or another than 16 or 32 bits, and the"
     " engine computes in bfloat16; --precision chooses another."
+)
+_INLINE = (
+    "Only config.json says how ModelOpt quantized the checkpoint: versions of TensorRT-LLM that look for"
+    " hf_quant_config.json alone, of which 1.2 may be one, don't load it."
 )
 _OWN_CODE = (
     "config.json names code of the checkpoint's own (auto_map), which was left out; where the library asks for it,"
@@ -136,7 +140,7 @@ class LlmApi:
                 speculative_decoding_mode=(said.speculative_config or {}).get("decoding_type"),
                 max_draft_len=(said.speculative_config or {}).get("max_draft_len") or 0,
             ),
-            notes=(_NOT_TRIED, *self.notes, *self._notes(config, facts)),
+            notes=(_NOT_TRIED, *self.notes, *self._notes(checkpoint, facts)),
         )
 
     def keywords(self, checkpoint: Checkpoint, facts: ModelFacts) -> dict[str, Any]:
@@ -161,10 +165,13 @@ class LlmApi:
         """Whether 32-bit numbers are computed in 16, which nobody asked for: the library is made for those."""
         return facts.dtype == "float32" and (self.precision, self.arguments.dtype) == (None, "auto")
 
-    def _notes(self, config: dict[str, Any], facts: ModelFacts) -> Iterator[str]:
+    def _notes(self, checkpoint: Checkpoint, facts: ModelFacts) -> Iterator[str]:
+        config = text_model(checkpoint.config)
         if self._narrows(facts):
             named = config.get("torch_dtype") or config.get("dtype")
             yield _NARROWED if named == "float32" else _UNTYPED
+        if said_in_config_alone(checkpoint.directory, checkpoint.config):
+            yield _INLINE
         if config.get("auto_map") and not self.arguments.trust_remote_code:
             yield _OWN_CODE
 

@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from build_engines.errors import BuildError
 from build_engines.tensorrt_llm.recipe import Recipe
-from build_engines.yaml_values import OncePerKey
+from build_engines.yaml_values import load_values
 
 # What pydantic's kinds of error mean to who writes a recipe.
 _EXPECTED = {
@@ -51,9 +51,11 @@ def read_recipe(path: Path | None, flags: Mapping[str, Any]) -> Recipe:
 def parse_value(name: str, text: str) -> Any:
     """Return the value of the field `name` that a flag gives as YAML. Raises BuildError (`invalid_parameter`)."""
     try:
-        return yaml.load(text, Loader=OncePerKey)
+        return load_values(text)
     except yaml.YAMLError as error:
         raise _wrong(f"The value of {name} is not valid YAML ({' '.join(str(error).split())}).") from error
+    except ValueError as error:
+        raise _wrong(f"The value of {name} can't be taken: {error}.") from error
 
 
 def fields_of(part: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple[str, type[BaseModel], str]]:
@@ -74,11 +76,13 @@ def part_of(annotation: Any) -> type[BaseModel] | None:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        read = yaml.load(path.read_text(encoding="utf-8"), Loader=OncePerKey)
+        read = load_values(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise _wrong(f"The recipe {path} can't be read ({getattr(error, 'strerror', None) or error}).") from error
     except yaml.YAMLError as error:
         raise _wrong(f"{path} is not valid YAML ({' '.join(str(error).split())}).") from error
+    except ValueError as error:
+        raise _wrong(f"The recipe {path} can't be taken: {error}.") from error
     if read is None:
         return {}
     if not isinstance(read, dict):

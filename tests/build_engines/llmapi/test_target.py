@@ -185,6 +185,15 @@ def test_what_modelopt_quantized_stays_so(checkpoint: Path, tmp_path: Path) -> N
     assert json.loads((tmp_path / "engine/checkpoint/hf_quant_config.json").read_text()) == said
 
 
+def test_a_checkpoint_that_tells_in_its_config_alone_may_need_a_later_version(checkpoint: Path, tmp_path: Path) -> None:
+    write_config(checkpoint, quantization_config={"quant_method": "modelopt", "quant_algo": "FP8"})
+    notes = build_engine(str(checkpoint), tmp_path / "engine", Options("llmapi")).notes
+    assert any("look for hf_quant_config.json alone" in note for note in notes)
+    (checkpoint / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}')
+    notes = build_engine(str(checkpoint), tmp_path / "other", Options("llmapi")).notes
+    assert not any("hf_quant_config.json" in note for note in notes)
+
+
 @pytest.mark.parametrize(
     ("quantized", "options", "said"),
     [

@@ -129,6 +129,11 @@ CORPUS: list[tuple[str, str, str] | tuple[str, str, str, str]] = [
     (LLAMA, "pipeline_parallel: 33\n", "pipeline_parallel 33 is more than the model's 32 layers"),
     ("FalconForCausalLM", "limits: {max_seq_len: 4096}\n", "more than the 2048 tokens that the model knows"),
     ("GPT2LMHeadModel", "tensor_parallel: 8\n", "doesn't divide the model's 12 attention heads"),
+    # what YAML knows and a recipe doesn't
+    (LLAMA, "dtype: 2026-13-01\n", "can't be taken: month must be in 1..12"),
+    (LLAMA, "dtype: 2026-01-01\n", "can't be taken: dtype is 2026-01-01, a value of another kind"),
+    (LLAMA, "limits: " + 2000 * "[", "can't be taken: it is nested too deeply"),
+    (LLAMA, "1: 2\n", "can't be taken: 1 has a name that is no text; write it in quotes"),
     # what the line doesn't build
     ("PhiForCausalLM", "pipeline_parallel: 2\n", "PhiForCausalLM can't be split by layers"),
     ("Gemma2ForCausalLM", "pipeline_parallel: 2\n", "Gemma2ForCausalLM can't be split by layers"),
