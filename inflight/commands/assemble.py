@@ -54,11 +54,11 @@ def command(
     """  # fmt: skip
     from build_engines.manifest import verify
     from inflight.deploy.assembly import Order
-    from inflight.deploy.s3_address import S3Address, is_s3
+    from inflight.deploy.s3_address import place_of
     from inflight.deploy.shipping import ship
 
     started = time.monotonic()
-    to = S3Address.parse(out, endpoint_url) if is_s3(out) else Path(out)
+    to = place_of(out, endpoint_url)
     options = options_of(asked)
     manifest = verify(engine_dir)
     options.check(engine_dir, manifest)
@@ -67,7 +67,7 @@ def command(
     for note in order.notes(to):
         click.echo(f"Note: {note}", err=True)
     if as_json:
-        card = shipped.card.model_dump(mode="json", exclude={"files", "engine"})
+        card = shipped.card.model_dump(mode="json", exclude={"files", "engine", "tags"})
         click.echo(json.dumps({"repository": str(to), "fresh": shipped.fresh, "model": manifest.name, **card}))
     elif shipped.fresh:
         size = shipped.card.total_bytes / 1e6

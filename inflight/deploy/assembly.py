@@ -23,9 +23,11 @@ from inflight import __version__
 from inflight.deploy import kv_budget, model_configs
 from inflight.deploy.card import Card, inventory
 from inflight.deploy.errors import DeployError
+from inflight.deploy.options import check_readable
 from inflight.deploy.preflight import serving_place
 from inflight.deploy.repository import ENGINE_MODEL, DeploymentOptions, assemble, committed_repository
-from inflight.deploy.tensorrtllm_models import BACKEND
+from inflight.deploy.tensorrtllm_models import BACKEND, GUIDES_FILE
+from inflight.deploy.typed_parameters import invalid
 from inflight.deploy.vendor import vendor, vendored_files
 
 _VERSION = "1"
@@ -66,10 +68,25 @@ class Order:
     engine_path: str | None = None
     home: Path | None = None
 
+    def check(self) -> None:
+        """Refuse paths that nobody could serve from, and those that change nothing. DeployError `invalid_parameter`."""
+        check_readable(self.engine, self.engine_path or "", self.home or "")
+        for name, given in (("--engine-path", self.engine_path), ("--home", self.home)):
+            if given is not None and not os.path.isabs(given):
+                shown = "empty" if str(given) in ("", ".") else f"{str(given)!r}"
+                raise invalid(f"{name} is {shown}; give an absolute path, as it is on the machine that will serve.")
+        if self.home is not None and self.manifest.target != "tensorrt-llm":
+            raise invalid(
+                f"--home is for engines of target tensorrt-llm, and this one is for {self.manifest.target}, which is"
+                " found wherever the repository stands; leave it out."
+            )
+        if self.home is not None and self.engine_path is not None:
+            raise invalid("--home and --engine-path both say where the engine will lie; leave one of them out.")
+
     @property
     def total_bytes(self) -> int:
         """About what the repository takes."""
-        return 0 if self.engine_path else sum(file.bytes for file in self.manifest.files.values())
+        return 0 if self.engine_path is not None else sum(file.bytes for file in self.manifest.files.values())
 
     def notes(self, to: object) -> list[str]:
         """What whoever serves it has to know."""
@@ -94,11 +111,15 @@ class Order:
     def digest(self) -> str:
         """A hash of all that shapes the repository: the same order gives the same repository."""
         digest = hashlib.sha256()
-        asked = [__version__, self.vendored, self.engine_path, str(self.home), self.manifest.model_dump_json()]
+        # Elsewhere the place makes no difference.
+        home = str(self.home) if self.manifest.target == "tensorrt-llm" else None
+        asked = [__version__, self.vendored, self.engine_path, home, self.manifest.model_dump_json()]
         digest.update(json.dumps([*asked, repr(self.options)]).encode())
         files = [*_files_below(committed_repository()), *(vendored_files() if self.vendored else [])]
         if self.options.draft_engine is not None:
             files.append(self.options.draft_engine / ENGINE_FILE)
+        if (self.engine / GUIDES_FILE).is_file():
+            files.append(self.engine / GUIDES_FILE)
         for path in [*files, *self.options.adapters]:
             digest.update(hashlib.sha256(path.read_bytes()).digest())
         return digest.hexdigest()
@@ -185,17 +206,22 @@ def _bring(order: Order, model: str, config: Any, folder: Path, put: Put) -> Non
     parameters = config.parameters
     engine = str(order.engine.resolve())
     inside = _ENGINE if model == ENGINE_MODEL else _TOKENIZER
-    if any(parameters[key].string_value.startswith(engine) for key in parameters):
+    below = [parameters[key].string_value for key in parameters if _below(parameters[key].string_value, engine)]
+    if below:
         if inside == _TOKENIZER:
             names = [name for name in _TOKENIZER_FILES if (order.engine / name).is_file()]
+        elif order.engine_path is not None:
+            names = []
         else:
-            names = [] if order.engine_path else [*order.manifest.files, ENGINE_FILE]
+            # Beside what was built, what a parameter names there: guides are put there later.
+            named = {value[len(engine) + 1 :] for value in below if value != engine}
+            names = [*order.manifest.files, ENGINE_FILE, *sorted(named - {*order.manifest.files, ENGINE_FILE})]
         for name in names:
             _put(order.engine / name, folder / inside / name, put)
     place = inside
     if model == ENGINE_MODEL:
-        place = order.engine_path or inside
-        if config.backend == BACKEND and not order.engine_path and order.home is not None:
+        place = inside if order.engine_path is None else order.engine_path
+        if config.backend == BACKEND and order.engine_path is None and order.home is not None:
             place = str(engine_home(order.home))
     for key in parameters:
         parameters[key].string_value = _moved(parameters[key].string_value, engine, place)
@@ -224,12 +250,16 @@ def _put(source: Path, target: Path, put: Put) -> None:
 
 def _moved(value: str, old: str, new: str) -> str:
     """A parameter's value; if it is the path `old` or one below it, the same below `new`."""
-    return new + value[len(old) :] if value == old or value.startswith(old + os.sep) else value
+    return new + value[len(old) :] if _below(value, old) else value
+
+
+def _below(value: str, place: str) -> bool:
+    return value == place or value.startswith(place + os.sep)
 
 
 def _compare(order: Order, files: dict[str, Any]) -> None:
     """What was put there must be what the engine's manifest says, whatever happened to it on the way."""
-    for name, expected in {} if order.engine_path else order.manifest.files.items():
+    for name, expected in {} if order.engine_path is not None else order.manifest.files.items():
         if files.get(f"{ENGINE_MODEL}/{_ENGINE}/{name}") != expected:
             raise DeployError(
                 f"{order.engine / name} changed while it was copied, or is damaged; build the engine again.",

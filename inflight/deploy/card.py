@@ -5,10 +5,11 @@ It is written last, so a repository without it was never finished.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from build_engines.manifest import File, Manifest, hash_file
 from inflight import __version__
@@ -16,8 +17,8 @@ from inflight.deploy.errors import DeployError
 
 FILE_NAME = "inflight.json"
 FORMAT = 1
-# Up to this size all contents are hashed before serving, as those of an engine directory are.
-_HASHED = 2 << 30
+HASHED_BYTES = 2 << 30
+"""Up to this size all contents are hashed before serving, as those of an engine directory are."""
 
 
 class Card(BaseModel):
@@ -25,7 +26,8 @@ class Card(BaseModel):
 
     `inflight` is the version that wrote the repository; `vendored` says whether it brings its own runtime. `engine` is
     the engine's manifest, `engine_path` where the engine lies on the serving machine if not in the repository. `asked`
-    is a hash of all that was asked for. `files` are all of the repository but this one.
+    is a hash of all that was asked for. `files` are all of the repository but this one. `tags` are what S3 called their
+    contents as it took them; in a directory there are none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -38,6 +40,7 @@ class Card(BaseModel):
     kv_cache_tokens: int | None
     asked: str
     files: dict[str, File]
+    tags: dict[str, str] = Field(default_factory=dict)
 
     @property
     def total_bytes(self) -> int:
@@ -61,8 +64,12 @@ class Card(BaseModel):
                 f"{where} can't be read ({place}: {first['msg']}); assemble the repository again.", "engine_damaged"
             ) from error
 
+    def content(self) -> bytes:
+        """What its file holds."""
+        return (self.model_dump_json(indent=2, exclude=None if self.tags else {"tags"}) + "\n").encode()
+
     def write(self, directory: Path) -> None:
-        (directory / FILE_NAME).write_text(self.model_dump_json(indent=2) + "\n")
+        (directory / FILE_NAME).write_bytes(self.content())
 
     def check_version(self, where: str) -> None:
         """Refuse a repository that this version can't run. Raises DeployError `engine_foreign`."""
@@ -83,6 +90,24 @@ def is_repository(directory: Path) -> bool:
     return (directory / FILE_NAME).is_file()
 
 
+def listed(content: bytes) -> set[str]:
+    """The files that a card lists, of whatever format; none if it can't be read."""
+    try:
+        files = json.loads(content)["files"]
+    except (ValueError, KeyError, TypeError):
+        return set()
+    return set(files) if isinstance(files, dict) else set()
+
+
+def strangers(directory: Path) -> list[str]:
+    """What lies in a repository and was not put there by whoever wrote its card, by its path."""
+    known = {FILE_NAME, *listed((directory / FILE_NAME).read_bytes())}
+    paths = (path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
+    # What Python leaves beside a model is nobody's.
+    named = (path.relative_to(directory) for path in paths if "__pycache__" not in path.parts)
+    return sorted(path.as_posix() for path in named if path.as_posix() not in known)
+
+
 def inventory(directory: Path) -> dict[str, File]:
     """Every file below `directory`, by its path, with its size and hash."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
@@ -101,7 +126,7 @@ def verify(directory: Path, *, hashes: bool | None = None) -> Card:
     try:
         card = Card.parse((directory / FILE_NAME).read_bytes(), str(directory / FILE_NAME))
         if hashes is None:
-            hashes = card.total_bytes <= _HASHED
+            hashes = card.total_bytes <= HASHED_BYTES
         for name, expected in card.files.items():
             path = directory / name
             if not path.is_file():

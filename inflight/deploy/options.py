@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +76,7 @@ class DeploymentOptions:
                 f"A number of draft tokens ({self.num_draft_tokens}) was given without anything to draft them; ask for"
                 " a draft engine or prompt lookup too."
             )
+        check_readable(engine, self.draft_engine or "", *self.adapters)
         for path in self.adapters:
             if not (path.is_file() or (manifest.target == "llmapi" and path.is_dir())):
                 raise invalid(f"There is no LoRA adapter at {path}; give its safetensors file.")
@@ -84,3 +86,13 @@ class DeploymentOptions:
             check_options(self, manifest)
         if self.draft_engine is not None:
             verified_draft(self.draft_engine, engine, manifest)
+
+
+def check_readable(*paths: Path | str) -> None:
+    """Refuse paths that no configuration can name, since they are no UTF-8. Raises DeployError `invalid_parameter`."""
+    for path in paths:
+        try:
+            os.path.realpath(path).encode()
+        except UnicodeEncodeError:
+            shown = os.fsencode(path).decode(errors="replace")
+            raise invalid(f"The path {shown!r} holds bytes that are no UTF-8; rename it, or link to it.") from None

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from inflight.deploy.errors import DeployError
+from inflight.deploy.options import check_readable
 
 _ENDPOINTED = re.compile(r"(?:(https?)://)?([0-9a-zA-Z.-]+):([0-9]+)/(.*)")
 _BUCKET = re.compile(r"[0-9a-z.-]{3,63}")
 # Triton reads no other characters behind an endpoint of one's own.
 _KEY = re.compile(r"[0-9a-zA-Z._-]+")
+_SCHEME = "s3://"
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+-]*:/")
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -31,9 +35,14 @@ class S3Address:
         For the first form the endpoint comes from `endpoint_url`, else from AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL.
         Raises DeployError `invalid_parameter`.
         """
-        rest = address.removeprefix("s3://")
+        rest = address[len(_SCHEME) :] if is_s3(address) else address
         if found := _ENDPOINTED.fullmatch(rest):
             scheme, host, port, path = found.groups()
+            if endpoint_url is not None:
+                raise DeployError(
+                    f"{address} names its endpoint already; leave --endpoint-url out, or give s3://bucket/path.",
+                    "invalid_parameter",
+                )
             endpoint: str | None = f"{scheme or 'http'}://{host}:{port}"
         elif "://" in rest:
             raise _unreadable(address, "its endpoint needs a port, as in s3://https://host:443/bucket/path")
@@ -53,13 +62,38 @@ class S3Address:
         place = "/".join(filter(None, [self.bucket, self.prefix]))
         return f"s3://{self.endpoint}/{place}" if self.endpoint else f"s3://{place}"
 
+    def above(self) -> list[S3Address]:
+        """The places that this one lies in, up to the whole bucket."""
+        keys = self.prefix.split("/") if self.prefix else []
+        return [replace(self, prefix="/".join(keys[:count])) for count in range(len(keys))]
+
     def key(self, name: str) -> str:
         """The key of a file of the repository."""
         return f"{self.prefix}/{name}" if self.prefix else name
 
 
 def is_s3(address: str) -> bool:
-    return address.startswith("s3://")
+    return address.lower().startswith(_SCHEME)
+
+
+def place_of(given: str | Path, endpoint_url: str | None = None) -> Path | S3Address:
+    """A directory, or an address on S3, as people name either. Raises DeployError `invalid_parameter`."""
+    text = str(given)
+    if is_s3(text):
+        return S3Address.parse(text, endpoint_url)
+    if endpoint_url is not None:
+        raise DeployError(
+            f"--endpoint-url {endpoint_url} is for a place on S3, and {text} is a directory; leave it out, or give"
+            " s3://bucket/path.",
+            "invalid_parameter",
+        )
+    check_readable(text)
+    if _URL.match(text):
+        raise DeployError(
+            f"{text!r} is neither a directory nor an address on S3; give a path, or s3://bucket/path.",
+            "invalid_parameter",
+        )
+    return Path(given)
 
 
 def _endpoint(url: str) -> str:

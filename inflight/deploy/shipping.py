@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from build_engines.errors import BuildError
+from build_engines.manifest import FILE_NAME as ENGINE_FILE
 from build_engines.whole_directory import refuse_foreign, whole_directory, writing
 from inflight.deploy import card as cards
 from inflight.deploy.assembly import Order, write_repository
@@ -33,9 +34,11 @@ def ship(order: Order, to: Path | S3Address, report: Callable[[str], None], *, f
     """Write the repository to `to`, where one of inflight may stand already.
 
     One that was made of the same order and is whole is kept, unless `force`. A directory holds the old one until the
-    new one is whole; on S3 whoever reads meanwhile is told that it is being written. Raises BuildError and DeployError:
-    `output_exists` for what is not ours, `disk_full`, `engine_damaged` and `storage_*`.
+    new one is whole; on S3 whoever reads meanwhile is told that it is being written. Nothing goes but what the old one
+    consists of. Raises BuildError and DeployError: `output_exists` for what is not ours, `invalid_parameter`,
+    `disk_full`, `engine_damaged` and `storage_*`.
     """
+    order.check()
     if isinstance(to, S3Address):
         return _to_s3(order, to, report, force)
     return _to_directory(replace(order, home=order.home or to.resolve()), to, report, force)
@@ -43,13 +46,17 @@ def ship(order: Order, to: Path | S3Address, report: Callable[[str], None], *, f
 
 def _to_directory(order: Order, out: Path, report: Callable[[str], None], force: bool) -> Shipped:
     refuse_foreign(out, is_repository, _SAID)
+    _refuse_inside(out)
     with writing(out, report):
+        _refuse_strangers(out)
         if not force and is_repository(out) and (card := _unchanged(order, out, report)):
             return Shipped(card, fresh=False)
         _check_space(order, out)
         report(f"Copying {order.total_bytes / 1e6:,.1f} MB to {out}")
         with whole_directory(out, ours=is_repository, said=_SAID) as partial:
-            return Shipped(write_repository(order, partial), fresh=True)
+            card = write_repository(order, partial)
+            _refuse_strangers(out)
+        return Shipped(card, fresh=True)
 
 
 def _to_s3(order: Order, to: S3Address, report: Callable[[str], None], force: bool) -> Shipped:
@@ -69,6 +76,24 @@ def _to_s3(order: Order, to: S3Address, report: Callable[[str], None], force: bo
             "disk_full",
         ) from error
     return Shipped(card, fresh=sent > 0)
+
+
+def _refuse_strangers(out: Path) -> None:
+    """What people have put into a repository does not go with it."""
+    found = cards.strangers(out) if is_repository(out) else []
+    if found:
+        raise DeployError(
+            f"{out} holds {found[0]}, which is not of the repository there; choose another --out, or take it away.",
+            "output_exists",
+        )
+
+
+def _refuse_inside(out: Path) -> None:
+    """Whoever replaces a repository or an engine must not come upon one inside it."""
+    for place in out.resolve().parents:
+        for name, said in ((cards.FILE_NAME, "the repository"), (ENGINE_FILE, "the engine directory")):
+            if (place / name).is_file():
+                raise DeployError(f"{out} lies inside {said} {place}; choose another --out.", "output_exists")
 
 
 def _unchanged(order: Order, out: Path, report: Callable[[str], None]) -> Card | None:

@@ -81,3 +81,34 @@ def test_what_can_not_be_is_one_sentence(engine: Path, tmp_path: Path) -> None:
     assert isinstance(done.exception, DeployError)
     assert "invented" in str(done.exception)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--engine-path", ""], "--engine-path is empty; give an absolute path"),
+        (["--engine-path", "relative"], "--engine-path is 'relative'; give an absolute path"),
+        (["--home", "/models"], "--home is for engines of target tensorrt-llm"),
+        (["--endpoint-url", "http://127.0.0.1:9000"], "is for a place on S3, and"),
+        (["--lora", "/tmp/a\udcff"], "holds bytes that are no UTF-8"),
+    ],
+)
+def test_a_flag_that_could_not_be_meant_writes_nothing(
+    engine: Path, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    done = assemble(engine, "--out", tmp_path / "out", *arguments)
+    assert isinstance(done.exception, DeployError), done.output
+    assert said in str(done.exception)
+    assert done.exception.code == "invalid_parameter"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("out", ["gs://models/a", "s3:/models/a", "out\udcff"])
+def test_what_is_no_place_makes_no_directory(
+    engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = assemble(engine, "--out", out)
+    assert isinstance(done.exception, DeployError), done.output
+    assert done.exception.code == "invalid_parameter"
+    assert list(tmp_path.iterdir()) == []

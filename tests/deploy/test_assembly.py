@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from inflight.deploy.assembly import Order, place_engine, write_repository
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository import DeploymentOptions
 from tests.fixtures.engines import TinyEngine
+from tests.fixtures.tensorrtllm import GpuEngine
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +147,52 @@ def test_a_repository_whose_engine_stands_where_it_says_is_served_as_it_is(engin
     python = tmp_path / "python"
     written(Order(engine, verify(engine), DeploymentOptions()), python)
     assert place_engine(python, tmp_path / "run") == python
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"engine_path": ""}, "--engine-path is empty; give an absolute path"),
+        ({"engine_path": "relative/p"}, "--engine-path is 'relative/p'; give an absolute path"),
+        ({"home": Path("")}, "--home is empty; give an absolute path"),
+        ({"home": Path("models")}, "--home is 'models'; give an absolute path"),
+        ({"home": Path("/m"), "engine_path": "/e"}, "--home and --engine-path both say where the engine will lie"),
+        ({"home": Path("/m\udcff")}, "holds bytes that are no UTF-8"),
+    ],
+)
+def test_a_place_that_nobody_could_serve_from_is_refused(
+    gpu_engine: GpuEngine, changes: dict[str, Any], said: str
+) -> None:
+    engine = gpu_engine("llama")
+    with pytest.raises(DeployError, match=said) as caught:
+        Order(engine, verify(engine), DeploymentOptions(), **changes).check()
+    assert caught.value.code == "invalid_parameter"
+
+
+def test_a_home_is_for_engines_that_are_not_found_without(engine: Path) -> None:
+    with pytest.raises(DeployError, match="--home is for engines of target tensorrt-llm, and this one is for openvino"):
+        Order(engine, verify(engine), DeploymentOptions(), home=Path("/models")).check()
+
+
+def test_where_it_will_stand_makes_a_difference_where_it_is_written_alone(engine: Path, gpu_engine: GpuEngine) -> None:
+    for one, differs in ((engine, False), (gpu_engine("llama"), True)):
+        orders = [Order(one, verify(one), DeploymentOptions(), home=Path(home)) for home in ("/a", "/b")]
+        assert (orders[0].digest() != orders[1].digest()) is differs
+
+
+def test_guides_that_were_put_beside_the_engine_come_along(gpu_engine: GpuEngine, tmp_path: Path) -> None:
+    engine, name = gpu_engine("llama"), "xgrammar_tokenizer_info.json"
+    order = Order(engine, verify(engine), DeploymentOptions(), home=tmp_path / "out")
+    without = order.digest()
+    (engine / name).write_text("{}")
+    found = written(order, tmp_path / "out")
+    said = parameters(tmp_path / "out", "tensorrt_llm")
+    assert said["guided_decoding_backend"] == "xgrammar"
+    assert Path(said["xgrammar_tokenizer_info_path"]).read_text() == "{}"
+    assert f"tensorrt_llm/1/engine/{name}" in found.files
+    with_them = order.digest()
+    (engine / name).write_text('{"other": 1}')
+    assert len({without, with_them, order.digest()}) == 3
 
 
 def test_a_card_knows_what_is_damaged(engine: Path, tmp_path: Path) -> None:

@@ -158,6 +158,82 @@ def test_what_is_not_ours_is_left_alone(storage: Storage, remote: S3Repository, 
     assert storage.names(remote.address.prefix) == {"letters/1"}
 
 
+def test_what_somebody_has_put_beside_a_repository_is_not_removed_with_it(
+    storage: Storage, remote: S3Repository, tmp_path: Path
+) -> None:
+    remote.upload(tmp_path / "old", written(tmp_path / "old", a="1"), silent)
+    inner = S3Repository(S3Address.parse(f"{remote.address}/inner"))
+    with pytest.raises(DeployError, match=r"lies inside the repository at .*/v1; choose another --out") as caught:
+        inner.upload(tmp_path / "old", written(tmp_path / "old", a="1"), silent)
+    assert caught.value.code == "output_exists"
+    storage.client.put_object(Bucket=storage.bucket, Key=remote.address.key("inner/inflight.json"), Body=b"{}")
+    before = storage.names(remote.address.prefix)
+    with pytest.raises(DeployError, match=r"/v1 holds inner/inflight\.json, which is not of the repository") as caught:
+        remote.upload(tmp_path / "new", written(tmp_path / "new", a="2"), silent)
+    assert caught.value.code == "output_exists"
+    assert storage.names(remote.address.prefix) == before
+    assert remote.read("model/a") == b"1"
+
+
+def test_a_mark_alone_opens_no_door_to_what_it_does_not_list(
+    storage: Storage, remote: S3Repository, tmp_path: Path
+) -> None:
+    for name, content in (("inflight.unfinished", b""), ("letters/1", b"dear")):
+        storage.client.put_object(Bucket=storage.bucket, Key=remote.address.key(name), Body=content)
+    with pytest.raises(DeployError, match="holds letters/1, which is not of the repository there") as caught:
+        remote.upload(tmp_path, written(tmp_path, a="1"), silent)
+    assert caught.value.code == "output_exists"
+    assert storage.names(remote.address.prefix) == {"inflight.unfinished", "letters/1"}
+
+
+def test_after_a_kill_what_the_old_one_had_goes_all_the_same(
+    storage: Storage, remote: S3Repository, tmp_path: Path
+) -> None:
+    remote.upload(tmp_path / "old", written(tmp_path / "old", a="1", b="2"), silent)
+
+    def cut_off(line: str) -> None:
+        raise KeyboardInterrupt
+
+    card = written(tmp_path / "new", a="3")
+    with pytest.raises(KeyboardInterrupt):
+        remote.upload(tmp_path / "new", card, cut_off)
+    remote.upload(tmp_path / "new", card, silent)
+    assert storage.names(remote.address.prefix) == {"model/a", FILE_NAME}
+
+
+def test_of_two_who_write_at_once_the_first_is_told_and_the_card_is_the_others(
+    remote: S3Repository, tmp_path: Path
+) -> None:
+    one, other = written(tmp_path / "one", a="1"), written(tmp_path / "other", a="2")
+
+    def between(line: str) -> None:
+        remote.upload(tmp_path / "other", other, silent)
+
+    with pytest.raises(DeployError, match="was written to by somebody else at the same time") as caught:
+        remote.upload(tmp_path / "one", one, between)
+    assert caught.value.code == "output_exists"
+    with pytest.raises(DeployError, match=r"model/a has another content than inflight\.json says") as caught:
+        remote.card()
+    assert caught.value.code == "engine_damaged"
+    assert remote.upload(tmp_path / "other", other, silent) == 2
+    assert remote.card() == other
+
+
+def test_what_was_copied_there_by_another_tool_is_taken_if_its_content_is_right(
+    storage: Storage, remote: S3Repository, tmp_path: Path
+) -> None:
+    card = written(tmp_path, a="content")
+    for name in (*card.files, FILE_NAME):
+        storage.client.put_object(
+            Bucket=storage.bucket, Key=remote.address.key(name), Body=(tmp_path / name).read_bytes()
+        )
+    assert remote.card() == card
+    storage.client.put_object(Bucket=storage.bucket, Key=remote.address.key("model/a"), Body=b"CONTENT")
+    with pytest.raises(DeployError, match="model/a has another content") as caught:
+        remote.card()
+    assert caught.value.code == "engine_damaged"
+
+
 def test_a_bucket_that_is_not_there_is_named(storage: Storage) -> None:
     with pytest.raises(DeployError, match="There is no bucket 'elsewhere'") as caught:
         S3Repository(S3Address("elsewhere", "a", storage.endpoint)).card()

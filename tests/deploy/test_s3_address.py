@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from inflight.deploy.errors import DeployError
-from inflight.deploy.s3_address import S3Address, is_s3
+from inflight.deploy.s3_address import S3Address, is_s3, place_of
 
 
 @pytest.fixture(autouse=True)
@@ -17,6 +19,7 @@ def no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("s3://models", "models", "", None),
         ("s3://models/a/b", "models", "a/b", None),
+        ("S3://models/a/b", "models", "a/b", None),
         ("s3://models//a///b/", "models", "a/b", None),
         ("s3://127.0.0.1:9000/models/a", "models", "a", "http://127.0.0.1:9000"),
         ("s3://http://127.0.0.1:9000/models/a", "models", "a", "http://127.0.0.1:9000"),
@@ -71,3 +74,25 @@ def test_what_is_no_address_is_refused_in_one_sentence(text: str, said: str) -> 
 def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
     with pytest.raises(DeployError, match="http://host:port"):
         S3Address.parse("s3://models/a", endpoint)
+
+
+def test_a_place_is_a_directory_or_an_address() -> None:
+    assert place_of("models/a") == place_of(Path("models/a")) == Path("models/a")
+    assert place_of("S3://models/a") == S3Address("models", "a")
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint", "said"),
+    [
+        ("s3:/models/a", None, "'s3:/models/a' is neither a directory nor an address on S3; give a path, or s3://"),
+        ("gs://models/a", None, "is neither a directory nor an address on S3"),
+        ("a\udcff", None, "holds bytes that are no UTF-8; rename it"),
+        ("models/a", "http://a:9000", "--endpoint-url http://a:9000 is for a place on S3, and models/a is a directory"),
+        ("s3://http://b:9000/models/a", "http://a:9000", "names its endpoint already; leave --endpoint-url out"),
+    ],
+)
+def test_what_is_neither_is_refused(text: str, endpoint: str | None, said: str) -> None:
+    with pytest.raises(DeployError) as caught:
+        place_of(text, endpoint)
+    assert said in str(caught.value)
+    assert caught.value.code == "invalid_parameter"

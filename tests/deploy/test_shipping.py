@@ -16,7 +16,7 @@ import pytest
 from build_engines.errors import BuildError
 from build_engines.manifest import verify
 from inflight.deploy import card
-from inflight.deploy.assembly import Order
+from inflight.deploy.assembly import Order, write_repository
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.s3 import S3Repository
@@ -98,6 +98,52 @@ def test_an_engine_that_is_not_ready_to_be_copied_is_no_repository_to_replace(or
     with pytest.raises(BuildError, match="no repository of inflight") as caught:
         ship(order(), engine, silent)
     assert caught.value.code == "output_exists"
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_what_somebody_has_put_into_a_repository_does_not_go_with_it(
+    order: Order_, tmp_path: Path, force: bool
+) -> None:
+    out = tmp_path / "out"
+    ship(order(), out, silent)
+    (out / "tensorrt_llm" / "__pycache__").mkdir()
+    (out / "tensorrt_llm" / "__pycache__" / "model.pyc").touch()  # what Python leaves is nobody's
+    assert ship(order(max_num_sequences=3), out, silent).fresh
+    notes = out / "tensorrt_llm" / "notes.txt"
+    notes.write_text("dear")
+    with pytest.raises(DeployError, match=r"out holds tensorrt_llm/notes\.txt, which is not of the repo") as caught:
+        ship(order(max_num_sequences=4), out, silent, force=force)
+    assert caught.value.code == "output_exists"
+    assert notes.read_text() == "dear"
+
+
+def test_what_comes_into_a_repository_while_the_next_one_is_made_stays_too(
+    order: Order_, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    ship(order(), out, silent)
+    real = write_repository
+
+    def meanwhile(order: Order, partial: Path) -> card.Card:
+        (out / "notes.txt").write_text("dear")
+        return real(order, partial)
+
+    monkeypatch.setattr("inflight.deploy.shipping.write_repository", meanwhile)
+    with pytest.raises(DeployError, match=r"holds notes\.txt"):
+        ship(order(max_num_sequences=4), out, silent)
+    assert (out / "notes.txt").read_text() == "dear"
+
+
+@pytest.mark.parametrize(
+    ("around", "said"), [(card.FILE_NAME, "the repository"), ("engine.json", "the engine directory")]
+)
+def test_nothing_is_put_into_a_repository_or_an_engine(order: Order_, tmp_path: Path, around: str, said: str) -> None:
+    (tmp_path / around).write_text("{}")
+    out = tmp_path / "deep" / "out"
+    with pytest.raises(DeployError, match=f"lies inside {said} {tmp_path}; choose another --out") as caught:
+        ship(order(), out, silent)
+    assert caught.value.code == "output_exists"
+    assert not out.parent.exists()
 
 
 def test_a_kill_in_the_middle_leaves_the_old_one_and_the_next_run_sweeps(
