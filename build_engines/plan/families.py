@@ -9,56 +9,99 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from build_engines.plan.config_file import ConfigFile
+
 WindowRule = Literal["none", "all", "qwen", "alternate", "five_of_six"]
+HeadNorm = Literal["none", "shared", "each"]
 
 
 @dataclass(frozen=True)
 class Family:
-    """Layers of one `model_type`.
+    """Layers of one `model_type`, whose class is `name` where a config doesn't say it.
 
     `gated`: the feed-forward part has three matrices, not two. `norms`: normalizations of hidden size in a layer;
-    with `centered` ones each has a bias too. `qk_norm`: keys and queries are normalized by head. Biases: None for what
-    the config says (absent: none). `tied`: the output matrix is the embedding, where the config doesn't say. `windows`:
-    which layers look back only so far.
+    with `centered` ones each has a bias too. `qk_norm`: keys and queries are normalized by head, by weights that all
+    heads share or that each has. Biases: None for what the config says (absent: none). `tied`: the output matrix is the
+    embedding, where the config doesn't say. `windows`: which layers look back only so far. `positions`: tokens that it
+    knows, where the config doesn't say.
     """
 
+    name: str
     gated: bool = True
     norms: int = 2
     centered: bool = False
-    qk_norm: bool = False
+    qk_norm: HeadNorm = "none"
     qkv_bias: bool | None = None
     out_bias: bool | None = None
     mlp_bias: bool | None = None
     head_bias: bool = False
     tied: bool = False
+    embedding_norm: bool = False
     positions_table: int | None = None
     """Rows that a table of positions has beyond those the model knows; None without such a table."""
     windows: WindowRule = "none"
+    positions: int | None = None
 
 
-_PLAIN = Family(qkv_bias=False, out_bias=False, mlp_bias=False)
-_BIASED = Family(gated=False, centered=True, qkv_bias=True, out_bias=True, mlp_bias=True)
+_PLAIN = Family("", qkv_bias=False, out_bias=False, mlp_bias=False)
+_BIASED = Family("", gated=False, centered=True, qkv_bias=True, out_bias=True, mlp_bias=True)
+_QWEN2 = replace(_PLAIN, qkv_bias=True, windows="qwen")
+_QWEN3 = Family("", mlp_bias=False, qk_norm="shared", windows="qwen")
 
 FAMILIES: dict[str, Family] = {
-    "llama": Family(),
-    "granite": Family(),
-    "mistral": replace(_PLAIN, windows="all"),
-    "mixtral": replace(_PLAIN, windows="all"),
-    "qwen2": replace(_PLAIN, qkv_bias=True, windows="qwen"),
-    "qwen2_moe": replace(_PLAIN, qkv_bias=True, windows="qwen"),
-    "qwen3": Family(mlp_bias=False, qk_norm=True, windows="qwen"),
-    "qwen3_moe": Family(mlp_bias=False, qk_norm=True, windows="qwen"),
-    "gemma": Family(mlp_bias=False, tied=True),
-    "gemma2": Family(mlp_bias=False, norms=4, tied=True, windows="alternate"),
-    "gemma3_text": Family(mlp_bias=False, norms=4, qk_norm=True, tied=True, windows="five_of_six"),
-    "phi3": replace(_PLAIN, windows="all"),
-    "phi": replace(_BIASED, norms=1, head_bias=True),
-    "starcoder2": replace(_BIASED, tied=True, windows="all"),
-    "gpt2": replace(_BIASED, tied=True, positions_table=0),
-    "gptj": replace(_BIASED, norms=1, qkv_bias=False, out_bias=False, head_bias=True),
-    "gpt_neox": replace(_BIASED),
-    "opt": replace(_BIASED, tied=True, positions_table=2),
+    "llama": Family("LlamaForCausalLM"),
+    "granite": Family("GraniteForCausalLM"),
+    "mistral": replace(_PLAIN, name="MistralForCausalLM", windows="all"),
+    "mixtral": replace(_PLAIN, name="MixtralForCausalLM", windows="all"),
+    "phimoe": Family("PhiMoEForCausalLM", centered=True, mlp_bias=False, windows="all"),
+    "qwen2": replace(_QWEN2, name="Qwen2ForCausalLM"),
+    "qwen2_moe": replace(_QWEN2, name="Qwen2MoeForCausalLM"),
+    "qwen3": replace(_QWEN3, name="Qwen3ForCausalLM"),
+    "qwen3_moe": replace(_QWEN3, name="Qwen3MoeForCausalLM"),
+    "gemma": Family("GemmaForCausalLM", mlp_bias=False, tied=True),
+    "gemma2": Family("Gemma2ForCausalLM", mlp_bias=False, norms=4, tied=True, windows="alternate"),
+    "gemma3_text": Family(
+        "Gemma3ForCausalLM", mlp_bias=False, norms=4, qk_norm="shared", tied=True, windows="five_of_six"
+    ),
+    "phi3": replace(_PLAIN, name="Phi3ForCausalLM", windows="all"),
+    "phi": replace(_BIASED, name="PhiForCausalLM", norms=1, head_bias=True),
+    "cohere": Family("CohereForCausalLM", mlp_bias=False, norms=1, tied=True),
+    "nemotron": Family("NemotronForCausalLM", gated=False, centered=True),
+    "starcoder2": replace(_BIASED, name="Starcoder2ForCausalLM", tied=True, windows="all"),
+    "gpt2": replace(_BIASED, name="GPT2LMHeadModel", tied=True, positions_table=0),
+    "gpt_bigcode": replace(_BIASED, name="GPTBigCodeForCausalLM", tied=True, positions_table=0),
+    "gptj": replace(_BIASED, name="GPTJForCausalLM", norms=1, qkv_bias=False, out_bias=False, head_bias=True),
+    "gpt_neox": replace(_BIASED, name="GPTNeoXForCausalLM"),
+    "opt": replace(_BIASED, name="OPTForCausalLM", tied=True, positions_table=2),
+    # These three know no end of their own or don't say it; it is what transformers or their authors give.
+    "falcon": replace(_BIASED, name="FalconForCausalLM", tied=True, positions=2048),
+    "bloom": replace(_BIASED, name="BloomForCausalLM", tied=True, embedding_norm=True, positions=2048),
+    "mpt": replace(_PLAIN, name="MPTForCausalLM", gated=False, tied=True, positions=2048),
 }
 
 MULTI_LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "minicpm3")
 """Architectures with multi-head latent attention: the cache holds a compressed vector, not keys and values by head."""
+
+WITHOUT_INNER = ("gpt2", "gptj", "gpt_bigcode", "falcon", "bloom")
+"""Their feed-forward part is four times as wide as the hidden size where the config doesn't say otherwise."""
+
+
+def family_of(config: ConfigFile, kind: str) -> Family:
+    """The family of model_type `kind`, with what the config decides of its layers."""
+    family = FAMILIES[kind]
+    if kind == "falcon":
+        return _falcon(config, family)
+    if kind == "cohere" and config.flag("use_qk_norm", False):
+        return replace(family, qk_norm="each")
+    if kind == "phimoe":
+        return replace(family, head_bias=config.flag("lm_head_bias", False))
+    return family
+
+
+def _falcon(config: ConfigFile, family: Family) -> Family:
+    """One norm where attention and feed-forward run side by side, except in the new kind, which has two."""
+    new = config.flag("new_decoder_architecture", False)
+    beside = config.optional("num_ln_in_parallel_attn") or (2 if new else 1)
+    norms = beside if config.flag("parallel_attn", True) and beside < 2 else 2
+    bias = config.flag("bias", False)
+    return replace(family, norms=norms, qkv_bias=bias, out_bias=bias, mlp_bias=bias)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 
 from build_engines.plan.footprint import BLOCK, Footprint, in_blocks
 from build_engines.plan.formats import KvFormat, WeightFormat
@@ -102,13 +104,19 @@ def sequence_bytes(shape: ModelShape, kv: KvFormat, split: Split, tokens: int) -
     A layer with a sliding window keeps the window's blocks and one more (TensorRT-LLM's `kSWAExtraBlock`), given
     `max_attention_window_size`; Jiang et al., Mistral 7B (2023), "Rolling Buffer Cache".
     """
-    stage = shape.layers // split.pipeline
-    held = [
-        in_blocks(tokens) if window is None else min(in_blocks(tokens), in_blocks(window) + BLOCK)
-        for window in shape.windows
-    ]
-    fullest = max(sum(held[first : first + stage]) for first in range(0, shape.layers, stage))
+    whole = in_blocks(tokens)
+    fullest = max(
+        sum(number * (whole if window is None else min(whole, in_blocks(window) + BLOCK)) for window, number in stage)
+        for stage in _stages(shape.windows, shape.layers // split.pipeline)
+    )
     return fullest * _layer_bytes(shape, kv, split)
+
+
+@lru_cache(maxsize=256)
+def _stages(windows: tuple[int | None, ...], layers: int) -> frozenset[tuple[tuple[int | None, int], ...]]:
+    """How many layers of each window stages of so many layers have; alike ones once, as plans ask this often."""
+    starts = range(0, len(windows), layers)
+    return frozenset(tuple(Counter(windows[first : first + layers]).items()) for first in starts)
 
 
 def _layer_bytes(shape: ModelShape, kv: KvFormat, split: Split) -> int:

@@ -85,7 +85,7 @@ def _weights(directory: Path) -> list[Path]:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BuildError(
             f"{path} is not valid JSON ({error}); fetch the checkpoint again.", "checkpoint_damaged"
         ) from error

@@ -42,14 +42,15 @@ def count(shape: ModelShape) -> Parameters:
     qkv_bias = shape.attention_bias if family.qkv_bias is None else family.qkv_bias
     out_bias = shape.attention_bias if family.out_bias is None else family.out_bias
     small = family.norms * norm + (shape.qkv if qkv_bias else 0) + (hidden if out_bias else 0)
-    small += 2 * shape.head_dim if family.qk_norm else 0
+    normed = {"none": 0, "shared": 2, "each": shape.heads + shape.kv_heads}[family.qk_norm]
+    small += normed * shape.head_dim
     attention = hidden * shape.qkv + query * hidden
     matrices = 3 if family.gated else 2
     mlp_bias = shape.mlp_bias if family.mlp_bias is None else family.mlp_bias
     dense_layers = shape.layers - (shape.experts.layers if shape.experts else 0)
     linear = shape.layers * attention + dense_layers * matrices * hidden * inner
     channels = shape.layers * (shape.qkv + hidden) + dense_layers * ((matrices - 1) * inner + hidden)
-    other = shape.layers * small + norm
+    other = shape.layers * small + norm * (2 if family.embedding_norm else 1)
     other += dense_layers * ((matrices - 1) * inner + hidden) if mlp_bias else 0
     if experts := shape.experts:
         each = experts.count * experts.inner + experts.shared_inner

@@ -7,18 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from build_engines.errors import BuildError
-from build_engines.plan.families import FAMILIES, MULTI_LATENT, Family, WindowRule
+from build_engines.plan.config_file import ConfigFile
+from build_engines.plan.families import FAMILIES, MULTI_LATENT, WITHOUT_INNER, Family, WindowRule, family_of
 
-_MOST_LAYERS = 10_000
-# GPT-2, GPT-J and OPT have names of their own for the same things.
-_NAMES = {
-    "layers": ("num_hidden_layers", "n_layer"),
-    "hidden": ("hidden_size", "n_embd"),
-    "heads": ("num_attention_heads", "n_head"),
-    "inner": ("intermediate_size", "n_inner", "ffn_dim"),
-    "positions": ("max_position_embeddings", "n_positions"),
-    "vocab": ("vocab_size",),
-}
+_MOST_LAYERS = 1000
+# Some families have names of their own for the same things.
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
+_HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
+_HEADS = ("num_attention_heads", "n_head", "n_heads")
+_INNER = ("intermediate_size", "ffn_dim")
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 
 
 @dataclass(frozen=True)
@@ -80,45 +78,39 @@ def read_shape(config: dict[str, Any], where: str) -> ModelShape:
     Raises BuildError: `unsupported_architecture` for what can't be planned (multi-head latent attention, not a decoder,
     a model_type that is not known), `not_a_checkpoint` where a size is missing or makes no sense.
     """
-    kind = config.get("model_type")
-    if not isinstance(kind, str):
+    file = ConfigFile(config, where)
+    kind = file.word("model_type")
+    if kind is None:
         raise BuildError(f"{where} has a config.json without a model_type, so it is no model.", "not_a_checkpoint")
     _refuse_others(config, kind, where)
-    family = FAMILIES[kind]
-    sizes = {name: _size(config, name, where) for name in ("layers", "hidden", "heads", "vocab", "positions")}
-    if sizes["layers"] > _MOST_LAYERS:
-        raise _missing(where, f"{sizes['layers']} layers are more than any model has")
-    heads = sizes["heads"]
-    kv_heads = _optional(config, ("num_key_value_heads",), where) or heads
+    family = family_of(file, kind)
+    layers = file.size(*_LAYERS, most=_MOST_LAYERS)
+    hidden, heads = file.size(*_HIDDEN), file.size(*_HEADS)
+    kv_heads = _kv_heads(file, kind, heads)
     if heads % kv_heads:
-        raise _missing(where, f"{heads} attention heads don't share {kv_heads} KV heads evenly")
-    inner = _optional(config, _NAMES["inner"], where)
-    if inner is None and kind not in ("gpt2", "gptj"):
-        raise _missing(where, "intermediate_size is missing")
-    head_dim = _optional(config, ("head_dim",), where) or (256 if kind.startswith("gemma") else None)
-    head_dim = head_dim or sizes["hidden"] // heads
+        raise file.wrong(f"{heads} attention heads don't share {kv_heads} KV heads evenly")
+    head_dim = file.optional("head_dim") or (256 if kind.startswith("gemma") else hidden // heads)
     if not head_dim:
-        raise _missing(where, f"{sizes['hidden']} numbers can't be shared by {heads} heads")
+        raise file.wrong(f"{hidden} numbers can't be shared by {heads} heads")
     return ModelShape(
         model_type=kind,
-        architecture=_architecture(config, kind),
+        architecture=file.first_word("architectures") or family.name,
         family=family,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        inner=inner or 4 * sizes["hidden"],
-        tied=bool(config.get("tie_word_embeddings", family.tied)),
-        attention_bias=bool(config.get("attention_bias", kind == "gpt_neox")),
-        mlp_bias=bool(config.get("mlp_bias", False)),
-        windows=_windows(config, family.windows, sizes["layers"], where),
-        experts=_experts(config, kind, sizes["layers"], where),
-        quantized=_quantized(config),
-        **sizes,
+        inner=_inner(file, kind, hidden),
+        vocab=file.size("vocab_size"),
+        positions=file.optional(*_POSITIONS) or family.positions or file.size(*_POSITIONS),
+        tied=file.flag("tie_word_embeddings", family.tied),
+        attention_bias=file.flag("attention_bias", kind == "gpt_neox"),
+        mlp_bias=file.flag("mlp_bias", False),
+        windows=_windows(file, family.windows, layers),
+        experts=_experts(file, kind, layers),
+        quantized=_quantized(file),
     )
-
-
-def _architecture(config: dict[str, Any], kind: str) -> str:
-    named = config.get("architectures")
-    return str(named[0]) if isinstance(named, list) and named else kind
 
 
 def _refuse_others(config: dict[str, Any], kind: str, where: str) -> None:
@@ -145,43 +137,35 @@ def _refuse_others(config: dict[str, Any], kind: str, where: str) -> None:
         )
 
 
-def _size(config: dict[str, Any], name: str, where: str) -> int:
-    found = _optional(config, _NAMES[name], where)
-    if found is None:
-        raise _missing(where, f"{_NAMES[name][0]} is missing")
-    return found
+def _kv_heads(file: ConfigFile, kind: str, heads: int) -> int:
+    """Falcon's first kind and GPT BigCode have one, whatever the first one's config says beside that."""
+    first = kind == "falcon" and not file.flag("new_decoder_architecture", False)
+    if first or kind == "gpt_bigcode":
+        return 1 if file.flag("multi_query", True) else heads
+    return file.optional("num_key_value_heads", "num_kv_heads") or heads
 
 
-def _optional(config: dict[str, Any], names: tuple[str, ...], where: str, least: int = 1) -> int | None:
-    """The first of `names` that is there and not null, a whole number from `least` on."""
-    for name in names:
-        value = config.get(name)
-        if value is not None:
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise _missing(where, f"{name} is {value!r}")
-            return value
-    return None
+def _inner(file: ConfigFile, kind: str, hidden: int) -> int:
+    if kind == "mpt":
+        return (file.optional("expansion_ratio") or 4) * hidden
+    if kind in WITHOUT_INNER:
+        return file.optional("ffn_hidden_size" if kind == "falcon" else "n_inner") or 4 * hidden
+    return file.size(*_INNER)
 
 
-def _missing(where: str, what: str) -> BuildError:
-    return BuildError(
-        f"The config.json of {where} can't be planned: {what}; fetch the checkpoint again.", "not_a_checkpoint"
-    )
-
-
-def _windows(config: dict[str, Any], rule: WindowRule, layers: int, where: str) -> tuple[int | None, ...]:
+def _windows(file: ConfigFile, rule: WindowRule, layers: int) -> tuple[int | None, ...]:
     """One window a layer. `layer_types`, where newer configs have it, says it outright."""
-    window = _optional(config, ("sliding_window",), where)
-    if window is None or rule == "none" or (rule == "qwen" and not config.get("use_sliding_window")):
+    window = file.optional("sliding_window")
+    if window is None or rule == "none" or (rule == "qwen" and not file.flag("use_sliding_window", False)):
         return (None,) * layers
-    kinds = config.get("layer_types")
+    kinds = file.content.get("layer_types")
     if isinstance(kinds, list):
         if len(kinds) != layers or any(kind not in ("sliding_attention", "full_attention") for kind in kinds):
-            raise _missing(where, "layer_types doesn't say for each layer whether it has a window")
+            raise file.wrong("layer_types doesn't say for each layer whether it has a window")
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)
-    first = _optional(config, ("max_window_layers",), where, least=0)
+    first = file.optional("max_window_layers", least=0)
     first = layers if first is None else first
-    pattern = _optional(config, ("sliding_window_pattern",), where) or 6
+    pattern = file.optional("sliding_window_pattern") or 6
     everywhere: dict[str, Callable[[int], bool]] = {
         "all": lambda layer: False,
         "qwen": lambda layer: layer < first,
@@ -191,35 +175,34 @@ def _windows(config: dict[str, Any], rule: WindowRule, layers: int, where: str) 
     return tuple(None if everywhere[rule](layer) else window for layer in range(layers))
 
 
-def _experts(config: dict[str, Any], kind: str, layers: int, where: str) -> Experts | None:
-    if kind == "mixtral":
+def _experts(file: ConfigFile, kind: str, layers: int) -> Experts | None:
+    if kind in ("mixtral", "phimoe"):
         return Experts(
-            count=_optional(config, ("num_local_experts",), where) or 8,
-            per_token=_optional(config, ("num_experts_per_tok",), where) or 2,
-            inner=_size(config, "inner", where),
+            count=file.optional("num_local_experts") or (8 if kind == "mixtral" else 16),
+            per_token=file.optional("num_experts_per_tok") or 2,
+            inner=file.size(*_INNER),
             shared_inner=0,
             layers=layers,
         )
     if kind not in ("qwen2_moe", "qwen3_moe"):
         return None
-    count, inner = (_optional(config, (name,), where) for name in ("num_experts", "moe_intermediate_size"))
+    count, inner = file.optional("num_experts"), file.optional("moe_intermediate_size")
     if count is None or inner is None:
-        raise _missing(where, "num_experts or moe_intermediate_size is missing")
-    step = _optional(config, ("decoder_sparse_step",), where) or 1
-    dense = config.get("mlp_only_layers") or []
-    if not isinstance(dense, list):
-        raise _missing(where, f"mlp_only_layers is {dense!r}")
+        raise file.wrong("num_experts or moe_intermediate_size is missing")
+    step = file.optional("decoder_sparse_step") or 1
+    named = file.content.get("mlp_only_layers") or []
+    if not isinstance(named, list):
+        raise file.wrong("mlp_only_layers is no list")
+    dense = {layer for layer in named if isinstance(layer, int)}
     return Experts(
         count=count,
-        per_token=_optional(config, ("num_experts_per_tok",), where) or 4,
+        per_token=file.optional("num_experts_per_tok") or 4,
         inner=inner,
-        shared_inner=_optional(config, ("shared_expert_intermediate_size",), where, least=0) or 0,
+        shared_inner=file.optional("shared_expert_intermediate_size", least=0) or 0,
         layers=sum(1 for layer in range(layers) if layer not in dense and (layer + 1) % step == 0),
     )
 
 
-def _quantized(config: dict[str, Any]) -> str | None:
-    found = config.get("quantization_config")
-    if not found:
-        return None
-    return str(found.get("quant_method", "quantized")) if isinstance(found, dict) else "quantized"
+def _quantized(file: ConfigFile) -> str | None:
+    found = file.part("quantization_config")
+    return None if found is None else found.word("quant_method") or "quantized"

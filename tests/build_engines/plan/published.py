@@ -66,6 +66,27 @@ SHAPES: dict[str, dict[str, Any]] = {
     "gemma-2-2b": _decoder("gemma2", 2304, 9216, 26, 8, 4, 256000, 8192, head_dim=256, **_GEMMA2),
     "gemma-2-9b": _decoder("gemma2", 3584, 14336, 42, 16, 8, 256000, 8192, head_dim=256, **_GEMMA2),
     "gemma-2-27b": _decoder("gemma2", 4608, 36864, 46, 32, 16, 256000, 8192, head_dim=128, **_GEMMA2),
+    "bloom": {
+        "model_type": "bloom",
+        "n_embed": 14336,
+        "n_layer": 70,
+        "num_attention_heads": 112,
+        "n_inner": None,
+        "seq_length": 2048,
+        "vocab_size": 250880,
+    },
+    "falcon-7b": {
+        "model_type": "falcon",
+        "alibi": False,
+        "bias": False,
+        "hidden_size": 4544,
+        "multi_query": True,
+        "new_decoder_architecture": False,
+        "num_attention_heads": 71,
+        "num_hidden_layers": 32,
+        "parallel_attn": True,
+        "vocab_size": 65024,
+    },
     "phi-3-mini": _decoder("phi3", 3072, 8192, 32, 32, 32, 32064, 4096, sliding_window=2047),
 }
 
@@ -103,6 +124,9 @@ COUNTS = [
     Count("gemma-2-9b", "all", 917_962_752 + 8_324_201_984, "Gemma 2 (arXiv:2408.00118), table 2"),
     Count("gemma-2-9b", "layers", 8_324_201_984, "Gemma 2 (arXiv:2408.00118), table 2: non-embedding parameters"),
     Count("gemma-2-27b", "layers", 26_047_480_320, "Gemma 2 (arXiv:2408.00118), table 2: non-embedding parameters"),
+    Count("bloom", "all", 176_247_271_424, "bigscience/bloom, model card: 176,247,271,424 parameters"),
+    Count("bloom", "layers", 176_247_271_424 - 3_596_615_680, "the same: 3,596,615,680 embedding parameters"),
+    Count("falcon-7b", "all", 7e9, "tiiuae/falcon-7b, model card: a 7B parameters causal decoder-only model"),
     Count("phi-3-mini", "all", 3.8e9, "microsoft/Phi-3-mini-4k-instruct, model card: 3.8B parameters"),
 ]
 

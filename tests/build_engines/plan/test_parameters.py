@@ -37,24 +37,53 @@ _MORE: dict[str, dict[str, Any]] = {
     "gemma3_text": {"head_dim": 32},
     "phi3": {"pad_token_id": 0},
     "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64},
+    "phimoe": {"num_local_experts": 4, "attention_bias": True, "lm_head_bias": True},
+    "cohere": {"use_qk_norm": True, "attention_bias": True},
+    "nemotron": {"head_dim": 32, "attention_bias": True, "mlp_bias": True},
+    "falcon": {"num_kv_heads": 2, "new_decoder_architecture": True},
+}
+# The same in the words of these.
+_WORDS = {
+    "mpt": {"vocab_size": 320, "d_model": 64, "n_layers": 3, "n_heads": 4, "max_seq_len": 128},
+    "bloom": {"vocab_size": 320, "hidden_size": 64, "n_layer": 3, "n_head": 4},
+    "gpt2": _OLD,
+    "gptj": _OLD | {"rotary_dim": 8},
+    "gpt_bigcode": _OLD,
 }
 
 
 def sizes(model_type: str) -> dict[str, Any]:
-    if model_type in ("gpt2", "gptj"):
-        return _OLD | ({"rotary_dim": 8} if model_type == "gptj" else {})
+    if model_type in _WORDS:
+        return _WORDS[model_type]
     found = _SIZES | _MORE.get(model_type, {})
-    if model_type in ("opt", "gpt_neox"):
+    if model_type in ("opt", "gpt_neox", "falcon"):
         found.pop("num_key_value_heads")
     return found
 
 
-@pytest.mark.parametrize("model_type", FAMILIES)
-def test_the_shape_gives_as_many_parameters_as_the_model_class_has(model_type: str) -> None:
+# transformers' module of GPT BigCode compiles a function as it is imported.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("model_type", "changes"),
+    [
+        *((model_type, {}) for model_type in FAMILIES),
+        ("falcon", {"new_decoder_architecture": False}),
+        ("falcon", {"new_decoder_architecture": False, "multi_query": False, "parallel_attn": False, "bias": True}),
+        ("falcon", {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1, "ffn_hidden_size": 96}),
+        ("gpt_bigcode", {"multi_query": False, "n_inner": 96}),
+        ("cohere", {"use_qk_norm": False, "tie_word_embeddings": False}),
+        ("phimoe", {"attention_bias": False, "lm_head_bias": False}),
+        ("nemotron", {"head_dim": None, "attention_bias": False, "mlp_bias": False}),
+    ],
+    ids=lambda value: (
+        "-".join(f"{name}={value}" for name, value in value.items()) if isinstance(value, dict) else value
+    ),
+)
+def test_the_shape_gives_as_many_parameters_as_the_model_class_has(model_type: str, changes: dict[str, Any]) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.for_model(model_type, **sizes(model_type))
+    config = AutoConfig.for_model(model_type, **sizes(model_type) | changes)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     counted = count(read_shape(config.to_dict(), model_type))
@@ -62,7 +91,8 @@ def test_the_shape_gives_as_many_parameters_as_the_model_class_has(model_type: s
     matrices = [
         part.weight
         for name, part in model.named_modules()
-        if type(part).__name__ in ("Linear", "Conv1D") and not name.endswith(("lm_head", "embed_out", "gate"))
+        if type(part).__name__ in ("Linear", "Conv1D", "FalconLinear")
+        and not name.endswith(("lm_head", "embed_out", "gate"))
     ]
     assert counted.linear == sum(matrix.numel() for matrix in matrices)
     rows = [len(matrix) if model_type != "gpt2" else matrix.shape[1] for matrix in matrices]

@@ -30,6 +30,33 @@ def test_without_kv_heads_every_head_has_its_own() -> None:
     assert shape.kv_heads == shape.heads == 32
 
 
+@pytest.mark.parametrize(
+    ("changes", "kv_heads"),
+    [
+        ({}, 1),
+        ({"num_kv_heads": 71}, 1),  # the config of the 7B says so beside
+        ({"multi_query": False}, 71),
+        ({"new_decoder_architecture": True, "num_attention_heads": 128, "num_kv_heads": 8, "hidden_size": 8192}, 8),
+    ],
+)
+def test_falcon_has_one_kv_head_or_those_of_its_new_kind(changes: dict[str, Any], kv_heads: int) -> None:
+    assert read("falcon-7b", **changes).kv_heads == kv_heads
+
+
+def test_a_length_that_a_config_leaves_out_is_the_familys() -> None:
+    assert read("falcon-7b").positions == 2048
+    assert read("bloom", seq_length=...).positions == 2048
+    assert read("bloom", seq_length=1024).positions == 1024
+
+
+def test_all_that_is_compiled_can_be_planned() -> None:
+    from build_engines.plan.families import FAMILIES
+    from build_engines.tensorrt_llm.capabilities import CAPABILITIES
+
+    compiled = {name for architectures in CAPABILITIES.values() for name in architectures}
+    assert compiled - {family.name for family in FAMILIES.values()} == set()
+
+
 def test_the_size_of_a_head_is_given_or_derived() -> None:
     assert read("llama-3.1-8b").head_dim == 128
     assert read("qwen3-235b-a22b").head_dim == 128  # 4096 / 64 would be 64
@@ -89,6 +116,13 @@ def test_an_unknown_architecture_names_the_known_ones() -> None:
         ({"hidden_size": ...}, "hidden_size is missing"),
         ({"num_hidden_layers": None}, "num_hidden_layers is missing"),
         ({"vocab_size": "many"}, "vocab_size is 'many'"),
+        ({"vocab_size": "m" * 4096}, "vocab_size is 'mmm"),
+        ({"hidden_size": 10**300}, "more than any model has"),
+        ({"num_hidden_layers": 10**18}, "more than any model has"),
+        ({"num_hidden_layers": True}, "num_hidden_layers is True"),
+        ({"architectures": "Llama\n"}, "architectures is 'Llama\\n'"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes'"),
+        ({"quantization_config": {"quant_method": "\ud800"}}, "quant_method is '\\ud800'"),
         ({"num_attention_heads": -32}, "num_attention_heads is -32"),
         ({"intermediate_size": ...}, "intermediate_size is missing"),
         ({"num_key_value_heads": 5}, "32 attention heads don't share 5 KV heads evenly"),
