@@ -87,30 +87,42 @@ def choose(manifest: Manifest, parameters: Mapping[str, str], asked: Mode | None
         if asked is not None:
             raise _unfit(f"The mode {asked} is for engines of target tensorrt-llm, not {manifest.target}")
         return Launch()
-    groups = [group for group in parameters.get("gpu_device_ids", "").split(";") if group]
-    participants = _numbers(parameters.get("participant_ids", ""))
-    several = len(groups) > 1
-    mode = asked or ("orchestrator" if several else "leader" if ranks_of(manifest) > 1 else None)
+    groups, participants = (_groups(parameters.get(name, "")) for name in ("gpu_device_ids", "participant_ids"))
+    instances = max(len(groups), len(participants), 1)
+    named = [rank for group in participants for rank in group]
+    mode = asked or ("orchestrator" if instances > 1 or named else "leader" if ranks_of(manifest) > 1 else None)
+    gpus = visible(find_gpus()) if mode or groups else ()
+    _check_gpus([gpu for group in groups for gpu in group], len(gpus))
     if mode is None:
         return Launch()
-    if mode == "leader" and several:
-        raise _unfit(f"The parameter gpu_device_ids asks for {len(groups)} instances, which a leader can't have")
+    if mode == "leader" and named:
+        raise _unfit("The parameter participant_ids names the ranks of an orchestrator, and a leader has none")
+    if mode == "leader" and instances > 1:
+        raise _unfit(f"The parameter gpu_device_ids asks for {instances} instances, which a leader can't have")
     if parameters.get("num_nodes", "1") != "1":
         raise DeployError(
             f"The parameter num_nodes is {parameters['num_nodes']}, and `inflight serve` starts ranks on this machine"
             " alone; assemble a repository and start it with the cluster's own launcher.",
             "invalid_parameter",
         )
-    gpus = visible(find_gpus())
-    _check_gpus(_numbers(";".join(groups)), len(gpus))
-    ranks = 1 if mode == "orchestrator" else ranks_of(manifest)
-    if mode == "orchestrator" and participants:
-        ranks = max(participants) + 1
-    if mode == "orchestrator" and not participants:
+    _check_participants(named)
+    if mode == "orchestrator" and not named:
         _check_worker(parameters.get("executor_worker_path", ""))
-    workers = ranks_of(manifest) * max(1, len(groups))
+    ranks = len(named) + 1 if mode == "orchestrator" else ranks_of(manifest)
+    workers = ranks_of(manifest) * instances
     _check_shared_memory(workers)
-    return Launch(mode, ranks, not participants, _find_mpirun(workers), len(gpus))
+    return Launch(mode, ranks, not named, _find_mpirun(workers), len(gpus))
+
+
+def _check_participants(named: list[int]) -> None:
+    """A rank that is started and named nowhere would belong to no instance, and end."""
+    if sorted(named) != list(range(1, len(named) + 1)):
+        shown = ",".join(map(str, named))
+        raise DeployError(
+            f"The parameter participant_ids names the ranks {shown}, and 0 is the orchestrator's own; name those from 1"
+            f" to {len(named)}, each once.",
+            "invalid_parameter",
+        )
 
 
 def _check_gpus(named: list[int], count: int) -> None:
@@ -152,8 +164,10 @@ def _find_mpirun(workers: int) -> str:
     )
 
 
-def _numbers(groups: str) -> list[int]:
-    return [int(number) for group in groups.split(";") for number in group.split(",") if number.strip()]
+def _groups(text: str) -> list[list[int]]:
+    """Of "0,1;2,3" the numbers by group."""
+    groups = ([int(number) for number in group.split(",") if number.strip()] for group in text.split(";"))
+    return [group for group in groups if group]
 
 
 def _unfit(what: str) -> DeployError:

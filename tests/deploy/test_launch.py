@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,6 +98,31 @@ def test_ranks_that_are_named_are_started_and_not_spawned() -> None:
 
 @pytest.mark.usefixtures("four_gpus")
 @pytest.mark.parametrize(
+    ("parameters", "ranks"),
+    [
+        ({"participant_ids": "1"}, 2),
+        ({"participant_ids": "1;2"}, 3),
+        ({"participant_ids": "2,1", "tensor_parallel": 2}, 3),
+    ],
+)
+def test_who_names_ranks_means_an_orchestrator(parameters: dict[str, Any], ranks: int) -> None:
+    chosen = choose(**parameters)
+    assert (chosen.mode, chosen.ranks, chosen.spawns) == ("orchestrator", ranks, False)
+
+
+@pytest.mark.usefixtures("four_gpus")
+def test_shared_memory_is_counted_for_the_ranks_of_every_instance(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=200 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    assert choose(participant_ids="1;2;3").ranks == 4
+    with pytest.raises(DeployError, match="and 4 ranks need 256"):
+        choose(participant_ids="1;2;3;4")
+
+
+@pytest.mark.usefixtures("four_gpus")
+@pytest.mark.parametrize(
     ("asked", "code", "said"),
     [
         ({"mode": "leader", "gpu_device_ids": "0;1"}, "invalid_parameter", "asks for 2 instances, which a leader"),
@@ -107,6 +133,12 @@ def test_ranks_that_are_named_are_started_and_not_spawned() -> None:
         ),
         ({"gpu_device_ids": "0;4"}, "gpu_missing", "names GPU 4, and here are 4, from 0 on"),
         ({"mode": "orchestrator", "executor_worker_path": "/nowhere"}, "server_not_found", "no program /nowhere"),
+        ({"gpu_device_ids": "7"}, "gpu_missing", "names GPU 7, and here are 4"),
+        ({"mode": "leader", "participant_ids": "1"}, "invalid_parameter", "participant_ids .* a leader has none"),
+        ({"participant_ids": "0;1"}, "invalid_parameter", "ranks 0,1, .* name those from 1 to 2, each once"),
+        ({"participant_ids": "1;1"}, "invalid_parameter", "ranks 1,1, .* name those from 1 to 2, each once"),
+        ({"participant_ids": "1;3"}, "invalid_parameter", "ranks 1,3, .* name those from 1 to 2, each once"),
+        ({"participant_ids": "1000"}, "invalid_parameter", "ranks 1000, .* name those from 1 to 1, each once"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_starts(asked: dict[str, Any], code: str, said: str) -> None:
@@ -195,7 +227,6 @@ def test_leader_and_follower_live_and_die_together(serving: Serving) -> None:
         "tritonserver of rank 0",
         "tritonserver of rank 1",
     ]
-    assert "the stub of ensemble of rank 1" not in names
     assert [name for name in names if name.endswith("of rank 1")] == [
         "tritonserver of rank 1",
         "the stub of tensorrt_llm of rank 1",
