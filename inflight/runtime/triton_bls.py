@@ -84,7 +84,12 @@ class TritonBls:
         call = None
         try:
             check_names(json.loads(parameters_json(request)))
-            read = text_request(Inputs(request), self._exclude_input)
+            inputs = Inputs(request)
+            if inputs.common("stop", default=False):
+                self._stop_requests(request.request_id())
+                reply.send([], last=True)
+                return
+            read = text_request(inputs, self._exclude_input)
             drafts = read.num_draft_tokens > 0 and not self._engine_drafts
             if drafts:
                 check_drafts(read, self._draft_engine)
@@ -92,7 +97,7 @@ class TritonBls:
                 with self._places:
                     prepared = prepare(self._preprocessing, read)
                 reply = Reply(sender, read.prompts * read.sequences)
-                call = Call(request.request_id(), read, prepared, reply)
+                call = Call(request.request_id(), read, prepared, reply, private_id=not self._extended)
                 call.make_answers(self._detokenizer, self._accumulate, search=drafts or not self._extended)
                 self._remember(call)
                 if drafts:
@@ -228,6 +233,17 @@ class TritonBls:
         # Other engines end all answers to a request at once.
         if self._extended or all(answer.closed or answer.stopped or answer.client_gone for answer in call.answers):
             self._send_stop(call, key)
+
+    def _stop_requests(self, client_id: str) -> None:
+        """End all answers to the requests of that id, with what they have said; an unknown id is no error."""
+        if not client_id:
+            raise RequestError(
+                "Trying to stop a request but request ID is not provided; send the id of the request to stop",
+                "invalid_request",
+            )
+        for call in {id(call): call for call in list(self._calls.values()) if call.client_id == client_id}.values():
+            call.asked_to_end = True
+            self._abandon(call)
 
     def _abandon(self, call: Call) -> None:
         for answer in call.answers[: None if self._extended else 1]:

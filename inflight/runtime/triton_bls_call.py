@@ -40,9 +40,16 @@ class Call:
     `prepared` are the outputs of preprocessing, by name.
     """
 
-    def __init__(self, request_id: str, request: TextRequest, prepared: Mapping[str, Any], reply: Reply) -> None:
+    def __init__(
+        self, request_id: str, request: TextRequest, prepared: Mapping[str, Any], reply: Reply, private_id: bool
+    ) -> None:
+        """With `private_id` the engine never sees the client's own id: see `id`."""
+        self.client_id = request_id
         # Clients need not send an id, and a request without one can't be stopped.
-        self.id = request_id or secrets.token_hex(8)
+        self.id = f"{request_id}#{secrets.token_hex(8)}" if private_id or not request_id else request_id
+        """The id of the engine's requests. Engines that know no stream keys end whatever has the id that is to be
+        stopped, of whichever client; so theirs is nobody else's."""
+        self.asked_to_end = False
         self.request = request
         self.prepared = prepared
         self.reply = reply

@@ -104,7 +104,7 @@ class DraftedAnswer:
 
     def _take(self, verified: Verified) -> bool:
         self._answer.push(verified.token_ids, verified.log_probs)
-        return self._answer.stopped
+        return self._answer.stopped or self._call.asked_to_end
 
     def _inputs(self, answer: Sequence[int], **values: Any) -> list[Any]:
         """The request's inputs, with the answer so far behind the prompt."""

@@ -38,6 +38,7 @@ _OUR_KEY = "ours: behind an ensemble, the receipts of chunks tell whether their 
 _OUR_CONTEXT = "ours: what goes with a chunk, so that it is decoded without state"
 _OUR_VERSION = "ours: which version wrote an assembled repository, checked when it is loaded"
 _OUR_STREAMS = "ours: behind TensorRT-LLM's C++ backend, which sends no context, streams are told apart by these"
+_OUR_STOP = "ours: its requests have ids of their own at the engine, so it is told itself which of them to end"
 _OUR_ENDS = "ours: TensorRT-LLM's C++ backend knows one end token, and models have several"
 _OUR_STOP_TEXTS = "ours: stop words are found as text too, across tokens, which ids alone can't"
 _OUR_ENGINE = "ours: which engine runs, and its bounds, which TensorRT-LLM keeps in the engine itself"
@@ -164,6 +165,7 @@ DIFFERENCES = (
     Difference("postprocessing", "parameter", "engine_model_name", "added", _OUR_KEY),
     Difference("postprocessing", "parameter", "keep_streams", "added", _OUR_STREAMS),
     Difference("tensorrt_llm_bls", "input", "min_length random_seed", "added", _OLDER),
+    Difference("tensorrt_llm_bls", "input", "stop", "added", _OUR_STOP),
     Difference("tensorrt_llm_bls", "input", "priority deadline_ms", "added", _OUR_QUEUE),
     Difference("tensorrt_llm_bls", "output", "finish_reason", "added", _OUR_REASON),
     Difference("tensorrt_llm_bls", "parameter", "multimodal_encoders_name", "missing", _TEXT_ALONE),

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,8 +119,27 @@ def test_every_end_is_counted_as_what_it_is(narrow_server: Server) -> None:
     assert difference(page.ends, before) == {"CANCELED": 2, "STOP_WORD": 1}
 
 
-@pytest.mark.parametrize("name", SERVERS)
-def test_stop_with_the_requests_id_ends_it_with_what_it_has_said(serving: Callable[[str], Server], name: str) -> None:
+def stop_engine(request_id: str) -> Any:
+    tokens = {"input_ids": np.array([[0]], np.int32), "input_lengths": 1, "request_output_len": 1}
+    return request("tensorrt_llm", {**tokens, "stop": True}, request_id)
+
+
+def stop_bls(request_id: str) -> Any:
+    return request(BLS, {"text_input": "", "max_tokens": 1, "stop": True}, request_id)
+
+
+@pytest.mark.parametrize(
+    ("name", "stop"),
+    [
+        ("narrow_server", stop_engine),
+        ("narrow_server", stop_bls),
+        # The engine does not know the client's id there.
+        pytest.param("narrow_foreign_server", stop_bls, marks=pytest.mark.slow),
+    ],
+)
+def test_stop_with_the_requests_id_ends_it_with_what_it_has_said(
+    serving: Callable[[str], Server], name: str, stop: Callable[[str], Any]
+) -> None:
     server = serving(name)
     page_when(server, lambda page: page.quiet)
     with Grpc(server.grpc_address) as connection:
@@ -127,8 +147,7 @@ def test_stop_with_the_requests_id_ends_it_with_what_it_has_said(serving: Callab
             call = ask(connection, PROMPT, 500, request_id="mine", stream=stream, exclude_input_in_output=True)
             other = ask(connection, PROMPT, 500, request_id="other")
             other.wait_for(3)
-            tokens = {"input_ids": np.array([[0]], np.int32), "input_lengths": 1, "request_output_len": 1}
-            connection.send(request("tensorrt_llm", {**tokens, "stop": True}, "mine")).finish()
+            assert connection.send(stop("mine")).finish()[0].error is None
             responses = call.finish()
             assert responses[-1].error is None
             text = "".join(response.text for response in responses)

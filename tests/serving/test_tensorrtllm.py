@@ -202,7 +202,11 @@ def test_tokens_times_and_log_probabilities_go_through(cpp_server: Server) -> No
             responses = ask(connection, TEXTS[0], 7, model, f"figures {model}", **wanted).finish()
             last = responses[-1]
             assert last.count("num_input_tokens") == len(ids_of(TEXTS[0]))
-            assert last.count("num_output_tokens") == 7
+            told = [
+                response.count("num_output_tokens") for response in responses if "num_output_tokens" in response.outputs
+            ]
+            # The backend counts what each response brings, the scripted model says the whole in the end.
+            assert told == ([1] * 7 if model == "ensemble" else [7])
             each = b"".join(response.outputs["output_log_probs"] for response in responses)
             assert np.frombuffer(each, np.float32).tolist() == [-0.5] * 7
             assert np.frombuffer(last.outputs["arrival_time_ns"], np.int64)[0] > 0
@@ -242,6 +246,58 @@ def test_a_full_queue_refuses_and_whoever_is_gone_makes_room(cpp_server: Server)
         while any(call.finish()[0].error for call in calls):
             assert time.monotonic() < patient
             calls = [ask(connection, TEXTS[0], 5) for _ in range(QUEUE)]
+
+
+def test_the_backend_counts_a_prompt_that_it_echoes_and_all_beams(cpp_server: Server) -> None:
+    """What the contract says of `num_output_tokens` on an ensemble's whole answer."""
+    asked = {"stream": False, "return_num_output_tokens": True}
+    prompt = len(ids_of(TEXTS[0]))
+    with Grpc(cpp_server.grpc_address) as connection:
+        for model, values, expected in (
+            ("ensemble", {}, prompt + 7),
+            ("ensemble", WITHOUT, 7),
+            ("ensemble", {**WITHOUT, "beam_width": 2}, 14),
+            (BLS, {}, 7),
+        ):
+            (whole,) = ask(connection, TEXTS[0], 7, model, **asked, **values).finish()
+            assert whole.count("num_output_tokens") == expected, (model, values)
+
+
+SHARED = "everybody's"
+
+
+@pytest.mark.parametrize("model", ["ensemble", BLS])
+def test_the_scripted_model_ends_its_own_requests_alone_whoever_has_their_id(cpp_server: Server, model: str) -> None:
+    """A stop word, and a client that leaves, beside a request of the same id that came later and wants all."""
+    with Grpc(cpp_server.grpc_address) as connection:
+        leaving = ask(connection, TEXTS[0], ENDLESS, request_id=SHARED)
+        stopping = ask(connection, TEXTS[0], ENDLESS, request_id=SHARED, stop_words=words(" two"))
+        other = ask(connection, TEXTS[0], 300, model, SHARED)
+        other.wait_for(1)
+        leaving.wait_for(1)
+        leaving.cancel()
+        assert stopping.finish()[-1].finish_reason == "stop_word"
+        responses = other.finish()
+    assert not any(response.error for response in responses)
+    ids = ids_of(TEXTS[0])
+    assert text_of(responses) == TOKENIZER.decode((ids * 300)[:300])
+
+
+def test_the_scripted_model_stops_what_has_an_id(cpp_server: Server) -> None:
+    with Grpc(cpp_server.grpc_address) as connection:
+        calls = [ask(connection, TEXTS[0], ENDLESS, request_id="mine") for _ in range(2)]
+        other = ask(connection, TEXTS[0], 300, request_id="other")
+        for call in (*calls, other):
+            call.wait_for(2)
+        ended = connection.send(request(BLS, {"text_input": "", "max_tokens": 1, "stop": True}, "mine")).finish()
+        assert [response.error for response in ended] == [None]
+        for call in calls:
+            last = call.finish()[-1]
+            assert last.error is None
+            assert 0 < last.count("num_output_tokens") < ENDLESS
+        assert other.finish()[-1].count("num_output_tokens") == 300
+        nobody = request(BLS, {"text_input": "", "max_tokens": 1, "stop": True})
+        assert connection.send(nobody).error().endswith("send the id of the request to stop [invalid_request]")
 
 
 def test_stopping_is_upstreams(cpp_server: Server) -> None:

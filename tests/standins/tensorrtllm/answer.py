@@ -93,15 +93,19 @@ class Answer:
             each, total = [[[LOG_PROB] * len(new)] * self._beams], [[LOG_PROB * len(self._made)] * self._beams]
             told = {"output_log_probs": each, "cum_log_probs": total}
             tensors += [tensor(name, values, np.float32) for name, values in told.items() if name in self._wanted]
-        return pb_utils.InferenceResponse([*tensors, *(self._figures() if self.ended else [])])
+        return pb_utils.InferenceResponse([*tensors, *self._figures(len(ids) * self._beams)])
 
-    def _figures(self) -> list[Any]:
+    def _figures(self, told: int) -> list[Any]:
+        """Of the answer, and of this response: `told` is how many ids it holds, a prompt's and all beams' among them.
+
+        As fillTritonResponse in model_instance_state.cc has it, both counts come with each response.
+        """
         figures: dict[str, tuple[Any, Any]] = {}
         if self._asked.get("return_num_input_tokens"):
             figures["num_input_tokens"] = len(self._prompt), np.int32
         if self._asked.get("return_num_output_tokens"):
-            figures["num_output_tokens"] = len(self._made), np.int32
-        if self._asked.get("return_perf_metrics"):
+            figures["num_output_tokens"] = told, np.int32
+        if self.ended and self._asked.get("return_perf_metrics"):
             moments = [*self._moments, *[time.monotonic_ns()] * (4 - len(self._moments))]
             figures |= {name: (moment, np.int64) for name, moment in zip(CLOCKS, moments, strict=True)}
             figures |= dict.fromkeys(COUNTS, (1, np.int32)) | dict.fromkeys(DRAFTS, (0, np.int32))

@@ -1,9 +1,12 @@
 """Stands in for TensorRT-LLM's C++ backend in tests, as a backend that Triton runs in Python; it computes no model.
 
 An answer is its prompt's tokens over and over, one a step of STANDIN_STEP_SECONDS, for all requests at once.
-What it takes, refuses and sends is what upstream's backend does (triton_backend/inflight_batcher_llm/src at c8c6df08 of
-NVIDIA/TensorRT-LLM), in its words. It is stricter in one thing: upstream warns of a parameter that it can't parse and
-goes on with its default, and ignores those that it does not know; here both fail.
+What it knows of upstream's backend it does in its words (triton_backend/inflight_batcher_llm/src at c8c6df08 of
+NVIDIA/TensorRT-LLM): which parameters it reads and which of them it refuses, its tensors, counts, queue, `stop` and
+cancelling. It does not compute: speculation, guides, LoRA, penalties and sampling are taken and change nothing, and
+what goes with what is looked at for a few parameters alone (see parameters.py). It is stricter in one thing: upstream
+warns of a parameter that it can't parse and goes on with its default, and ignores those that it does not know; here
+both fail.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ class TritonPythonModel:
         self.step_seconds = float(os.environ.get("STANDIN_STEP_SECONDS", "0.002"))
         self.lock = threading.Lock()
         self.running: list[Answer] = []
+        self.by_id: dict[str, list[Answer]] = {}
         self.checked = time.monotonic()
         self.closing = False
         self.thread = threading.Thread(target=self.run, daemon=True)
@@ -98,14 +102,23 @@ class TritonPythonModel:
             for answer in pending:
                 answer.sender, answer.pending = sender, pending
             self.running += pending
+            if request.request_id():
+                # Upstream knows the latest request of an id alone, whoever sent it.
+                self.by_id[request.request_id()] = list(pending)
 
     def stop(self, request_id: str) -> None:
         if not request_id:
             raise ValueError("Trying to stop a request but request ID is not provided")
         with self.lock:
-            for answer in self.running:
-                if answer.request_id == request_id:
-                    answer.cancelled = True
+            for answer in self.by_id.get(request_id, []):
+                answer.cancelled = True
+
+    def forget(self, answer: Answer) -> None:
+        of_its_id = self.by_id.get(answer.request_id, [])
+        if answer in of_its_id:
+            of_its_id.remove(answer)
+            if not of_its_id:
+                del self.by_id[answer.request_id]
 
     def run(self) -> None:
         while not self.closing:
@@ -130,6 +143,7 @@ class TritonPythonModel:
         if answer.ended:
             with self.lock:
                 self.running.remove(answer)
+                self.forget(answer)
             answer.pending.remove(answer)
         final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if not answer.pending else 0
         answer.sender.send(answer.response(), flags=final)

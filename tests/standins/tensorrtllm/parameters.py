@@ -112,6 +112,21 @@ def read_parameters(texts: dict[str, str]) -> dict[str, Any]:
             found[name] = KNOWN[name](text)
         except (ValueError, KeyError) as error:
             raise RuntimeError(f"Cannot read parameter {name} from {text!r}: {error}") from error
-    if found["gpt_model_type"] not in ("V1", "v1", "inflight_batching", "inflight_fused_batching"):
-        raise RuntimeError("Invalid gpt_model_type. Must be v1/inflight_batching/inflight_fused_batching.")
+    check(found)
     return found
+
+
+def check(found: dict[str, Any]) -> None:
+    """Raise RuntimeError in upstream's words for what executorImpl.cpp and the backend do not load with."""
+    if found["gpt_model_type"] in ("V1", "v1"):
+        raise RuntimeError(
+            "Static batching type is deprecated. Please use in-flight batching with"
+            " CapacitySchedulerPolicy::kSTATIC_BATCH instead."
+        )
+    if found["gpt_model_type"] not in ("inflight_batching", "inflight_fused_batching"):
+        raise RuntimeError("Invalid gpt_model_type. Must be v1/inflight_batching/inflight_fused_batching.")
+    if any(rank == 0 for group in found.get("participant_ids", ()) for rank in group):
+        raise RuntimeError("Rank 0 is reserved for the orchestrator")
+    path = found["xgrammar_tokenizer_info_path"]
+    if found["guided_decoding_backend"] == "xgrammar" and not Path(path).is_file():
+        raise RuntimeError(f"Xgrammar's tokenizer info path at {path} does not exist.")
