@@ -1,8 +1,9 @@
 """Which architectures a line of TensorRT-LLM compiles, with which program, and in which precisions.
 
 Line 1.2, from NVIDIA/TensorRT-LLM: weight-only quantization, types and pipelines are what each family's
-convert_checkpoint.py takes; what quantize.py makes is what docs/source/legacy/reference/precision.md and the README
-files of examples/models say; which architectures have no engine, support-matrix.md beside it.
+convert_checkpoint.py takes and its network (tensorrt_llm/models) computes; what quantize.py makes is what
+docs/source/legacy/reference/precision.md and the README files of examples/models say; which architectures have no
+engine, support-matrix.md beside it.
 """
 
 from __future__ import annotations
@@ -19,19 +20,26 @@ from build_engines.llmapi.quantization import read_quantization
 
 QUANTIZE_SCRIPT = "quantization/quantize.py"
 WEIGHT_ONLY = ("int8_wo", "int4_wo")
+BEGIN = {"fp8": (8, 9), "w4a8_awq": (8, 9), "nvfp4": (10, 0)}
+"""The first compute capability that computes a precision of weights or KV cache; those not named need none."""
+# builder.py refuses those with integers in them from 10.0 up to 12.0 (B200, B300); w4a8_awq has int4_awq's flags there.
+_INTEGERS = ("int8", "int8_sq", "int4_awq", "w4a8_awq", *WEIGHT_ONLY)
+_NO_INTEGERS = ((10, 0), (12, 0))
 
 
 @dataclass(frozen=True)
 class Family:
     """One convert_checkpoint.py: its path in the examples, and how its flags differ from the usual ones.
 
-    `gemma_style` has --ckpt-type, --output-model-dir and --world-size; `pipeline` says whether it splits layers over
-    GPUs.
+    `gemma_style` has --ckpt-type, --output-model-dir and --world-size. What script and network can: `pipeline`, layers
+    split over GPUs; `lora`, adapters; `lookahead`, drafts that the engine makes itself.
     """
 
     name: str
     script: str
     pipeline: bool = True
+    lora: bool = True
+    lookahead: bool = True
     gemma_style: bool = False
 
 
@@ -57,13 +65,13 @@ def _core(name: str, **how: bool) -> Family:
     return Family(name, f"models/core/{name}/convert_checkpoint.py", **how)
 
 
-def _contrib(name: str, **how: bool) -> Family:
-    return Family(name, f"models/contrib/{name}/convert_checkpoint.py", **how)
+def _contrib(name: str, pipeline: bool = False) -> Family:
+    return Family(name, f"models/contrib/{name}/convert_checkpoint.py", pipeline, lora=False, lookahead=False)
 
 
 _LLAMA, _QWEN, _GPT = _core("llama"), _core("qwen"), _core("gpt")
-_GEMMA = _core("gemma", pipeline=False, gemma_style=True)
-_PHI = _core("phi", pipeline=False)
+_GEMMA = _core("gemma", pipeline=False, lookahead=False, gemma_style=True)
+_PHI = _core("phi", pipeline=False, lookahead=False)
 # Its README: "the current checkpoint conversion code requires legacy path".
 _LEGACY = {"TRTLLM_DISABLE_UNIFIED_CONVERTER": "1"}
 _ARCHITECTURES = (
@@ -84,13 +92,13 @@ _ARCHITECTURES = (
     Architecture("PhiForCausalLM", _PHI, quantized_cache=False),
     Architecture("Phi3ForCausalLM", _PHI, ("fp8", "int8_sq")),
     Architecture("PhiMoEForCausalLM", _PHI, ("fp8", "int8_sq")),
-    Architecture("CohereForCausalLM", _core("commandr"), quantized_cache=False),
-    Architecture("FalconForCausalLM", _contrib("falcon"), ("fp8", "int4_awq")),
+    Architecture("CohereForCausalLM", _core("commandr", lora=False), quantized_cache=False),
+    Architecture("FalconForCausalLM", _contrib("falcon", pipeline=True), ("fp8", "int4_awq")),
     Architecture("GPTJForCausalLM", _contrib("gptj"), ("fp8", "int8_sq", "int4_awq")),
     Architecture("GPTNeoXForCausalLM", _contrib("gptneox"), quantized_cache=False),
     Architecture("MPTForCausalLM", _contrib("mpt"), ("fp8", "int8_sq", "int4_awq", "w4a8_awq")),
-    Architecture("OPTForCausalLM", _contrib("opt", pipeline=False), quantized_cache=False),
-    Architecture("BloomForCausalLM", _contrib("bloom", pipeline=False), ("fp8", "int8_sq")),
+    Architecture("OPTForCausalLM", _contrib("opt"), quantized_cache=False),
+    Architecture("BloomForCausalLM", _contrib("bloom"), ("fp8", "int8_sq")),
 )
 CAPABILITIES: Mapping[str, Mapping[str, Architecture]] = {
     ENGINE_LINE: {architecture.name: architecture for architecture in _ARCHITECTURES}
@@ -176,6 +184,13 @@ def refuse_precision(architecture: Architecture, quantization: str, kv_cache_dty
             f"TensorRT-LLM {ENGINE_LINE} doesn't quantize the KV cache of {architecture.name}; leave kv_cache_dtype at "
             "auto."
         )
+
+
+def computes(precision: str, capability: tuple[int, ...]) -> bool:
+    """Say whether trtllm-build builds a precision of weights or KV cache for GPUs of a compute capability ((9, 0))."""
+    begin, end = _NO_INTEGERS
+    refused = precision in _INTEGERS and begin <= capability < end
+    return capability >= BEGIN.get(precision, (0, 0)) and not refused
 
 
 def _unsupported(message: str) -> BuildError:

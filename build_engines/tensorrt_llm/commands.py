@@ -142,6 +142,7 @@ def _build_arguments(recipe: Recipe, places: Places) -> Iterator[str]:
     if limits.opt_num_tokens is not None:
         yield from ("--opt_num_tokens", str(limits.opt_num_tokens))
     # Said even where it is the default, since defaults have changed from version to version.
+    yield from ("--kv_cache_type", "paged")
     yield from ("--use_paged_context_fmha", _switch(bool(recipe.paged_context_fmha)))
     yield from ("--use_fp8_context_fmha", _switch(bool(recipe.fp8_context_fmha)))
     yield from ("--multiple_profiles", _switch(recipe.multiple_profiles))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from typing import get_args
 
 from build_engines.containers import DEFAULT_CONTAINER, ENGINE_LINE, version_line
 from build_engines.errors import BuildError
 from build_engines.machine import Gpu, Machine
+from build_engines.tensorrt_llm.capabilities import BEGIN, computes
 from build_engines.tensorrt_llm.recipe import Recipe
 
 # The support matrix of TensorRT-LLM 1.x begins with Ampere.
 _OLDEST = (8, 0)
-_FP8 = (8, 9)
 _BLACKWELL = (10, 0)
 _HOPPER = (9, 0)
 
@@ -25,25 +25,6 @@ def check_machine(recipe: Recipe, machine: Machine, where: str) -> None:
     _check_software(machine, where)
     for sentence in (*_gpus(recipe, machine, where), *_features(recipe, machine.gpus[0] if machine.gpus else None)):
         raise BuildError(sentence, "invalid_parameter")
-
-
-def check_calibration(recipe: Recipe) -> None:
-    """Raise BuildError (`invalid_parameter`) where texts to calibrate with can't be had."""
-    dataset = recipe.calibration.dataset
-    if not recipe.needs_calibration or os.path.isdir(dataset):
-        return
-    if "cnn_dailymail" not in dataset:
-        raise BuildError(
-            f"calibration.dataset {dataset} is no directory, and cnn_dailymail is the only one that is fetched; "
-            "check the path.",
-            "invalid_parameter",
-        )
-    if os.environ.get("HF_HUB_OFFLINE") == "1":
-        raise BuildError(
-            f"calibration.dataset {dataset} is fetched from the hub, and HF_HUB_OFFLINE is set; name a directory with "
-            "a train split that has a text column.",
-            "invalid_parameter",
-        )
 
 
 def _check_software(machine: Machine, where: str) -> None:
@@ -84,19 +65,22 @@ def _features(recipe: Recipe, gpu: Gpu | None) -> Iterator[str]:
     capability = _numbers(gpu)
     if capability < _OLDEST:
         yield f"{said}, and TensorRT-LLM {ENGINE_LINE} begins with 8.0; choose another GPU."
-    if capability < _FP8:
-        if recipe.quantization in ("fp8", "w4a8_awq"):
-            yield f"{said}, and quantization {recipe.quantization} begins with 8.9; choose int8_sq or int4_awq."
-        if recipe.kv_cache_dtype == "fp8":
-            yield f"{said}, and kv_cache_dtype fp8 begins with 8.9; choose int8 or auto."
-    if capability < _BLACKWELL and recipe.quantization == "nvfp4":
-        yield f"{said}, and quantization nvfp4 begins with 10.0 (Blackwell); choose fp8 or int4_awq."
+    for name, precision in (("quantization", recipe.quantization), ("kv_cache_dtype", recipe.kv_cache_dtype)):
+        if not computes(precision, capability):
+            begin = BEGIN.get(precision, _OLDEST)
+            why = f"begins with {begin[0]}.{begin[1]}" if capability < begin else "is refused by trtllm-build there"
+            yield f"{said}, and {name} {precision} {why}; choose {', '.join(_others(name, capability))}."
     plugins = recipe.plugins
     if plugins.gemm_swiglu != "disable" and capability != _HOPPER:
         yield f"{said}, and plugins.gemm_swiglu is for 9.0 (Hopper); leave it out."
     for name in ("low_latency_gemm", "low_latency_gemm_swiglu"):
         if getattr(plugins, name) != "disable" and capability == _BLACKWELL:
             yield f"{said}, and plugins.{name} has no kernel there; leave it out."
+
+
+def _others(name: str, capability: tuple[int, ...]) -> Iterator[str]:
+    every = Recipe.model_fields[name].annotation
+    return (one for one in get_args(every) if computes(one, capability))
 
 
 def _numbers(gpu: Gpu) -> tuple[int, ...]:

@@ -133,11 +133,11 @@ class Plugins(Part):
     tokens_per_block: Literal[16, 32, 64, 128] = 32
     """Tokens of one block of the KV cache."""
     reduce_fusion: bool = False
-    """Sum over GPUs, residual and norm in one kernel."""
+    """Sum over GPUs, residual and norm in one kernel (Llama, Gemma 2)."""
     user_buffer: bool = False
     """Sums over GPUs without a copy (fp8 Llama, with reduce_fusion)."""
     norm_quant_fusion: bool = False
-    """Norm and quantization in one kernel."""
+    """Norm and quantization in one kernel (nvfp4 Llama)."""
     use_fused_mlp: bool = True
     """Gate and up projection in one product."""
     fuse_fp4_quant: bool = False
@@ -162,9 +162,9 @@ class Recipe(Part):
     limits: Limits = Limits()
     paged_context_fmha: bool | None = None
     """Prompts are read from the paged KV cache, which kv_cache_reuse and chunked_context take. Without it, where the KV
-    cache allows it: not with int8, and with fp8 only where quantization is fp8 or nvfp4."""
+    cache allows it: not in float32, not with int8, and with fp8 only where quantization is fp8, w4a8_awq or nvfp4."""
     fp8_context_fmha: bool | None = None
-    """Attention of prompts in fp8. Without it, where quantization is fp8."""
+    """Attention of prompts in fp8. Without it, where quantization allows it and the KV cache is fp8."""
     kv_cache_reuse: bool | None = None
     """A prefix seen before is not computed again, by default of the deployment. Without it, as paged_context_fmha."""
     chunked_context: bool | None = None
@@ -183,7 +183,7 @@ class Recipe(Part):
     calibration: Calibration = Calibration()
     plugins: Plugins = Plugins()
     weight_streaming: bool = False
-    """Weights may lie in the machine's memory and stream to the GPU."""
+    """Weights may lie in the machine's memory and stream to the GPU; plugins.gemm auto is disable then."""
     fast_build: bool = False
     """Build sooner, run a little slower."""
     workers: Count = 1

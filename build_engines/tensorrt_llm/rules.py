@@ -1,55 +1,50 @@
-"""What of a settled recipe can't be built, found before hours are spent: by itself, of this model, on this machine.
+"""What of a settled recipe can't be built, found before hours are spent: by itself, or of this model.
 
-Each rule yields a sentence; the first one is told. Where upstream has the check, it fails late: in
-tensorrt_llm/commands/build.py and builder.py after the conversion, in plugin.py on the GPU, or at serving.
+Each rule yields a sentence; the first one is told. Where upstream has the check, it fails late, or switches off what
+was asked for with a warning: in tensorrt_llm/commands/build.py and builder.py after the conversion, in plugin.py on the
+GPU, or at serving.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from build_engines.errors import BuildError
 from build_engines.model_facts import ModelFacts
-from build_engines.tensorrt_llm.capabilities import Architecture
+from build_engines.tensorrt_llm.capabilities import WEIGHT_ONLY, Architecture
+from build_engines.tensorrt_llm.model_rules import family, sizes
 from build_engines.tensorrt_llm.recipe import Recipe
 from build_engines.tensorrt_llm.settle import FP8_PRODUCTS
+from build_engines.tensorrt_llm.speculation_rules import drafting, speculation
+
+_FP8 = f"{', '.join(FP8_PRODUCTS[:-1])} or {FP8_PRODUCTS[-1]}"
+# Plugins that are made for one quantization alone.
+_NEEDED = {
+    "gemm_swiglu": "fp8",
+    "low_latency_gemm": "fp8",
+    "low_latency_gemm_swiglu": "fp8",
+    "user_buffer": "fp8",
+    "norm_quant_fusion": "nvfp4",
+    "fuse_fp4_quant": "nvfp4",
+}
+# Their weights lie inside plugins, and only those outside stream (docs/source/legacy/advanced/weight-streaming.md).
+_IN_PLUGINS = ("int8_sq", "int4_awq", "w4a8_awq", *WEIGHT_ONLY)
+_PRODUCTS = ("gemm", "gemm_swiglu", "low_latency_gemm", "low_latency_gemm_swiglu", "gemm_allreduce")
 
 
 def check_recipe(recipe: Recipe) -> None:
     """Raise BuildError (`invalid_parameter`) for fields that exclude each other."""
-    for rule in (_limits, _context, _types, _plugins, _adapters):
-        _refuse(rule(recipe))
+    _refuse(rule(recipe) for rule in (_limits, _context, _types, speculation, _plugins, _streaming, _adapters))
 
 
 def check_model(recipe: Recipe, architecture: Architecture, facts: ModelFacts) -> None:
     """Raise BuildError (`invalid_parameter`) for what this model's sizes or family exclude."""
-    _refuse(_sizes(recipe, facts))
-    _refuse(_family(recipe, architecture))
+    _refuse([sizes(recipe, facts), family(recipe, architecture), drafting(recipe, architecture)])
 
 
-def check_path(recipe: Recipe, architecture: Architecture, directory: Path) -> None:
-    """Raise BuildError (`invalid_parameter`) for a path that quantize.py would misread.
-
-    It takes a checkpoint for an MPT or a VILA by the letters of its path (quantize_by_modelopt.py, get_hf_config).
-    """
-    if not recipe.needs_calibration:
-        return
-    path = str(directory.resolve())
-    for letters, name in _MISREAD.items():
-        if letters in path and name not in architecture.name.lower():
-            raise BuildError(
-                f"quantize.py takes a checkpoint with {letters!r} in its path for another model, and {path} has it; "
-                "give the checkpoint another path.",
-                "invalid_parameter",
-            )
-
-
-_MISREAD = {"mpt": "mpt", "vila": "vila", "llava-onevision-qwen2": "llava"}
-
-
-def _refuse(sentences: Iterator[str]) -> None:
-    for sentence in sentences:
+def _refuse(rules: Iterable[Iterator[str]]) -> None:
+    for sentence in chain.from_iterable(rules):
         raise BuildError(sentence, "invalid_parameter")
 
 
@@ -93,21 +88,30 @@ def _limits(recipe: Recipe) -> Iterator[str]:
 
 
 def _context(recipe: Recipe) -> Iterator[str]:
-    for name in ("kv_cache_reuse", "chunked_context"):
-        if getattr(recipe, name) and not recipe.paged_context_fmha:
-            yield f"{name} takes paged_context_fmha, which is off; switch that on or {name} off."
-    if recipe.paged_context_fmha and not recipe.plugins.context_fmha:
-        yield "paged_context_fmha takes plugins.context_fmha, which is off; switch both on or both off."
-    if recipe.paged_context_fmha and recipe.kv_cache_dtype == "int8":
-        yield "paged_context_fmha doesn't work with kv_cache_dtype int8; switch it off, or take fp8 or auto."
+    paged, cache = recipe.paged_context_fmha, recipe.kv_cache_dtype
     products = recipe.quantization in FP8_PRODUCTS
-    if recipe.paged_context_fmha and recipe.kv_cache_dtype == "fp8" and not products:
+    for name in ("kv_cache_reuse", "chunked_context"):
+        if getattr(recipe, name) and not paged:
+            yield f"{name} takes paged_context_fmha, which is off; switch that on or {name} off."
+    for name, asked in (("paged_context_fmha", paged), ("fp8_context_fmha", recipe.fp8_context_fmha)):
+        if asked and not recipe.plugins.context_fmha:
+            yield f"{name} takes plugins.context_fmha, which is off; switch both on or both off."
+    if paged and recipe.dtype == "float32":
+        yield "paged_context_fmha takes dtype float16 or bfloat16, not float32; switch it off, or choose one of them."
+    if paged and cache == "int8":
+        yield "paged_context_fmha doesn't work with kv_cache_dtype int8; switch it off, or take fp8 or auto."
+    if paged and cache == "fp8" and not products:
         yield (
-            f"paged_context_fmha with kv_cache_dtype fp8 takes quantization {' or '.join(FP8_PRODUCTS)}, not "
+            f"paged_context_fmha with kv_cache_dtype fp8 takes quantization {_FP8}, not "
             f"{recipe.quantization}; switch it off, or quantize."
         )
-    if recipe.fp8_context_fmha and recipe.quantization != "fp8":
-        yield f"fp8_context_fmha takes quantization fp8, not {recipe.quantization}; leave it out."
+    if recipe.fp8_context_fmha and not products:
+        yield (f"fp8_context_fmha takes quantization {_FP8}, not {recipe.quantization}; leave it out.")
+    if paged and products and bool(recipe.fp8_context_fmha) != (cache == "fp8"):
+        yield (
+            f"Where prompts are read in pages, fp8_context_fmha is on with kv_cache_dtype fp8 and off without, and "
+            f"kv_cache_dtype is {cache}; leave fp8_context_fmha out."
+        )
 
 
 def _types(recipe: Recipe) -> Iterator[str]:
@@ -115,28 +119,6 @@ def _types(recipe: Recipe) -> Iterator[str]:
         yield f"quantization {recipe.quantization} takes dtype float16 or bfloat16, not float32; choose one of them."
     if recipe.calibration.quantize_lm_head and recipe.quantization != "fp8":
         yield f"calibration.quantize_lm_head takes quantization fp8, not {recipe.quantization}; leave it out."
-    speculation = recipe.speculation
-    if recipe.gather_context_logits and speculation is not None:
-        yield "gather_context_logits and speculation exclude each other; leave one of them out."
-    if speculation is None:
-        return
-    if recipe.limits.max_beam_width > 1:
-        yield (f"speculation takes limits.max_beam_width 1, not {recipe.limits.max_beam_width}; leave one of them out.")
-    loads = speculation.mode in ("medusa", "eagle", "explicit_draft_tokens")
-    if loads and speculation.model is None:
-        yield f"speculation.mode {speculation.mode} takes speculation.model, the drafting model's directory; add it."
-    if loads and speculation.model is not None and not (speculation.model / "config.json").is_file():
-        yield f"speculation.model {speculation.model} holds no config.json; check the path."
-    if not loads and speculation.model is not None:
-        yield (
-            f"speculation.mode {speculation.mode} compiles no drafting model into the engine; leave speculation.model "
-            "out, and serve the other engine with --draft-engine."
-        )
-    if speculation.mode == "explicit_draft_tokens" and speculation.max_draft_len % speculation.beams:
-        yield (
-            f"speculation.max_draft_len {speculation.max_draft_len} is no multiple of speculation.beams "
-            f"{speculation.beams}, and each beam drafts as many tokens; change one of them."
-        )
 
 
 def _plugins(recipe: Recipe) -> Iterator[str]:
@@ -145,13 +127,15 @@ def _plugins(recipe: Recipe) -> Iterator[str]:
         yield "In-flight batching takes the attention plugin; leave plugins.gpt_attention out."
     if not plugins.remove_input_padding:
         yield "In-flight batching takes packed prompts; leave plugins.remove_input_padding out."
-    if plugins.gemm in FP8_PRODUCTS and plugins.gemm != quantization:
+    if plugins.gemm in ("fp8", "nvfp4") and plugins.gemm != quantization:
         yield f"plugins.gemm {plugins.gemm} takes quantization {plugins.gemm}, not {quantization}; leave it out."
     for name, needed in _NEEDED.items():
         if _on(getattr(plugins, name)) and quantization != needed:
             yield f"plugins.{name} takes quantization {needed}, not {quantization}; leave it out."
     if plugins.user_buffer and not plugins.reduce_fusion:
         yield "plugins.user_buffer takes plugins.reduce_fusion, which is off; switch that on too."
+    if plugins.norm_quant_fusion and plugins.reduce_fusion:
+        yield "plugins.norm_quant_fusion and plugins.reduce_fusion exclude each other; leave one of them out."
     if plugins.gemm_swiglu != "disable" and not plugins.use_fused_mlp:
         yield "plugins.gemm_swiglu takes plugins.use_fused_mlp, which is off; switch that on."
     for name in ("reduce_fusion", "user_buffer", "gemm_allreduce"):
@@ -161,18 +145,24 @@ def _plugins(recipe: Recipe) -> Iterator[str]:
         yield "plugins.pp_reduce_scatter is for pipelines, and pipeline_parallel is 1; leave it out."
 
 
-# Plugins that are made for one quantization alone.
-_NEEDED = {
-    "gemm_swiglu": "fp8",
-    "low_latency_gemm": "fp8",
-    "low_latency_gemm_swiglu": "fp8",
-    "user_buffer": "fp8",
-    "fuse_fp4_quant": "nvfp4",
-}
-
-
 def _on(value: object) -> bool:
     return value not in (False, "disable")
+
+
+def _streaming(recipe: Recipe) -> Iterator[str]:
+    if not recipe.weight_streaming:
+        return
+    if recipe.quantization in _IN_PLUGINS:
+        yield (
+            f"weight_streaming streams nothing of quantization {recipe.quantization}, whose weights lie in a plugin; "
+            "choose none, fp8 or nvfp4."
+        )
+    for name in _PRODUCTS:
+        if _on(getattr(recipe.plugins, name)):
+            yield (
+                f"weight_streaming streams nothing of plugins.{name}, which is {getattr(recipe.plugins, name)}; leave "
+                "it out."
+            )
 
 
 def _adapters(recipe: Recipe) -> Iterator[str]:
@@ -186,64 +176,3 @@ def _adapters(recipe: Recipe) -> Iterator[str]:
             yield f"lora.directories names {directory}, which holds no adapter_config.json; check the path."
     if lora.plugin not in ("auto", recipe.dtype):
         yield f"lora.plugin {lora.plugin} is not the engine's dtype {recipe.dtype}; leave it at auto."
-
-
-def _sizes(recipe: Recipe, facts: ModelFacts) -> Iterator[str]:
-    parallel = recipe.tensor_parallel
-    if facts.heads % parallel:
-        yield f"tensor_parallel {parallel} doesn't divide the model's {facts.heads} attention heads; choose a divisor."
-    if facts.kv_heads % parallel and parallel % facts.kv_heads:
-        yield (
-            f"tensor_parallel {parallel} and the model's {facts.kv_heads} KV heads don't divide one another; choose "
-            "another."
-        )
-    if facts.inner % parallel:
-        yield f"tensor_parallel {parallel} doesn't divide the model's inner size of {facts.inner}; choose a divisor."
-    if recipe.pipeline_parallel > facts.layers:
-        yield f"pipeline_parallel {recipe.pipeline_parallel} is more than the model's {facts.layers} layers; lower it."
-    length = recipe.limits.max_seq_len or 0
-    if length > facts.positions:
-        yield f"limits.max_seq_len {length} is more than the {facts.positions} tokens that the model knows; lower it."
-    block = recipe.calibration.awq_block_size
-    if "awq" in recipe.quantization and (facts.hidden % block or facts.inner % (block * parallel)):
-        yield (
-            f"quantization {recipe.quantization} takes rows in blocks of {block} weights on each of {parallel} GPUs, "
-            f"and the model's are {facts.hidden} and {facts.inner} wide; choose another calibration.awq_block_size, "
-            "tensor_parallel or quantization."
-        )
-
-
-# What each converter of examples/{medusa,eagle,redrafter} reads.
-DRAFTING = {
-    "medusa": ("LlamaForCausalLM", "MixtralForCausalLM", "Qwen2ForCausalLM"),
-    "eagle": ("LlamaForCausalLM",),
-    "explicit_draft_tokens": ("LlamaForCausalLM",),
-}
-_DRAFTING_QUANTIZATIONS = {
-    "medusa": ("none", "int8_wo", "int4_wo"),
-    "eagle": ("none", "int8_wo", "int4_wo"),
-    "explicit_draft_tokens": ("none",),
-}
-
-
-def _family(recipe: Recipe, architecture: Architecture) -> Iterator[str]:
-    name = architecture.name
-    if recipe.pipeline_parallel > 1 and not architecture.family.pipeline:
-        yield f"{name} can't be split by layers; leave pipeline_parallel at 1."
-    if recipe.plugins.user_buffer and name != "LlamaForCausalLM":
-        yield f"plugins.user_buffer is for LlamaForCausalLM, not {name}; leave it out."
-    if recipe.plugins.pp_reduce_scatter and name != "MixtralForCausalLM":
-        yield f"plugins.pp_reduce_scatter is for MixtralForCausalLM, not {name}; leave it out."
-    if recipe.speculation is None or recipe.speculation.mode not in DRAFTING:
-        return
-    mode = recipe.speculation.mode
-    if name not in DRAFTING[mode]:
-        yield f"speculation.mode {mode} is for {', '.join(DRAFTING[mode])}, not {name}; choose another mode."
-    quantizations = _DRAFTING_QUANTIZATIONS[mode]
-    if recipe.quantization not in quantizations or recipe.kv_cache_dtype != "auto":
-        yield (
-            f"speculation.mode {mode} is converted with quantization {', '.join(quantizations)} and kv_cache_dtype "
-            f"auto alone, not with {recipe.quantization} and {recipe.kv_cache_dtype}; choose one of those."
-        )
-    if mode != "medusa" and recipe.pipeline_parallel > 1:
-        yield f"speculation.mode {mode} can't be split by layers; leave pipeline_parallel at 1."

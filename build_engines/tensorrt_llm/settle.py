@@ -5,26 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 from build_engines.model_facts import ModelFacts
-from build_engines.tensorrt_llm.recipe import Limits, Recipe
+from build_engines.tensorrt_llm.recipe import Limits, Plugins, Recipe
 
 # As upstream's converters do with `--dtype auto`.
 _AUTO_DTYPES = {"float32": "float16"}
-# With these the KV cache may be fp8 where prompts read it in pages: builder.py asks for fp8 products.
-FP8_PRODUCTS = ("fp8", "nvfp4")
+# With these builder.py takes fp8 attention of prompts, and so an fp8 KV cache where prompts read it in pages.
+FP8_PRODUCTS = ("fp8", "w4a8_awq", "nvfp4")
 
 
 def settle(recipe: Recipe, facts: ModelFacts) -> tuple[Recipe, tuple[str, ...]]:
     """Return the recipe without autos and Nones in dtype, context features and limits, and notes for the user."""
+    dtype = _AUTO_DTYPES.get(facts.dtype, facts.dtype) if recipe.dtype == "auto" else recipe.dtype
+    recipe = _absolute(recipe).model_copy(update={"dtype": dtype, "plugins": _plugins(recipe)})
     pages = _pages(recipe)
     wanted = recipe.paged_context_fmha if recipe.paged_context_fmha is not None else pages
-    settled = _absolute(recipe).model_copy(
+    settled = recipe.model_copy(
         update={
-            "dtype": _AUTO_DTYPES.get(facts.dtype, facts.dtype) if recipe.dtype == "auto" else recipe.dtype,
             "paged_context_fmha": wanted,
             "kv_cache_reuse": recipe.kv_cache_reuse if recipe.kv_cache_reuse is not None else wanted,
             "chunked_context": recipe.chunked_context if recipe.chunked_context is not None else wanted,
             "fp8_context_fmha": (
-                recipe.fp8_context_fmha if recipe.fp8_context_fmha is not None else recipe.quantization == "fp8"
+                recipe.fp8_context_fmha if recipe.fp8_context_fmha is not None else _fp8_attention(recipe)
             ),
         }
     )
@@ -45,11 +46,28 @@ def _absolute(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update=changed)
 
 
+def _plugins(recipe: Recipe) -> Plugins:
+    """Weights inside the plugin of matrix products don't stream."""
+    if recipe.weight_streaming and recipe.plugins.gemm == "auto":
+        return recipe.plugins.model_copy(update={"gemm": "disable"})
+    return recipe.plugins
+
+
 def _pages(recipe: Recipe) -> bool:
-    """Whether prompts can be read from the paged KV cache, by the checks of tensorrt_llm/builder.py."""
-    if not recipe.plugins.context_fmha:
+    """Whether prompts can be read from the paged KV cache, by the checks of tensorrt_llm/builder.py.
+
+    In float32 the attention operator falls back to kernels that aren't fused (cpp/tensorrt_llm/common/attentionOp.cpp).
+    """
+    if not recipe.plugins.context_fmha or recipe.dtype == "float32":
         return False
     return recipe.kv_cache_dtype == "auto" or (recipe.kv_cache_dtype == "fp8" and recipe.quantization in FP8_PRODUCTS)
+
+
+def _fp8_attention(recipe: Recipe) -> bool:
+    """Whether prompts' attention is in fp8: in pages exactly where the KV cache is, as builder.py has it."""
+    if not recipe.plugins.context_fmha or recipe.quantization not in FP8_PRODUCTS:
+        return False
+    return recipe.kv_cache_dtype == "fp8"
 
 
 def _limits(recipe: Recipe, facts: ModelFacts) -> Limits:
@@ -61,9 +79,13 @@ def _limits(recipe: Recipe, facts: ModelFacts) -> Limits:
 
 
 def _notes(recipe: Recipe, pages: bool) -> tuple[str, ...]:
-    if pages or recipe.paged_context_fmha is not None or recipe.kv_cache_dtype == "auto":
+    if pages or recipe.paged_context_fmha is not None or not recipe.plugins.context_fmha:
         return ()
+    if recipe.dtype == "float32":
+        why = "In float32"
+    else:
+        why = f"With a KV cache of {recipe.kv_cache_dtype} and quantization {recipe.quantization},"
     return (
-        f"With a KV cache of {recipe.kv_cache_dtype} and quantization {recipe.quantization}, prompts can't be read "
-        "from the paged cache, so prefixes are not reused and long prompts not computed in chunks.",
+        f"{why} prompts can't be read from the paged cache, so prefixes are not reused and long prompts not computed "
+        "in chunks.",
     )

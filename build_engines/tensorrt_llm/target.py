@@ -15,14 +15,15 @@ from build_engines.manifest import GpuFeatures, GpuKvPrecision, GpuLimits, GpuPr
 from build_engines.model_facts import ModelFacts, read_facts, read_special_ids
 from build_engines.progress import Progress
 from build_engines.target import Compiled, Here, Options
+from build_engines.tensorrt_llm.calibration_rules import check_calibration, check_path
 from build_engines.tensorrt_llm.capabilities import Architecture, find_architecture, refuse_precision
 from build_engines.tensorrt_llm.commands import Command, Places, commands
 from build_engines.tensorrt_llm.engine_config import EngineConfig, check_engine
 from build_engines.tensorrt_llm.guides_file import write_guides_file
-from build_engines.tensorrt_llm.machine_rules import check_calibration, check_machine
+from build_engines.tensorrt_llm.machine_rules import check_machine
 from build_engines.tensorrt_llm.programs import Docker, Native, Programs, docker_for
 from build_engines.tensorrt_llm.recipe import Recipe
-from build_engines.tensorrt_llm.rules import check_model, check_path, check_recipe
+from build_engines.tensorrt_llm.rules import check_model, check_recipe
 from build_engines.tensorrt_llm.run import logging_to, run_command
 from build_engines.tensorrt_llm.settle import settle
 from build_engines.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer

@@ -14,7 +14,7 @@ import pytest
 from build_engines.errors import BuildError
 from build_engines.tensorrt_llm.capabilities import CAPABILITIES, Architecture
 from build_engines.tensorrt_llm.commands import Command, Places, commands
-from build_engines.tensorrt_llm.rules import DRAFTING
+from build_engines.tensorrt_llm.speculation_rules import DRAFTING
 from tests.build_engines.tensorrt_llm.models import ARCHITECTURES, plan_of
 from tests.standins.nvidia.standin import FLAGS, parser_of, program_tables
 
@@ -34,7 +34,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "logits": {"gather_context_logits": True, "gather_generation_logits": True, "logits_dtype": "float32"},
     "lora": {"lora.target_modules": ["attn_qkv", "mlp_4h_to_h"], "lora.max_rank": 16},
     "drafts": {"speculation.mode": "draft_tokens_external", "speculation.max_draft_len": 5},
-    "lookahead": {"speculation.mode": "lookahead_decoding", "speculation.max_draft_len": 83},
+    "look-ahead": {"speculation.mode": "lookahead_decoding", "speculation.max_draft_len": 83},
     "build": {"weight_streaming": True, "fast_build": True, "log_level": "verbose"},
     "plugins": {
         "plugins.gemm": "disable",
@@ -42,10 +42,24 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "plugins.nccl": "float16",
         "plugins.tokens_per_block": 64,
         "plugins.use_fused_mlp": False,
-        "plugins.norm_quant_fusion": True,
     },
     "float16": {"dtype": "float16"},
 }
+
+
+# What a script's network computes; each was read in tensorrt_llm/models.
+NETWORKS: dict[str, dict[str, Any]] = json.loads((FLAGS.parent / "networks.json").read_text())
+
+
+def computes(architecture: Architecture, option: dict[str, Any]) -> bool:
+    """Whether upstream's network takes the option; trtllm-build would fail after the conversion, or drop it."""
+    network = NETWORKS[architecture.family.script.removesuffix("/convert_checkpoint.py")]
+    asked = {
+        "pipeline": option.get("pipeline_parallel", 1) > 1,
+        "lora": any(name.startswith("lora.") for name in option),
+        "lookahead": option.get("speculation.mode") == "lookahead_decoding",
+    }
+    return all(network[name] for name, wanted in asked.items() if wanted)
 
 
 def program_of(command: Command) -> str:
@@ -60,11 +74,14 @@ def program_of(command: Command) -> str:
 def parse(command: Command) -> argparse.Namespace:
     table = TABLES[program_of(command)]
     given = command.arguments[1 if command.step == "build" else 2 :]
-    parser = parser_of(table)
+    told = json.loads((FLAGS / f"{table}.json").read_text())
     # Upstream's parsers take abbreviations; we never mean one.
-    known = {name for flag in json.loads((FLAGS / f"{table}.json").read_text())["flags"] for name in flag["names"]}
+    known = {name for flag in told["flags"] for name in flag["names"]}
     assert {part for part in given if part.startswith("--")} <= known
-    return parser.parse_args(list(given))
+    read = parser_of(table).parse_args(list(given))
+    # What the script asserts once it has parsed.
+    assert vars(read).items() >= told.get("asserts", {}).items()
+    return read
 
 
 def every_build() -> Iterator[tuple[Architecture, dict[str, Any]]]:
@@ -74,7 +91,7 @@ def every_build() -> Iterator[tuple[Architecture, dict[str, Any]]]:
             if cache == "auto" or architecture.quantized_cache:
                 yield architecture, {"quantization": quantization, "kv_cache_dtype": cache}
         for option in OPTIONS.values():
-            if option.get("pipeline_parallel", 1) == 1 or architecture.family.pipeline:
+            if computes(architecture, option):
                 yield architecture, option
 
 
@@ -99,6 +116,17 @@ def test_every_command_parses_with_upstreams_flags() -> None:
     assert {name for _, name in seen} == set(ARCHITECTURES)
     scripts = {f"examples/{one.family.script}" for one in ARCHITECTURES.values()}
     assert {program for program, _ in seen} == {*scripts, "examples/quantization/quantize.py"}
+
+
+def test_what_a_network_does_not_take_is_refused_at_once() -> None:
+    """And nothing else: what it takes is among the builds above."""
+    refused = [
+        (one, option) for one in ARCHITECTURES.values() for option in OPTIONS.values() if not computes(one, option)
+    ]
+    assert len(refused) == 10 + 7 + 11
+    for architecture, option in refused:
+        with pytest.raises(BuildError, match=architecture.name):
+            built(architecture, option)
 
 
 @pytest.mark.parametrize("mode", DRAFTING)
@@ -137,6 +165,9 @@ def test_what_is_said_arrives_where_it_is_meant() -> None:
     assert (fp8.use_fp8_context_fmha, fp8.gemm_plugin) == ("enable", "auto")
     _, nvfp4 = (parse(command) for command in built(llama, {"quantization": "nvfp4"}))
     assert nvfp4.gemm_plugin is None
+    _, streaming = (parse(command) for command in built(llama, {"weight_streaming": True}))
+    assert (streaming.weight_streaming, streaming.gemm_plugin) == (True, "disable")
+    assert streaming.kv_cache_type == "paged"
 
 
 @pytest.mark.parametrize(

@@ -48,12 +48,15 @@ def default(value: Any) -> str:
 
 
 def capability_rows() -> Iterator[str]:
-    yield f"| architecture | script | {' | '.join((*WEIGHT_ONLY, *FORMATS))} | KV fp8, int8 | pipeline |"
-    yield "|---|---|" + "---|" * (len(WEIGHT_ONLY) + len(FORMATS) + 2)
+    columns = ("architecture", "script", *WEIGHT_ONLY, *FORMATS, "KV fp8, int8", "pipeline", "LoRA", "look-ahead")
+    yield f"| {' | '.join(columns)} |"
+    yield "|" + "---|" * len(columns)
     for name, one in ARCHITECTURES.items():
         formats = [mark(quantization in one.quantizations) for quantization in (*WEIGHT_ONLY, *FORMATS)]
         room = one.family.script.removesuffix("/convert_checkpoint.py")
-        cells = [f"`{name}`", room, *formats, mark(one.quantized_cache), mark(one.family.pipeline)]
+        family = one.family
+        can = [mark(yes) for yes in (one.quantized_cache, family.pipeline, family.lora, family.lookahead)]
+        cells = [f"`{name}`", room, *formats, *can]
         yield f"| {' | '.join(cells)} |"
 
 

@@ -146,6 +146,7 @@ def test_a_changed_adapter_builds_anew(tmp_path: Path, build: Build) -> None:
         ([A100], {}, {"quantization": "fp8"}, "has compute capability 8.0, and quantization fp8", "invalid_parameter"),
         ([A100], {}, {"kv_cache_dtype": "fp8"}, "and kv_cache_dtype fp8 begins with 8.9", "invalid_parameter"),
         ([H100], {}, {"quantization": "nvfp4"}, "nvfp4 begins with 10.0", "invalid_parameter"),
+        ([B200], {}, {"quantization": "int8_wo"}, "int8_wo is refused by trtllm-build there", "invalid_parameter"),
         ([H100 | {"compute_capability": "7.5"}], {}, {}, "begins with 8.0; choose another GPU", "invalid_parameter"),
         ([A100, H100], {}, {}, "of compute capability 8.0 and 9.0", "invalid_parameter"),
         (

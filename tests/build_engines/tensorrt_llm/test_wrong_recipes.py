@@ -1,4 +1,4 @@
-"""The corpus of wrong recipes: each is refused before anything runs, in one sentence that names the field."""
+"""Wrong recipes are refused before anything runs, in one sentence that names the field."""
 
 from __future__ import annotations
 
@@ -11,147 +11,8 @@ import pytest
 from build_engines.errors import BuildError
 from build_engines.tensorrt_llm.recipe_file import read_recipe
 from build_engines.tensorrt_llm.target import plan_build
-from tests.build_engines.tensorrt_llm.models import config_of
-
-# The model, the recipe file's text, what is said of it, and the code where it is not invalid_parameter.
-LLAMA = "LlamaForCausalLM"
-UNSUPPORTED = "unsupported_architecture"
-CORPUS: list[tuple[str, str, str] | tuple[str, str, str, str]] = [
-    # not a recipe
-    (LLAMA, "- dtype\n", "holds a list, and a recipe is a mapping"),
-    (LLAMA, "fp8\n", "holds a str, and a recipe is a mapping"),
-    (LLAMA, "dtype: [\n", "is not valid YAML"),
-    (LLAMA, "dtype: float16\ndtype: bfloat16\n", "the key dtype stands there twice"),
-    (LLAMA, "limits:\n  max_batch_size: 1\n  max_batch_size: 2\n", "the key max_batch_size stands there twice"),
-    # no such field
-    (LLAMA, "quantisation: fp8\n", "no field quantisation in .*; the nearest one is quantization"),
-    (LLAMA, "max_batch_size: 8\n", "no field max_batch_size in .*; the nearest one is limits.max_batch_size"),
-    (LLAMA, "limits: {max_output_len: 8}\n", "no field limits.max_output_len in .*; the nearest one is limits.max_"),
-    (LLAMA, "tp_size: 2\n", "no field tp_size in .*; it takes dtype, quantization"),
-    (LLAMA, "plugins: {gemm_plugin: auto}\n", "no field plugins.gemm_plugin"),
-    (LLAMA, "lora: {lora_dir: /a}\n", "no field lora.lora_dir"),
-    (LLAMA, "streamingllm: true\n", "no field streamingllm"),
-    # no such value
-    (LLAMA, "quantization: fp4\n", "quantization is 'fp4', and it takes one of none, fp8"),
-    (LLAMA, "dtype: half\n", "dtype is 'half', and it takes one of auto, float16"),
-    (LLAMA, "kv_cache_dtype: int4\n", "kv_cache_dtype is 'int4', and it takes one of auto, fp8, int8"),
-    (LLAMA, "tensor_parallel: two\n", "tensor_parallel is 'two', and it takes a whole number"),
-    (LLAMA, "tensor_parallel: 0\n", "tensor_parallel is 0, and it takes a whole number greater than 0"),
-    (LLAMA, "tensor_parallel: true\n", "tensor_parallel is True, and it takes a whole number"),
-    (LLAMA, "limits: {max_num_tokens: 8192.5}\n", "limits.max_num_tokens is 8192.5, and it takes a whole number"),
-    (LLAMA, "limits: 8\n", "limits is 8, and it takes fields of its own"),
-    (LLAMA, "limits:\n", "limits is None, and it takes fields of its own"),
-    (LLAMA, "paged_context_fmha: maybe\n", "paged_context_fmha is 'maybe', and it takes true or false"),
-    (LLAMA, "lora: {target_modules: [q_proj]}\n", "lora.target_modules.0 is 'q_proj', and it takes one of attn_qkv"),
-    (LLAMA, "speculation: {mode: ngram, max_draft_len: 4}\n", "speculation.mode is 'ngram', and it takes one of"),
-    (LLAMA, "speculation: {mode: lookahead_decoding}\n", "speculation.max_draft_len is missing"),
-    (LLAMA, "calibration: {awq_block_size: 100}\n", "calibration.awq_block_size is 100"),
-    (LLAMA, "calibration: {seed: -1}\n", "calibration.seed is -1, and it takes a whole number of at least 0"),
-    # limits
-    (LLAMA, "limits: {max_input_len: 512, max_seq_len: 512}\n", "max_input_len 512 leaves no token for the answer"),
-    (LLAMA, "limits: {max_seq_len: 9000}\n", "limits.max_seq_len 9000 is more than the 8192 tokens"),
-    (LLAMA, "limits: {max_batch_size: 9000}\n", "limits.max_num_tokens 8192 is less than a token for each of 9000"),
-    (LLAMA, "limits: {max_beam_width: 64}\n", "256 requests with 64 beams"),
-    (LLAMA, "limits: {max_batch_size: 8, max_num_tokens: 16}\n", "is less than plugins.tokens_per_block 32"),
-    (LLAMA, "limits: {opt_num_tokens: 9000}\n", "limits.opt_num_tokens 9000 is more than limits.max_num_tokens"),
-    (LLAMA, "multiple_profiles: true\nlimits: {opt_num_tokens: 64}\n", "multiple_profiles and limits.opt_num_tokens"),
-    (LLAMA, "chunked_context: false\nlimits: {max_input_len: 8191, max_num_tokens: 4096}\n", "Without chunked_context"),
-    # features that take one another
-    (LLAMA, "paged_context_fmha: false\nkv_cache_reuse: true\n", "kv_cache_reuse takes paged_context_fmha"),
-    (LLAMA, "paged_context_fmha: false\nchunked_context: true\n", "chunked_context takes paged_context_fmha"),
-    (LLAMA, "paged_context_fmha: true\nplugins: {context_fmha: false}\n", "takes plugins.context_fmha, which is off"),
-    (LLAMA, "paged_context_fmha: true\nkv_cache_dtype: int8\n", "doesn't work with kv_cache_dtype int8"),
-    (LLAMA, "paged_context_fmha: true\nkv_cache_dtype: fp8\n", "with kv_cache_dtype fp8 takes quantization fp8"),
-    (LLAMA, "fp8_context_fmha: true\n", "fp8_context_fmha takes quantization fp8, not none"),
-    (LLAMA, "quantization: int8_wo\ndtype: float32\n", "takes dtype float16 or bfloat16, not float32"),
-    (LLAMA, "calibration: {quantize_lm_head: true}\n", "calibration.quantize_lm_head takes quantization fp8"),
-    # speculation
-    (
-        LLAMA,
-        "gather_context_logits: true\nspeculation: {mode: lookahead_decoding, max_draft_len: 4}\n",
-        "gather_context_logits and speculation exclude each other",
-    ),
-    (
-        LLAMA,
-        "limits: {max_beam_width: 2}\nspeculation: {mode: lookahead_decoding, max_draft_len: 4}\n",
-        "speculation takes limits.max_beam_width 1, not 2",
-    ),
-    (LLAMA, "speculation: {mode: medusa, max_draft_len: 63}\n", "medusa takes speculation.model"),
-    (LLAMA, "speculation: {mode: eagle, max_draft_len: 63, model: /nowhere}\n", "/nowhere holds no config.json"),
-    (
-        LLAMA,
-        "speculation: {mode: draft_tokens_external, max_draft_len: 4, model: /nowhere}\n",
-        "compiles no drafting model into the engine",
-    ),
-    (
-        LLAMA,
-        "speculation: {mode: explicit_draft_tokens, max_draft_len: 7, model: MODEL}\n",
-        "max_draft_len 7 is no multiple of speculation.beams 5",
-    ),
-    ("Phi3ForCausalLM", "speculation: {mode: medusa, max_draft_len: 63, model: MODEL}\n", "medusa is for LlamaForCau"),
-    (
-        LLAMA,
-        "quantization: fp8\nspeculation: {mode: eagle, max_draft_len: 63, model: MODEL}\n",
-        "eagle is converted with quantization none, int8_wo, int4_wo",
-    ),
-    (
-        LLAMA,
-        "pipeline_parallel: 2\nspeculation: {mode: eagle, max_draft_len: 63, model: MODEL}\n",
-        "eagle can't be split by layers",
-    ),
-    # plugins
-    (LLAMA, "plugins: {gpt_attention: disable}\n", "In-flight batching takes the attention plugin"),
-    (LLAMA, "plugins: {remove_input_padding: false}\n", "In-flight batching takes packed prompts"),
-    (LLAMA, "plugins: {gemm: fp8}\n", "plugins.gemm fp8 takes quantization fp8, not none"),
-    (LLAMA, "quantization: fp8\nplugins: {gemm: nvfp4}\n", "plugins.gemm nvfp4 takes quantization nvfp4, not fp8"),
-    (LLAMA, "plugins: {low_latency_gemm: fp8}\n", "plugins.low_latency_gemm takes quantization fp8, not none"),
-    (LLAMA, "plugins: {fuse_fp4_quant: true}\n", "plugins.fuse_fp4_quant takes quantization nvfp4, not none"),
-    (
-        LLAMA,
-        "quantization: fp8\ntensor_parallel: 2\nplugins: {user_buffer: true}\n",
-        "plugins.user_buffer takes plugins.reduce_fusion",
-    ),
-    (LLAMA, "plugins: {reduce_fusion: true}\n", "plugins.reduce_fusion joins the sums over GPUs"),
-    (
-        LLAMA,
-        "quantization: fp8\nplugins: {gemm_swiglu: fp8, use_fused_mlp: false}\n",
-        "plugins.gemm_swiglu takes plugins.use_fused_mlp",
-    ),
-    (LLAMA, "plugins: {pp_reduce_scatter: true}\n", "plugins.pp_reduce_scatter is for pipelines"),
-    (LLAMA, "pipeline_parallel: 2\nplugins: {pp_reduce_scatter: true}\n", "is for MixtralForCausalLM, not LlamaFor"),
-    # adapters
-    (LLAMA, "lora: {}\n", "neither lora.directories nor lora.target_modules"),
-    (LLAMA, "lora: {directories: [/nowhere]}\n", "names /nowhere, which holds no adapter_config.json"),
-    (LLAMA, "dtype: bfloat16\nlora: {target_modules: [attn_qkv], plugin: float16}\n", "is not the engine's dtype"),
-    # sizes of the model
-    (LLAMA, "tensor_parallel: 3\n", "tensor_parallel 3 doesn't divide the model's 32 attention heads"),
-    (LLAMA, "tensor_parallel: 2\nworkers: 3\n", "workers 3 is more than the 2 ranks"),
-    (LLAMA, "pipeline_parallel: 33\n", "pipeline_parallel 33 is more than the model's 32 layers"),
-    ("FalconForCausalLM", "limits: {max_seq_len: 4096}\n", "more than the 2048 tokens that the model knows"),
-    ("GPT2LMHeadModel", "tensor_parallel: 8\n", "doesn't divide the model's 12 attention heads"),
-    # what YAML knows and a recipe doesn't
-    (LLAMA, "dtype: 2026-13-01\n", "can't be taken: month must be in 1..12"),
-    (LLAMA, "dtype: 2026-01-01\n", "can't be taken: dtype is 2026-01-01, a value of another kind"),
-    (LLAMA, "limits: " + 2000 * "[", "can't be taken: it is nested too deeply"),
-    (LLAMA, "1: 2\n", "can't be taken: 1 has a name that is no text; write it in quotes"),
-    # what the line doesn't build
-    ("PhiForCausalLM", "pipeline_parallel: 2\n", "PhiForCausalLM can't be split by layers"),
-    ("Gemma2ForCausalLM", "pipeline_parallel: 2\n", "Gemma2ForCausalLM can't be split by layers"),
-    ("Qwen3ForCausalLM", "quantization: int4_awq\n", "doesn't build Qwen3ForCausalLM with quantization", UNSUPPORTED),
-    ("GPTNeoXForCausalLM", "quantization: fp8\n", "doesn't build GPTNeoXForCausalLM with", UNSUPPORTED),
-    ("OPTForCausalLM", "kv_cache_dtype: int8\n", "doesn't quantize the KV cache of OPTForCausalLM", UNSUPPORTED),
-    ("Gemma3ForCausalLM", "", "runs in PyTorch alone .* build it with --target llmapi", UNSUPPORTED),
-    ("GptOssForCausalLM", "", "runs in PyTorch alone .* build it with --target llmapi", UNSUPPORTED),
-    ("DeepseekV3ForCausalLM", "", "runs in PyTorch alone .* build it with --target llmapi", UNSUPPORTED),
-    ("Llama4ForConditionalGeneration", "", "runs in PyTorch alone .* build it with --target llmapi", UNSUPPORTED),
-    (
-        "BrandNewForCausalLM",
-        "",
-        "is not among the architectures .* llmapi doesn't know it either",
-        UNSUPPORTED,
-    ),
-    ("Cohere2ForCausalLM", "", "is not among the architectures .* build it with --target llmapi", UNSUPPORTED),
-]
+from tests.build_engines.tensorrt_llm.models import ARCHITECTURES, config_of, plan_of
+from tests.build_engines.tensorrt_llm.wrong_recipes import CORPUS, LLAMA
 
 
 def refusal(architecture: str, path: Path, **more: Any) -> BuildError:
@@ -177,7 +38,7 @@ def test_a_wrong_recipe_is_refused_in_one_sentence(
 
 
 def test_the_corpus_is_large_enough_and_says_each_thing_once() -> None:
-    assert len(CORPUS) >= 70
+    assert len(CORPUS) >= 100
     assert len({case[:2] for case in CORPUS}) == len(CORPUS)
 
 
@@ -203,6 +64,23 @@ def test_awq_takes_matrices_that_its_blocks_fit(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("quantization: int4_awq\ntensor_parallel: 8\n")
     error = refusal(LLAMA, tmp_path / "recipe.yaml", intermediate_size=11008)
     assert "takes rows in blocks of 128 weights on each of 8 GPUs" in str(error)
+
+
+@pytest.mark.parametrize("quantization", ["fp8", "w4a8_awq", "nvfp4"])
+def test_an_fp8_cache_is_read_in_pages_where_products_are_fp8(quantization: str) -> None:
+    plan = plan_of(ARCHITECTURES[LLAMA], {"quantization": quantization, "kv_cache_dtype": "fp8"})
+    assert not plan.notes
+    settled = plan.recipe
+    assert (settled.paged_context_fmha, settled.fp8_context_fmha) == (True, True)
+    assert (settled.kv_cache_reuse, settled.chunked_context) == (True, True)
+    plain = plan_of(ARCHITECTURES[LLAMA], {"quantization": quantization}).recipe
+    assert (plain.paged_context_fmha, plain.fp8_context_fmha) == (True, False)
+
+
+def test_in_float32_prompts_are_not_read_in_pages() -> None:
+    plan = plan_of(ARCHITECTURES[LLAMA], {"dtype": "float32"})
+    assert not plan.recipe.paged_context_fmha
+    assert plan.notes[0].startswith("In float32 prompts can't be read from the paged cache")
 
 
 def test_a_recipe_that_is_not_there_is_told(tmp_path: Path) -> None:

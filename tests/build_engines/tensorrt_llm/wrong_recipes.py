@@ -1,0 +1,213 @@
+"""The corpus of wrong recipes, and what is said of each."""
+
+from __future__ import annotations
+
+# The model, the recipe file's text, what is said of it, and the code where it is not invalid_parameter.
+LLAMA = "LlamaForCausalLM"
+UNSUPPORTED = "unsupported_architecture"
+CORPUS: list[tuple[str, str, str] | tuple[str, str, str, str]] = [
+    # not a recipe
+    (LLAMA, "- dtype\n", "holds a list, and a recipe is a mapping"),
+    (LLAMA, "fp8\n", "holds a str, and a recipe is a mapping"),
+    (LLAMA, "dtype: [\n", "is not valid YAML"),
+    (LLAMA, "dtype: float16\ndtype: bfloat16\n", "the key dtype stands there twice"),
+    (LLAMA, "limits:\n  max_batch_size: 1\n  max_batch_size: 2\n", "the key max_batch_size stands there twice"),
+    # no such field
+    (LLAMA, "quantisation: fp8\n", "no field quantisation in .*; the nearest one is quantization"),
+    (LLAMA, "max_batch_size: 8\n", "no field max_batch_size in .*; the nearest one is limits.max_batch_size"),
+    (LLAMA, "limits: {max_output_len: 8}\n", "no field limits.max_output_len in .*; the nearest one is limits.max_"),
+    (LLAMA, "tp_size: 2\n", "no field tp_size in .*; it takes dtype, quantization"),
+    (LLAMA, "plugins: {gemm_plugin: auto}\n", "no field plugins.gemm_plugin"),
+    (LLAMA, "lora: {lora_dir: /a}\n", "no field lora.lora_dir"),
+    (LLAMA, "streamingllm: true\n", "no field streamingllm"),
+    # no such value
+    (LLAMA, "quantization: fp4\n", "quantization is 'fp4', and it takes one of none, fp8"),
+    (LLAMA, "dtype: half\n", "dtype is 'half', and it takes one of auto, float16"),
+    (LLAMA, "kv_cache_dtype: int4\n", "kv_cache_dtype is 'int4', and it takes one of auto, fp8, int8"),
+    (LLAMA, "tensor_parallel: two\n", "tensor_parallel is 'two', and it takes a whole number"),
+    (LLAMA, "tensor_parallel: 0\n", "tensor_parallel is 0, and it takes a whole number greater than 0"),
+    (LLAMA, "tensor_parallel: true\n", "tensor_parallel is True, and it takes a whole number"),
+    (LLAMA, "limits: {max_num_tokens: 8192.5}\n", "limits.max_num_tokens is 8192.5, and it takes a whole number"),
+    (LLAMA, "limits: 8\n", "limits is 8, and it takes fields of its own"),
+    (LLAMA, "limits:\n", "limits is None, and it takes fields of its own"),
+    (LLAMA, "paged_context_fmha: maybe\n", "paged_context_fmha is 'maybe', and it takes true or false"),
+    (LLAMA, "lora: {target_modules: [q_proj]}\n", "lora.target_modules.0 is 'q_proj', and it takes one of attn_qkv"),
+    (LLAMA, "speculation: {mode: ngram, max_draft_len: 4}\n", "speculation.mode is 'ngram', and it takes one of"),
+    (LLAMA, "speculation: {mode: lookahead_decoding}\n", "speculation.max_draft_len is missing"),
+    (LLAMA, "calibration: {awq_block_size: 100}\n", "calibration.awq_block_size is 100"),
+    (LLAMA, "calibration: {seed: -1}\n", "calibration.seed is -1, and it takes a whole number of at least 0"),
+    # limits
+    (LLAMA, "limits: {max_input_len: 512, max_seq_len: 512}\n", "max_input_len 512 leaves no token for the answer"),
+    (LLAMA, "limits: {max_seq_len: 9000}\n", "limits.max_seq_len 9000 is more than the 8192 tokens"),
+    (LLAMA, "limits: {max_batch_size: 9000}\n", "limits.max_num_tokens 8192 is less than a token for each of 9000"),
+    (LLAMA, "limits: {max_beam_width: 64}\n", "256 requests with 64 beams"),
+    (LLAMA, "limits: {max_batch_size: 8, max_num_tokens: 16}\n", "is less than plugins.tokens_per_block 32"),
+    (LLAMA, "limits: {opt_num_tokens: 9000}\n", "limits.opt_num_tokens 9000 is more than limits.max_num_tokens"),
+    (LLAMA, "multiple_profiles: true\nlimits: {opt_num_tokens: 64}\n", "multiple_profiles and limits.opt_num_tokens"),
+    (LLAMA, "chunked_context: false\nlimits: {max_input_len: 8191, max_num_tokens: 4096}\n", "Without chunked_context"),
+    # features that take one another
+    (LLAMA, "paged_context_fmha: false\nkv_cache_reuse: true\n", "kv_cache_reuse takes paged_context_fmha"),
+    (LLAMA, "paged_context_fmha: false\nchunked_context: true\n", "chunked_context takes paged_context_fmha"),
+    (LLAMA, "paged_context_fmha: true\nplugins: {context_fmha: false}\n", "takes plugins.context_fmha, which is off"),
+    (LLAMA, "paged_context_fmha: true\nkv_cache_dtype: int8\n", "doesn't work with kv_cache_dtype int8"),
+    (LLAMA, "paged_context_fmha: true\nkv_cache_dtype: fp8\n", "with kv_cache_dtype fp8 takes quantization fp8"),
+    (LLAMA, "paged_context_fmha: true\ndtype: float32\n", "takes dtype float16 or bfloat16, not float32"),
+    (LLAMA, "fp8_context_fmha: true\n", "fp8_context_fmha takes quantization fp8, w4a8_awq or nvfp4, not none"),
+    (LLAMA, "fp8_context_fmha: true\nquantization: fp8\n", "on with kv_cache_dtype fp8 and off without, .* is auto"),
+    (LLAMA, "fp8_context_fmha: false\nquantization: nvfp4\nkv_cache_dtype: fp8\n", "and off without, .* is fp8"),
+    (
+        LLAMA,
+        "fp8_context_fmha: true\nquantization: fp8\nkv_cache_dtype: fp8\nplugins: {context_fmha: false}\n",
+        "fp8_context_fmha takes plugins.context_fmha, which is off",
+    ),
+    (LLAMA, "quantization: int8_wo\ndtype: float32\n", "takes dtype float16 or bfloat16, not float32"),
+    (LLAMA, "calibration: {quantize_lm_head: true}\n", "calibration.quantize_lm_head takes quantization fp8"),
+    # speculation
+    (
+        LLAMA,
+        "gather_context_logits: true\nspeculation: {mode: lookahead_decoding, max_draft_len: 4}\n",
+        "gather_context_logits and speculation exclude each other",
+    ),
+    (
+        LLAMA,
+        "limits: {max_beam_width: 2}\nspeculation: {mode: lookahead_decoding, max_draft_len: 4}\n",
+        "speculation takes limits.max_beam_width 1, not 2",
+    ),
+    (LLAMA, "speculation: {mode: medusa, max_draft_len: 63}\n", "medusa takes speculation.model"),
+    (LLAMA, "speculation: {mode: eagle, max_draft_len: 63, model: /nowhere}\n", "/nowhere holds no config.json"),
+    (
+        LLAMA,
+        "speculation: {mode: draft_tokens_external, max_draft_len: 4, model: /nowhere}\n",
+        "compiles no drafting model into the engine",
+    ),
+    (
+        LLAMA,
+        "speculation: {mode: explicit_draft_tokens, max_draft_len: 7, model: MODEL}\n",
+        "max_draft_len 7 is no multiple of speculation.beams 5",
+    ),
+    ("Phi3ForCausalLM", "speculation: {mode: medusa, max_draft_len: 63, model: MODEL}\n", "medusa is for LlamaForCau"),
+    (
+        LLAMA,
+        "quantization: fp8\nspeculation: {mode: eagle, max_draft_len: 63, model: MODEL}\n",
+        "eagle is converted with quantization none, int8_wo, int4_wo",
+    ),
+    (
+        LLAMA,
+        "pipeline_parallel: 2\nspeculation: {mode: eagle, max_draft_len: 63, model: MODEL}\n",
+        "eagle can't be split by layers",
+    ),
+    (
+        LLAMA,
+        "speculation: {mode: eagle, max_draft_len: 63, model: MODEL}\nlimits: {max_batch_size: 600}\n",
+        "limits.max_batch_size 600 is more than the 512 requests of speculation.mode eagle",
+    ),
+    (
+        LLAMA,
+        "speculation: {mode: eagle, max_draft_len: 300, model: MODEL}\n",
+        "speculation.max_draft_len 300 is more than the 256 of eagle",
+    ),
+    (
+        LLAMA,
+        "speculation: {mode: eagle, max_draft_len: 63, model: MODEL}\npaged_context_fmha: false\n",
+        "speculation.mode eagle takes paged_context_fmha, which is off",
+    ),
+    (
+        LLAMA,
+        "speculation: {mode: draft_tokens_external, max_draft_len: 4}\npaged_context_fmha: false\n",
+        "draft_tokens_external takes paged_context_fmha, which is off",
+    ),
+    (
+        LLAMA,
+        "speculation: {mode: draft_tokens_external, max_draft_len: 4}\nkv_cache_dtype: int8\n",
+        "draft_tokens_external takes paged_context_fmha, which is off",
+    ),
+    # weights that stream
+    (LLAMA, "weight_streaming: true\nplugins: {gemm: float16}\n", "streams nothing of plugins.gemm, which is float16"),
+    (
+        LLAMA,
+        "weight_streaming: true\nquantization: fp8\nplugins: {low_latency_gemm: fp8}\n",
+        "streams nothing of plugins.low_latency_gemm",
+    ),
+    (LLAMA, "weight_streaming: true\nquantization: int4_awq\n", "streams nothing of quantization int4_awq"),
+    # plugins
+    (LLAMA, "plugins: {gpt_attention: disable}\n", "In-flight batching takes the attention plugin"),
+    (LLAMA, "plugins: {remove_input_padding: false}\n", "In-flight batching takes packed prompts"),
+    (LLAMA, "plugins: {gemm: fp8}\n", "plugins.gemm fp8 takes quantization fp8, not none"),
+    (LLAMA, "quantization: fp8\nplugins: {gemm: nvfp4}\n", "plugins.gemm nvfp4 takes quantization nvfp4, not fp8"),
+    (LLAMA, "plugins: {low_latency_gemm: fp8}\n", "plugins.low_latency_gemm takes quantization fp8, not none"),
+    (LLAMA, "plugins: {fuse_fp4_quant: true}\n", "plugins.fuse_fp4_quant takes quantization nvfp4, not none"),
+    (
+        LLAMA,
+        "quantization: fp8\ntensor_parallel: 2\nplugins: {user_buffer: true}\n",
+        "plugins.user_buffer takes plugins.reduce_fusion",
+    ),
+    (
+        "Phi3ForCausalLM",
+        "tensor_parallel: 2\nplugins: {reduce_fusion: true}\n",
+        "reduce_fusion is for LlamaForCausalLM",
+    ),
+    (LLAMA, "plugins: {norm_quant_fusion: true}\n", "plugins.norm_quant_fusion takes quantization nvfp4, not none"),
+    (
+        LLAMA,
+        "quantization: nvfp4\ntensor_parallel: 2\nplugins: {norm_quant_fusion: true, reduce_fusion: true}\n",
+        "plugins.norm_quant_fusion and plugins.reduce_fusion exclude each other",
+    ),
+    (
+        "MixtralForCausalLM",
+        "quantization: nvfp4\nplugins: {norm_quant_fusion: true}\n",
+        "norm_quant_fusion is for LlamaForCausalLM, not MixtralFor",
+    ),
+    (
+        LLAMA,
+        "tensor_parallel: 2\nplugins: {reduce_fusion: true}\n"
+        "speculation: {mode: eagle, max_draft_len: 63, model: MODEL}\n",
+        "plugins.reduce_fusion is not for speculation.mode eagle",
+    ),
+    (LLAMA, "plugins: {reduce_fusion: true}\n", "plugins.reduce_fusion joins the sums over GPUs"),
+    (
+        LLAMA,
+        "quantization: fp8\nplugins: {gemm_swiglu: fp8, use_fused_mlp: false}\n",
+        "plugins.gemm_swiglu takes plugins.use_fused_mlp",
+    ),
+    (LLAMA, "plugins: {pp_reduce_scatter: true}\n", "plugins.pp_reduce_scatter is for pipelines"),
+    (LLAMA, "pipeline_parallel: 2\nplugins: {pp_reduce_scatter: true}\n", "is for MixtralForCausalLM, not LlamaFor"),
+    # adapters
+    (LLAMA, "lora: {}\n", "neither lora.directories nor lora.target_modules"),
+    (LLAMA, "lora: {directories: [/nowhere]}\n", "names /nowhere, which holds no adapter_config.json"),
+    (LLAMA, "dtype: bfloat16\nlora: {target_modules: [attn_qkv], plugin: float16}\n", "is not the engine's dtype"),
+    # sizes of the model
+    (LLAMA, "tensor_parallel: 3\n", "tensor_parallel 3 doesn't divide the model's 32 attention heads"),
+    (LLAMA, "tensor_parallel: 2\nworkers: 3\n", "workers 3 is more than the 2 ranks"),
+    (LLAMA, "pipeline_parallel: 33\n", "pipeline_parallel 33 is more than the model's 32 layers"),
+    ("FalconForCausalLM", "limits: {max_seq_len: 4096}\n", "more than the 2048 tokens that the model knows"),
+    ("GPT2LMHeadModel", "tensor_parallel: 8\n", "doesn't divide the model's 12 attention heads"),
+    # what YAML knows and a recipe doesn't
+    (LLAMA, "dtype: 2026-13-01\n", "can't be taken: month must be in 1..12"),
+    (LLAMA, "dtype: 2026-01-01\n", "can't be taken: dtype is 2026-01-01, a value of another kind"),
+    (LLAMA, "limits: " + 2000 * "[", "can't be taken: it is nested too deeply"),
+    (LLAMA, "1: 2\n", "can't be taken: 1 has a name that is no text; write it in quotes"),
+    # what the line doesn't build
+    ("PhiForCausalLM", "pipeline_parallel: 2\n", "PhiForCausalLM can't be split by layers"),
+    ("GPTNeoXForCausalLM", "pipeline_parallel: 2\n", "GPTNeoXForCausalLM can't be split by layers"),
+    ("GPTJForCausalLM", "lora: {target_modules: [attn_qkv]}\n", "engine of a GPTJForCausalLM takes no adapters"),
+    (
+        "MPTForCausalLM",
+        "speculation: {mode: lookahead_decoding, max_draft_len: 15}\n",
+        "not for MPTForCausalLM, whose engine makes no drafts; choose draft_tokens_external",
+    ),
+    ("Gemma2ForCausalLM", "pipeline_parallel: 2\n", "Gemma2ForCausalLM can't be split by layers"),
+    ("Qwen3ForCausalLM", "quantization: int4_awq\n", "doesn't build Qwen3ForCausalLM with quantization", UNSUPPORTED),
+    ("GPTNeoXForCausalLM", "quantization: fp8\n", "doesn't build GPTNeoXForCausalLM with", UNSUPPORTED),
+    ("OPTForCausalLM", "kv_cache_dtype: int8\n", "doesn't quantize the KV cache of OPTForCausalLM", UNSUPPORTED),
+    ("Gemma3ForCausalLM", "", "runs in PyTorch alone .* build it with --target llmapi", UNSUPPORTED),
+    ("GptOssForCausalLM", "", "runs in PyTorch alone .* build it with --target llmapi", UNSUPPORTED),
+    ("DeepseekV3ForCausalLM", "", "runs in PyTorch alone .* build it with --target llmapi", UNSUPPORTED),
+    ("Llama4ForConditionalGeneration", "", "runs in PyTorch alone .* build it with --target llmapi", UNSUPPORTED),
+    (
+        "BrandNewForCausalLM",
+        "",
+        "is not among the architectures .* llmapi doesn't know it either",
+        UNSUPPORTED,
+    ),
+    ("Cohere2ForCausalLM", "", "is not among the architectures .* build it with --target llmapi", UNSUPPORTED),
+]
