@@ -11,3 +11,16 @@ TEXT_MODELS = ("ensemble", SCRIPTED_MODEL)
 def flag(value: bool) -> str:
     """As config.pbtxt has it."""
     return "true" if value else "false"
+
+
+_OPTIONS = {
+    "adapters": "--lora",
+    "settings": "--set",
+    "decoupled": "--no-decoupled",
+    "kv_cache_reuse": "--no-kv-cache-reuse",
+}
+
+
+def option(name: str) -> str:
+    """What the command line calls a field of DeploymentOptions."""
+    return _OPTIONS.get(name, "--" + name.replace("_", "-"))

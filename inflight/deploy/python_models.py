@@ -11,7 +11,7 @@ from build_engines.manifest import Manifest
 from inflight.deploy import kv_budget, model_configs
 from inflight.deploy.errors import DeployError
 from inflight.deploy.model_configs import Configs
-from inflight.deploy.models import ENGINE_MODEL, SCRIPTED_MODEL, flag
+from inflight.deploy.models import ENGINE_MODEL, SCRIPTED_MODEL, flag, option
 from inflight.deploy.typed_parameters import Instances, Parameters, Positive, invalid
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def check_options(options: DeploymentOptions, manifest: Manifest) -> None:
     PythonParameters.read(options.settings, f"target {manifest.target}")
     for name, why in (_LLMAPI_WITHOUT_MEANING if manifest.target == "llmapi" else {}).items():
         if getattr(options, name):
-            raise invalid(f"The option {name} can't be used with the LLM API: {why}; leave it out.")
+            raise invalid(f"The option {option(name)} can't be used with the LLM API: {why}; leave it out.")
 
 
 def _parameters(

@@ -15,7 +15,7 @@ from build_engines.manifest import Manifest
 from inflight.deploy import model_configs
 from inflight.deploy.errors import DeployError
 from inflight.deploy.model_configs import Configs
-from inflight.deploy.models import ENGINE_MODEL, SCRIPTED_MODEL, flag
+from inflight.deploy.models import ENGINE_MODEL, SCRIPTED_MODEL, flag, option
 from inflight.deploy.tensorrtllm_parameters import TensorRtLlmParameters
 from inflight.deploy.tensorrtllm_rules import check
 from inflight.deploy.typed_parameters import invalid
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 BACKEND = "tensorrtllm"
 GUIDES_FILE = "xgrammar_tokenizer_info.json"
-"""In an engine directory: the tokenizer's vocabulary as the backend's guided decoding reads it."""
+"""Of an engine's files: the tokenizer's vocabulary as the backend's guided decoding reads it."""
 
 OUR_INPUTS = ("priority", "deadline_ms", "stop_words", "stream_key", "min_length", "random_seed", "output_log_probs")
 OUR_OUTPUTS = ("finish_reason", "stream_context")
@@ -49,14 +49,17 @@ def read_parameters(options: DeploymentOptions, engine: Path, manifest: Manifest
     """What the options say, checked. Raises DeployError `invalid_parameter`."""
     for name, why in _WITHOUT_MEANING.items():
         if getattr(options, name):
-            raise invalid(f"The option {name} can't be used with an engine of TensorRT-LLM: {why}; leave it out.")
+            raise invalid(
+                f"The option {option(name)} can't be used with an engine of TensorRT-LLM: {why}; leave it out."
+            )
     given = options.given()
     suits = {}
     guides = engine.resolve() / GUIDES_FILE
     speculates = manifest.features is not None and manifest.features.speculative_decoding_mode is not None
     # With speculation a guide is not followed token by token, so there it must be asked for.
     asked = given.get("guided_decoding_backend", "none" if speculates else "xgrammar") == "xgrammar"
-    if asked and guides.is_file():
+    # Of the engine's own files alone, which come along wherever the engine goes.
+    if asked and GUIDES_FILE in manifest.files:
         suits = {"xgrammar_tokenizer_info_path": str(guides)}
     found = TensorRtLlmParameters.of({**suits, **given}, manifest)
     check(found, given, manifest, decoupled=options.decoupled)

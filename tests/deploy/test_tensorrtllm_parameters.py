@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from build_engines.manifest import GpuFeatures, GpuLimits, Manifest
+from build_engines.manifest import File, GpuFeatures, GpuLimits, Manifest
 from inflight.deploy.errors import DeployError
 from inflight.deploy.options import DeploymentOptions
 from inflight.deploy.tensorrtllm_models import GUIDES_FILE, read_parameters
 from inflight.deploy.tensorrtllm_parameters import TensorRtLlmParameters
-from inflight.deploy.tensorrtllm_rules import lookahead_draft_tokens
+from inflight.deploy.tensorrtllm_rules import check_places, lookahead_draft_tokens
 from tests.deploy.test_kv_budget import manifest
 
 CONTRACT = json.loads((Path(__file__).parents[1] / "data" / "tensorrt_llm_triton.json").read_text())
@@ -150,14 +150,30 @@ def test_and_what_the_engine_needs(
     assert expected.items() <= texts(settings, **manifest).items()
 
 
-def test_guides_are_followed_where_the_engine_directory_holds_the_vocabulary(tmp_path: Path) -> None:
+def test_guides_are_followed_where_the_engine_has_the_vocabulary() -> None:
+    engine = Path("/engines/demo")
+    has: dict[str, Any] = {"files": {GUIDES_FILE: File(sha256="", bytes=2)}}
+    on = {"guided_decoding_backend": "xgrammar", "xgrammar_tokenizer_info_path": f"{engine}/{GUIDES_FILE}"}
+    assert on.items() <= texts({}, engine, **has).items()
+    assert texts({"guided_decoding_backend": "none"}, engine, **has)["xgrammar_tokenizer_info_path"] == ""
+    assert texts({}, engine, features=MEDUSA, **has)["guided_decoding_backend"] == ""
+    assert on.items() <= texts({"guided_decoding_backend": "xgrammar"}, engine, features=MEDUSA, **has).items()
+
+
+def test_a_vocabulary_that_is_no_file_of_the_engines_must_be_named(tmp_path: Path) -> None:
+    """It would not come along when the engine is assembled into a repository."""
     (tmp_path / GUIDES_FILE).write_text("{}")
-    path = str(tmp_path / GUIDES_FILE)
-    on = {"guided_decoding_backend": "xgrammar", "xgrammar_tokenizer_info_path": path}
-    assert on.items() <= texts({}, tmp_path).items()
-    assert texts({"guided_decoding_backend": "none"}, tmp_path)["xgrammar_tokenizer_info_path"] == ""
-    assert texts({}, tmp_path, features=MEDUSA)["guided_decoding_backend"] == ""
-    assert on.items() <= texts({"guided_decoding_backend": "xgrammar"}, tmp_path, features=MEDUSA).items()
+    assert texts({}, tmp_path)["guided_decoding_backend"] == ""
+    named = str(tmp_path / GUIDES_FILE)
+    assert texts({"xgrammar_tokenizer_info_path": named}, tmp_path)["guided_decoding_backend"] == "xgrammar"
+
+
+@pytest.mark.parametrize("name", ["xgrammar_tokenizer_info_path", "lora_prefetch_dir", "encoder_model_path"])
+def test_who_serves_is_told_of_a_path_that_is_not_there(tmp_path: Path, name: str) -> None:
+    check_places({name: str(tmp_path), "executor_worker_path": "/only/in/the/container"})
+    check_places({name: ""})
+    with pytest.raises(DeployError, match=f"{name} is {tmp_path}/gone, which is not on this machine; put it there"):
+        check_places({name: f"{tmp_path}/gone"})
 
 
 def test_the_options_that_have_a_flag_are_the_same_parameters() -> None:
@@ -288,9 +304,9 @@ def test_what_can_not_work_is_refused_in_one_sentence(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"draft_engine": Path("draft")}, "build an engine that speculates"),
+        ({"draft_engine": Path("draft")}, "The option --draft-engine can't be used .* build an engine that speculates"),
         ({"prompt_lookup": True}, "prompt lookup is for the embedded engine"),
-        ({"adapters": (Path(__file__),)}, "adapters come with requests"),
+        ({"adapters": (Path(__file__),)}, "The option --lora can't be used .* adapters come with requests"),
         ({"wrap_token_ids": True}, "takes token ids as they are"),
         ({"max_num_sequences": 8}, "decided when the engine was built"),
         ({"max_num_tokens": 8}, "decided when the engine was built"),

@@ -250,7 +250,7 @@ def test_a_full_queue_refuses_and_whoever_is_gone_makes_room(cpp_server: Server)
 
 def test_the_backend_counts_a_prompt_that_it_echoes_and_all_beams(cpp_server: Server) -> None:
     """What the contract says of `num_output_tokens` on an ensemble's whole answer."""
-    asked = {"stream": False, "return_num_output_tokens": True}
+    asked: dict[str, Any] = {"stream": False, "return_num_output_tokens": True}
     prompt = len(ids_of(TEXTS[0]))
     with Grpc(cpp_server.grpc_address) as connection:
         for model, values, expected in (
