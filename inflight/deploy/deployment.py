@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from build_engines import manifest as engines
 from build_engines.manifest import Manifest
@@ -16,9 +17,11 @@ from inflight.deploy import model_configs
 from inflight.deploy.assembly import kv_cache_tokens, place_engine
 from inflight.deploy.card import Card, is_repository
 from inflight.deploy.errors import DeployError
+from inflight.deploy.models import option
 from inflight.deploy.repository import ENGINE_MODEL, DeploymentOptions, assemble
 from inflight.deploy.s3 import S3Repository
-from inflight.deploy.s3_address import S3Address, is_s3
+from inflight.deploy.s3_address import S3Address, place_of
+from inflight.deploy.tensorrtllm_rules import check_places
 
 _MOUNT = "TRITON_AWS_MOUNT_DIRECTORY"
 """Where Triton copies the models of a repository on S3; without it, below /tmp, and a killed server's stay there."""
@@ -37,8 +40,7 @@ class Source:
 class Deployment:
     """`repository` as Triton takes it, what goes into its environment, and the directory that a new start empties.
 
-    `kv_cache_tokens` is None where the engine decides that itself. `parameters` are those of the engine's model, where
-    the repository stands on this machine.
+    `kv_cache_tokens` is None where the engine decides that itself. `parameters` are those of the engine's model.
     """
 
     repository: str
@@ -60,7 +62,7 @@ def find_source(place: str | Path, options: DeploymentOptions) -> Source:
     Raises BuildError as `build_engines.manifest.verify` does, and DeployError `engine_damaged`, `engine_foreign`,
     `invalid_parameter` (also for options to a repository, which has its own) and `storage_*`.
     """
-    where = S3Address.parse(str(place)) if is_s3(str(place)) else Path(place)
+    where = place_of(place)
     if isinstance(where, Path) and not is_repository(where):
         manifest = engines.verify(where)
         options.check(where, manifest)
@@ -80,13 +82,13 @@ def find_source(place: str | Path, options: DeploymentOptions) -> Source:
 def lay_out(source: Source, options: DeploymentOptions, run: Path, report: Callable[[str], None]) -> Deployment:
     """Make the repository that Triton reads, in the run directory where it does not stand elsewhere.
 
-    Raises DeployError `disk_full` and `storage_*`.
+    Raises DeployError `disk_full` and `storage_*`, and `invalid_parameter` for a path that is not on this machine.
     """
     repository = run / "repository"
     if source.card is None:
         assert isinstance(source.where, Path)
         configs = assemble(source.where, source.manifest, repository, options)
-        return Deployment(str(repository), kv_cache_tokens(configs), _parameters(configs))
+        return _with_parameters(repository, kv_cache_tokens(configs), configs)
     tokens = source.card.kv_cache_tokens
     if isinstance(source.where, Path):
         return _placed(place_engine(source.where, repository), tokens)
@@ -99,21 +101,43 @@ def lay_out(source: Source, options: DeploymentOptions, run: Path, report: Calla
         S3Repository(source.where).download(fetched, source.card, report)
         return _placed(place_engine(fetched, repository), tokens)
     own = _MOUNT not in os.environ
-    return Deployment(str(source.where), tokens, {}, {_MOUNT: str(copies)}, copies if own else None)
+    variables = {_MOUNT: str(copies)}
+    parameters = engine_parameters(source)
+    check_places(parameters)
+    return Deployment(str(source.where), tokens, parameters, variables, copies if own else None)
+
+
+def engine_parameters(source: Source) -> dict[str, str]:
+    """The parameters of the engine's model in an assembled repository; none of an engine directory.
+
+    Paths among them are those of the place that it was assembled for. Raises DeployError as reading a repository does.
+    """
+    if source.card is None:
+        return {}
+    if isinstance(source.where, Path):
+        return _parameters(model_configs.load(source.where)[ENGINE_MODEL])
+    name = f"{ENGINE_MODEL}/config.pbtxt"
+    content = S3Repository(source.where).read(name)
+    return _parameters(model_configs.parse(content, f"{source.where}/{name}"))
 
 
 def _placed(repository: Path, tokens: int | None) -> Deployment:
-    return Deployment(str(repository), tokens, _parameters(model_configs.load(repository)))
+    return _with_parameters(repository, tokens, model_configs.load(repository))
 
 
-def _parameters(configs: model_configs.Configs) -> dict[str, str]:
-    return {key: value.string_value for key, value in configs[ENGINE_MODEL].parameters.items()}
+def _with_parameters(repository: Path, tokens: int | None, configs: model_configs.Configs) -> Deployment:
+    parameters = _parameters(configs[ENGINE_MODEL])
+    check_places(parameters)
+    return Deployment(str(repository), tokens, parameters)
+
+
+def _parameters(config: Any) -> dict[str, str]:
+    return {key: value.string_value for key, value in config.parameters.items()}
 
 
 def _refuse_options(where: Path | S3Address, options: DeploymentOptions) -> None:
-    given = [
-        one.name for one in fields(options) if getattr(options, one.name) != getattr(DeploymentOptions(), one.name)
-    ]
+    usual = DeploymentOptions()
+    given = [option(one.name) for one in fields(options) if getattr(options, one.name) != getattr(usual, one.name)]
     if given:
         raise DeployError(
             f"{where} is an assembled repository, which has its options already; leave {', '.join(given)} out, or"

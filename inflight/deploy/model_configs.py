@@ -20,16 +20,21 @@ def load(repository: Path) -> Configs:
     """Read every model's config.pbtxt. Raises DeployError for one that Triton could not read either."""
     configs: Configs = {}
     for path in sorted(repository.glob("*/config.pbtxt")):
-        try:
-            config = text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
-        except (text_format.ParseError, UnicodeDecodeError) as error:
-            raise _broken(path, f"can't be read: {error}") from error
+        config = parse(path.read_bytes(), path)
         if config.name != path.parent.name:
             raise _broken(path, f"names its model {config.name!r}, and its folder is {path.parent.name!r}")
         configs[config.name] = config
     if not configs:
         raise DeployError(f"{repository} is no model repository: it holds no */config.pbtxt.", "server_start_failed")
     return configs
+
+
+def parse(content: bytes, where: Path | str) -> Any:
+    """Read one model's config.pbtxt. Raises DeployError for one that Triton could not read either."""
+    try:
+        return text_format.Parse(content.decode(), model_config_pb2.ModelConfig())
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise _broken(where, f"can't be read: {error}") from error
 
 
 def set_parameters(config: Any, values: Mapping[str, str]) -> None:
@@ -165,7 +170,7 @@ def _check_type(where: str, wanted: int, given: int) -> None:
         raise _miswired(f"{where} is {name(wanted)} at one end and {name(given)} at the other")
 
 
-def _broken(path: Path, what: str) -> DeployError:
+def _broken(path: Path | str, what: str) -> DeployError:
     return DeployError(f"{path} {what}.", "server_start_failed")
 
 

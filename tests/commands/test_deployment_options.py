@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -8,6 +9,10 @@ from click.testing import CliRunner, Result
 
 from inflight.commands.deployment_options import deployment_options, options_of
 from inflight.deploy.errors import DeployError
+from inflight.deploy.models import option
+from inflight.deploy.options import DeploymentOptions
+from inflight.deploy.tensorrtllm_models import read_parameters
+from tests.deploy.test_kv_budget import manifest
 
 
 @click.command()
@@ -15,6 +20,10 @@ from inflight.deploy.errors import DeployError
 def command(**asked: object) -> None:
     for name, value in sorted(options_of(asked).settings.items()):
         click.echo(f"{name}: {value}")
+
+
+def run_options(*arguments: str) -> DeploymentOptions:
+    return options_of(command.make_context("serve", list(arguments)).params)
 
 
 def run(*arguments: str, **variables: str) -> Result:
@@ -75,3 +84,14 @@ def test_a_file_that_holds_no_parameters_is_refused(tmp_path: Path, content: str
     assert isinstance(error, DeployError)
     assert sentence in str(error)
     assert error.code == "invalid_parameter"
+
+
+def test_messages_name_the_flags_that_people_type() -> None:
+    known = {text for option in command.params for text in (*option.opts, *option.secondary_opts)}
+    for one in fields(DeploymentOptions):
+        if one.name not in ("chunked_context", "parameters"):  # for programs alone
+            assert option(one.name).split(" ")[0] in known, one.name
+    for given in (["--lora", "a"], ["--draft-engine", "a"]):
+        options = run_options(*given)
+        with pytest.raises(DeployError, match=f"{given[0]} can't be used with an engine of TensorRT-LLM"):
+            read_parameters(options, Path("engine"), manifest().model_copy(update={"target": "tensorrt-llm"}))

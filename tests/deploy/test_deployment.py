@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from inflight_client import Client
 
 from build_engines.errors import BuildError
 from build_engines.manifest import verify
-from inflight.deploy import card
+from inflight.deploy import card, launch
 from inflight.deploy.assembly import Order, engine_home, write_repository
 from inflight.deploy.deployment import find_source, lay_out
 from inflight.deploy.errors import DeployError
@@ -22,9 +23,12 @@ from inflight.deploy.server import Server
 from inflight.deploy.shipping import ship
 from tests.deploy.storage import Storage, storage_server
 from tests.fixtures.engines import TinyEngine
+from tests.fixtures.gpu_machine import gpu_machine
+from tests.fixtures.nvidia import H100
 from tests.fixtures.tensorrtllm import GpuEngine
 
 USUAL = DeploymentOptions()
+MPI = Path(__file__).resolve().parents[1] / "standins" / "mpi"
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +80,8 @@ def test_a_repository_that_was_moved_is_served_where_it_is(repository: Path, ser
 
 
 def test_a_repository_has_its_options_already(repository: Path) -> None:
-    with pytest.raises(DeployError, match="its options already; leave max_queue_size, decoupled out") as caught:
-        find_source(repository, DeploymentOptions(max_queue_size=3, decoupled=False))
+    with pytest.raises(DeployError, match="already; leave --max-queue-size, --no-decoupled, --lora out, or") as caught:
+        find_source(repository, DeploymentOptions(max_queue_size=3, decoupled=False, adapters=(Path("a"),)))
     assert caught.value.code == "invalid_parameter"
 
 
@@ -171,6 +175,30 @@ def test_the_engine_of_the_cpp_backend_is_fetched_from_s3_to_where_it_is_found(
     assert deployment.parameters["tokenizer_dir"] == str(place)
     assert place.is_relative_to(tmp_path), "it outlives the server"
     assert (Path(deployment.repository) / "preprocessing/1/tokenizer/tokenizer.json").is_file()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_how_many_processes_it_takes_is_read_from_s3_too(
+    storage: Storage,
+    gpu_engine: GpuEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    elsewhere: bool,
+) -> None:
+    (tmp_path / "machine").mkdir()
+    gpu_machine(monkeypatch, tmp_path / "machine", [H100] * 2)
+    monkeypatch.setenv("PATH", f"{MPI}:{os.environ['PATH']}")
+    engine = gpu_engine("llama")
+    options = DeploymentOptions(
+        settings={"gpu_device_ids": "0;1", "executor_worker_path": str(MPI / "trtllmExecutorWorker")}
+    )
+    address = storage.address(f"cpp/instances-{elsewhere}")
+    order = Order(engine, verify(engine), options, engine_path=str(engine) if elsewhere else None)
+    ship(order, S3Address.parse(address), silent)
+    source = find_source(address, USUAL)
+    deployment = lay_out(source, USUAL, tmp_path, silent)
+    assert deployment.parameters["gpu_device_ids"] == "0;1"
+    assert launch.choose(source.manifest, deployment.parameters, None).mode == "orchestrator"
 
 
 def test_the_engine_of_the_cpp_backend_is_named_where_the_repository_stands(
