@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from build_engines.errors import BuildError
+from build_engines.plan.config_file import ConfigFile
 
 # Some families have names of their own for the same things.
-_NAMES = {
-    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "heads": ("num_attention_heads", "n_head", "n_heads"),
-    "hidden size": ("hidden_size", "n_embd", "d_model"),
-    "vocabulary": ("vocab_size",),
-    "inner size": ("intermediate_size", "n_inner", "ffn_dim"),
-    "positions": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
-    "kv heads": ("num_key_value_heads", "num_kv_heads"),
-}
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_HEADS = ("num_attention_heads", "n_head", "n_heads")
+_HIDDEN = ("hidden_size", "n_embd", "d_model", "n_embed")
+_INNER = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+# What transformers' Falcon has without it, and what BLOOM was trained with: ALiBi has no end of its own.
+_UNSAID_POSITIONS = {"falcon": 2048, "bloom": 2048}
+_MOST_LAYERS = 1000
+_MOST_SCALING = 10_000
 _DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -54,20 +54,26 @@ class SpecialIds:
 def read_facts(directory: Path, config: dict[str, Any]) -> ModelFacts:
     """Return the facts of the checkpoint `directory` with the parsed config.json `config`.
 
-    Raises BuildError (`not_a_checkpoint`) where the config lacks one of them.
+    Raises BuildError (`not_a_checkpoint`) where the config lacks one of them, or has one that no model has.
     """
-    heads = _size(directory, config, "heads")
-    hidden = _size(directory, config, "hidden size")
+    file = ConfigFile(config, str(directory), "used")
+    heads, hidden = file.size(*_HEADS), file.size(*_HIDDEN)
+    kv_heads = _kv_heads(file, heads)
+    if heads % kv_heads:
+        raise file.wrong(f"{heads} attention heads don't share {kv_heads} KV heads evenly")
+    head_dim = file.optional("head_dim") or hidden // heads
+    if not head_dim:
+        raise file.wrong(f"{hidden} numbers can't be shared by {heads} heads")
     return ModelFacts(
         architecture=str(config["architectures"][0]),
-        layers=_size(directory, config, "layers"),
+        layers=file.size(*_LAYERS, most=_MOST_LAYERS),
         hidden=hidden,
-        inner=next((config[name] for name in _NAMES["inner size"] if config.get(name)), 4 * hidden),
+        inner=file.optional(*_INNER) or (file.optional("expansion_ratio") or 4) * hidden,
         heads=heads,
-        kv_heads=_kv_heads(directory, config, heads),
-        head_dim=config.get("head_dim") or hidden // heads,
-        vocab_size=_size(directory, config, "vocabulary"),
-        positions=_positions(directory, config),
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocab_size=file.size("vocab_size"),
+        positions=_positions(file),
         dtype=_dtype(config),
     )
 
@@ -83,37 +89,26 @@ def read_special_ids(directory: Path, config: dict[str, Any], tokenizer: Any) ->
     )
 
 
-def _size(directory: Path, config: dict[str, Any], what: str) -> int:
-    found = next((config[name] for name in _NAMES[what] if isinstance(config.get(name), int)), None)
-    if not found or found < 1:
-        raise BuildError(
-            f"{directory / 'config.json'} doesn't say how many {what} the model has ({_NAMES[what][0]}); "
-            "fetch the checkpoint again.",
-            "not_a_checkpoint",
-        )
-    return int(found)
-
-
-def _kv_heads(directory: Path, config: dict[str, Any], heads: int) -> int:
+def _kv_heads(file: ConfigFile, heads: int) -> int:
     # Falcon 7B and GPT BigCode have one, whatever else Falcon's config says; Falcon 40B is of the new kind.
-    if config.get("multi_query") and not config.get("new_decoder_architecture"):
+    kind = file.content.get("model_type")
+    if file.flag("multi_query", kind in ("falcon", "gpt_bigcode")) and not file.flag("new_decoder_architecture", False):
         return 1
-    if any(isinstance(config.get(name), int) for name in _NAMES["kv heads"]):
-        return _size(directory, config, "kv heads")
-    return heads
+    return file.optional("num_key_value_heads", "num_kv_heads") or heads
 
 
-def _positions(directory: Path, config: dict[str, Any]) -> int:
-    # ALiBi has no end of its own; BLOOM's config says nothing but what it was trained with.
-    if config.get("model_type") == "bloom" and "seq_length" not in config:
-        return 2048
-    known = _size(directory, config, "positions")
-    scaling = config.get("rope_scaling") or {}
+def _positions(file: ConfigFile) -> int:
+    known = file.optional(*_POSITIONS) or _UNSAID_POSITIONS.get(str(file.content.get("model_type")))
+    known = known or file.size(*_POSITIONS)
+    scaling = file.part("rope_scaling")
     # With YaRN, some configs keep the length before scaling in max_position_embeddings, some the one after it.
-    if scaling.get("rope_type", scaling.get("type")) == "yarn":
-        original = scaling.get("original_max_position_embeddings", known)
-        return max(known, int(original * scaling.get("factor", 1.0)))
-    return known
+    if scaling is None or (scaling.word("rope_type") or scaling.word("type")) != "yarn":
+        return known
+    original = scaling.optional("original_max_position_embeddings") or known
+    factor = scaling.content.get("factor", 1.0)
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= _MOST_SCALING:
+        raise scaling.wrong("the factor of rope_scaling is no number of times that a text can be longer")
+    return max(known, int(original * factor))
 
 
 def _dtype(config: dict[str, Any]) -> str:

@@ -18,11 +18,13 @@ _SHOWN = 40
 class ConfigFile:
     """The parsed config.json of the checkpoint `where`. Null counts as absent; what is there must make sense.
 
-    All readers raise BuildError (`not_a_checkpoint`) for a value of another kind.
+    `done` is what can't be done with the model otherwise, in the sentence that says so. All readers raise BuildError
+    (`not_a_checkpoint`) for a value of another kind.
     """
 
     content: dict[str, Any]
     where: str
+    done: str = "planned"
 
     def size(self, *names: str, least: int = 1, most: int = _MOST) -> int:
         """The first of `names` that is there, a whole number."""
@@ -76,11 +78,12 @@ class ConfigFile:
             return None
         if not isinstance(value, dict):
             raise self.wrong(f"{name} is {_say(value)}")
-        return ConfigFile(value, self.where)
+        return ConfigFile(value, self.where, self.done)
 
     def wrong(self, what: str) -> BuildError:
         return BuildError(
-            f"The config.json of {self.where} can't be planned: {what}; fetch the checkpoint again.", "not_a_checkpoint"
+            f"The config.json of {self.where} can't be {self.done}: {what}; fetch the checkpoint again.",
+            "not_a_checkpoint",
         )
 
     def _checked(self, name: str, value: object) -> str:

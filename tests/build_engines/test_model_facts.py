@@ -9,6 +9,7 @@ import pytest
 
 from build_engines.errors import BuildError
 from build_engines.model_facts import read_facts, read_special_ids
+from tests.build_engines.tensorrt_llm.models import FALCON_7B, config_of
 from tests.fixtures.engines import ARCHITECTURES, TinyCheckpoint
 
 SIZES = {
@@ -61,9 +62,48 @@ def test_yarn_may_be_told_before_or_after_scaling() -> None:
 
 @pytest.mark.parametrize("name", ["num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings"])
 def test_a_config_without_a_size_is_told(name: str) -> None:
-    with pytest.raises(BuildError, match=f"doesn't say how many .*{name}") as caught:
+    with pytest.raises(BuildError, match=f"can't be used: {name} is missing") as caught:
         read_facts(Path("/m"), {key: value for key, value in SIZES.items() if key != name})
     assert caught.value.code == "not_a_checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"hidden_size": "4096"}, "hidden_size is '4096'"),
+        ({"hidden_size": 4096.0}, r"hidden_size is 4096\.0"),
+        ({"hidden_size": 10**300}, "hidden_size is 1000.*, more than any model has"),
+        ({"hidden_size": 2}, "2 numbers can't be shared by 4 heads"),
+        ({"intermediate_size": "11008"}, "intermediate_size is '11008'"),
+        ({"intermediate_size": -4}, "intermediate_size is -4"),
+        ({"num_hidden_layers": True}, "num_hidden_layers is True"),
+        ({"num_hidden_layers": 10**18}, "num_hidden_layers is 10*, more than any model has"),
+        ({"num_key_value_heads": 8}, "4 attention heads don't share 8 KV heads evenly"),
+        ({"head_dim": "x"}, "head_dim is 'x'"),
+        ({"head_dim": "x" * 9999}, "head_dim is 'x{39}…;"),
+        ({"multi_query": "false"}, "multi_query is 'false'"),
+        ({"rope_scaling": [1]}, "rope_scaling is a list"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": "x"}}, "the factor of rope_scaling is no number"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": -4}}, "the factor of rope_scaling is no number"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": float("nan")}}, "the factor of rope_scaling is no number"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 10**400}}, "the factor of rope_scaling is no number"),
+    ],
+)
+def test_a_value_that_no_model_has_is_told(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(BuildError, match=f"can't be used: {said}") as caught:
+        facts(**fields)
+    assert caught.value.code == "not_a_checkpoint"
+    assert len(str(caught.value)) < 200
+
+
+def test_what_falcon_and_bloom_say_on_the_hub() -> None:
+    """Falcon 7B says no length, and BLOOM 7B1 neither length nor hidden_size; keys as published."""
+    falcon = config_of("FalconForCausalLM") | FALCON_7B
+    found = read_facts(Path("/m"), falcon)
+    assert (found.layers, found.hidden, found.inner, found.heads) == (32, 4544, 18176, 71)
+    assert (found.kv_heads, found.head_dim, found.positions, found.dtype) == (1, 64, 2048, "bfloat16")
+    bloom = read_facts(Path("/m"), config_of("BloomForCausalLM"))
+    assert (bloom.layers, bloom.hidden, bloom.inner, bloom.heads, bloom.positions) == (30, 4096, 16384, 32, 2048)
 
 
 def test_who_knows_best_which_ids_are_special(tmp_path: Path) -> None:
