@@ -110,8 +110,11 @@ def _set_up_around(configs: Configs, place: str, parameters: TensorRtLlmParamete
         {"tokenizer_dir": place, "skip_special_tokens": skip, "keep_streams": flag(options.decoupled)},
     )
     # Behind a request for several answers, these tell their chunks apart.
-    step = next(one for one in configs["ensemble"].ensemble_scheduling.step if one.model_name == "postprocessing")
-    step.input_map["BATCH_INDEX"], step.input_map["SEQUENCE_INDEX"] = "batch_index", "sequence_index"
+    steps = {step.model_name: step for step in configs["ensemble"].ensemble_scheduling.step}
+    after = steps["postprocessing"].input_map
+    after["BATCH_INDEX"], after["SEQUENCE_INDEX"] = "batch_index", "sequence_index"
+    # What streams is told from what comes whole at the start, since the last step gets the engine's outputs alone.
+    steps["preprocessing"].input_map["STREAM"] = "stream"
     model_configs.set_parameters(
         configs[SCRIPTED_MODEL],
         {

@@ -2,7 +2,7 @@
 
 An ensemble hands on the parameter `sequence_id` of a response: the requests that are made of it have that sequence id,
 and so have those that are made of their responses. Behind TensorRT-LLM's C++ backend, which hands on nothing itself, it
-tells streams apart that have no id, or all the same.
+tells streams apart that have no id, or all the same. It also says which answers come whole: nothing follows on them.
 """
 
 from __future__ import annotations
@@ -11,19 +11,29 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+_BITS = 61
+_WHOLE = 2**_BITS
+"""Set in the names of requests whose answers come whole."""
 
-def stream_namer(response_class: Any) -> Callable[[], dict[str, Any]]:
-    """What makes the further arguments of a response: its name, or nothing where responses have no parameters.
 
-    Those of python models have them from Triton 25.02 on (python_backend 1ea48a6); the ensembles of 2.51 know them from
-    other backends already.
+def stream_namer(response_class: Any) -> Callable[[bool], dict[str, Any]]:
+    """What makes the further arguments of a response, for a request that streams or not: its name.
+
+    Nothing where responses have no parameters. Those of python models have them from Triton 25.02 on (python_backend
+    1ea48a6); the ensembles of 2.51 know them from other backends already.
     """
 
-    def name() -> dict[str, Any]:
-        return {"parameters": {"sequence_id": secrets.randbits(62) + 1}}
+    def name(streams: bool) -> dict[str, Any]:
+        number = secrets.randbits(_BITS) or 1
+        return {"parameters": {"sequence_id": number if streams else number | _WHOLE}}
 
     try:
-        response_class([], **name())
+        response_class([], **name(True))
     except TypeError:
-        return dict
+        return lambda streams: {}
     return name
+
+
+def comes_whole(name: Any) -> bool:
+    """Whether the request of that name gets its answer in one piece; clients may have names of their own, as texts."""
+    return isinstance(name, int) and bool(name & _WHOLE)

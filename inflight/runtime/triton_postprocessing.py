@@ -17,6 +17,7 @@ from inflight.runtime.receipts import ReceiptSender
 from inflight.runtime.request_values import check_ids, sequences
 from inflight.runtime.server_watch import end_with_server
 from inflight.runtime.stream_context import StreamContext
+from inflight.runtime.stream_names import comes_whole
 from inflight.runtime.stream_tails import StreamTails
 from inflight.runtime.tokenizer import load_tokenizer, vocabulary_size
 from inflight.runtime.triton_inputs import Inputs
@@ -109,12 +110,14 @@ class _Request(NamedTuple):
 
 
 def _stream_of(request: Any, inputs: Inputs) -> Hashable:
-    """What the chunks of one answer have in common; None where nothing tells them from those of others.
+    """What the chunks of one answer have in common; None where nothing tells them from those of others, or none follow.
 
-    Preprocessing gives each request a sequence id of its own where Triton lets it. Else it is the request's id, which
-    clients choose. A request for several answers has one id for all.
+    Preprocessing gives each request a sequence id of its own where Triton lets it, which says whether its answer comes
+    whole. Else it is the request's id, which clients choose. A request for several answers has one id for all.
     """
     name = request.correlation_id() or request.request_id()
+    if comes_whole(name):
+        return None
     return (name, inputs.scalar("BATCH_INDEX"), inputs.scalar("SEQUENCE_INDEX")) if name else None
 
 

@@ -50,7 +50,7 @@ class Preprocessing:
         # Engines that know one end token alone stop at the others as at words.
         self._further_ends = manifest["end_ids"][1:] if flag(settings, "all_ends_stop", default=False) else []
         named = flag(settings, "name_streams", default=False)
-        self._name = stream_namer(pb_utils.InferenceResponse) if named else dict
+        self._name = stream_namer(pb_utils.InferenceResponse) if named else None
         # Many models have no token for padding; what stands behind a prompt's length is never read.
         self._pad_id = max(self._end_id, 0) if manifest["pad_id"] is None else manifest["pad_id"]
 
@@ -60,7 +60,9 @@ class Preprocessing:
     def _respond(self, request: Any) -> Any:
         try:
             check_names(json.loads(parameters_json(request)))
-            return pb_utils.InferenceResponse(self._outputs(Inputs(request)), **self._name())
+            inputs = Inputs(request)
+            named = {} if self._name is None else self._name(bool(np.any(inputs.array("STREAM"))))
+            return pb_utils.InferenceResponse(self._outputs(inputs), **named)
         except Exception as error:
             return error_response(as_refusal(error, self._model))
 

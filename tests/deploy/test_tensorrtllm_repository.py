@@ -95,6 +95,7 @@ def test_all_of_upstreams_wiring_stands_and_answers_are_told_apart() -> None:
         ("tensorrt_llm input", "return_num_output_tokens"),
         ("tensorrt_llm output", "num_input_tokens"),
         ("tensorrt_llm output", "num_output_tokens"),
+        ("preprocessing input", "STREAM"),
         ("postprocessing input", "BATCH_INDEX"),
         ("postprocessing input", "SEQUENCE_INDEX"),
     }

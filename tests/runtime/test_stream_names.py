@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from inflight.runtime.stream_names import stream_namer
+import pytest
+
+from inflight.runtime.stream_names import comes_whole, stream_namer
 
 
 class Response:
@@ -17,14 +19,20 @@ class OldResponse:
         pass
 
 
-def test_each_response_gets_a_name_of_its_own_that_is_a_sequence_id() -> None:
+@pytest.mark.parametrize("streams", [True, False])
+def test_each_response_gets_a_name_of_its_own_that_is_a_sequence_id(streams: bool) -> None:
     name = stream_namer(Response)
-    said = [Response([], **name()).parameters for _ in range(1000)]
+    said = [Response([], **name(streams)).parameters for _ in range(1000)]
     numbers = {parameters["sequence_id"] for parameters in said if parameters is not None}
     assert len(numbers) == 1000
     assert all(type(number) is int and 0 < number < 2**63 for number in numbers)
+    assert {comes_whole(number) for number in numbers} == {not streams}
+
+
+def test_names_that_clients_give_say_nothing_of_their_answers() -> None:
+    assert not any(map(comes_whole, (0, 1, 2**32, "", "a name", str(2**62))))
 
 
 def test_where_responses_have_no_parameters_there_are_no_names() -> None:
-    OldResponse([], **stream_namer(OldResponse)())
-    assert stream_namer(OldResponse)() == {}
+    OldResponse([], **stream_namer(OldResponse)(True))
+    assert stream_namer(OldResponse)(False) == {}

@@ -73,6 +73,7 @@ DIFFERENCES = (
     Difference("preprocessing", "input", "IMAGES", "added", _1X_IMAGES),
     Difference("preprocessing", "output", "IMAGE_SIZES", "dims: [2], here [-1, 2]", _1X_IMAGES),
     Difference("preprocessing", "output", "OUT_STREAM_KEY", "added", _OUR_KEY),
+    Difference("preprocessing", "input", "STREAM", "added", _OUR_STREAMS),
     Difference("preprocessing", "parameter", "name_streams", "added", _OUR_STREAMS),
     Difference("preprocessing", "parameter", "all_ends_stop", "added", _OUR_ENDS),
     Difference("preprocessing", "parameter", "gpt_model_path", "missing", _IN_MANIFEST),

@@ -20,6 +20,7 @@ from build_engines.manifest import GpuLimits, GpuMachine
 from inflight.deploy.errors import DeployError
 from inflight.deploy.options import DeploymentOptions
 from inflight.deploy.server import Server
+from inflight.runtime.stream_names import stream_namer
 from tests.fixtures.tensorrtllm import MADE_WITH, GpuEngine, stand_in_backend
 from tests.runtime.test_detokenizer import ADDED, SPECIAL, llama_2
 from tests.serving.bls import BLS, ask, words
@@ -88,6 +89,25 @@ def test_streams_without_an_id_are_told_apart_by_their_sequence_ids(cpp_server: 
     assert said == [thrice(text)[1] for text in TEXTS]
 
 
+def test_a_whole_answer_shows_where_it_was_cut_and_takes_nothing_from_the_one_before(cpp_server: Server) -> None:
+    """By the name that preprocessing gives it from Triton 25.02 on; here the client does."""
+    emoji = TEXTS[2][:9]
+    cut = len(ids_of(emoji)) - 2
+    expected = TOKENIZER.decode(ids_of(emoji)[:cut])
+    assert expected.endswith("\ufffd")
+    name = stream_namer(Named)(False)["parameters"]["sequence_id"]
+    said = []
+    with Grpc(cpp_server.grpc_address) as connection:
+        for model in ("ensemble", "ensemble", BLS):
+            values = {"text_input": emoji, "max_tokens": cut, "stream": False, **WITHOUT}
+            asked = request(model, values, "whole")
+            if model == "ensemble":
+                asked.parameters["sequence_id"].int64_param = name
+            (answer,) = connection.send(asked).finish()
+            said.append(answer.text)
+    assert said == [expected] * 3
+
+
 @pytest.mark.parametrize("model", ["ensemble", BLS])
 def test_a_whole_answer_comes_with_its_prompt_or_without(cpp_server: Server, model: str) -> None:
     text = TEXTS[0]
@@ -149,6 +169,13 @@ def test_all_beams_are_told(cpp_server: Server, stream: bool) -> None:
     for answer in said:
         assert ["".join(beam) for beam in zip(*answer, strict=True)] == [expected] * 2
     assert len(said[1]) == 1
+
+
+class Named:
+    """A response as python models have it from Triton 25.02 on."""
+
+    def __init__(self, output_tensors: list[Any], parameters: dict[str, Any]) -> None:
+        pass
 
 
 def strings(raw: bytes) -> list[str]:
