@@ -12,17 +12,27 @@ from build_engines.plan.gpu import Split
 # trtllm-build's defaults (--max_batch_size 2048, --max_num_tokens 8192) come first, then less of each.
 BATCH_SIZES = (2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 STEP_TOKENS = (8192, 4096, 2048, 1024)
+NOT_BUILT = "not built"
+"""What a table says where the target's build refuses a choice."""
 
 Measure = Callable[[Split, int, int], Footprint]
 """The footprint of a split with so many sequences and so many tokens in a step."""
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """Why a choice can't be had: in a few `words` for a table, and as a sentence without its end."""
+
+    words: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Fit:
     """One choice, settled on the fewest devices that hold what is wanted; on all of them where nothing does.
 
-    `sequences` of `length` tokens fit at once, and `max_batch_size` of them may run. `lacking` is the format that the
-    device can't compute in.
+    `sequences` of `length` tokens fit at once, and `max_batch_size` of them may run. `refusal` says why it can't be
+    had, `notes` what it costs.
     """
 
     weights: WeightFormat
@@ -34,7 +44,8 @@ class Fit:
     wanted: int
     max_batch_size: int
     max_num_tokens: int
-    lacking: WeightFormat | KvFormat | None = None
+    refusal: Refusal | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def sequences(self) -> int:
@@ -42,14 +53,12 @@ class Fit:
 
     @property
     def reason(self) -> str | None:
-        """Why the device can't compute in these formats."""
-        if self.lacking is None:
-            return None
-        return f"{self.lacking.name} takes compute capability {self.lacking.least_sm / 10:.1f}"
+        """Why these formats can't be had, a sentence without its end."""
+        return self.refusal.reason if self.refusal else None
 
     @property
     def fits(self) -> bool:
-        return self.lacking is None and self.sequences >= self.wanted
+        return self.refusal is None and self.sequences >= self.wanted
 
     @property
     def kv_bytes(self) -> int:
@@ -81,21 +90,22 @@ class Fit:
 
 @dataclass(frozen=True)
 class Choices:
-    """What may be chosen, the best first."""
+    """What may be chosen, the best first; nothing of it where there is a `refusal`. `notes`: what it costs."""
 
     splits: list[Split]
     batch_sizes: tuple[int, ...] = BATCH_SIZES
     step_tokens: tuple[int, ...] = STEP_TOKENS
+    refusal: Refusal | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Asked:
-    """`memory` of each device; `concurrency` sequences of `length` tokens, None for one or more; the device's `sm`."""
+    """`memory` of each device; `concurrency` sequences of `length` tokens, None for one or more."""
 
     memory: int
     length: int
     concurrency: int | None
-    sm: int | None
 
 
 def settle(weights: WeightFormat, kv: KvFormat, choices: Choices, measure: Measure, asked: Asked) -> Fit:
@@ -117,7 +127,8 @@ def settle(weights: WeightFormat, kv: KvFormat, choices: Choices, measure: Measu
             wanted=asked.concurrency or 1,
             max_batch_size=batch,
             max_num_tokens=tokens,
-            lacking=_lacking(weights, kv, asked.sm),
+            refusal=choices.refusal,
+            notes=choices.notes,
         )
 
     sizes = choices.batch_sizes if asked.concurrency is None else (asked.concurrency,)
@@ -128,10 +139,3 @@ def settle(weights: WeightFormat, kv: KvFormat, choices: Choices, measure: Measu
                 if found.sequences >= batch:
                     return found
     return min((fit(split, sizes[-1], choices.step_tokens[-1]) for split in choices.splits), key=lambda one: one.needed)
-
-
-def _lacking(weights: WeightFormat, kv: KvFormat, sm: int | None) -> WeightFormat | KvFormat | None:
-    for one in (weights, kv):
-        if sm is not None and one.least_sm > sm:
-            return one
-    return None

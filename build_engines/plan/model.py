@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,23 @@ from build_engines.plan.parameters import Parameters, corrected, count, stored
 from build_engines.plan.shape import ModelShape, read_shape
 
 _INDEX = "model.safetensors.index.json"
+# What ModelOpt writes beside the weights that it has quantized; config.json may say nothing of it.
+_MODELOPT = "hf_quant_config.json"
 # Files that differ by less hold the shape's parameters and a buffer or two.
 _TOLERANCE = 0.01
 
 
 @dataclass(frozen=True)
 class Model:
-    """`counted` says where the number of parameters comes from; `notes` are sentences for the user."""
+    """`counted` says where the number of parameters comes from; `notes` are sentences for the user. `config` is the
+    parsed config.json."""
 
     where: str
     shape: ModelShape
     parameters: Parameters
     counted: str
     notes: tuple[str, ...] = ()
+    config: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
 def read_model(path: Path) -> Model:
@@ -45,18 +49,16 @@ def read_model(path: Path) -> Model:
                 f"{directory} holds no config.json, so it is no Hugging Face checkpoint; check the path.",
                 "not_a_checkpoint",
             )
-        shape = read_shape(_read_json(config), str(directory))
-        return _counted(shape, directory)
+        content = _read_json(config)
+        return replace(_counted(read_shape(content, str(directory)), directory), config=content)
 
 
 def _counted(shape: ModelShape, directory: Path) -> Model:
     parameters = count(shape)
+    if (directory / _MODELOPT).is_file():
+        shape = replace(shape, quantized=shape.quantized or "modelopt")
     if shape.quantized:
-        note = (
-            f"The checkpoint is quantized already ({shape.quantized}); this plans an engine of the original weights, "
-            "which are what a build takes."
-        )
-        return Model(str(directory), shape, parameters, "config.json", (note,))
+        return Model(str(directory), shape, parameters, "config.json")
     weights = _weights(directory)
     if not weights:
         return Model(str(directory), shape, parameters, "config.json")

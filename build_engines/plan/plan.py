@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from build_engines.errors import BuildError
 from build_engines.plan import embedded, gpu
-from build_engines.plan.fit import Asked, Choices, Fit, settle
+from build_engines.plan.buildable import Builder, builder_for
+from build_engines.plan.fit import NOT_BUILT, Asked, Choices, Fit, Refusal, settle
 from build_engines.plan.footprint import Footprint
 from build_engines.plan.formats import (
     EMBEDDED_KV,
@@ -28,7 +29,8 @@ _MOST_GPUS = 64
 
 @dataclass(frozen=True)
 class Wish:
-    """What the plan is for. `memory` in bytes of each of `devices`; `sm` None: every format computes.
+    """What the plan is for. `memory` in bytes of each of `devices`; `sm` None: every format computes. `target` is what
+    runs the engine.
 
     `length` in tokens of prompt and answer, None for the default; `concurrency` sequences at once, None for as many as
     fit.
@@ -38,16 +40,21 @@ class Wish:
     device: str
     devices: int = 1
     sm: int | None = None
-    embedded: bool = False
+    target: str = "tensorrt-llm"
     weights: tuple[WeightFormat, ...] = ()
     kv: tuple[KvFormat, ...] = ()
     length: int | None = None
     concurrency: int | None = None
 
+    @property
+    def embedded(self) -> bool:
+        return self.target == "openvino"
+
 
 @dataclass(frozen=True)
 class Plan:
-    """All choices in order of preference, the first that fits, and a sentence where none does."""
+    """All choices in order of preference, the first that fits, and a sentence where none does. `notes` are sentences
+    about the model on this target."""
 
     model: Model
     wish: Wish
@@ -55,6 +62,7 @@ class Plan:
     fits: tuple[Fit, ...]
     recommended: Fit | None
     advice: str | None
+    notes: tuple[str, ...] = ()
 
     @property
     def max_attention_window(self) -> tuple[int, ...]:
@@ -72,7 +80,8 @@ class Plan:
 def make_plan(model: Model, wish: Wish) -> Plan:
     """Plan `model` for `wish`; without formats in it, for those that a table shows by default.
 
-    Raises BuildError (`invalid_parameter`) for a length beyond what the model knows.
+    Raises BuildError: `invalid_parameter` for a length beyond what the model knows, `unsupported_architecture` where
+    the target builds nothing of the model.
     """
     known = model.shape.positions
     if wish.length is not None and wish.length > known:
@@ -81,26 +90,47 @@ def make_plan(model: Model, wish: Wish) -> Plan:
             "invalid_parameter",
         )
     length = wish.length or min(known, DEFAULT_LENGTH)
-    wish = replace(wish, weights=wish.weights or _default_weights(wish), kv=wish.kv or _default_kv(wish))
-    fits = tuple(_settle(model, wish, length, weights, kv) for weights in wish.weights for kv in wish.kv)
+    builder = builder_for(wish.target, model, wish.device, wish.sm)
+    wish = replace(wish, weights=wish.weights or _default_weights(wish, builder), kv=wish.kv or _default_kv(wish))
+    settled = _Settled(model, length, builder)
+    fits = tuple(settled(wish, weights, kv) for weights in wish.weights for kv in wish.kv)
     recommended = next((fit for fit in fits if fit.fits), None)
-    advice = None if recommended else _advice(model, wish, length, fits)
-    return Plan(model, wish, length, fits, recommended, advice)
+    advice = None if recommended else _advice(settled, wish, fits)
+    return Plan(model, wish, length, fits, recommended, advice, (*model.notes, *builder.notes))
 
 
-def _default_weights(wish: Wish) -> tuple[WeightFormat, ...]:
+def _default_weights(wish: Wish, builder: Builder) -> tuple[WeightFormat, ...]:
     if wish.embedded:
         return tuple(EMBEDDED_WEIGHTS[name] for name in ("bf16", "int8", "int4"))
-    return tuple(GPU_WEIGHTS[name] for name in ("bf16", "fp8", "int8_wo", "int4_awq"))
+    if builder.kept is not None:
+        return (builder.kept,)
+    names = ["bf16", "fp8", "int8_wo", "int4_awq"]
+    if wish.target == "llmapi":
+        names.remove("int8_wo")
+    if wish.sm is not None and wish.sm >= GPU_WEIGHTS["nvfp4"].least_sm:
+        names.append("nvfp4")
+    return tuple(GPU_WEIGHTS[name] for name in names)
 
 
 def _default_kv(wish: Wish) -> tuple[KvFormat, ...]:
     if wish.embedded:
         return tuple(EMBEDDED_KV[name] for name in ("u8", "bf16"))
-    return tuple(GPU_KV[name] for name in ("bf16", "fp8", "int8"))
+    return tuple(GPU_KV[name] for name in (("bf16", "fp8") if wish.target == "llmapi" else ("bf16", "fp8", "int8")))
 
 
-def _settle(model: Model, wish: Wish, length: int, weights: WeightFormat, kv: KvFormat) -> Fit:
+@dataclass(frozen=True)
+class _Settled:
+    """Settles one choice of formats for the model at that length."""
+
+    model: Model
+    length: int
+    builder: Builder
+
+    def __call__(self, wish: Wish, weights: WeightFormat, kv: KvFormat) -> Fit:
+        return _settle(self.model, wish, self.length, self.builder, weights, kv)
+
+
+def _settle(model: Model, wish: Wish, length: int, builder: Builder, weights: WeightFormat, kv: KvFormat) -> Fit:
     shape, parameters = model.shape, model.parameters
 
     def embedded_footprint(split: Split, batch: int, tokens: int) -> Footprint:
@@ -109,26 +139,44 @@ def _settle(model: Model, wish: Wish, length: int, weights: WeightFormat, kv: Kv
     def gpu_footprint(split: Split, batch: int, tokens: int) -> Footprint:
         return gpu.footprint(shape, parameters, weights, kv, split, max_batch_size=batch, max_num_tokens=tokens)
 
-    asked = Asked(wish.memory, length, wish.concurrency, wish.sm)
+    asked = Asked(wish.memory, length, wish.concurrency)
     if wish.embedded:
         choices = Choices([Split()], embedded.BATCH_SIZES, (embedded.MAX_NUM_TOKENS,))
         return settle(weights, kv, choices, embedded_footprint, asked)
-    return settle(weights, kv, Choices(gpu.splits(shape, wish.devices)), gpu_footprint, asked)
+    return settle(
+        weights, kv, _choices(gpu.splits(shape, wish.devices), wish, builder, weights, kv), gpu_footprint, asked
+    )
 
 
-def _advice(model: Model, wish: Wish, length: int, fits: tuple[Fit, ...]) -> str:
+def _choices(splits: list[Split], wish: Wish, builder: Builder, weights: WeightFormat, kv: KvFormat) -> Choices:
+    """The splits that are built; all of them beside a refusal where none is."""
+    for one in (weights, kv):
+        if wish.sm is not None and one.least_sm > wish.sm:
+            reason = f"{wish.device} has compute capability {wish.sm / 10:.1f}, and {one.name} takes"
+            reason += f" {one.least_sm / 10:.1f}"
+            return Choices(splits, refusal=Refusal(f"no {one.name} here", reason))
+    verdicts = {split: builder.judge(weights, kv, split) for split in splits}
+    built = [split for split, verdict in verdicts.items() if verdict.reason is None]
+    if not built:
+        reason = next(iter(verdicts.values())).reason or ""
+        return Choices(splits, refusal=Refusal(NOT_BUILT, reason))
+    return Choices(built, notes=verdicts[built[0]].notes)
+
+
+def _advice(settled: _Settled, wish: Wish, fits: tuple[Fit, ...]) -> str:
     """One sentence: how far it is from fitting, and each single change that would be enough."""
-    able = [fit for fit in fits if fit.lacking is None]
+    length = settled.length
+    able = [fit for fit in fits if fit.refusal is None]
     ways = []
-    if other := _other_format(model, wish, length):
+    if other := _other_format(settled, wish):
         ways.append(f"--precision {other.weights.name} --kv-cache-precision {other.kv.name}")
-    if not wish.embedded and (more := _more_devices(model, wish, length)):
+    if not wish.embedded and (more := _more_devices(settled, wish)):
         ways.append(f"--gpus {more.split.gpus} ({more.weights.name} weights)")
     if longest := max((fit.longest(length) for fit in able), default=0):
         ways.append(f"--max-seq-len {longest}")
     if fewer := max((fit.sequences for fit in able), default=0):
         ways.append(f"--concurrency {fewer}")
-    found = _shortfall(wish, length, able) if able else f"Nothing fits: on {wish.device}, {fits[0].reason}"
+    found = _shortfall(wish, length, able) if able else f"Nothing fits: {fits[0].reason}"
     return f"{found}; it would fit with {_either(ways)}." if ways else f"{found}; take a smaller model."
 
 
@@ -148,15 +196,15 @@ def _either(ways: list[str]) -> str:
     return ways[0] if len(ways) == 1 else f"{', '.join(ways[:-1])} or {ways[-1]}"
 
 
-def _other_format(model: Model, wish: Wish, length: int) -> Fit | None:
+def _other_format(settled: _Settled, wish: Wish) -> Fit | None:
     """The first of all formats, the finest first, that fits."""
     weights, kv = (EMBEDDED_WEIGHTS, EMBEDDED_KV) if wish.embedded else (GPU_WEIGHTS, GPU_KV)
-    settled = (_settle(model, wish, length, one, other) for one in weights.values() for other in kv.values())
-    return next((fit for fit in settled if fit.fits), None)
+    fits = (settled(wish, one, other) for one in weights.values() for other in kv.values())
+    return next((fit for fit in fits if fit.fits), None)
 
 
-def _more_devices(model: Model, wish: Wish, length: int) -> Fit | None:
+def _more_devices(settled: _Settled, wish: Wish) -> Fit | None:
     """The fewest GPUs that hold one of the formats asked for."""
     many = replace(wish, devices=_MOST_GPUS)
-    settled = [_settle(model, many, length, weights, kv) for weights in wish.weights for kv in wish.kv]
-    return min((fit for fit in settled if fit.fits), key=lambda fit: fit.split.gpus, default=None)
+    fits = [settled(many, weights, kv) for weights in wish.weights for kv in wish.kv]
+    return min((fit for fit in fits if fit.fits), key=lambda fit: fit.split.gpus, default=None)

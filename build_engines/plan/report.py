@@ -32,7 +32,8 @@ def as_json(plan: Plan) -> dict[str, Any]:
             "other": parameters.other,
             "counted_by": model.counted,
         },
-        "notes": list(model.notes),
+        "notes": list(plan.notes),
+        "target": wish.target,
         "device": {
             "kind": "processor" if wish.embedded else "gpu",
             "name": wish.device,
@@ -55,6 +56,7 @@ def _option(plan: Plan, fit: Fit) -> dict[str, Any]:
         "kv_cache_precision": fit.kv.name,
         "fits": fit.fits,
         "reason": fit.reason,
+        "notes": list(fit.notes),
         "tensor_parallel": fit.split.tensor,
         "pipeline_parallel": fit.split.pipeline,
         "max_batch_size": fit.max_batch_size,

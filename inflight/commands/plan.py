@@ -49,7 +49,8 @@ class _Checked(click.ParamType[Any]):
 @click.option(
     "--target",
     type=click.Choice(TARGETS),
-    help="What runs the engine. [default: openvino; tensorrt-llm with --gpu or --memory]",
+    help="What runs the engine.  [default: openvino; with --gpu or --memory tensorrt-llm, or llmapi for models that "
+    "it alone runs]",
 )
 @click.option("--gpu", type=_Checked("NAME", find_card), help=f"One of {', '.join(CARDS)}.")
 @click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True, help="How many of them there are.")
@@ -100,7 +101,7 @@ def command(
     inflight plan ./my-checkpoint --memory 24GiB --precision int4_awq --kv-cache-precision fp8 --json
     inflight plan ./my-checkpoint --target openvino --memory 16GiB
     """
-    wish = _wish(target or ("tensorrt-llm" if gpu or memory else "openvino"), gpu, gpus, memory)
+    wish = _wish(target, gpu, gpus, memory)
     wish = replace(
         wish,
         weights=_formats("--precision", precision, lambda name: weight_format(name, embedded=wish.embedded)),
@@ -108,7 +109,7 @@ def command(
         length=max_seq_len,
         concurrency=concurrency,
     )
-    plan = _plan(checkpoint, wish)
+    plan = _plan(checkpoint, wish, settled=target is not None)
     if as_json:
         from build_engines.plan.report import as_json as report
 
@@ -120,18 +121,19 @@ def command(
     sys.exit(0 if plan.recommended else 1)
 
 
-def _wish(target: str, gpu: Card | None, gpus: int, memory: int | None) -> Wish:
+def _wish(named: str | None, gpu: Card | None, gpus: int, memory: int | None) -> Wish:
     """On what; raises UsageError where the options contradict each other or leave it open."""
+    target = named or ("tensorrt-llm" if gpu or memory else "openvino")
     if gpu and memory:
         raise click.UsageError("--gpu names a GPU and --memory describes one; leave one of them out.")
     if target == "openvino":
         if gpu or gpus > 1:
             raise click.UsageError("--target openvino runs on the processor; leave --gpu and --gpus out.")
-        return Wish(memory or available_bytes(), "this machine" if memory is None else "the machine", embedded=True)
+        return Wish(memory or available_bytes(), "this machine" if memory is None else "the machine", target=target)
     if gpu:
-        return Wish(gpu.memory, gpu.title, gpus, gpu.sm)
+        return Wish(gpu.memory, gpu.title, gpus, gpu.sm, target)
     if memory:
-        return Wish(memory, "the GPU", gpus)
+        return Wish(memory, "the GPU", gpus, target=target)
     raise click.UsageError(f"--target {target} runs on GPUs; say which with --gpu, or how large with --memory.")
 
 
@@ -142,9 +144,12 @@ def _formats(option: str, names: tuple[str, ...], read: Callable[[str], T]) -> t
         raise click.BadParameter(str(error), param_hint=option) from error
 
 
-def _plan(checkpoint: str, wish: Wish) -> Plan:
+def _plan(checkpoint: str, wish: Wish, *, settled: bool) -> Plan:
+    """The plan; on GPUs for the target that suits the model where none is `settled`."""
+    from build_engines.plan.buildable import target_for
     from build_engines.plan.model import read_model
     from build_engines.source import locate
     from inflight.commands.progress import Lines
 
-    return make_plan(read_model(locate(checkpoint, Lines(), wanted=["config.json"])), wish)
+    model = read_model(locate(checkpoint, Lines(), wanted=["config.json"]))
+    return make_plan(model, wish if settled or wish.embedded else replace(wish, target=target_for(model)))

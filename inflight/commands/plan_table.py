@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from build_engines.plan.fit import Fit
+from build_engines.plan.fit import NOT_BUILT, Fit
 from build_engines.plan.plan import Plan
 from build_engines.plan.report import lengths
 from build_engines.plan.size import say
@@ -35,7 +35,7 @@ def _head(plan: Plan) -> list[str]:
     capability = f", compute capability {wish.sm / 10:.1f}" if wish.sm else ""
     return [
         f"{model.where}: {shape.architecture}, {known}, {layers}.",
-        *(f"Note: {note}" for note in model.notes),
+        *(f"Note: {note}" for note in plan.notes),
         f"On {count}{wish.device} with {say(wish.memory)}{capability}: sequences of {plan.length:,} tokens"
         + (f", {wish.concurrency:,} at once." if wish.concurrency else "."),
     ]
@@ -58,8 +58,8 @@ def _table(plan: Plan) -> Table:
 def _row(plan: Plan, fit: Fit) -> list[str]:
     split = [] if plan.wish.embedded else [f"{fit.split.tensor} x {fit.split.pipeline}"]
     names = [fit.weights.name, fit.kv.name, *split]
-    if fit.lacking:
-        return [*names, *[""] * 6, f"no {fit.lacking.name} here"]
+    if fit.refusal:
+        return [*names, *[""] * 6, fit.refusal.words]
     footprint = fit.footprint
     return [
         *names,
@@ -75,12 +75,15 @@ def _row(plan: Plan, fit: Fit) -> list[str]:
 
 def _end(plan: Plan) -> list[str]:
     best = plan.recommended
+    refusals = dict.fromkeys(fit.refusal for fit in plan.fits if fit.refusal and fit.refusal.words == NOT_BUILT)
+    reasons = [f"Not built: {one.reason}." for one in refusals if one.reason not in (plan.advice or "")]
     if best is None:
-        return [plan.advice or ""]
+        return [*reasons, plan.advice or ""]
     at_once = ", ".join(
         f"{best.footprint.sequences(best.memory, length):,} of {length:,} tokens" for length in lengths(plan)
     )
-    lines = [f"Recommended: {best.weights.name} weights and {best.kv.name} KV cache; {_settings(plan, best)}."]
+    what = f"{best.weights.name} weights and {best.kv.name} KV cache"
+    lines = [*reasons, f"Recommended: {what}; {_settings(plan, best)}.", *best.notes]
     if plan.max_attention_window:
         windows = ",".join(str(window) for window in plan.max_attention_window)
         lines.append(f"Layers look back only so far: set max_attention_window_size to {windows}.")

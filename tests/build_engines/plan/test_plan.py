@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -8,14 +9,16 @@ from build_engines.errors import BuildError
 from build_engines.plan.cards import CARDS
 from build_engines.plan.formats import kv_format, weight_format
 from build_engines.plan.model import Model
+from build_engines.plan.parameters import count
 from build_engines.plan.plan import Plan, Wish, make_plan
 from build_engines.plan.size import GIB
 from tests.build_engines.plan.test_published import parameters_of, shape_of
+from tests.build_engines.plan.test_shape import read
 
 
 def plan(model: str, gpu: str | None = None, *, weights: str = "", kv: str = "", **wish: Any) -> Plan:
     """A plan for cards called `gpu`, or for `memory`; formats by name, with commas between."""
-    embedded = wish.get("embedded", False)
+    embedded = wish.get("target") == "openvino"
     if gpu:
         card = CARDS[gpu]
         wish = {"memory": card.memory, "device": card.title, "sm": card.sm} | wish
@@ -86,17 +89,38 @@ def test_half_the_cache_holds_twice_the_tokens() -> None:
 def test_formats_that_a_card_lacks_are_told_and_never_recommended() -> None:
     found = plan("llama-3.1-8b", "a100-80gb")
     lacking = {(fit.weights.name, fit.kv.name): fit.reason for fit in found.fits}
-    assert lacking["fp8", "bf16"] == lacking["bf16", "fp8"] == "fp8 takes compute capability 8.9"
+    reason = "NVIDIA A100-SXM4-80GB has compute capability 8.0, and fp8 takes 8.9"
+    assert lacking["fp8", "bf16"] == lacking["bf16", "fp8"] == reason
     assert lacking["bf16", "bf16"] is lacking["int4_awq", "int8"] is None
     none = plan("llama-3.1-8b", "a100-80gb", weights="fp8")
     assert none.recommended is None
     assert none.advice
-    assert "fp8 takes compute capability 8.9; it would fit with --precision bf16" in none.advice
+    assert none.advice.startswith(f"Nothing fits: {reason}; it would fit with --precision bf16")
 
 
 def test_nvfp4_takes_blackwell() -> None:
     assert plan("llama-3.1-8b", "h200", weights="nvfp4").recommended is None
     assert plan("llama-3.1-8b", "b200", weights="nvfp4").recommended
+
+
+@pytest.mark.parametrize("gpu", ["b200", "b300"])
+def test_integers_are_not_recommended_where_no_engine_takes_them(gpu: str) -> None:
+    found = plan("llama-3.1-405b", gpu, devices=2)
+    integers = [fit for fit in found.fits if "int" in fit.weights.name or fit.kv.name == "int8"]
+    assert len(integers) == 9
+    assert all("is refused by trtllm-build there" in (fit.reason or "") for fit in integers)
+    assert found.recommended
+    assert found.recommended.weights.name in ("fp8", "nvfp4")
+    assert plan("llama-3.1-405b", "rtx-5090", devices=32, weights="int4_awq", kv="int8").recommended
+
+
+def test_many_layers_with_windows_are_planned_at_once() -> None:
+    shape = read("gemma-2-9b", num_hidden_layers=1000, sliding_window=4000)
+    model = Model("deep", shape, count(shape), "config.json")
+    begun = time.process_time()
+    found = make_plan(model, Wish(CARDS["h100"].memory, "the device", devices=64, sm=90))
+    assert time.process_time() - begun < 10
+    assert found.advice or found.recommended
 
 
 def test_where_nothing_fits_one_sentence_says_what_would() -> None:
@@ -124,7 +148,7 @@ def test_what_the_sentence_proposes_does_fit(change: str) -> None:
 
 
 def test_a_model_that_nothing_helps_is_too_large() -> None:
-    advice = plan("llama-3.1-405b", memory=8 * GIB, embedded=True).advice
+    advice = plan("llama-3.1-405b", memory=8 * GIB, target="openvino").advice
     assert advice
     assert advice.endswith("take a smaller model.")
 
@@ -141,9 +165,9 @@ def test_windows_come_as_the_pattern_that_repeats() -> None:
     assert plan("mistral-7b-v0.1", "h100").max_attention_window == (4096,)
     assert plan("mistral-7b-v0.1", "h100", length=4096).max_attention_window == ()
     assert plan("llama-3.1-8b", "h100").max_attention_window == ()
-    assert plan("gemma-2-9b", memory=64 * GIB, embedded=True).max_attention_window == ()
+    assert plan("gemma-2-9b", memory=64 * GIB, target="openvino").max_attention_window == ()
 
 
 def test_the_embedded_engine_keeps_whole_sequences() -> None:
-    fit = plan("mistral-7b-v0.1", memory=64 * GIB, embedded=True, kv="bf16", length=32768).fits[0]
+    fit = plan("mistral-7b-v0.1", memory=64 * GIB, target="openvino", kv="bf16", length=32768).fits[0]
     assert fit.footprint.sequence(32768) == 32768 * fit.footprint.kv_token
