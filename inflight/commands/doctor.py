@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from pathlib import Path
 
 import click
 
@@ -15,17 +14,23 @@ _MARKS = {"ok": "ok     ", "warning": "warning", "missing": "MISSING"}
 
 
 @click.command(short_help="Say what is missing on this machine and how to mend it.")
-@click.argument("engine_dir", type=click.Path(path_type=Path), required=False)
+@click.argument("engine_dir", required=False)
 @click.option(
     "--json", "as_json", envvar="INFLIGHT_DOCTOR_JSON", is_flag=True, help="One JSON object instead of lines."
 )
-def command(engine_dir: Path | None, as_json: bool) -> None:
+def command(engine_dir: str | None, as_json: bool) -> None:
     """Look at what serving needs, say what is there, what is missing, and how to mend it.
 
-    With ENGINE_DIR also whether that engine is whole and runs here: versions, GPUs, driver.
+    With ENGINE_DIR also whether that engine is whole and runs here: versions, GPUs, driver. It may be a repository that
+    `inflight assemble` wrote, too: its directory, or its address on S3.
 
     Exit code 1 if this machine can't serve as it is.
-    """
+
+    \b
+      inflight doctor
+      inflight doctor my-gpu-engine
+      inflight doctor s3://models/my-model/v1 --json
+    """  # fmt: skip
     findings: list[Finding] = []
     for finding in examine(engine_dir):
         findings.append(finding)

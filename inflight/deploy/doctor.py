@@ -15,7 +15,11 @@ from typing import Literal
 
 from inflight.deploy.errors import DeployError
 
-_PACKAGES = ("openvino-genai", "tokenizers", "tritonclient", "pydantic", "psutil", "numpy")
+_PACKAGES = ("tokenizers", "tritonclient", "pydantic", "psutil", "numpy")
+# What loads an engine, by its target; for tensorrt-llm that is a backend of Triton's, and no package.
+_LIBRARIES = {"openvino": "openvino-genai", "llmapi": "tensorrt_llm"}
+_INSTALL = "`make setup`, or `pip install '.[serve]'` in a checkout"
+_CONTAINER = "serve it in NVIDIA's container with TensorRT-LLM"
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8")
 _DEFAULT_PORTS = (8000, 8001, 8002)
 _MEBI, _GIBI = 1 << 20, 1 << 30
@@ -31,40 +35,75 @@ class Finding:
     remedy: str = ""
 
 
-def examine(engine: Path | None = None) -> Iterator[Finding]:
-    """Look at everything, the cheap things first; findings come as they are made. `engine` is a directory to serve."""
+def examine(place: str | Path | None = None) -> Iterator[Finding]:
+    """Look at everything, the cheap things first; findings come as they are made.
+
+    `place` is what shall be served: an engine directory, or an assembled repository in a directory or on S3.
+    """
     packages = _packages()
     yield packages
     yield _python()
     yield _server()
+    yield _engines()
     yield _shared_memory()
     yield _processor()
     if packages.state != "missing":
         yield from (_memory(), _ports(), _leftovers(), _trial())
     yield _gpu()
-    if engine is not None and packages.state != "missing":
-        yield from _engine(engine)
+    if place is not None and packages.state != "missing":
+        yield from _engine(place)
 
 
 def _packages() -> Finding:
-    versions, absent = [], []
-    for package in _PACKAGES:
-        try:
-            versions.append(f"{package} {importlib.metadata.version(package)}")
-        except importlib.metadata.PackageNotFoundError:
-            absent.append(package)
+    found = {package: _version(package) for package in _PACKAGES}
+    absent = [package for package, version in found.items() if version is None]
     if absent:
-        return Finding(
-            "packages", "missing", f"no {', '.join(absent)}", "`make setup`, or `pip install '.[serve]'` in a checkout"
-        )
-    return Finding("packages", "ok", ", ".join(versions))
+        return Finding("packages", "missing", f"no {', '.join(absent)}", _INSTALL)
+    return Finding("packages", "ok", ", ".join(f"{package} {version}" for package, version in found.items()))
+
+
+def _engines() -> Finding:
+    """Engines of which targets can be loaded here; one will do, since no machine serves all."""
+    from inflight.deploy.tensorrtllm_models import BACKEND
+
+    found = [f"{target} ({name} {version})" for target, name in _LIBRARIES.items() if (version := _version(name))]
+    backends = _backends()
+    if backends is not None and (backends / BACKEND).is_dir():
+        found.append(f"tensorrt-llm (Triton's backend {BACKEND})")
+    if not found:
+        here = "nothing that loads an engine: no openvino-genai, no TensorRT-LLM"
+        return Finding("engines", "missing", here, f"{_INSTALL}; for GPUs NVIDIA's container with TensorRT-LLM")
+    return Finding("engines", "ok", f"of target {', '.join(found)}")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _backends() -> Path | None:
+    """Where Triton's backends lie, if there is a Triton."""
+    from inflight.deploy.triton import find
+
+    try:
+        return find().root / "backends"
+    except DeployError:
+        return None
 
 
 def _python() -> Finding:
-    from inflight.deploy.triton import shared_python
+    from inflight.deploy.triton import find, shared_python
 
     def look() -> str:
-        return f"{platform.python_version()} at {sys.executable}, shared library in {shared_python()}"
+        found = f"{platform.python_version()} at {sys.executable}"
+        try:
+            container = not find().wheel
+        except DeployError:
+            container = False
+        # The stub of a container has its own.
+        return found if container else f"{found}, shared library in {shared_python()}"
 
     return _or_missing("python", look)
 
@@ -156,37 +195,40 @@ def _gpu() -> Finding:
     return Finding("gpu", "ok", "; ".join(listed.stdout.strip().splitlines()))
 
 
-def _engine(engine: Path) -> Iterator[Finding]:
-    """Whether the engine is whole, and runs on this machine."""
+def _engine(place: str | Path) -> Iterator[Finding]:
+    """Whether the engine, or the repository that was made of one, is whole and runs on this machine."""
     from build_engines import machine
     from build_engines.errors import BuildError
-    from build_engines.manifest import verify
+    from inflight.deploy.deployment import engine_parameters, find_source
     from inflight.deploy.launch import choose
+    from inflight.deploy.options import DeploymentOptions
     from inflight.deploy.preflight import problems
-    from inflight.deploy.triton import find
 
+    fit = True
     try:
-        manifest = verify(engine)
-        found = list(problems(manifest, machine.look(), find().root / "backends"))
+        source = find_source(place, DeploymentOptions())
+        manifest, backends = source.manifest, _backends()
+        library = _LIBRARIES.get(manifest.target)
+        if library is not None and _version(library) is None:
+            fit = False
+            found = f"{manifest.name} is for target {manifest.target}, which takes the package {library}"
+            yield Finding("engine", "missing", found, _INSTALL if manifest.target == "openvino" else _CONTAINER)
+        for problem in problems(manifest, machine.look(), backends) if backends else ():
+            fit = False
+            finding = _as_missing("engine", problem.sentence)
+            yield finding if problem.code else replace(finding, state="warning")
+        choose(manifest, engine_parameters(source), None)
     except (BuildError, DeployError) as error:
         yield _as_missing("engine", str(error))
         return
-    for problem in found:
-        finding = _as_missing("engine", problem.sentence)
-        yield finding if problem.code else replace(finding, state="warning")
-    try:
-        choose(manifest, {}, None)
-    except DeployError as error:
-        yield _as_missing("engine", str(error))
-        return
-    if not found:
+    if fit:
         yield Finding(
-            "engine", "ok", f"{engine}: {manifest.name} for {manifest.target}, whole, and fit for this machine"
+            "engine", "ok", f"{place}: {manifest.name} for {manifest.target}, whole, and fit for this machine"
         )
 
 
 def _or_missing(name: str, look: Callable[[], str]) -> Finding:
-    """What `look` finds; its error says what is missing and, after a semicolon or in whole, how to mend it."""
+    """What `look` finds; its error says what is missing and, after a semicolon, how to mend it."""
     try:
         return Finding(name, "ok", look())
     except DeployError as error:
@@ -194,5 +236,5 @@ def _or_missing(name: str, look: Callable[[], str]) -> Finding:
 
 
 def _as_missing(name: str, sentence: str) -> Finding:
-    found, _, remedy = sentence.rpartition("; ")
-    return Finding(name, "missing", found or remedy, remedy.rstrip(".") if found else "read the message")
+    found, semicolon, remedy = sentence.rpartition("; ")
+    return Finding(name, "missing", found if semicolon else sentence, remedy.rstrip(".") if semicolon else "")

@@ -108,7 +108,12 @@ def _versions(manifest: Manifest, here: Machine) -> Iterator[Problem]:
         if built is None:
             continue
         if found is None:
-            yield Problem(f"No {name} was found here to compare with the {built} that compiled the engine.", None)
+            place = _container(manifest) or f"a container with {name} {built}"
+            yield Problem(
+                f"No {name} was found here to compare with the {built} that compiled the engine; if it does not load,"
+                f" serve it in {place}.",
+                None,
+            )
         elif built != found:
             place = _container(manifest) or f"a container with {name} {built}"
             yield Problem(

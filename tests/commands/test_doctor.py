@@ -28,7 +28,7 @@ def test_this_machine_can_serve_and_the_trial_proves_it() -> None:
     assert report["can_serve"] is True
     findings = {finding["name"]: finding for finding in report["findings"]}
     assert set(findings) >= {
-        "packages", "python", "tritonserver", "shared memory", "processor", "memory", "ports", "leftovers",
+        "packages", "python", "tritonserver", "engines", "shared memory", "processor", "memory", "ports", "leftovers",
         "trial start", "gpu",
     }  # fmt: skip
     assert "runs a python model" in findings["trial start"]["found"]
