@@ -111,7 +111,9 @@ def test_what_somebody_has_put_into_a_repository_does_not_go_with_it(
     assert ship(order(max_num_sequences=3), out, silent).fresh
     notes = out / "tensorrt_llm" / "notes.txt"
     notes.write_text("dear")
-    with pytest.raises(DeployError, match=r"out holds tensorrt_llm/notes\.txt, which is not of the repo") as caught:
+    with pytest.raises(
+        DeployError, match=r"out holds tensorrt_llm/notes\.txt, which its inflight\.json does not list"
+    ) as caught:
         ship(order(max_num_sequences=4), out, silent, force=force)
     assert caught.value.code == "output_exists"
     assert notes.read_text() == "dear"
