@@ -83,7 +83,8 @@ def _refuse_strangers(out: Path) -> None:
     found = cards.strangers(out) if is_repository(out) else []
     if found:
         raise DeployError(
-            f"{out} holds {found[0]}, which its {cards.FILE_NAME} does not list; choose another --out, or take it away.",
+            f"{out} holds {found[0]}, which its {cards.FILE_NAME} does not list; choose another --out, or take that"
+            " away.",
             "output_exists",
         )
 
