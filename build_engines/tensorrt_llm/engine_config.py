@@ -21,12 +21,25 @@ _ALGORITHMS = {
     "int8_wo": ("W8A16",),
     "int4_wo": ("W4A16",),
 }
+# SpeculativeDecodingMode in tensorrt_llm/models/modeling_utils.py, a flag that config.json has as its number.
+_MODES = {
+    None: 1,
+    "draft_tokens_external": 2,
+    "medusa": 4,
+    "lookahead_decoding": 8,
+    "explicit_draft_tokens": 16,
+    "eagle": 32,
+}
 _CACHES = {"auto": (None, "NO_QUANT"), "fp8": ("FP8",), "int8": ("INT8",)}
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What the engine says of itself. `limits` holds the build config's max_batch_size, max_num_tokens and so on."""
+    """What the engine says of itself. `limits` holds the build config's max_batch_size, max_num_tokens and so on.
+
+    `paged_context_fmha`, `lora`, `context_logits` and `speculation` (the mode's number) are read as upstream's runtime
+    does in cpp/tensorrt_llm/runtime/gptJsonConfig.cpp: what isn't said is off.
+    """
 
     version: str
     limits: dict[str, int]
@@ -34,6 +47,10 @@ class EngineConfig:
     kv_cache_quantization: str | None
     tensor_parallel: int
     pipeline_parallel: int
+    paged_context_fmha: bool
+    lora: bool
+    context_logits: bool
+    speculation: int | str
 
 
 def _read(out: Path) -> EngineConfig:
@@ -41,6 +58,7 @@ def _read(out: Path) -> EngineConfig:
         read: dict[str, Any] = json.loads((out / "config.json").read_text(encoding="utf-8"))
         pretrained, build = read["pretrained_config"], read["build_config"]
         mapping, quantization = pretrained["mapping"], pretrained.get("quantization") or {}
+        plugins = build.get("plugin_config") or {}
         return EngineConfig(
             version=str(read["version"]),
             limits={name: value for name, value in build.items() if name.startswith(("max_", "opt_")) and value},
@@ -48,6 +66,10 @@ def _read(out: Path) -> EngineConfig:
             kv_cache_quantization=quantization.get("kv_cache_quant_algo"),
             tensor_parallel=int(mapping["tp_size"]),
             pipeline_parallel=int(mapping["pp_size"]),
+            paged_context_fmha=bool(plugins.get("use_paged_context_fmha")),
+            lora=bool(plugins.get("lora_plugin")),
+            context_logits=bool(build.get("gather_context_logits")),
+            speculation=build.get("speculative_decoding_mode") or _MODES[None],
         )
     except FileNotFoundError as error:
         raise _UnlikeError("it has no config.json") from error
@@ -89,7 +111,24 @@ def _checked(out: Path, recipe: Recipe, version: str | None) -> EngineConfig:
     if config.kv_cache_quantization not in _CACHES[recipe.kv_cache_dtype]:
         raise _UnlikeError(f"its KV cache is {config.kv_cache_quantization}, and {recipe.kv_cache_dtype} was asked for")
     _check_limits(config, recipe)
+    _check_requests(config, recipe)
     return config
+
+
+def _check_requests(config: EngineConfig, recipe: Recipe) -> None:
+    """What requests can bring and ask for; without paged context they are served too, which is told."""
+    for name, has, asked in (
+        ("adapters", config.lora, recipe.lora is not None),
+        ("logits of prompts", config.context_logits, recipe.gather_context_logits),
+    ):
+        if asked and not has:
+            raise _UnlikeError(f"it takes no {name}, and they were asked for")
+    said = recipe.speculation
+    mode, length = (said.mode, said.max_draft_len) if said else (None, 0)
+    if config.speculation not in (_MODES[mode], (mode or "none").upper()):
+        raise _UnlikeError(f"its speculative_decoding_mode is {config.speculation}, and {mode or 'none'} was asked for")
+    if config.limits.get("max_draft_len", 0) != length:
+        raise _UnlikeError(f"its max_draft_len is {config.limits.get('max_draft_len', 0)}, and {length} was asked for")
 
 
 def _check_limits(config: EngineConfig, recipe: Recipe) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -33,10 +34,9 @@ CHECKPOINT = "tllm_checkpoint"
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _KV_PRECISIONS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
 # Bytes of a parameter, embeddings in 16 bits among them.
-_BYTES = {"none": 2.0, "fp8": 1.2, "int8_sq": 1.2, "int8_wo": 1.2, "nvfp4": 0.8, "int4_awq": 0.8, "w4a8_awq": 0.8}
-_BYTES["int4_wo"] = _BYTES["int4_awq"]
-# What doesn't change the engine.
-_UNSEEN = ("workers", "log_level")
+_BYTES = {"none": 2.0} | dict.fromkeys(("fp8", "int8_sq", "int8_wo"), 1.2)
+_BYTES |= dict.fromkeys(("nvfp4", "int4_awq", "w4a8_awq", "int4_wo"), 0.8)
+_WITHOUT_EFFECT = ("workers", "log_level")
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class TensorRtLlm:
         plan_build(self.recipe, directory, config)
 
     def chosen(self) -> list[Any]:
-        said = self.recipe.model_dump(mode="json", exclude=set(_UNSEEN))
+        said = self.recipe.model_dump(mode="json", exclude=set(_WITHOUT_EFFECT))
         return [said, *_stamps(self.recipe)]
 
     def here(self) -> Here:
@@ -202,20 +202,30 @@ def _compiled(plan: Plan, config: EngineConfig, end_ids: list[int], pad_id: int 
         tensor_parallel=config.tensor_parallel,
         pipeline_parallel=config.pipeline_parallel,
         limits=GpuLimits(**limits),
-        features=_features(recipe),
-        notes=plan.notes,
+        features=_features(recipe, config),
+        notes=(*plan.notes, *_differences(recipe, config)),
     )
 
 
-def _features(recipe: Recipe) -> GpuFeatures:
-    speculation = recipe.speculation
+def _features(recipe: Recipe, config: EngineConfig) -> GpuFeatures:
+    """What the engine has; of what its config doesn't say, what was asked for."""
+    speculation, paged = recipe.speculation, config.paged_context_fmha
     return GpuFeatures(
-        paged_context_fmha=bool(recipe.paged_context_fmha),
-        kv_cache_reuse=bool(recipe.kv_cache_reuse),
-        chunked_context=bool(recipe.chunked_context),
-        lora=recipe.lora is not None,
-        context_logits=recipe.gather_context_logits,
+        paged_context_fmha=paged,
+        kv_cache_reuse=paged and bool(recipe.kv_cache_reuse),
+        chunked_context=paged and bool(recipe.chunked_context),
+        lora=config.lora,
+        context_logits=config.context_logits,
         generation_logits=recipe.gather_generation_logits,
         speculative_decoding_mode=speculation.mode if speculation else None,
         max_draft_len=speculation.max_draft_len if speculation else 0,
     )
+
+
+def _differences(recipe: Recipe, config: EngineConfig) -> Iterator[str]:
+    """What trtllm-build changed, with a warning in its log alone, in an engine that can be served all the same."""
+    if recipe.paged_context_fmha and not config.paged_context_fmha:
+        yield (
+            "trtllm-build switched paged_context_fmha off (see build.log), so prefixes are not reused and long prompts "
+            "not computed in chunks."
+        )

@@ -90,7 +90,7 @@ def test_every_part_of_a_recipe_has_flags(config_only: Path, tmp_path: Path) -> 
     flags = "--quantization int8_wo --dtype bfloat16 --tensor-parallel 2 --pipeline-parallel 2 --workers 2"
     limits = "--max-batch-size 8 --max-input-len 100 --max-seq-len 200 --max-num-tokens 400 --max-beam-width 1"
     features = "--no-paged-context-fmha --no-kv-cache-reuse --no-chunked-context --multiple-profiles"
-    drafts = "--speculative-decoding-mode draft_tokens_external --max-draft-len 4 --max-lora-rank 8"
+    drafts = "--speculative-decoding-mode lookahead_decoding --max-draft-len 15 --max-lora-rank 8"
     given = [*f"{flags} {limits} {features} {drafts}".split(), "--lora-dir", str(adapter), "--dry-run"]
     done = run(config_only, tmp_path / "e", *given)
     assert done.exit_code == 0, done.output
@@ -103,7 +103,7 @@ def test_every_part_of_a_recipe_has_flags(config_only: Path, tmp_path: Path) -> 
         "--use_paged_context_fmha disable",
         "--multiple_profiles enable",
         f"--lora_plugin auto --max_lora_rank 8 --lora_dir {adapter}",
-        "--speculative_decoding_mode draft_tokens_external --max_draft_len 4",
+        "--speculative_decoding_mode lookahead_decoding --max_draft_len 15",
     ):
         assert said in build
 

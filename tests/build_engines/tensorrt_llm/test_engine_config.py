@@ -18,7 +18,7 @@ CONFIG: dict[str, Any] = {
         "mapping": {"tp_size": 1, "pp_size": 1},
         "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"},
     },
-    "build_config": LIMITS,
+    "build_config": LIMITS | {"plugin_config": {"use_paged_context_fmha": True, "lora_plugin": None}},
 }
 LOG = Path("/logs/build.log")
 
@@ -57,6 +57,35 @@ def test_room_for_drafts_and_a_step_that_a_full_batch_can_not_fill(tmp_path: Pat
     check_engine(tmp_path, recipe(), "1.2.1", LOG)
     write(tmp_path, changed("build_config.max_num_tokens", 512))
     check_engine(tmp_path, recipe(**{"limits.max_num_tokens": 8192}), "1.2.1", LOG)
+
+
+def test_what_requests_can_bring_and_ask_for(tmp_path: Path) -> None:
+    """The mode of speculation is a number there; ours are words."""
+    asked = {
+        "lora.target_modules": ["attn_qkv"],
+        "speculation.mode": "lookahead_decoding",
+        "speculation.max_draft_len": 7,
+    }
+    config = changed("build_config.speculative_decoding_mode", 8)
+    config["build_config"]["max_draft_len"] = 7
+    write(tmp_path, config)
+    with pytest.raises(BuildError, match="it takes no adapters, and they were asked for"):
+        check_engine(tmp_path, recipe(**asked), "1.2.1", LOG)
+    config["build_config"]["plugin_config"]["lora_plugin"] = "float16"
+    write(tmp_path, config)
+    assert check_engine(tmp_path, recipe(**asked), "1.2.1", LOG).lora
+    for other, said in (
+        (
+            {"speculation.mode": "draft_tokens_external"},
+            "its speculative_decoding_mode is 8, and draft_tokens_external",
+        ),
+        ({"speculation.max_draft_len": 8}, "its max_draft_len is 7, and 8 was asked for"),
+    ):
+        with pytest.raises(BuildError, match=said):
+            check_engine(tmp_path, recipe(**asked | other), "1.2.1", LOG)
+    write(tmp_path, CONFIG)
+    with pytest.raises(BuildError, match="it takes no logits of prompts"):
+        check_engine(tmp_path, recipe(gather_context_logits=True), "1.2.1", LOG)
 
 
 @pytest.mark.parametrize(

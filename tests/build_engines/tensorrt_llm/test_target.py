@@ -99,6 +99,26 @@ def test_what_a_quantized_cache_excludes_is_told(build: Build) -> None:
     assert not built.manifest.features.chunked_context
 
 
+def test_what_trtllm_build_switched_off_is_told_and_stands_in_the_manifest(
+    build: Build, nvidia_programs: NvidiaPrograms
+) -> None:
+    """A deployment would reuse prefixes of an engine that can't."""
+    nvidia_programs.having(fail="build:no_pages")
+    built = build(LIMITS)
+    assert built.notes[0].startswith("trtllm-build switched paged_context_fmha off (see build.log)")
+    features = built.manifest.features
+    assert features is not None
+    assert (features.paged_context_fmha, features.kv_cache_reuse, features.chunked_context) == (False, False, False)
+
+
+def test_an_fp8_cache_stays_in_pages_through_the_build(build: Build, nvidia_programs: NvidiaPrograms) -> None:
+    nvidia_programs.having(gpus=[B200])
+    built = build(LIMITS | {"quantization": "nvfp4", "kv_cache_dtype": "fp8"})
+    assert not built.notes
+    assert built.manifest.features is not None
+    assert built.manifest.features.kv_cache_reuse
+
+
 def test_drafts_have_room_beyond_what_a_request_may_take(build: Build) -> None:
     recipe = LIMITS | {"speculation.mode": "draft_tokens_external", "speculation.max_draft_len": 10}
     manifest = build(recipe).manifest

@@ -10,8 +10,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from tests.standins.nvidia.standin import (
+    arguments_of,
     fail_if_asked,
-    parser_of,
     program_tables,
     settings,
     warn_as_upstream,
@@ -26,8 +26,7 @@ def main() -> None:
     print(settings()["versions"]["tensorrt_llm"], flush=True)
     called = Path(sys.argv[0]).absolute()
     program = "/".join(called.parts[called.parts.index("examples") :])
-    arguments = parser_of(program_tables()[program]).parse_args()
-    read = vars(arguments)
+    read = vars(arguments_of(program_tables()[program]))
     source, out = Path(read["model_dir"]), Path(read.get("output_dir") or read["output_model_dir"])
     out.mkdir(parents=True, exist_ok=True)
     how = fail_if_asked("convert", out)

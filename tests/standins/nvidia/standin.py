@@ -39,6 +39,15 @@ def parser_of(table: str) -> argparse.ArgumentParser:
     return parser
 
 
+def arguments_of(table: str) -> argparse.Namespace:
+    """Parse the script's arguments as upstream does, and end as it does where it asserts what they are."""
+    read = parser_of(table).parse_args()
+    for name, value in json.loads((FLAGS / f"{table}.json").read_text()).get("asserts", {}).items():
+        if getattr(read, name) != value:
+            sys.exit(f"AssertionError: {name} {getattr(read, name)} is not supported.")
+    return read
+
+
 def program_tables() -> dict[str, str]:
     """Return the table of each program, by the program's path in the examples ("trtllm-build" for itself)."""
     return {json.loads(path.read_text())["program"]: path.stem for path in sorted(FLAGS.glob("*.json"))}
@@ -46,6 +55,10 @@ def program_tables() -> dict[str, str]:
 
 def say(line: str) -> None:
     print(f"[11/21/2026-12:00:00] [TRT-LLM] [I] {line}", flush=True)
+
+
+def warn(line: str) -> None:
+    print(f"[11/21/2026-12:00:00] [TRT-LLM] [W] {line}", flush=True)
 
 
 def warn_as_upstream(program: str) -> None:
