@@ -12,7 +12,7 @@ import pytest
 from inflight_client import Client
 
 from build_engines.errors import BuildError
-from build_engines.manifest import verify
+from build_engines.manifest import GpuFeatures, verify
 from inflight.deploy import card, launch
 from inflight.deploy.assembly import Order, engine_home, write_repository
 from inflight.deploy.deployment import find_source, lay_out
@@ -77,6 +77,18 @@ def test_a_repository_that_was_moved_is_served_where_it_is(repository: Path, ser
     with Server(moved) as running:
         assert said(running) == said(server)
     assert card.verify(moved, hashes=True), "serving has changed it"
+
+
+def test_a_path_among_the_parameters_is_there_or_nothing_starts(gpu_engine: GpuEngine, tmp_path: Path) -> None:
+    """Checked by who serves alone: a repository is assembled for another machine, too."""
+    adapters = tmp_path / "adapters"
+    options = DeploymentOptions(settings={"lora_prefetch_dir": str(adapters)})
+    source = find_source(gpu_engine("llama", features=GpuFeatures(lora=True)), options)
+    with pytest.raises(DeployError, match=f"lora_prefetch_dir is {adapters}, which is not on this machine") as caught:
+        lay_out(source, options, tmp_path / "without", silent)
+    assert caught.value.code == "invalid_parameter"
+    adapters.mkdir()
+    assert lay_out(source, options, tmp_path / "with", silent).parameters["lora_prefetch_dir"] == str(adapters)
 
 
 def test_a_repository_has_its_options_already(repository: Path) -> None:
