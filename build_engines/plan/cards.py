@@ -33,29 +33,51 @@ CARDS = {
     for card in (
         _card("a10", "NVIDIA A10", 23028, 86),
         _card("a10g", "NVIDIA A10G", 23028, 86),
+        _card("a30", "NVIDIA A30", 24576, 80),
+        _card("a40", "NVIDIA A40", 46068, 86),
         _card("a100-40gb", "NVIDIA A100-SXM4-40GB", 40960, 80),
         _card("a100-80gb", "NVIDIA A100-SXM4-80GB", 81920, 80),
+        _card("a100-40gb-pcie", "NVIDIA A100-PCIE-40GB", 40960, 80),
+        _card("a100-80gb-pcie", "NVIDIA A100 80GB PCIe", 81920, 80),
         _card("l4", "NVIDIA L4", 23034, 89),
+        _card("l20", "NVIDIA L20", 46068, 89),
+        _card("l40", "NVIDIA L40", 46068, 89),
         _card("l40s", "NVIDIA L40S", 46068, 89),
         _card("rtx-4090", "NVIDIA GeForce RTX 4090", 24564, 89),
         _card("rtx-5090", "NVIDIA GeForce RTX 5090", 32607, 120),
+        _card("rtx-a6000", "NVIDIA RTX A6000", 49140, 86),
         _card("rtx-6000-ada", "NVIDIA RTX 6000 Ada Generation", 49140, 89),
         _card("rtx-pro-6000", "NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, 120),
         _card("h100", "NVIDIA H100 80GB HBM3", 81559, 90),
+        _card("h100-pcie", "NVIDIA H100 PCIe", 81559, 90),
         _card("h100-nvl", "NVIDIA H100 NVL", 95830, 90),
+        _card("h20", "NVIDIA H20", 97871, 90),
         _card("h200", "NVIDIA H200", 143771, 90),
+        _card("gh200", "NVIDIA GH200 480GB", 97871, 90),
         _card("b200", "NVIDIA B200", 183359, 100),
         _card("b300", "NVIDIA B300 SXM6 AC", 275040, 103),
     )
 }
-_SHORT = {"a100": "a100-80gb", "4090": "rtx-4090", "5090": "rtx-5090", "h100-80gb": "h100", "h200-141gb": "h200"}
+_SHORT = {
+    "a100": "a100-80gb",
+    "a100-pcie": "a100-80gb-pcie",
+    "a6000": "rtx-a6000",
+    "4090": "rtx-4090",
+    "5090": "rtx-5090",
+    "h100-sxm": "h100",
+    "h100-80gb": "h100",
+    "h200-141gb": "h200",
+    "gh200-480gb": "gh200",
+    "gh200-120gb": "gh200",
+}
 
 
 def find_card(name: str) -> Card:
     """The card called `name`, by our name or by the one that nvidia-smi prints; BuildError (`invalid_parameter`)."""
-    plain = name.strip().lower().replace("_", "-").replace(" ", "-")
+    plain = name.strip().lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-")
     for card in CARDS.values():
-        if plain in (card.name, card.title.lower().replace(" ", "-"), card.name.replace("-", "")):
+        title = card.title.lower().replace(" ", "-").removeprefix("nvidia-")
+        if plain in (card.name, title, card.name.replace("-", "")):
             return card
     if plain in _SHORT:
         return CARDS[_SHORT[plain]]

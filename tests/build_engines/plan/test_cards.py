@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from build_engines.errors import BuildError
@@ -17,10 +19,32 @@ from build_engines.plan.size import GIB
         ("A100_40GB", "a100-40gb"),
         ("rtx4090", "rtx-4090"),
         ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("NVIDIA A100 80GB PCIe", "a100-80gb-pcie"),
+        ("NVIDIA A100-PCIE-40GB", "a100-40gb-pcie"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("H100 PCIe", "h100-pcie"),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("GH200 120GB", "gh200"),
+        ("h20", "h20"),
+        ("a6000", "rtx-a6000"),
+        ("NVIDIA A40", "a40"),
+        ("A30", "a30"),
+        ("l40", "l40"),
+        ("L20", "l20"),
     ],
 )
 def test_cards_are_found_by_the_names_that_people_use(name: str, card: str) -> None:
     assert find_card(name).name == card
+
+
+def test_every_card_is_found_by_both_of_its_names() -> None:
+    for card in CARDS.values():
+        assert find_card(card.name) is find_card(card.title) is card
+
+
+def test_the_docs_name_every_card() -> None:
+    said = (Path(__file__).resolve().parents[3] / "docs" / "plan.md").read_text(encoding="utf-8")
+    assert {name for name in CARDS if f"`{name}`" not in said} == set()
 
 
 def test_an_unknown_card_names_the_known_ones() -> None:
