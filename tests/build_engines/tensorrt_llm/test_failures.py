@@ -84,7 +84,7 @@ def test_a_program_that_fails_is_told_in_one_sentence_and_leaves_nothing_half_do
     ("number", "docker"),
     [
         (signal.SIGINT, False),
-        (signal.SIGTERM, True),
+        pytest.param(signal.SIGTERM, True, marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, True, marks=pytest.mark.slow),
         pytest.param(signal.SIGTERM, False, marks=pytest.mark.slow),
     ],
@@ -111,7 +111,7 @@ def test_an_interrupt_ends_the_programs_and_leaves_the_old_engine(
     assert not list(logs.glob("*.log"))
 
 
-@pytest.mark.parametrize("docker", [False, True])
+@pytest.mark.parametrize("docker", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_killed_build_takes_the_programs_along(
     tmp_path: Path, build: Build, checkpoint: Path, nvidia_programs: NvidiaPrograms, docker: bool
 ) -> None:

@@ -93,12 +93,3 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
     path.write_text("quantization: fp8\nlimits:\n  max_batch_size: 4\n")
     recipe = read_recipe(path, {"limits.max_batch_size": 16, "limits.max_num_tokens": 512})
     assert (recipe.quantization, recipe.limits.max_batch_size, recipe.limits.max_num_tokens) == ("fp8", 16, 512)
-
-
-def test_a_path_that_quantize_py_would_misread_is_told_before_it_does() -> None:
-    """Whoever keeps checkpoints under "prompts" gets an MPT."""
-    config = config_of(LLAMA)
-    plan_build(read_recipe(None, {}), Path("/prompts/llama"), config)
-    with pytest.raises(BuildError, match="with 'mpt' in its path for another model, and /prompts/llama has it"):
-        plan_build(read_recipe(None, {"quantization": "fp8"}), Path("/prompts/llama"), config)
-    plan_build(read_recipe(None, {"quantization": "fp8"}), Path("/models/mpt-7b"), config_of("MPTForCausalLM"))
