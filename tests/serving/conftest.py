@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from build_engines.manifest import GpuLimits
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
 from tests.fixtures.engines import DemoEngine, TinyEngine
 from tests.fixtures.server import STEP_SECONDS, fake_engine
+from tests.fixtures.tensorrtllm import GpuEngine, stand_in_backend
+from tests.runtime.test_detokenizer import ADDED, SPECIAL
+from tests.serving.echo import QUEUE, TOKENIZER
 
 
 @pytest.fixture(scope="package")
@@ -32,6 +37,22 @@ def foreign_server(tiny_engine: TinyEngine) -> Iterator[Server]:
     """Here the engine's model is asked for nothing but upstream's tensors, as on TensorRT-LLM's own backend."""
     parameters = {**fake_engine(step_seconds=STEP_SECONDS), "tensorrt_llm_bls": {"inflight_tensors": "false"}}
     with Server(tiny_engine("llama"), DeploymentOptions(parameters=parameters)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cpp_engine(gpu_engine: GpuEngine) -> Path:
+    """Its model has two end tokens, of which the backend is told one."""
+    ends = [TOKENIZER.token_to_id(SPECIAL), TOKENIZER.token_to_id(ADDED)]
+    limits = GpuLimits(max_batch_size=64, max_num_tokens=8192, max_input_len=1024, max_beam_width=2)
+    return gpu_engine("llama", tokenizer=TOKENIZER, end_ids=ends, limits=limits)
+
+
+@pytest.fixture(scope="module")
+def cpp_server(cpp_engine: Path) -> Iterator[Server]:
+    """Shared, so no test may harm it, nor fill its queue for longer than it must."""
+    options = DeploymentOptions(max_queue_size=QUEUE, settings={"max_beam_width": "2"})
+    with stand_in_backend(), Server(cpp_engine, options) as running:
         yield running
 
 
