@@ -28,7 +28,7 @@ def test_texts_that_would_be_read_as_a_dataset_of_that_name_are_told(tmp_path: P
     texts = tmp_path / name / "texts"
     texts.mkdir(parents=True)
     said = {"quantization": "fp8", "calibration.dataset": str(texts)}
-    with pytest.raises(BuildError, match="quantize.py reads texts with .* in their path as that dataset"):
+    with pytest.raises(BuildError, match=r"quantize\.py reads texts with .* in their path as that dataset"):
         check_calibration(recipe_of(said))
     check_calibration(recipe_of(said | {"quantization": "int8_wo"}))
     (tmp_path / "own").mkdir()
