@@ -134,8 +134,8 @@ def _read(directory: Path, refuse: Callable[[Path, dict[str, Any]], None]) -> Ch
     return Checkpoint(directory, config, tuple(weights), sum(weights.values()), tokenizer)
 
 
-def read_config(directory: Path) -> dict[str, Any]:
-    """Return the parsed config.json of a checkpoint; raises BuildError as `read_checkpoint` does, before `refuse`."""
+def find_config(directory: Path) -> Path:
+    """Return the path of a checkpoint's config.json; raises BuildError as `read_checkpoint` does where it has none."""
     if not directory.is_dir():
         what = "is a file, not a directory" if directory.exists() else "doesn't exist"
         raise BuildError(f"The checkpoint {directory} {what}; check the path.", "checkpoint_not_found")
@@ -145,6 +145,12 @@ def read_config(directory: Path) -> dict[str, Any]:
             f"{directory} holds no config.json, so it is no Hugging Face checkpoint; check the path.",
             "not_a_checkpoint",
         )
+    return path
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """Return the parsed config.json of a checkpoint; raises BuildError as `read_checkpoint` does, before `refuse`."""
+    path = find_config(directory)
     config = _read_json(path)
     architectures = config.get("architectures")
     if not isinstance(config.get("model_type"), str) or not isinstance(architectures, list) or not architectures:

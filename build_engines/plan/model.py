@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from build_engines.checkpoint import reading
+from build_engines.checkpoint import find_config, reading
 from build_engines.errors import BuildError
 from build_engines.plan.parameters import Parameters, corrected, count, stored
 from build_engines.plan.shape import ModelShape, read_shape
@@ -40,16 +40,7 @@ def read_model(path: Path) -> Model:
     """
     with reading(path):
         directory = path.parent if path.name == "config.json" and path.is_file() else path
-        if not directory.is_dir():
-            what = "is a file, not a directory" if directory.exists() else "doesn't exist"
-            raise BuildError(f"The checkpoint {directory} {what}; check the path.", "checkpoint_not_found")
-        config = directory / "config.json"
-        if not config.is_file():
-            raise BuildError(
-                f"{directory} holds no config.json, so it is no Hugging Face checkpoint; check the path.",
-                "not_a_checkpoint",
-            )
-        content = _read_json(config)
+        content = _read_json(find_config(directory))
         return replace(_counted(read_shape(content, str(directory)), directory), config=content)
 
 
