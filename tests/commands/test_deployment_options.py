@@ -68,10 +68,10 @@ def test_what_is_no_name_with_a_value_is_wrong_usage(given: list[str], sentence:
     ("content", "sentence"),
     [
         (None, "can't be read (No such file or directory); check the path."),
-        ("a: [1", "is no YAML (while parsing a flow sequence"),
+        ("a: [1", "can't be read (while parsing a flow sequence"),
         ("- a\n- b\n", "holds no names with values; write lines of NAME: VALUE."),
         ("", "holds no names with values"),
-        ("1: 2\n", "holds no names with values"),
+        ("1: 2\n", "1 has a name that is no text; write it in quotes"),
         ("max_beam_width:\n", "The parameter max_beam_width has no value in"),
         ("max_beam_width: 1\nmax_beam_width: 2\n", "max_beam_width stands there twice"),
     ],
