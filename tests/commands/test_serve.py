@@ -88,7 +88,7 @@ def test_it_serves_what_it_was_asked_for(serve: Serve) -> None:
         assert client.generate("hello", max_tokens=2).output_tokens == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_lets_running_requests_finish_and_ends_with_0(serve: Serve, number: int, tmp_path: Path) -> None:
     serving = serve("--drain-seconds", "200", main=PACED_MAIN)
     streams = open_streams(serving.said["grpc"], count=8, max_tokens=100)

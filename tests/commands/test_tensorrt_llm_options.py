@@ -168,6 +168,7 @@ def test_a_wrong_recipe_is_one_sentence_with_its_code(
     )
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_midway_leaves_the_old_engine(
     tmp_path: Path, tiny_checkpoint: TinyCheckpoint, nvidia_programs: NvidiaPrograms
 ) -> None:

@@ -27,7 +27,7 @@ ENGINE = "the engine's process of tensorrt_llm"
         ("the stub of tensorrt_llm", {"engine_died", "server_gone"}),
         # The connection breaks, unless the next chunk comes before the server is stopped and finds nobody to decode it.
         ("the stub of postprocessing", {"server_gone", "model_not_ready"}),
-        ("the stub of preprocessing", {"server_gone"}),
+        pytest.param("the stub of preprocessing", {"server_gone"}, marks=pytest.mark.slow),
         ("tritonserver", {"server_gone"}),
     ],
 )

@@ -114,7 +114,7 @@ def check_whole(request: GenerationRequest, answer: Answer) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 30))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 30))])
 def test_nothing_that_is_asked_for_ends_the_engine(steppers: dict[str, OpenVinoStepper], way: str, seed: int) -> None:
     source, stepper = random.Random(seed), steppers[way]
     drawn = [draw(source) for _ in range(60)]

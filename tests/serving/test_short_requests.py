@@ -8,7 +8,7 @@ from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import fake_engine
 from tests.serving.streams import Grpc
 
-REQUESTS = 3000
+REQUESTS = 1500
 AT_ONCE = 60
 
 
