@@ -75,7 +75,7 @@ class Checkpoint:
         if template.is_file():
             return hashlib.sha256(template.read_bytes()).hexdigest()
         settings = self.directory / "tokenizer_config.json"
-        found = _read_json(settings).get("chat_template") if settings.is_file() else None
+        found = read_json(settings).get("chat_template") if settings.is_file() else None
         return None if found is None else hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
@@ -151,7 +151,7 @@ def find_config(directory: Path) -> Path:
 def read_config(directory: Path) -> dict[str, Any]:
     """Return the parsed config.json of a checkpoint; raises BuildError as `read_checkpoint` does, before `refuse`."""
     path = find_config(directory)
-    config = _read_json(path)
+    config = read_json(path)
     architectures = config.get("architectures")
     if not isinstance(config.get("model_type"), str) or not isinstance(architectures, list) or not architectures:
         raise BuildError(
@@ -179,7 +179,7 @@ def _find_weights(directory: Path) -> dict[Path, int]:
 
 
 def _read_index(index: Path) -> dict[Path, int]:
-    places = _read_json(index).get("weight_map")
+    places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
         raise BuildError(f"{index} has no weight_map; fetch the checkpoint again.", "checkpoint_damaged")
     shards = [index.parent / name for name in sorted(set(places.values()))]
@@ -203,10 +203,11 @@ def _read_index(index: Path) -> dict[Path, int]:
     return found
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a file of a checkpoint; raises BuildError (`checkpoint_damaged`) for anything else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BuildError(
             f"{path} is not valid JSON ({error}); fetch the checkpoint again.", "checkpoint_damaged"
         ) from error

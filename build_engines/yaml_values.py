@@ -25,6 +25,18 @@ def load_values(text: str) -> Any:
     return found
 
 
+def put_value(fields: dict[str, Any], path: list[str], value: Any) -> None:
+    """Put `value` at `path`, a name in each field; ValueError, in a line, where a field on the way holds a value."""
+    for name in path[:-1]:
+        inner = fields.setdefault(name, {})
+        if inner is None:
+            inner = fields[name] = {}
+        if not isinstance(inner, dict):
+            raise ValueError(f"{name} is {inner!r}, and it takes fields of its own")
+        fields = inner
+    fields[path[-1]] = value
+
+
 class _Loader(yaml.SafeLoader):
     """PyYAML takes the last of two equal keys, which is never what was wanted."""
 

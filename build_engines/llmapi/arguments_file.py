@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from build_engines.errors import BuildError
 from build_engines.llmapi.arguments import Arguments, KvCache
-from build_engines.yaml_values import load_values
+from build_engines.yaml_values import load_values, put_value
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -45,7 +45,11 @@ def read_arguments(path: Path | None, said: Iterable[str] = ()) -> Arguments:
         name, given, value = one.partition("=")
         if not given or not name:
             raise _wrong(f"{one!r} is no argument; write name=value.")
-        _put(found, name.split("."), _parse(value, f"The value of {name}"), where)
+        parsed = _parse(value, f"The value of {name}")
+        try:
+            put_value(found, name.split("."), parsed)
+        except ValueError as error:
+            raise _wrong(f"In {where}, {error}.") from error
     return arguments_from(found, where)
 
 
@@ -77,15 +81,6 @@ def _parse(text: str, what: str) -> Any:
         raise _wrong(f"{what} is not valid YAML ({' '.join(str(error).split())}).") from error
     except ValueError as error:
         raise _wrong(f"{what} can't be taken: {error}.") from error
-
-
-def _put(found: dict[str, Any], names: list[str], value: Any, where: str) -> None:
-    for name in names[:-1]:
-        inner = found.setdefault(name, {})
-        if not isinstance(inner, dict):
-            raise _wrong(f"In {where}, {name} is {inner!r}, and it takes fields of its own.")
-        found = inner
-    found[names[-1]] = value
 
 
 def _sentence(error: ErrorDetails, where: str) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from build_engines.checkpoint import find_config, reading
-from build_engines.errors import BuildError
+from build_engines.checkpoint import find_config, read_json, reading
 from build_engines.plan.parameters import Parameters, corrected, count, stored
 from build_engines.plan.shape import ModelShape, read_shape
 
@@ -40,7 +38,7 @@ def read_model(path: Path) -> Model:
     """
     with reading(path):
         directory = path.parent if path.name == "config.json" and path.is_file() else path
-        content = _read_json(find_config(directory))
+        content = read_json(find_config(directory))
         return replace(_counted(read_shape(content, str(directory)), directory), config=content)
 
 
@@ -67,21 +65,9 @@ def _weights(directory: Path) -> list[Path]:
     """All weight files, or none of them where one is missing."""
     index = directory / _INDEX
     if index.is_file():
-        places = _read_json(index).get("weight_map")
+        places = read_json(index).get("weight_map")
         names = sorted({str(name) for name in places.values()}) if isinstance(places, dict) else []
         files = [directory / name for name in names]
     else:
         files = [directory / "model.safetensors"]
     return files if all(file.is_file() for file in files) else []
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise BuildError(
-            f"{path} is not valid JSON ({error}); fetch the checkpoint again.", "checkpoint_damaged"
-        ) from error
-    if not isinstance(content, dict):
-        raise BuildError(f"{path} is not a JSON object; fetch the checkpoint again.", "checkpoint_damaged")
-    return content

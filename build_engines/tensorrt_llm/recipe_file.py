@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from build_engines.errors import BuildError
 from build_engines.tensorrt_llm.recipe import Recipe
-from build_engines.yaml_values import load_values
+from build_engines.yaml_values import load_values, put_value
 
 # What pydantic's kinds of error mean to who writes a recipe.
 _EXPECTED = {
@@ -41,7 +41,10 @@ def read_recipe(path: Path | None, flags: Mapping[str, Any]) -> Recipe:
     said = _load(path) if path else {}
     where = str(path) if path else "the recipe"
     for name, value in flags.items():
-        _put(said, name.split("."), value, where)
+        try:
+            put_value(said, name.split("."), value)
+        except ValueError as error:
+            raise _wrong(f"In {where}, {error}.") from error
     try:
         return Recipe.model_validate(said)
     except ValidationError as error:
@@ -88,17 +91,6 @@ def _load(path: Path) -> dict[str, Any]:
     if not isinstance(read, dict):
         raise _wrong(f"{path} holds a {type(read).__name__}, and a recipe is a mapping of fields to values.")
     return read
-
-
-def _put(said: dict[str, Any], path: list[str], value: Any, where: str) -> None:
-    for name in path[:-1]:
-        inner = said.setdefault(name, {})
-        if inner is None:
-            inner = said[name] = {}
-        if not isinstance(inner, dict):
-            raise _wrong(f"In {where}, {name} is {inner!r}, and it takes fields of its own.")
-        said = inner
-    said[path[-1]] = value
 
 
 def _sentence(error: ErrorDetails, where: str) -> str:

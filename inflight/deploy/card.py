@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from build_engines.manifest import File, Manifest, hash_file
-from inflight import __version__
+from inflight import __version__, compatible
 from inflight.deploy.errors import DeployError
 
 FILE_NAME = "inflight.json"
@@ -73,7 +73,7 @@ class Card(BaseModel):
 
     def check_version(self, where: str) -> None:
         """Refuse a repository that this version can't run. Raises DeployError `engine_foreign`."""
-        if not self.vendored and self.inflight.split(".")[:2] != __version__.split(".")[:2]:
+        if not self.vendored and not compatible(self.inflight, __version__):
             raise DeployError(
                 f"{where} was assembled by inflight {self.inflight} and this is {__version__}; assemble it again, or"
                 f" with --vendor, or serve it with inflight {self.inflight}.",

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from inflight import __version__
-
-
-def compatible(one: str, other: str) -> bool:
-    """Whether what one version wrote the other one can run: the first two numbers decide (0.1.0 and 0.1.3 can)."""
-    return one.split(".")[:2] == other.split(".")[:2]
+from inflight import __version__, compatible
 
 
 def check_version(written: str, model: str) -> None:

@@ -189,3 +189,12 @@ def test_hashing_says_how_far_it_is(checkpoint: Path) -> None:
     found = read_checkpoint(checkpoint)
     found.hash_weights(lambda done, total: heard.append((done, total)))
     assert heard[-1] == (found.weight_bytes, found.weight_bytes)
+
+
+def test_a_config_that_is_nested_beyond_reading(checkpoint: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "nested"
+    shutil.copytree(checkpoint, directory)
+    (directory / "config.json").write_text("[" * 100_000)
+    refused = refusal(directory)
+    assert refused.code == "checkpoint_damaged"
+    assert "config.json is not valid JSON" in str(refused)

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from build_engines.manifest import verify
+from inflight import __version__
 from inflight.deploy import ports, triton
 from inflight.deploy.assembly import Order, write_repository
 from inflight.deploy.options import DeploymentOptions
@@ -52,7 +53,8 @@ class OtherTriton:
             if (ours / name).exists():
                 (site / name).symlink_to(ours / name)
         shutil.copytree(ROOT / "inflight", site / "inflight", ignore=shutil.ignore_patterns("__pycache__"))
-        (site / "inflight" / "__init__.py").write_text(f'__version__ = "{OTHER}"\n')
+        package = (ROOT / "inflight" / "__init__.py").read_text(encoding="utf-8")
+        (site / "inflight" / "__init__.py").write_text(package.replace(f'"{__version__}"', f'"{OTHER}"'))
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / "venv"], check=True)
         [packages] = (root / "venv").glob("lib/python*/site-packages")
         (packages / "libraries.pth").write_text(f"{site}\n")

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from inflight import __version__
-from inflight.runtime import version
+from inflight import __version__, compatible
 from inflight.runtime.model_parameters import parameters
 
 
@@ -14,7 +13,7 @@ from inflight.runtime.model_parameters import parameters
     [("0.1.0", "0.1.0", True), ("0.1.0", "0.1.7", True), ("0.1.0", "0.2.0", False), ("1.1.0", "0.1.0", False)],
 )
 def test_the_first_two_numbers_decide(one: str, other: str, expected: bool) -> None:
-    assert version.compatible(one, other) is expected
+    assert compatible(one, other) is expected
 
 
 def test_a_model_that_another_version_wrote_is_refused_with_both_names_and_what_to_do() -> None:
