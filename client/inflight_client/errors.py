@@ -35,6 +35,8 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "storage_unreachable": ErrorCode("the storage does not answer, or not as it should", "check its address, or try again later", retry=True),
     # a request
     "invalid_text": ErrorCode("the prompt is not text the tokenizer can take", "send UTF-8 without NUL"),
+    "invalid_messages": ErrorCode("the chat messages can't be rendered with the model's template", "read the message"),
+    "no_chat_template": ErrorCode("there is no chat template to render messages with", "send text, or give the client a chat template"),
     "empty_prompt": ErrorCode("there is nothing to continue", "send at least one character or token"),
     "prompt_too_long": ErrorCode("prompt and answer don't fit the engine", "shorten the prompt or lower max_tokens"),
     "invalid_token_ids": ErrorCode("a token id is outside the vocabulary", "use the engine's own tokenizer"),
@@ -48,18 +50,111 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "server_gone": ErrorCode("the connection to the server broke", "wait until it is back", retry=True),
     "server_unreachable": ErrorCode("nobody answers at that address", "check the address, or start a server", retry=True),
     "model_not_ready": ErrorCode("the server has no such model ready", "wait, or check the model's name", retry=True),
+    "model_not_found": ErrorCode("the server has no model of that name", "check the name; `inflight status` lists those it has"),
+    "unsupported_deployment": ErrorCode("the server's models are none that the client knows", "name the model that takes text, or call it with tritonclient"),
+    "permission_denied": ErrorCode("the server refuses the caller, or its certificate can't be trusted", "check headers, certificates and the address's scheme"),
+    "answer_damaged": ErrorCode("parts of the answer were lost, doubled or garbled on the way", "send the request again", retry=True),
+    "client_closed": ErrorCode("the client was closed", "make a new one"),
+    "client_forked": ErrorCode("the client was made in another process", "make one in each process"),
     "cancelled": ErrorCode("the request was cancelled", "nothing to do"),
     "deadline_exceeded": ErrorCode("the time allowed was over before the answer", "allow more time"),
 }  # fmt: skip
 
 
 class InflightError(Exception):
-    """A call that failed: one sentence, a stable `code` of `ERROR_CODES`, and whether to try again."""
+    """A call that failed: one sentence, a stable `code` of `ERROR_CODES`, what to do, and whether to try again.
+
+    Its class goes by the code, so that callers catch kinds of failures, or all of them:
+
+    >>> error = InflightError("too many requests wait already", "overloaded")
+    >>> type(error).__name__, error.retry, error.remedy
+    ('Overloaded', True, 'send the request again later')
+    """
+
+    def __new__(cls, message: str, code: str) -> InflightError:
+        kind = _CLASSES.get(code, cls) if cls is InflightError else cls
+        return super().__new__(kind)
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
         self.code = code
 
+    def __reduce__(self) -> tuple[type[InflightError], tuple[str, str]]:
+        return type(self), (str(self), self.code)
+
     @property
     def retry(self) -> bool:
+        """Whether the same call may succeed a little later."""
         return ERROR_CODES[self.code].retry
+
+    @property
+    def remedy(self) -> str:
+        """What a caller may do about it."""
+        return ERROR_CODES[self.code].remedy
+
+
+class InvalidRequest(InflightError):
+    """The request itself is at fault: sent again it fails again."""
+
+
+class Unsupported(InvalidRequest):
+    """The deployment can't do what the request asks for; another one may."""
+
+
+class Overloaded(InflightError):
+    """The server has as many requests waiting as it takes."""
+
+
+class DeadlineExceeded(InflightError):
+    """The time allowed, for the whole answer or for its first token, was over."""
+
+
+class Cancelled(InflightError):
+    """The request was cancelled."""
+
+
+class ModelNotReady(InflightError):
+    """The model, or the engine behind it, is being started, or there is none of that name."""
+
+
+class ServerGone(InflightError):
+    """The server can't be reached, or was lost in the middle of the answer."""
+
+
+class AnswerDamaged(ServerGone):
+    """What came is not what was sent: parts are missing, doubled or garbled."""
+
+
+class PermissionDenied(InflightError):
+    """Server or client refuse the other: a header, a certificate, a restricted call."""
+
+
+class ClientClosed(InflightError):
+    """The client can't be used (any more) in this process."""
+
+
+_CLASSES: dict[str, type[InflightError]] = {
+    "invalid_text": InvalidRequest,
+    "invalid_messages": InvalidRequest,
+    "no_chat_template": Unsupported,
+    "empty_prompt": InvalidRequest,
+    "prompt_too_long": InvalidRequest,
+    "invalid_token_ids": InvalidRequest,
+    "invalid_parameter": InvalidRequest,
+    "invalid_request": InvalidRequest,
+    "unsupported_input": Unsupported,
+    "engine_died": ServerGone,
+    "engine_restarting": ModelNotReady,
+    "overloaded": Overloaded,
+    "server_gone": ServerGone,
+    "server_unreachable": ServerGone,
+    "model_not_ready": ModelNotReady,
+    "model_not_found": ModelNotReady,
+    "unsupported_deployment": Unsupported,
+    "permission_denied": PermissionDenied,
+    "answer_damaged": AnswerDamaged,
+    "client_closed": ClientClosed,
+    "client_forked": ClientClosed,
+    "cancelled": Cancelled,
+    "deadline_exceeded": DeadlineExceeded,
+}

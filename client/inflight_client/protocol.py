@@ -13,7 +13,7 @@ import grpc
 from tritonclient.grpc import service_pb2
 
 from inflight_client.errors import ERROR_CODES, InflightError
-from inflight_client.results import Delta, Generation
+from inflight_client.results import Delta, Generation, Timings, Usage
 from inflight_client.sampling import Sampling
 
 CHANNEL_OPTIONS = [
@@ -103,8 +103,7 @@ def delta(response: Any) -> Delta:
     return Delta(
         text,
         _string(finish_reason),
-        _integer(outputs["num_input_tokens"]),
-        _integer(outputs["num_output_tokens"]),
+        Usage(_integer(outputs["num_input_tokens"]), _integer(outputs["num_output_tokens"])),
     )
 
 
@@ -112,7 +111,7 @@ def generation(deltas: list[Delta]) -> Generation:
     """Put the deltas of a finished answer together."""
     last = deltas[-1]
     text = "".join(part.text for part in deltas)
-    return Generation(text, last.finish_reason or "", last.input_tokens or 0, last.output_tokens or 0)
+    return Generation(text, last.finish_reason or "", last.usage, Timings(0.0, 0.0), "")
 
 
 def error_from_message(message: str) -> InflightError:

@@ -1,11 +1,14 @@
-"""How a request wants its tokens chosen."""
+"""How a request wants its tokens chosen, and where its answer stops."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from numbers import Integral
+from numbers import Integral, Real
+from typing import Any, Literal, get_args
 
 from inflight_client.errors import InflightError
+
+GuideType = Literal["json", "json_schema", "regex", "ebnf_grammar"]
 
 _LARGEST_FLOAT = 3.4e38
 """As an FP32 tensor holds it."""
@@ -20,8 +23,27 @@ _BOUNDS = {
     "frequency_penalty": (-2.0, 2.0),
     "min_tokens": (0, 2**31 - 1),
     "end_id": (-1, 2**31 - 1),
+    "adapter": (0, 2**63 - 1),
 }
-_WHOLE_NUMBERS = {"top_k", "seed", "min_tokens", "end_id"}
+_WHOLE_NUMBERS = {"top_k", "seed", "min_tokens", "end_id", "adapter"}
+_WORDS = ("stop", "bad_words")
+
+
+@dataclass(frozen=True)
+class Guide:
+    """What the answer must look like: a JSON schema, a regular expression, a grammar; `json` alone needs no text."""
+
+    type: GuideType
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        if self.type not in get_args(GuideType):
+            raise InflightError(
+                f"the guide's type is {self.type!r}; it must be one of {', '.join(get_args(GuideType))}",
+                "invalid_parameter",
+            )
+        if not isinstance(self.text, str) or (not self.text and self.type != "json"):
+            raise InflightError(f"a guide of type {self.type} needs its text", "invalid_parameter")
 
 
 @dataclass(frozen=True)
@@ -30,8 +52,15 @@ class Sampling:
 
     A request samples when `temperature` > 0, `top_k` > 1 or `top_p` > 0 is given (a temperature alone is sent with
     `top_p` = 1, since TensorRT-LLM would ignore it); `temperature` = 0 and `top_k` = 1 are greedy. An `end_id` takes
-    the place of the model's own end tokens; -1 means none. Values out of bounds raise InflightError
-    (`invalid_parameter`) before anything is sent.
+    the place of the model's own end tokens; -1 means none. `stop` are texts at which the answer ends, without them;
+    `bad_words` must not come up; one string is taken as one word. `adapter` is the `lora_task_id` of a LoRA adapter.
+    Values out of bounds raise InflightError (`invalid_parameter`) before anything is sent.
+
+    >>> Sampling(temperature=0.8, top_p=0.95, stop="\\n").stop
+    ('\\n',)
+    >>> Sampling(top_p=2)
+    Traceback (most recent call last):
+    inflight_client.errors.InvalidRequest: top_p is 2; it must be between 0 and 1
     """
 
     temperature: float | None = None
@@ -43,17 +72,43 @@ class Sampling:
     frequency_penalty: float | None = None
     min_tokens: int | None = None
     end_id: int | None = None
+    stop: str | tuple[str, ...] | list[str] = ()
+    bad_words: str | tuple[str, ...] | list[str] = ()
+    guide: Guide | None = None
+    adapter: int | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is None:
-                continue
-            if field.name in _WHOLE_NUMBERS and not isinstance(value, Integral):
-                raise InflightError(f"{field.name} is {value}; it must be a whole number", "invalid_parameter")
-            low, high = _BOUNDS[field.name]
-            if not low <= value <= high:  # NaN never is
-                raise InflightError(f"{field.name} is {value}; it must be {_in_words(low, high)}", "invalid_parameter")
+            if field.name in _WORDS:
+                object.__setattr__(self, field.name, _words(field.name, value))
+            elif field.name in _BOUNDS and value is not None:
+                _check_number(field.name, value)
+        if self.guide is not None and not isinstance(self.guide, Guide):
+            raise InflightError(f"guide is {self.guide!r:.60}; it must be a Guide", "invalid_parameter")
+
+
+def _check_number(name: str, value: Any) -> None:
+    if name in _WHOLE_NUMBERS and (not isinstance(value, Integral) or isinstance(value, bool)):
+        raise InflightError(f"{name} is {value}; it must be a whole number", "invalid_parameter")
+    low, high = _BOUNDS[name]
+    if not isinstance(value, Real) or not low <= float(value) <= high:  # NaN never is
+        raise InflightError(f"{name} is {value}; it must be {_in_words(low, high)}", "invalid_parameter")
+
+
+def _words(name: str, value: Any) -> tuple[str, ...]:
+    """The words as a tuple; each must be text that is not empty."""
+    words = (value,) if isinstance(value, str) else tuple(value)
+    for word in words:
+        if not isinstance(word, str) or not word:
+            raise InflightError(
+                f"{name} holds {word!r:.60}; each must be a text of at least one character", "invalid_parameter"
+            )
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            raise InflightError(f"{name} can't be encoded as UTF-8: {error.reason}", "invalid_text") from None
+    return words
 
 
 def _in_words(low: float, high: float) -> str:

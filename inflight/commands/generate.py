@@ -80,7 +80,7 @@ def command(
             return
         for delta in client.stream(prompt, max_tokens=max_tokens, sampling=choices, timeout=timeout):
             if as_json:
-                click.echo(json.dumps(dataclasses.asdict(delta), ensure_ascii=False))
+                click.echo(json.dumps(_as_object(delta), ensure_ascii=False))
                 continue
             click.echo(delta.text, nl=False)
             if delta.finish_reason is not None:
@@ -89,7 +89,15 @@ def command(
 
 
 def _summary(last: Delta, seconds: float) -> str:
-    if last.output_tokens is None:  # TensorRT-LLM's own backend counts none
+    if last.usage is None:  # TensorRT-LLM's own backend counts none
         return f"[{seconds:.2f} s]"
-    tokens = last.output_tokens
+    tokens = last.usage.output_tokens
     return f"[{tokens} tokens in {seconds:.2f} s, {tokens / seconds:.1f} tokens/s, ended by {last.finish_reason}]"
+
+
+def _as_object(delta: Delta) -> dict[str, Any]:
+    """What there is of a delta, as JSON has it."""
+    found = {name: value for name, value in delta._asdict().items() if value is not None}
+    if delta.usage is not None:
+        found["usage"] = dataclasses.asdict(delta.usage)
+    return found

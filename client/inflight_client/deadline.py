@@ -1,0 +1,38 @@
+"""How much time is left."""
+
+from __future__ import annotations
+
+import time
+
+from inflight_client.errors import InflightError
+
+
+class Deadline:
+    """A moment of the monotonic clock, or none at all; `what` is what must be there by then, for the error's words."""
+
+    def __init__(self, seconds: float | None, what: str = "the answer") -> None:
+        self.seconds = seconds
+        self.what = what
+        self.at = None if seconds is None else time.monotonic() + seconds
+
+    def left(self) -> float | None:
+        """Seconds left, not below 0; None without a deadline."""
+        return None if self.at is None else max(0.0, self.at - time.monotonic())
+
+    @property
+    def passed(self) -> bool:
+        return self.at is not None and time.monotonic() >= self.at
+
+    def sooner(self, other: Deadline) -> Deadline:
+        """The one of the two that comes first."""
+        if other.at is None or (self.at is not None and self.at <= other.at):
+            return self
+        return other
+
+    def error(self) -> InflightError:
+        return InflightError(
+            f"{self.what} was not there after {self.seconds:g} seconds; allow more time", "deadline_exceeded"
+        )
+
+
+NEVER = Deadline(None)
