@@ -178,7 +178,7 @@ def test_a_dying_engine_ends_its_answers_with_an_error(tiny_engine: TinyEngine) 
         Grpc(server.grpc_address) as connection,
     ):
         calls = [ask(connection, PROMPT, 2000, stream=stream) for stream in (True, True, False)]
-        calls[0].wait_for(3)
+        page_when(server, lambda page: page.requests["scheduled"] == len(calls))
         engine = next(member for member in server.life.family if member.name.startswith(ENGINE_PROCESS))
         os.kill(engine.pid, signal.SIGKILL)
         for call in calls:
