@@ -1,0 +1,32 @@
+"""Client and server say so when their versions don't fit."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from inflight_client.versions import VersionWarning, client_version, mismatch, warn_unless_fitting
+
+import inflight
+
+
+def test_the_clients_version_is_the_packages() -> None:
+    assert client_version() == inflight.__version__
+
+
+def test_a_version_that_does_not_fit_is_named_beside_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inflight, "__version__", "0.4.1")
+    with pytest.warns(VersionWarning, match=r"inflight 0\.3\.9, and this client is of 0\.4\.1") as caught:
+        warn_unless_fitting("0.3.9")
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("server", ["0.4.0", "0.4.17", None, ""])
+def test_versions_that_fit_and_servers_without_one_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch, server: str | None
+) -> None:
+    monkeypatch.setattr(inflight, "__version__", "0.4.1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_unless_fitting(server)
+    assert mismatch(server) == ""
