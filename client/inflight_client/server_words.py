@@ -1,0 +1,80 @@
+"""A server's own words, and which of the stable codes they stand for."""
+
+from __future__ import annotations
+
+import re
+
+from inflight_client.errors import ERROR_CODES, InflightError
+
+_STABLE_CODE = re.compile(r"\[([a-z_]+)\]$")
+_PREFIX = re.compile(r"^(?:\[request id: [^\]]*\] |in ensemble '[^']*', )+")
+"""Triton puts the request's id and the ensemble's name before the words of a model."""
+
+# Triton's own words (core, gRPC and HTTP endpoints, Python backend) and TensorRT-LLM's, in lower case; the first that
+# fits decides.
+_WORDS = (
+    ("permission_denied", ("is restricted, expecting header",)),
+    ("overloaded", ("exceeds maximum queue size", "max queue size", "maximum queue size")),
+    ("deadline_exceeded", ("request timeout expired", "timed out in queue", "timeout in queue")),
+    (
+        "model_not_ready",
+        (
+            "is not healthy",
+            "not ready",
+            "is not at ready state",
+            "unavailable",
+            "has no available versions",
+            "server is stopping",
+            "stopped accepting new inference requests",
+            "server exiting",
+        ),
+    ),
+)
+_NOT_FOUND = re.compile(r"unknown model\b.* is not found", re.DOTALL)
+
+
+def error_from_words(message: str, otherwise: str = "invalid_request") -> InflightError:
+    """The server's sentence with its code: the one it ends in, else what Triton's words stand for, else `otherwise`.
+
+    >>> error = error_from_words("in ensemble 'ensemble', text_input is empty; send more [empty_prompt]")
+    >>> error.code, str(error)
+    ('empty_prompt', 'text_input is empty; send more')
+    """
+    found = _STABLE_CODE.search(message)
+    if found and found[1] in ERROR_CODES:
+        return InflightError(_PREFIX.sub("", message[: found.start()].strip()), found[1])
+    sentence = _PREFIX.sub("", message.strip())
+    return InflightError(sentence, code_of_words(sentence) or otherwise)
+
+
+def code_of_words(message: str) -> str | None:
+    """The stable code in brackets at the end, or what Triton's own words stand for; None for words nobody knows."""
+    found = _STABLE_CODE.search(message)
+    if found and found[1] in ERROR_CODES:
+        return found[1]
+    lower = message.lower()
+    if _NOT_FOUND.search(lower):
+        return "model_not_found"
+    return next((code for code, words in _WORDS if any(word in lower for word in words)), None)
+
+
+def unreachable(where: str) -> InflightError:
+    """No connection was made; `where` is the server's address."""
+    return InflightError(f"no server answers at {where}; check the address or start one", "server_unreachable")
+
+
+def broke(where: str, how: str) -> InflightError:
+    """A connection was lost in the middle of a call; `how` are the library's words for it."""
+    return InflightError(f"the call to the server at {where} broke ({how}); send the request again", "server_gone")
+
+
+def foreign_answer(where: str, expected: str, got: str) -> InflightError:
+    """A response that belongs to another request than the one asked."""
+    return InflightError(
+        f"the server at {where} answered request {expected!r} with a response to {got!r}; send the request again",
+        "answer_damaged",
+    )
+
+
+def closed() -> InflightError:
+    return InflightError("the client was closed; make a new one", "client_closed")
