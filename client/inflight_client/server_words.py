@@ -25,12 +25,12 @@ _WORDS = (
             "unavailable",
             "has no available versions",
             "server is stopping",
-            "stopped accepting new inference requests",
+            "stopped accepting new",
             "server exiting",
         ),
     ),
 )
-_NOT_FOUND = re.compile(r"unknown model\b.* is not found", re.DOTALL)
+_NOT_FOUND = re.compile(r"unknown model\b.* is not found|^'[^']*'(?: version -?\d+)? is not found")
 
 
 def error_from_words(message: str, otherwise: str = "invalid_request") -> InflightError:

@@ -6,7 +6,7 @@ deadline it is given, whatever the network does. It knows nothing of sampling, r
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -87,8 +87,10 @@ class Responses(Iterator[InferResponse], Protocol):
         """Cancel what is still to come. Twice is fine; afterwards nothing of the call is left in this process."""
 
 
-class AsyncResponses(AsyncIterator[InferResponse], Protocol):
-    """The responses to one request, for asyncio."""
+class AsyncResponses(AsyncIterable[InferResponse], Protocol):
+    """The responses to one request, for asyncio: their own iterator."""
+
+    async def __anext__(self) -> InferResponse: ...
 
     def cancel(self) -> None:
         """Cancel at once, without waiting; safe from a finalizer in the loop's thread."""
