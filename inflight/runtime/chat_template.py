@@ -1,0 +1,254 @@
+"""Chat messages to the text that a model reads: the checkpoint's own template, rendered as `transformers` does.
+
+What is read of a directory, how a template is chosen, and what it is given are those of transformers 4.57,
+`PreTrainedTokenizerBase.apply_chat_template`. Only here an answer is wanted: `add_generation_prompt` is true unless
+said otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from inflight.runtime.messages import RequestError
+
+MOST_MESSAGE_BYTES = 16 * 2**20
+"""The longest messages, as JSON; a context of a million tokens is some five million bytes."""
+_MOST_SOURCE_BYTES = 2**20
+"""The longest template; published ones have up to some tens of thousands."""
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
+"""Stands behind the message to be continued while it is rendered; its last space shows whether a template strips."""
+
+
+class _Template(Protocol):
+    def render(self, variables: Mapping[str, Any]) -> str: ...
+
+
+class ChatRenderer:
+    """The templates of one checkpoint, compiled in a sandbox, and the special tokens that they may name."""
+
+    def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, Any]) -> None:
+        """`sources` are templates by name: `default`, and where the checkpoint has them `tool_use` and others.
+
+        Raises RequestError (`no_chat_template`) for a template that is none, and where jinja2 is missing.
+        """
+        self._special_tokens = dict(special_tokens)
+        self._templates = {name: _compiled(name, source) for name, source in sources.items()}
+
+    @classmethod
+    def from_directory(cls, path: str | Path) -> ChatRenderer | None:
+        """The templates of a checkpoint or engine directory; None where it has none.
+
+        Raises RequestError (`no_chat_template`) for files that can't be read, and as the class does.
+        """
+        directory = Path(path)
+        try:
+            settings = _read_object(directory / "tokenizer_config.json")
+            sources = _sources(directory, settings)
+            tokens = _special_tokens(settings, directory) if sources else {}
+        except (OSError, ValueError) as error:
+            raise RequestError(
+                f"the chat template of {directory.name} can't be read ({error}); mend the file, or send text",
+                "no_chat_template",
+            ) from None
+        return cls(sources, tokens) if sources else None
+
+    @property
+    def bos_token(self) -> str:
+        """The text of the token that begins a sequence; empty where the tokenizer has none."""
+        return str(self._special_tokens.get("bos_token", ""))
+
+    def render(self, messages: Sequence[Mapping[str, Any]], /, **kwargs: Any) -> str:
+        """The text of a conversation, ready to be tokenized without special tokens: those are in it already.
+
+        `kwargs` are given to the template; of them `tools` and `documents` are lists of objects, `chat_template` is
+        the name of one of the checkpoint's templates, and with `continue_final_message` the answer goes on with the
+        last message instead of beginning a new one. Raises RequestError (`invalid_messages`), with the template's own
+        words where it refuses the messages.
+        """
+        chat = _plain("messages", list(messages))
+        given = _plain("chat_template_kwargs", kwargs)
+        _check(chat, given)
+        resume = bool(given.pop("continue_final_message", False))
+        if resume and given.get("add_generation_prompt"):
+            raise _refused(
+                "continue_final_message and add_generation_prompt exclude each other; continue the last message, or"
+                " have a new one begun"
+            )
+        given.setdefault("add_generation_prompt", not resume)
+        template = self._chosen(given.pop("chat_template", None), given.get("tools"))
+        last = _mark_last_text(chat) if resume else ""
+        variables = {"tools": None, "documents": None} | self._special_tokens | given | {"messages": chat}
+        text = template.render(variables)
+        if resume:
+            text = _up_to_mark(text, last)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise _refused(
+                f"the messages hold what is no Unicode text ({error.reason}); send whole characters"
+            ) from None
+        return text
+
+    def _chosen(self, name: Any, tools: Any) -> _Template:
+        """The template that goes by that name; without one, `tool_use` where tools are given, else `default`."""
+        if name is None:
+            name = "tool_use" if tools is not None and "tool_use" in self._templates else "default"
+        if not isinstance(name, str) or name not in self._templates:
+            raise _refused(
+                f"there is no chat template named {str(name)[:60]!r}; choose one of {', '.join(sorted(self._templates))}"
+            )
+        return self._templates[name]
+
+
+def parse_messages(raw: bytes) -> list[Any]:
+    """The messages that `raw` holds as JSON; RequestError (`invalid_messages`) for anything but a list."""
+    messages = _parsed("messages", raw)
+    if not isinstance(messages, list):
+        raise _refused("messages must be a JSON array of objects with role and content")
+    return messages
+
+
+def parse_kwargs(raw: bytes) -> dict[str, Any]:
+    """What the template is given beside the messages, from JSON; RequestError (`invalid_messages`) for no object."""
+    kwargs = _parsed("chat_template_kwargs", raw) if raw else {}
+    if not isinstance(kwargs, dict):
+        raise _refused("chat_template_kwargs must be a JSON object")
+    return kwargs
+
+
+def _parsed(name: str, raw: bytes) -> Any:
+    _check_bytes(name, len(raw))
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise _refused(f"{name} is not valid JSON ({error}); send it as JSON in UTF-8") from None
+
+
+def _compiled(name: str, source: str) -> _Template:
+    if len(source.encode()) > _MOST_SOURCE_BYTES:
+        raise RequestError(
+            f"the chat template {name} has more than {_MOST_SOURCE_BYTES} bytes; send text", "no_chat_template"
+        )
+    try:
+        from inflight.runtime.chat_sandbox import SandboxedTemplate
+    except ImportError as error:  # containers of others need not have it, and all but messages works without
+        raise RequestError(
+            f"messages need the package jinja2 ({error}); install it where the template is rendered, or send text",
+            "no_chat_template",
+        ) from None
+    return SandboxedTemplate(name, source)
+
+
+def _sources(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
+    """Templates by name. Files of their own come before those of tokenizer_config.json."""
+    further = sorted((directory / "additional_chat_templates").glob("*.jinja"))
+    files = {"default": directory / "chat_template.jinja", **{path.stem: path for path in further}}
+    sources = {name: path.read_text(encoding="utf-8") for name, path in files.items() if path.is_file()}
+    if sources:
+        return sources
+    said = settings.get("chat_template")
+    if isinstance(said, list):
+        return {str(one["name"]): str(one["template"]) for one in said if {"name", "template"} <= set(one)}
+    if isinstance(said, dict):
+        return {str(name): str(source) for name, source in said.items()}
+    return {} if said is None else {"default": str(said)}
+
+
+def _special_tokens(settings: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    """The special tokens' texts by name. Old checkpoints have them in a file of their own, which then counts."""
+    said = dict(settings)
+    if "added_tokens_decoder" not in settings:
+        overriding = _read_object(directory / "special_tokens_map.json")
+        both = [*_texts(settings), *_texts(overriding)]
+        said |= {**overriding, "additional_special_tokens": list(dict.fromkeys(both))}
+    tokens: dict[str, Any] = {name: _text(said.get(name)) for name in _NAMED_TOKENS}
+    tokens["additional_special_tokens"] = _texts(said)
+    extra = said.get("extra_special_tokens")
+    tokens |= {name: _text(token) for name, token in extra.items()} if isinstance(extra, dict) else {}
+    return {name: token for name, token in tokens.items() if token}
+
+
+def _text(token: Any) -> str:
+    """A token's text: it is written as such, or as an object that says more of it."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else ""
+
+
+def _texts(settings: Mapping[str, Any]) -> list[str]:
+    return [_text(token) for token in settings.get("additional_special_tokens") or []]
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """A file's JSON object; {} where there is no such file."""
+    if not path.is_file():
+        return {}
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError(f"{path.name} holds no JSON object")
+    return content
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A copy made of JSON's types alone: nothing that a template could reach more through, or could change."""
+    try:
+        said = json.dumps(value, default=dict)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _refused(f"{name} can't be written as JSON ({error}); use JSON's types alone") from None
+    _check_bytes(name, len(said))
+    return json.loads(said)
+
+
+def _check_bytes(name: str, size: int) -> None:
+    if size > MOST_MESSAGE_BYTES:
+        raise _refused(f"{name} has {size} bytes as JSON; at most {MOST_MESSAGE_BYTES} are taken")
+
+
+def _check(chat: list[Any], kwargs: Mapping[str, Any]) -> None:
+    if not chat:
+        raise _refused("messages is empty; send at least one message")
+    for position, message in enumerate(chat):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise _refused(f"message {position} has no role; each is an object with role and content")
+    for name in ("tools", "documents"):
+        value = kwargs.get(name)
+        if value is not None and not (isinstance(value, list) and all(isinstance(one, dict) for one in value)):
+            raise _refused(f"chat_template_kwargs has {name} that are no list of objects; send them as such")
+    if "messages" in kwargs:
+        raise _refused("chat_template_kwargs has messages; send them as messages alone")
+
+
+def _mark_last_text(chat: list[Any]) -> str:
+    """Put the mark behind the text that is to be continued, the last of the last message; returns the text."""
+    message = chat[-1]
+    blocks = message.get("content")
+    if isinstance(blocks, list):
+        texts = [block for block in blocks if isinstance(block, dict) and isinstance(block.get("text"), str)]
+        holder, key = (texts[-1], "text") if texts else ({}, "text")
+    else:
+        holder, key = message, "content"
+    text = holder.get(key)
+    if not isinstance(text, str):
+        raise _refused("continue_final_message is set and the last message has no text to continue")
+    holder[key] = text + _MARK
+    return text
+
+
+def _up_to_mark(text: str, last: str) -> str:
+    """The rendered text up to the end of the message to be continued; stripped at its end where the template does so."""
+    mark = _MARK.strip()
+    if last.strip() not in text or mark not in text:
+        raise _refused(
+            "continue_final_message is set and the chat template does not show the whole last message; continue another,"
+            " or begin a new one"
+        )
+    position = text.rindex(mark)
+    kept = text[:position]
+    return kept if text[position:].startswith(_MARK) else kept.rstrip()
+
+
+def _refused(message: str) -> RequestError:
+    return RequestError(message, "invalid_messages")
