@@ -107,6 +107,15 @@ class Health:
     reason: str = ""
     """Why not, in a sentence; empty where all is well."""
 
+    @classmethod
+    def of(cls, live: bool, ready: bool, model_ready: bool) -> Health:
+        """What a server says of itself."""
+        if not live:
+            return cls(live, ready, model_ready, "the server is being started or ended")
+        if not ready:
+            return cls(live, ready, model_ready, "not all models of the server are ready")
+        return cls(live, ready, model_ready, "" if model_ready else "the model is not ready")
+
     def __bool__(self) -> bool:
         return self.live and self.ready and self.model_ready
 

@@ -1,0 +1,129 @@
+"""An answer as it comes, for asyncio."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from inflight_client.aio_connection import AsyncConnection
+from inflight_client.answer import Answer
+from inflight_client.call import Call
+from inflight_client.deadline import Deadline
+from inflight_client.errors import InflightError, ModelNotReady, ServerGone
+from inflight_client.results import Delta, Generation
+from inflight_client.transcript import Transcript
+from inflight_client.transport import AsyncResponses
+
+
+class AsyncStream:
+    """An asynchronous iterator over the deltas of one answer. The request is sent when the first one is asked for.
+
+    Leaving it early, by `close()`, by the end of an `async with` block, by cancelling the task that reads it or by
+    forgetting it, cancels the request on the server. One task reads it at a time.
+    """
+
+    def __init__(self, call: Call, connection: AsyncConnection) -> None:
+        self._call = call
+        self._connection = connection
+        self._transcript = Transcript(call.request_id)
+        self._answer: Answer | None = None
+        self._responses: AsyncResponses | None = None
+        self._closed = False
+
+    @property
+    def request_id(self) -> str:
+        """What `AsyncClient.cancel` knows the request by."""
+        return self._call.request_id
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return self._transcript.text
+
+    @property
+    def generation(self) -> Generation | None:
+        """The whole answer, once its last delta has come."""
+        if self._answer is None:
+            return None
+        return self._transcript.generation(self._answer.cumulative_log_prob, self._answer.server_timings)
+
+    def __aiter__(self) -> AsyncStream:
+        return self
+
+    async def __anext__(self) -> Delta:
+        if self._closed:
+            raise StopAsyncIteration
+        try:
+            delta = await self._first() if self._answer is None else await self._take(self._answer)
+        except BaseException:
+            await self.close()
+            raise
+        if delta is None:
+            await self.close()
+            raise StopAsyncIteration
+        self._transcript.add(delta)
+        return delta
+
+    async def read(self) -> Generation:
+        """Wait for the end and give the whole answer. Raises InflightError; `cancelled` where the stream was closed."""
+        async for _ in self:
+            pass
+        if (generation := self.generation) is None:
+            raise InflightError("the answer was cancelled before its end", "cancelled")
+        return generation
+
+    async def close(self) -> None:
+        """Cancel what is still to come, and wait until nothing of the call is left. Twice is fine."""
+        self._closed = True
+        await self._drop()
+
+    aclose = close
+    """As `contextlib.aclosing` calls it."""
+
+    async def __aenter__(self) -> AsyncStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __del__(self) -> None:
+        if self._responses is not None:
+            self._responses.cancel()
+
+    async def _first(self) -> Delta | None:
+        """The first delta: up to here, and no further, a call is sent again."""
+        whole = Deadline(self._call.timeout)
+        first = Deadline(self._call.first_token_timeout, "the first token")
+        async for attempt in self._connection.retries.of_async_call(whole.sooner(first)):
+            with attempt:
+                try:
+                    return await self._attempt(whole, first)
+                except InflightError as error:
+                    await self._drop()
+                    if isinstance(error, ServerGone | ModelNotReady):
+                        self._connection.forget()
+                    raise
+        raise AssertionError("the attempts ended with neither an answer nor an error")
+
+    async def _attempt(self, whole: Deadline, first: Deadline) -> Delta | None:
+        """Send the request once, and wait for what comes first."""
+        self._transcript.attempts += 1
+        answer, self._responses = await self._connection.send(self._call, whole, first)
+        delta = await self._take(answer)
+        self._answer = answer
+        return delta
+
+    async def _take(self, answer: Answer) -> Delta | None:
+        """The next delta, None after the last one."""
+        responses = self._responses
+        if responses is None:  # closed by another task
+            return None
+        async for response in responses:
+            return answer.take(response)
+        return answer.finish()
+
+    async def _drop(self) -> None:
+        responses, self._responses = self._responses, None
+        if responses is not None:
+            await responses.close()

@@ -1,0 +1,116 @@
+"""A client's way to its server: the transport, and which deployment stands at its end."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from inflight_client.answer import Answer
+from inflight_client.call import Call
+from inflight_client.deadline import Deadline
+from inflight_client.deployment import Deployment, detect
+from inflight_client.errors import InflightError
+from inflight_client.results import Health
+from inflight_client.retry import Retries, Retry
+from inflight_client.settings import Settings
+from inflight_client.transport import Responses, Transport
+from inflight_client.versions import warn_unless_fitting
+
+
+class Connection:
+    """Used by all threads of a client; one that a child process inherits starts anew there."""
+
+    def __init__(self, settings: Settings, retry: Retry) -> None:
+        self.transport = _transport(settings)
+        self._settings = settings
+        self._retry = retry
+        self._warned = False
+        self._deployment: Deployment | None = None
+        self._start()
+
+    def _start(self) -> None:
+        """Locks of this process: a parent's may be held by threads that are not here."""
+        self._process = os.getpid()
+        self._finding = threading.Lock()
+        self._retries = Retries(self._retry)
+
+    @property
+    def retries(self) -> Retries:
+        if self._process != os.getpid():
+            self._start()
+        return self._retries
+
+    def send(self, call: Call, whole: Deadline, first: Deadline) -> tuple[Answer, Responses]:
+        """Send a call's request, once: how to read the answer, and its responses. Raises InflightError."""
+        deployment = self.find(whole.sooner(first))
+        request = deployment.request(call, call.request_id, whole.left(), self._settings.chat_template)
+        return deployment.answer(call), self.transport.infer(request, whole, first)
+
+    def stop(self, request_id: str, deadline: Deadline) -> None:
+        """Ask the server to end the requests of that id."""
+        responses = self.transport.infer(self.find(deadline).stop_request(request_id), deadline, deadline)
+        try:
+            for _ in responses:
+                pass
+        finally:
+            responses.close()
+
+    def health(self, deadline: Deadline) -> Health:
+        live = ready = False
+        try:
+            live, ready = self.transport.live(deadline), self.transport.ready(deadline)
+            return Health.of(live, ready, self.transport.model_ready(self.find(deadline).model, deadline))
+        except InflightError as error:
+            return Health(live, ready, False, str(error))
+
+    def find(self, deadline: Deadline) -> Deployment:
+        """The deployment, asked for once; after `forget`, once more."""
+        found = self._deployment
+        if found is not None:
+            return found
+        if not self._finding.acquire(timeout=-1 if deadline.at is None else deadline.left() or 0):
+            raise deadline.error()
+        try:
+            if self._deployment is None:
+                self._deployment = self._detect(deadline)
+            found = self._deployment
+        finally:
+            self._finding.release()
+        if not self._warned:
+            self._warned = True
+            warn_unless_fitting(found.version)
+        return found
+
+    def forget(self) -> None:
+        """The server was lost: what comes back may be another deployment."""
+        self._deployment = None
+
+    def close(self) -> None:
+        self.transport.close()
+
+    def _detect(self, deadline: Deadline) -> Deployment:
+        questions = detect(self._settings.model)
+        try:
+            question = next(questions)
+            while True:
+                ask = getattr(self.transport, question.method)
+                try:
+                    answer = ask(question.argument, deadline) if question.argument else ask(deadline)
+                except InflightError as error:
+                    question = questions.throw(error)
+                else:
+                    question = questions.send(answer)
+        except StopIteration as end:
+            found: Deployment = end.value
+            return found
+
+
+def _transport(settings: Settings) -> Transport:
+    """gRPC or HTTP; its library is imported only now."""
+    if settings.address.http:
+        from inflight_client.http_transport import HttpTransport
+
+        return HttpTransport(settings.address, settings.headers, settings.tls)
+    from inflight_client.grpc_transport import GrpcTransport
+
+    return GrpcTransport(settings.address, settings.headers, settings.tls)

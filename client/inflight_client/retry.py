@@ -1,0 +1,103 @@
+"""When a call is sent again, how long it waits before, and when a client stops trying."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from inflight_client.deadline import Deadline
+from inflight_client.errors import InflightError
+
+if TYPE_CHECKING:
+    from tenacity import AsyncRetrying, Retrying
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How hard to try. What is transient (`InflightError.retry`) is sent again, never once a token has come.
+
+    Before the n-th retry a random time of at most `first_wait` * 2**n seconds passes, and never more than
+    `longest_wait`. A call tries for `seconds` at the most, and never past its own deadlines. All calls of a client
+    share a budget: `reserve` retries, and `ratio` more with each call, so that clients whose server is in trouble send
+    it but little more than they would have.
+    """
+
+    seconds: float = 45.0
+    attempts: int = 20
+    first_wait: float = 0.2
+    longest_wait: float = 5.0
+    ratio: float = 0.1
+    reserve: int = 100
+
+
+NO_RETRY = Retry(attempts=1)
+"""Every failure is the caller's at once."""
+
+
+class RetryBudget:
+    """Retries that a client's calls may still make, counted by all its threads."""
+
+    def __init__(self, retry: Retry) -> None:
+        self._retry = retry
+        self._left = float(retry.reserve)
+        self._lock = threading.Lock()
+
+    def earn(self) -> None:
+        """A call begins."""
+        with self._lock:
+            self._left = min(self._left + self._retry.ratio, float(self._retry.reserve))
+
+    def spend(self) -> bool:
+        """Take one retry; false where there is none."""
+        with self._lock:
+            if self._left < 1:
+                return False
+            self._left -= 1
+            return True
+
+
+class Retries:
+    """The retries of a client's calls, by tenacity."""
+
+    def __init__(self, retry: Retry) -> None:
+        self._retry = retry
+        self._budget = RetryBudget(retry)
+
+    def of_call(self, deadline: Deadline, given_up: threading.Event) -> Retrying:
+        """Attempts for one call, to iterate over; the last attempt's error is raised as it is.
+
+        Once the caller has `given_up`, no wait goes on.
+        """
+        from tenacity import Retrying, sleep_using_event
+
+        return Retrying(**self._rules(deadline), sleep=sleep_using_event(given_up))
+
+    def of_async_call(self, deadline: Deadline) -> AsyncRetrying:
+        """The same for asyncio."""
+        from tenacity import AsyncRetrying
+
+        return AsyncRetrying(**self._rules(deadline))
+
+    def _rules(self, deadline: Deadline) -> dict[str, Any]:
+        # Imported at the first call: a program that only imports the client need not wait for it.
+        from tenacity import (
+            retry_if_exception,
+            stop_after_attempt,
+            stop_any,
+            stop_before_delay,
+            wait_random_exponential,
+        )
+
+        self._budget.earn()
+        left = deadline.left()
+        seconds = self._retry.seconds if left is None else min(left, self._retry.seconds)
+        return {
+            "retry": retry_if_exception(lambda error: isinstance(error, InflightError) and error.retry),
+            "stop": stop_any(stop_after_attempt(self._retry.attempts), stop_before_delay(seconds), self._spent),
+            "wait": wait_random_exponential(multiplier=self._retry.first_wait, max=self._retry.longest_wait),
+            "reraise": True,
+        }
+
+    def _spent(self, state: Any) -> bool:
+        return not self._budget.spend()

@@ -1,0 +1,53 @@
+"""What a stream has said so far, and the whole answer at its end."""
+
+from __future__ import annotations
+
+import time
+
+from inflight_client.results import Delta, Generation, ServerTimings, Timings
+
+
+class Transcript:
+    """Takes the deltas of one answer as they are handed to the caller."""
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        self.attempts = 0
+        self._started = time.monotonic()
+        self._first = 0.0
+        self._ended = 0.0
+        self._last = Delta("")
+        self._texts: list[str] = []
+        self._token_ids: list[int] | None = None
+        self._log_probs: list[float] | None = None
+
+    def add(self, delta: Delta) -> None:
+        if not self._texts:
+            self._first = time.monotonic()
+        self._texts.append(delta.text)
+        if delta.token_ids is not None:
+            self._token_ids = [*(self._token_ids or ()), *delta.token_ids]
+        if delta.log_probs is not None:
+            self._log_probs = [*(self._log_probs or ()), *delta.log_probs]
+        if delta.finish_reason is not None:
+            self._last = delta
+            self._ended = time.monotonic()
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    def generation(self, cumulative_log_prob: float | None, server: ServerTimings | None) -> Generation | None:
+        """The whole answer; None before its last delta."""
+        if self._last.finish_reason is None:
+            return None
+        return Generation(
+            text=self.text,
+            finish_reason=self._last.finish_reason,
+            usage=self._last.usage,
+            timings=Timings(self._first - self._started, self._ended - self._started, self.attempts, server),
+            request_id=self.request_id,
+            token_ids=None if self._token_ids is None else tuple(self._token_ids),
+            log_probs=None if self._log_probs is None else tuple(self._log_probs),
+            cumulative_log_prob=cumulative_log_prob,
+        )

@@ -1,0 +1,77 @@
+"""When a call is sent again, and when no more."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from inflight_client.deadline import NEVER, Deadline
+from inflight_client.errors import ERROR_CODES, InflightError
+from inflight_client.retry import NO_RETRY, Retries, Retry, RetryBudget
+
+QUICK = Retry(first_wait=0.001, longest_wait=0.002)
+
+
+def attempts(retries: Retries, code: str, deadline: Deadline = NEVER, given_up: threading.Event | None = None) -> int:
+    """How often a call is sent that always fails so."""
+    sent = 0
+    with pytest.raises(InflightError) as raised:
+        for attempt in retries.of_call(deadline, given_up or threading.Event()):
+            with attempt:
+                sent += 1
+                raise InflightError("it failed", code)
+    assert raised.value.code == code
+    return sent
+
+
+@pytest.mark.parametrize("code", ERROR_CODES)
+def test_what_is_transient_is_sent_again_and_nothing_else(code: str) -> None:
+    assert attempts(Retries(QUICK), code) == (QUICK.attempts if ERROR_CODES[code].retry else 1)
+
+
+def test_other_exceptions_are_the_callers() -> None:
+    sent = 0
+    with pytest.raises(ZeroDivisionError):
+        for attempt in Retries(QUICK).of_call(NEVER, threading.Event()):
+            with attempt:
+                sent += 1
+                raise ZeroDivisionError
+    assert sent == 1
+
+
+def test_retries_can_be_switched_off() -> None:
+    assert attempts(Retries(NO_RETRY), "overloaded") == 1
+
+
+def test_a_clients_calls_share_one_budget() -> None:
+    retries = Retries(Retry(first_wait=0.001, longest_wait=0.001, reserve=10, ratio=0.1))
+    sent = sum(attempts(retries, "overloaded") for _ in range(100))
+    assert 100 + 10 <= sent <= 100 + 10 + 10, "the reserve, and a tenth of the calls"
+
+
+def test_a_budget_fills_again_with_the_calls() -> None:
+    budget = RetryBudget(Retry(reserve=2, ratio=0.5))
+    assert [budget.spend() for _ in range(3)] == [True, True, False]
+    budget.earn()
+    assert not budget.spend()
+    budget.earn()
+    assert budget.spend()
+    for _ in range(100):
+        budget.earn()
+    assert [budget.spend() for _ in range(3)] == [True, True, False]
+
+
+def test_no_wait_goes_past_the_deadline() -> None:
+    retries = Retries(Retry(first_wait=50, longest_wait=100))
+    started = time.monotonic()
+    assert attempts(retries, "overloaded", Deadline(0.5)) <= 3
+    assert time.monotonic() - started < 5
+
+
+def test_who_gives_up_waits_no_more() -> None:
+    given_up = threading.Event()
+    threading.Timer(0.1, given_up.set).start()
+    started = time.monotonic()
+    attempts(Retries(Retry(first_wait=20, longest_wait=20, attempts=3)), "overloaded", given_up=given_up)
+    assert time.monotonic() - started < 15
