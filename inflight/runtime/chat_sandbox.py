@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 from jinja2 import TemplateError
 from jinja2.ext import Extension, loopcontrols
-from jinja2.nodes import CallBlock
+from jinja2.nodes import CallBlock, Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -23,9 +23,9 @@ _MOST_WORDS = 400
 class _Generation(Extension):
     """`{% generation %}` marks what the model says, for training; it shows as what it holds."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 
-    def parse(self, parser: Parser) -> CallBlock:
+    def parse(self, parser: Parser) -> Node:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return CallBlock(self.call_method("_as_it_is"), [], [], body).set_lineno(line)

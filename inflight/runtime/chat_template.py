@@ -98,9 +98,8 @@ class ChatRenderer:
         if name is None:
             name = "tool_use" if tools is not None and "tool_use" in self._templates else "default"
         if not isinstance(name, str) or name not in self._templates:
-            raise _refused(
-                f"there is no chat template named {str(name)[:60]!r}; choose one of {', '.join(sorted(self._templates))}"
-            )
+            known = ", ".join(sorted(self._templates))
+            raise _refused(f"there is no chat template named {str(name)[:60]!r}; choose one of {known}")
         return self._templates[name]
 
 
@@ -238,12 +237,11 @@ def _mark_last_text(chat: list[Any]) -> str:
 
 
 def _up_to_mark(text: str, last: str) -> str:
-    """The rendered text up to the end of the message to be continued; stripped at its end where the template does so."""
+    """The rendered text up to the end of the message to be continued; stripped at its end if the template does so."""
     mark = _MARK.strip()
     if last.strip() not in text or mark not in text:
         raise _refused(
-            "continue_final_message is set and the chat template does not show the whole last message; continue another,"
-            " or begin a new one"
+            "continue_final_message is set and the chat template does not show the whole last message; begin a new one"
         )
     position = text.rindex(mark)
     kept = text[:position]

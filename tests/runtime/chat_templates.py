@@ -24,7 +24,8 @@ CHATML = """\
         {{- '<|im_start|>assistant' }}{%- if message.content %}{{- '\\n' + message.content }}{%- endif %}
         {%- for call in message.tool_calls %}
             {%- if call.function is defined %}{%- set call = call.function %}{%- endif %}
-            {{- '\\n<tool_call>\\n{"name": "' ~ call.name ~ '", "arguments": ' ~ (call.arguments | tojson) ~ '}\\n</tool_call>' }}
+            {{- '\\n<tool_call>\\n{"name": "' ~ call.name ~ '", "arguments": ' }}
+            {{- (call.arguments | tojson) ~ '}\\n</tool_call>' }}
         {%- endfor %}
         {{- '<|im_end|>\\n' }}
     {%- elif message.role == 'tool' %}
@@ -46,14 +47,16 @@ LLAMA3 = """\
 {%- else %}
     {%- set system_message = "" %}
 {%- endif %}
-{{- "<|start_header_id|>system<|end_header_id|>\\n\\nToday: " + date_string + "\\n\\n" + system_message + "<|eot_id|>" }}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\nToday: " + date_string + "\\n\\n" }}
+{{- system_message + "<|eot_id|>" }}
 {%- for message in messages %}
     {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}
 """
 MISTRAL = """\
-{%- if messages[0]['role'] == 'system' %}{%- set system = messages[0]['content'] %}{%- set loop_messages = messages[1:] %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system = messages[0]['content'] %}{%- set loop_messages = messages[1:] %}
 {%- else %}{%- set loop_messages = messages %}{%- endif %}
 {{- bos_token }}
 {%- for message in loop_messages %}
@@ -79,7 +82,8 @@ message['content'] + '<|end|>\\n'}}{% elif message['role'] == 'user' %}{{'<|user
 {% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% else %}{{ eos_token }}{% endif %}
 """
 ALL_TRICKS = """\
-{% macro turn(message) %}<{{ message.role }}>{{ message.content if message.content is string else message.content[0].text }}{% endmacro %}
+{% macro turn(message) %}<{{ message.role }}>
+{{ message.content if message.content is string else message.content[0].text }}{% endmacro %}
 Year {{ strftime_now('%Y') }} {{ documents | tojson(indent=2) }} {{ tools | tojson }} {{ additional_special_tokens }}
 {% for message in messages %}
     {% if message.role == 'hidden' %}{% continue %}{% endif %}

@@ -78,7 +78,7 @@ def test_messages_become_the_tokens_that_transformers_makes_of_them(style: Style
 @pytest.mark.parametrize("name", ["chatml", "all_tricks"])
 def test_tools_calls_and_documents_are_given_to_the_template(style: Style, name: str) -> None:
     tokenizer, renderer = style(name)
-    chat = [SYSTEM, USER, CALL, {"role": "tool", "content": "brewed"}, {"role": "hidden", "content": "x"}]
+    chat: list[Any] = [SYSTEM, USER, CALL, {"role": "tool", "content": "brewed"}, {"role": "hidden", "content": "x"}]
     chat = chat if name == "chatml" else [message for message in chat if message is not CALL]
     given = {"tools": [TOOL], "documents": [{"title": "Té", "text": "…"}], "enable_thinking": False}
     expected = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True, **given)
@@ -170,7 +170,7 @@ def test_templates_and_special_tokens_are_found_where_transformers_finds_them(
 def test_a_template_is_chosen_by_its_name(tmp_path: Path) -> None:
     renderer = renderer_of(write_directory(tmp_path, chat_template=NAMED))
     assert renderer.render([USER], chat_template="tool_use") == "tools"
-    with pytest.raises(RequestError, match="no chat template named '{{ 1 }}'; choose one of default, tool_use"):
+    with pytest.raises(RequestError, match=r"no chat template named .*; choose one of default, tool_use"):
         renderer.render([USER], chat_template="{{ 1 }}")
 
 
