@@ -94,7 +94,11 @@ class Retries:
         seconds = self._retry.seconds if left is None else min(left, self._retry.seconds)
         return {
             "retry": retry_if_exception(lambda error: isinstance(error, InflightError) and error.retry),
-            "stop": stop_any(stop_after_attempt(self._retry.attempts), stop_before_delay(seconds), self._spent),
+            "stop": stop_any(
+                stop_after_attempt(self._retry.attempts),
+                stop_before_delay(seconds),
+                self._spent,  # type: ignore[arg-type]  # any callable will do
+            ),
             "wait": wait_random_exponential(multiplier=self._retry.first_wait, max=self._retry.longest_wait),
             "reraise": True,
         }
