@@ -25,14 +25,6 @@ def demo_server(demo_engine: DemoEngine) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="package")
-def paced_server(tiny_engine: TinyEngine) -> Iterator[Server]:
-    """The fake engine, a step every STEP_SECONDS, behind the tiny Llama's tokenizer; shared."""
-    options = DeploymentOptions(parameters=fake_engine(step_seconds=STEP_SECONDS))
-    with Server(tiny_engine("llama"), options) as running:
-        yield running
-
-
-@pytest.fixture(scope="package")
 def foreign_server(tiny_engine: TinyEngine) -> Iterator[Server]:
     """Here the engine's model is asked for nothing but upstream's tensors, as on TensorRT-LLM's own backend."""
     parameters = {**fake_engine(step_seconds=STEP_SECONDS), "tensorrt_llm_bls": {"inflight_tensors": "false"}}
