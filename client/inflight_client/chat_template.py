@@ -1,0 +1,111 @@
+"""Chat messages rendered by the client, for deployments that take text alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inflight_client.errors import InflightError
+
+if TYPE_CHECKING:
+    from inflight.runtime.chat_template import ChatRenderer
+
+_OWN_RULE = ("Llama", "CodeLlama", "Gemma", "Cohere")
+"""Families whose tokenizers transformers gives a BOS token by `add_bos_token` alone, whatever tokenizer.json says."""
+
+
+class ChatTemplate:
+    """The chat template of a checkpoint, and how its tokenizer begins a prompt.
+
+    Servers tokenize what the client has rendered as any other text, and most tokenizers put a BOS token before it.
+    Where the rendered text begins with that token already, `without_bos` takes it away.
+    """
+
+    def __init__(self, renderer: ChatRenderer, adds_bos: bool) -> None:
+        self._renderer = renderer
+        self.adds_bos = adds_bos
+        """Whether the tokenizer, asked for special tokens, puts BOS before a text."""
+
+    @classmethod
+    def from_directory(cls, path: str | Path) -> ChatTemplate:
+        """The template of a checkpoint's or tokenizer's directory.
+
+        Raises InflightError `no_chat_template` where it has none, or the renderer's package is not installed.
+        """
+        from inflight.runtime.chat_template import ChatRenderer
+        from inflight.runtime.messages import RequestError
+
+        try:
+            renderer = ChatRenderer.from_directory(path)
+        except RequestError as error:
+            raise InflightError(str(error), error.code) from None
+        if renderer is None:
+            raise InflightError(
+                f"{path} has no chat template; give the directory of a checkpoint or tokenizer with"
+                " chat_template.jinja, or a chat_template in its tokenizer_config.json",
+                "no_chat_template",
+            )
+        return cls(renderer, _adds_bos(Path(path), renderer.bos_token))
+
+    @property
+    def bos(self) -> str:
+        """The text of the BOS token; empty where the tokenizer has none."""
+        return self._renderer.bos_token
+
+    def render(self, messages: Sequence[Mapping[str, Any]], /, **kwargs: Any) -> str:
+        """The text of a conversation, ready for its answer. Raises InvalidRequest `invalid_messages`."""
+        from inflight.runtime.messages import RequestError
+
+        try:
+            return self._renderer.render(messages, **kwargs)
+        except RequestError as error:
+            raise InflightError(str(error), error.code) from None
+
+    def without_bos(self, text: str, adds_special_tokens: bool | None) -> str:
+        """The text as a server needs it, so that its prompt begins with one BOS token and not with two.
+
+        `adds_special_tokens` is what its preprocessing was told; None is taken for yes, TensorRT-LLM's default.
+        """
+        if self.bos and self.adds_bos and adds_special_tokens is not False:
+            return text.removeprefix(self.bos)
+        return text
+
+
+def _adds_bos(directory: Path, bos: str) -> bool:
+    """Whether transformers' tokenizer of that directory puts BOS before a text."""
+    if not bos:
+        return False
+    settings = _read(directory / "tokenizer_config.json")
+    if str(settings.get("tokenizer_class", "")).removesuffix("Fast").removesuffix("Tokenizer") in _OWN_RULE:
+        return bool(settings.get("add_bos_token", True))
+    tokenizer = _read(directory / "tokenizer.json")
+    if not tokenizer:  # tokenizers that are not `fast` go by the setting
+        return bool(settings.get("add_bos_token", False))
+    return _begins_with(tokenizer.get("post_processor"), bos)
+
+
+def _begins_with(processor: Any, bos: str) -> bool:
+    """Whether a post-processor of tokenizer.json begins a single text with that token."""
+    if not isinstance(processor, Mapping):
+        return False
+    if processor.get("type") == "Sequence":
+        return any(_begins_with(each, bos) for each in processor.get("processors", ()))
+    if processor.get("type") in ("BertProcessing", "RobertaProcessing"):
+        return bool((processor.get("cls") or [""])[0] == bos)
+    first = (processor.get("single") or [{}])[0]
+    return bool((first.get("SpecialToken") or {}).get("id") == bos)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A file's JSON object; an empty one where there is no such file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise InflightError(
+            f"{path} can't be read ({error}); mend the file, or send text", "no_chat_template"
+        ) from None
+    return content if isinstance(content, dict) else {}

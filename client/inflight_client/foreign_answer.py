@@ -1,0 +1,139 @@
+"""How the responses of TensorRT-LLM's own deployments are read, which tell less and in other ways than ours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inflight_client.answer import Answer, timings
+from inflight_client.call import Call
+from inflight_client.errors import InflightError
+from inflight_client.held_text import HeldText
+from inflight_client.results import UNKNOWN, Delta, ServerTimings, Usage
+from inflight_client.tensor_names import TIMES
+from inflight_client.transport import InferResponse
+
+if TYPE_CHECKING:
+    from inflight_client.deployment import Deployment
+
+_NONE = "None"
+"""How the LLM API's model says that it has nothing to say: Python's None as text."""
+
+
+class ForeignAnswer(Answer):
+    """Reads a deployment's responses as they are at NVIDIA/TensorRT-LLM 1.2 and before.
+
+    - `ensemble` and `tensorrt_llm_bls` stream what is new, with `accumulate_tokens` the whole text so far. They don't
+      say why an answer ended; Triton says that it did. Stop words stay in the text.
+    - `llmapi` streams the whole text so far, with the finish reason None until the last response.
+    - `num_output_tokens` is of each response.
+
+    Stop words are searched for here too and cut off, so the text ends where it would end on a deployment of ours.
+    """
+
+    def __init__(self, deployment: Deployment, call: Call) -> None:
+        super().__init__(deployment, call)
+        self._llmapi = deployment.kind == "llmapi"
+        whole = call.stream and (self._llmapi or deployment.accumulates)
+        stops = tuple(call.sampling.stop)
+        self._held = HeldText(stops, whole) if stops or whole else None
+        self._reasons = "finish_reason" in deployment.outputs and (
+            "return_finish_reason" in deployment.inputs or not self._llmapi
+        )
+        self._read: int | None = None
+        self._written: int | None = None
+        self._log_probs: tuple[float, ...] = ()
+
+    def take(self, response: InferResponse) -> Delta:
+        if self.done:
+            return Delta("")  # what came while the stream was closed
+        if self._ended:
+            raise self._damaged("something came after its end")
+        self._responses += 1
+        text = response.text("text_output")
+        reason = self._reason(response)
+        final = reason is not None or (response.final is True and not self._reasons)
+        self._count(response)
+        token_ids = self._take_token_ids(response) if text is not None else None
+        log_probs = self._new_log_probs(response)
+        self._take_figures(response)
+        if final:
+            return self._last(text, reason or UNKNOWN, token_ids, log_probs)
+        if text is None:
+            return Delta("")
+        certain = text if self._held is None else self._held.take(text)
+        if self._held is not None and self._held.stopped:
+            self._ended = self.done = True
+            return Delta(certain, "stop_word", self._counted(), token_ids, log_probs)
+        return Delta(certain, None, None, token_ids, log_probs)
+
+    def finish(self) -> Delta | None:
+        """The end of the responses is the end of the answer, where nothing else tells it."""
+        if self._ended or self._reasons or not self._responses:
+            return super().finish()
+        return self._last(None, UNKNOWN, None, None)
+
+    def _last(
+        self,
+        text: str | None,
+        reason: str,
+        token_ids: tuple[int, ...] | None,
+        log_probs: tuple[float, ...] | None,
+    ) -> Delta:
+        self._ended = True
+        if self._held is None:
+            rest = text or ""
+        else:
+            rest = self._held.end(text)
+            reason = "stop_word" if self._held.stopped else reason
+        return Delta(rest, self._checked_reason(reason), self._counted(), token_ids, log_probs)
+
+    def _reason(self, response: InferResponse) -> str | None:
+        """Why the answer ended, in our words; None where it goes on or nobody says."""
+        if not self._reasons:
+            return None
+        reason = response.text("finish_reason")
+        if reason is None or reason in (_NONE, ""):
+            return None
+        if reason == "stop" and response.text("stop_reason") in self._call.sampling.stop:
+            return "stop_word"
+        return reason
+
+    def _count(self, response: InferResponse) -> None:
+        read, written = response.integer("num_input_tokens"), response.integer("num_output_tokens")
+        self._read = self._read if read is None else read
+        if written is not None:
+            self._written = (self._written or 0) + written
+
+    def _counted(self) -> Usage | None:
+        return None if self._read is None or self._written is None else Usage(self._read, self._written)
+
+    def _new_log_probs(self, response: InferResponse) -> tuple[float, ...] | None:
+        """Those of this response's tokens; some versions send those of all tokens so far."""
+        if not self._call.return_log_probs:
+            return None
+        told = response.numbers("output_log_probs")
+        if told is None:
+            return None
+        before = self._log_probs
+        if before and len(told) > len(before) and told[: len(before)] == before:
+            self._log_probs = told
+            return told[len(before) :]
+        self._log_probs = told if not before else before + told
+        return told
+
+    def _timings(self, response: InferResponse) -> ServerTimings | None:
+        if not self._llmapi:
+            return super()._timings(response)
+        # The model there sends its numbers as text, whatever its metadata say.
+        return timings([_whole_number(response.text(name)) for name in TIMES])
+
+
+def _whole_number(text: str | None) -> int | None:
+    return None if text is None else _parsed(text)
+
+
+def _parsed(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InflightError(f"a moment is told as {text[:40]!r}, which is no number", "answer_damaged") from None
