@@ -1,0 +1,55 @@
+"""What gRPC says of a call that failed, as one of the client's errors."""
+
+from __future__ import annotations
+
+import grpc
+
+from inflight_client.deadline import Deadline
+from inflight_client.errors import InflightError
+from inflight_client.server_words import broke, code_of_words, error_from_words, unreachable
+
+_BY_STATUS = {
+    grpc.StatusCode.CANCELLED: "cancelled",
+    grpc.StatusCode.INVALID_ARGUMENT: "invalid_request",
+    grpc.StatusCode.NOT_FOUND: "model_not_found",
+    grpc.StatusCode.UNAUTHENTICATED: "permission_denied",
+    grpc.StatusCode.PERMISSION_DENIED: "permission_denied",
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "overloaded",
+}
+# gRPC's own words, in lower case, where no connection was made: nobody listens there, or the name leads nowhere ...
+_NEVER_CONNECTED = ("failed to connect", "errors resolving", "lookup failed", "dns resolution failed")
+# ... where the two did not come to trust each other ...
+_NOT_TRUSTED = ("certificate_verify_failed", "ssl handshake", "tls handshake", "hostname verification", "ssl_error")
+# ... and where something else than gRPC answers.
+_NOT_GRPC = ("http1.x server", "http 1.x", "received http status", "invalid content-type", "missing :status")
+
+
+def error_from_status(status: grpc.StatusCode, details: str, where: str, deadline: Deadline) -> InflightError:
+    """A call that ended with this status: the server's own words first, then what gRPC's say, then the status alone."""
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED and deadline.at is not None:
+        return deadline.error()
+    lower = details.lower()
+    if status is grpc.StatusCode.UNAVAILABLE:
+        if any(words in lower for words in _NOT_TRUSTED):
+            return InflightError(
+                f"no trusted connection to {where} could be made ({details}); check the certificates and the scheme",
+                "permission_denied",
+            )
+        if any(words in lower for words in _NOT_GRPC):
+            return InflightError(f"what answers at {where} is no gRPC server; check the port", "server_unreachable")
+        if any(words in lower for words in _NEVER_CONNECTED):
+            return unreachable(where)
+    if code_of_words(details):
+        return error_from_words(details)
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return InflightError(details or "the server's time for the answer was over", "deadline_exceeded")
+    if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in lower:
+        return InflightError(f"the server takes no message as long as this: {details}", "invalid_request")
+    if status is grpc.StatusCode.UNIMPLEMENTED:
+        return InflightError(
+            f"the server at {where} does not speak KServe's v2 protocol ({details}); check the address",
+            "unsupported_deployment",
+        )
+    if status in _BY_STATUS:
+        return InflightError(details or status.name.lower(), _BY_STATUS[status])
+    return broke(where, details or status.name.lower())

@@ -1,0 +1,193 @@
+"""KServe v2 over gRPC: requests as protobuf messages, and responses that are decoded where they are looked at."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from tritonclient.grpc import service_pb2
+
+from inflight_client.errors import InflightError
+from inflight_client.results import Model
+from inflight_client.transport import InferRequest, ModelMetadata, ServerMetadata, Tensor
+
+_CODES = {
+    "BOOL": "?",
+    "INT8": "b",
+    "INT16": "h",
+    "INT32": "i",
+    "INT64": "q",
+    "UINT8": "B",
+    "UINT16": "H",
+    "UINT32": "I",
+    "UINT64": "Q",
+    "FP16": "e",
+    "FP32": "f",
+    "FP64": "d",
+}
+"""KServe's types as `struct` names them; all little-endian on the wire."""
+
+_FIRST = struct.Struct("<i")
+
+
+def infer_request(request: InferRequest) -> Any:
+    """The ModelInferRequest. Raises InflightError for values that their tensor can't hold."""
+    message = service_pb2.ModelInferRequest(model_name=request.model, id=request.id)
+    for name, tensor in request.inputs.items():
+        message.inputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
+        message.raw_input_contents.append(_raw(name, tensor))
+    for name in request.outputs:
+        message.outputs.add(name=name)
+    for name, value in request.parameters.items():
+        _set_parameter(message.parameters[name], name, value)
+    return message
+
+
+def _raw(name: str, tensor: Tensor) -> bytes:
+    if tensor.datatype == "BYTES":
+        return b"".join(_text(name, value) for value in tensor.values)
+    try:
+        return struct.pack(f"<{len(tensor.values)}{_CODES[tensor.datatype]}", *tensor.values)
+    except (struct.error, OverflowError) as error:
+        raise InflightError(f"{name} can't be sent as {tensor.datatype}: {error}", "invalid_parameter") from None
+
+
+def _text(name: str, value: str) -> bytes:
+    try:
+        text = value.encode()
+    except UnicodeEncodeError as error:
+        raise InflightError(f"{name} can't be encoded as UTF-8: {error.reason}", "invalid_text") from None
+    return _FIRST.pack(len(text)) + text
+
+
+def _set_parameter(parameter: Any, name: str, value: str | int | bool) -> None:
+    if isinstance(value, bool):
+        parameter.bool_param = value
+    elif isinstance(value, str):
+        parameter.string_param = value
+    elif -(2**63) <= value < 2**63:
+        parameter.int64_param = value
+    else:
+        raise InflightError(f"the parameter {name} is {value}; it must fit 64 bits", "invalid_parameter")
+
+
+class GrpcInferResponse:
+    """A ModelInferResponse; see transport.InferResponse. One is made for every token, so it does little."""
+
+    __slots__ = ("_message", "_places")
+
+    def __init__(self, message: Any) -> None:
+        self._message = message
+        self._places: dict[str, int] | None = None
+
+    @property
+    def id(self) -> str:
+        name: str = self._message.id
+        return name
+
+    @property
+    def final(self) -> bool | None:
+        """Triton's `triton_final_response`: it comes with every response of a decoupled model."""
+        parameter = self._message.parameters.get("triton_final_response")
+        return None if parameter is None else bool(parameter.bool_param)
+
+    def text(self, name: str) -> str | None:
+        raw = self._raw(name)
+        if not raw:
+            return None
+        end = 4 + int.from_bytes(raw[:4], "little")
+        if len(raw) < end:
+            raise _damaged(name, f"{len(raw)} bytes for a text of {end - 4}")
+        try:
+            return raw[4:end].decode()
+        except UnicodeDecodeError as error:
+            raise _damaged(name, f"no UTF-8, {error.reason}") from None
+
+    def integer(self, name: str) -> int | None:
+        values = self.integers(name)
+        return values[0] if values else None
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        return self._numbers(name, "bhiqBHIQ?")
+
+    def numbers(self, name: str) -> tuple[float, ...] | None:
+        return self._numbers(name, "efd")
+
+    def _raw(self, name: str) -> bytes | None:
+        """The bytes of an output; None where it did not come."""
+        places = self._places
+        if places is None:
+            places = self._places = {output.name: place for place, output in enumerate(self._message.outputs)}
+        place = places.get(name)
+        if place is None:
+            return None
+        try:
+            raw: bytes = self._message.raw_output_contents[place]
+        except IndexError:
+            raise _damaged(name, "no contents") from None
+        return raw
+
+    def _numbers(self, name: str, codes: str) -> tuple[Any, ...] | None:
+        raw = self._raw(name)
+        if raw is None:
+            return None
+        datatype = self._message.outputs[(self._places or {})[name]].datatype
+        code = _CODES.get(datatype, "")
+        if not code or code not in codes:
+            raise _damaged(name, f"the type {datatype or 'nothing'}")
+        count, rest = divmod(len(raw), struct.calcsize(code))
+        if rest:
+            raise _damaged(name, f"{len(raw)} bytes of {datatype}")
+        return struct.unpack(f"<{count}{code}", raw)
+
+
+def _damaged(name: str, what: str) -> InflightError:
+    return InflightError(f"the output {name} can't be read: it holds {what}; send the request again", "answer_damaged")
+
+
+def model_metadata(message: Any) -> ModelMetadata:
+    """Of a ModelMetadataResponse."""
+    inputs, outputs = (
+        {tensor.name: (str(tensor.datatype), tuple(tensor.shape)) for tensor in tensors}
+        for tensors in (message.inputs, message.outputs)
+    )
+    return ModelMetadata(message.name, inputs, outputs)
+
+
+def server_metadata(message: Any) -> ServerMetadata:
+    """Of a ServerMetadataResponse."""
+    return ServerMetadata(message.name, message.version)
+
+
+def models(message: Any) -> list[Model]:
+    """Of a RepositoryIndexResponse."""
+    return [Model(model.name, model.version, model.state, model.reason) for model in message.models]
+
+
+def model_config(message: Any) -> Mapping[str, Any]:
+    """Of a ModelConfigResponse: what Triton's HTTP endpoint says as JSON."""
+    return _plain(message.config)
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    return {
+        field.name: _field(field, getattr(message, field.name))
+        for field in message.DESCRIPTOR.fields
+        if not field.has_presence or message.HasField(field.name)
+    }
+
+
+def _field(field: Any, value: Any) -> Any:
+    if field.message_type and field.message_type.GetOptions().map_entry:
+        kind = field.message_type.fields_by_name["value"]
+        return {str(key): _single(kind, value[key]) for key in value}
+    return [_single(field, each) for each in value] if field.is_repeated else _single(field, value)
+
+
+def _single(field: Any, value: Any) -> Any:
+    if field.message_type:
+        return _plain(value)
+    if field.enum_type:
+        return field.enum_type.values_by_number[value].name
+    return value

@@ -1,0 +1,188 @@
+"""gRPC for ordinary, blocking code."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import grpc
+from grpc.experimental import ChannelOptions
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from inflight_client import grpc_channel, grpc_messages
+from inflight_client.address import Address, Tls
+from inflight_client.deadline import Deadline
+from inflight_client.errors import InflightError
+from inflight_client.grpc_errors import error_from_status
+from inflight_client.results import Model
+from inflight_client.server_words import closed, error_from_words, foreign_answer
+from inflight_client.transport import InferRequest, InferResponse, ModelMetadata, ServerMetadata
+
+
+class GrpcTransport:
+    """One connection, used by many threads at once; see transport.Transport.
+
+    Calls are read by the threads that make them: no other thread of Python's is started, whatever is asked at once.
+    """
+
+    def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
+        self._where = address.authority
+        self._headers = headers
+        self._closed = False
+        options = [*grpc_channel.options(address), (ChannelOptions.SingleThreadedUnaryStream, 1)]
+        credentials = grpc_channel.credentials(address, tls)
+        self._channel = (
+            grpc.insecure_channel(self._where, options)
+            if credentials is None
+            else grpc.secure_channel(self._where, credentials, options)
+        )
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._infer = self._channel.unary_stream(
+            grpc_channel.STREAM_METHOD,
+            request_serializer=service_pb2.ModelInferRequest.SerializeToString,
+            response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
+        )
+
+    def live(self, deadline: Deadline) -> bool:
+        return bool(self._ask(self._stub.ServerLive, service_pb2.ServerLiveRequest(), deadline).live)
+
+    def ready(self, deadline: Deadline) -> bool:
+        return bool(self._ask(self._stub.ServerReady, service_pb2.ServerReadyRequest(), deadline).ready)
+
+    def model_ready(self, model: str, deadline: Deadline) -> bool:
+        try:
+            return bool(self._ask(self._stub.ModelReady, service_pb2.ModelReadyRequest(name=model), deadline).ready)
+        except InflightError as error:
+            if error.code in ("model_not_found", "model_not_ready"):
+                return False
+            raise
+
+    def server(self, deadline: Deadline) -> ServerMetadata:
+        request = service_pb2.ServerMetadataRequest()
+        return grpc_messages.server_metadata(self._ask(self._stub.ServerMetadata, request, deadline))
+
+    def index(self, deadline: Deadline) -> list[Model]:
+        request = service_pb2.RepositoryIndexRequest()
+        return grpc_messages.models(self._ask(self._stub.RepositoryIndex, request, deadline))
+
+    def metadata(self, model: str, deadline: Deadline) -> ModelMetadata:
+        request = service_pb2.ModelMetadataRequest(name=model)
+        return grpc_messages.model_metadata(self._ask(self._stub.ModelMetadata, request, deadline))
+
+    def config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
+        request = service_pb2.ModelConfigRequest(name=model)
+        return grpc_messages.model_config(self._ask(self._stub.ModelConfig, request, deadline))
+
+    def infer(self, request: InferRequest, whole: Deadline, first: Deadline) -> GrpcResponses:
+        call = self._call(self._infer, grpc_messages.infer_request(request), whole, request.headers)
+        return GrpcResponses(call, request.id, whole, first, self.error)
+
+    def close(self) -> None:
+        self._closed = True
+        self._channel.close()
+
+    def error(self, error: grpc.RpcError, deadline: Deadline) -> InflightError:
+        """What a call of this connection failed of."""
+        if self._closed:
+            return closed()
+        return error_from_status(error.code(), error.details() or "", self._where, deadline)
+
+    def _ask(self, method: Callable[..., Any], request: Any, deadline: Deadline) -> Any:
+        try:
+            return self._call(method, request, deadline, {})
+        except grpc.RpcError as error:
+            raise self.error(error, deadline) from None
+
+    def _call(self, method: Callable[..., Any], request: Any, deadline: Deadline, headers: Mapping[str, str]) -> Any:
+        if self._closed:
+            raise closed()
+        if deadline.passed:
+            raise deadline.error()
+        try:
+            return method(request, timeout=deadline.left(), metadata=grpc_channel.metadata(self._headers, headers))
+        except ValueError:  # closed by another thread, meanwhile
+            raise closed() from None
+
+
+class GrpcResponses(Iterator[InferResponse]):
+    """See transport.Responses. One thread reads them at a time; another one may close them."""
+
+    def __init__(
+        self,
+        call: Any,
+        request_id: str,
+        whole: Deadline,
+        first: Deadline,
+        failure: Callable[[grpc.RpcError, Deadline], InflightError],
+    ) -> None:
+        self._call = call
+        self._id = request_id
+        self._whole = whole
+        self._first: Deadline | None = first if first.sooner(whole) is first and first.at is not None else None
+        self._failure = failure
+        self._reading = threading.Lock()
+
+    def __next__(self) -> InferResponse:
+        with self._reading:
+            message = self._next() if self._first is None else self._next_before(self._first)
+            if message.error_message:
+                self._read_on()
+                raise error_from_words(message.error_message)
+        response = message.infer_response
+        if response.id and response.id != self._id:
+            raise foreign_answer(self._id, response.id)
+        return grpc_messages.GrpcInferResponse(response)
+
+    def close(self) -> None:
+        self._call.cancel()
+        # What gRPC keeps of a call goes when its end has been read; after a cancel that is there at once.
+        with self._reading, contextlib.suppress(grpc.RpcError):
+            for _ in self._call:
+                pass
+
+    def _next(self) -> Any:
+        try:
+            return next(self._call)
+        except grpc.RpcError as error:
+            raise self._failure(error, self._whole) from None
+
+    def _next_before(self, deadline: Deadline) -> Any:
+        """The first response; a timer ends the call when it is late. No thread is left, whichever comes first."""
+        self._first = None
+        late = threading.Event()
+        with _ending(self._call, deadline.left() or 0.0, late):
+            try:
+                message = next(self._call, None)
+            except grpc.RpcError as error:
+                raise (deadline.error() if late.is_set() else self._failure(error, self._whole)) from None
+        if late.is_set():
+            raise deadline.error()
+        if message is None:
+            raise StopIteration
+        return message
+
+    def _read_on(self) -> None:
+        """Triton keeps for good what belongs to a call that is cancelled between its error and its end."""
+        with _ending(self._call, grpc_channel.END_SECONDS, threading.Event()), contextlib.suppress(grpc.RpcError):
+            for _ in self._call:
+                pass
+
+
+@contextlib.contextmanager
+def _ending(call: Any, seconds: float, late: threading.Event) -> Iterator[None]:
+    """Cancels the call, and says so, unless the block ends in time."""
+
+    def end() -> None:
+        late.set()
+        call.cancel()
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
