@@ -1,8 +1,9 @@
-"""Fixtures are grouped by what they make: engines (checkpoints and engines), nvidia (stand-ins), server (a Triton)."""
+"""Fixtures are grouped by what they make: engines (and checkpoints), nvidia (stand-ins), server (a Triton), ..."""
 
 import signal
 
 pytest_plugins = [
+    "tests.fixtures.certificates",
     "tests.fixtures.engines",
     "tests.fixtures.nvidia",
     "tests.fixtures.server",

@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -13,6 +14,7 @@ import click
 
 from inflight.commands.deployment_options import deployment_options, options_of
 from inflight.commands.seconds import Seconds
+from inflight.deploy.grpc_tls import GrpcTls
 from inflight.deploy.launch import MODES, Mode
 from inflight.deploy.server import Server, ServerSettings
 
@@ -52,6 +54,13 @@ class Signals:
     help="How the ranks of an engine on several GPUs are started: each as a server, of which the first one serves, or"
     " as workers of one server, which can have several instances (--set gpu_device_ids=0,1;2,3).  [default: leader]",
 )
+@click.option("--grpc-tls-certificate", type=click.Path(path_type=Path), help="Speak gRPC over TLS: the certificate.")
+@click.option("--grpc-tls-key", type=click.Path(path_type=Path), help="The certificate's key.")
+@click.option(
+    "--grpc-tls-ca",
+    type=click.Path(path_type=Path),
+    help="Take only clients with a certificate signed by these.",
+)
 @deployment_options("serve")
 @click.option(
     "--drain-seconds",
@@ -76,6 +85,9 @@ def command(
     as_json: bool,
     verbose: bool,
     multi_gpu: Mode | None,
+    grpc_tls_certificate: Path | None,
+    grpc_tls_key: Path | None,
+    grpc_tls_ca: Path | None,
     **asked: Any,
 ) -> None:
     """Serve ENGINE_DIR on NVIDIA Triton Inference Server until told to stop.
@@ -85,11 +97,14 @@ def command(
     The addresses are printed once the server has generated a token. SIGTERM or Ctrl-C lets running requests
     finish and refuses new ones; a second one stops at once. What dies of the server is started again.
 
+    Triton speaks TLS on its gRPC port alone (files as PEM); for HTTPS put a proxy before the HTTP port.
+
     \b
       inflight serve my-engine --max-queue-size 256
       inflight serve my-engine --draft-engine my-small-engine --num-draft-tokens 6
       inflight serve my-engine --lora formal.safetensors --lora brief.safetensors
       inflight serve my-gpu-engine --set kv_cache_free_gpu_mem_fraction=0.8 --multi-gpu leader
+      inflight serve my-engine --grpc-tls-certificate server.pem --grpc-tls-key server.key
       inflight serve s3://models/my-model/v1
     """  # fmt: skip
     server = Server(
@@ -103,6 +118,7 @@ def command(
             start_seconds=start_seconds,
             verbose=verbose,
             multi_gpu=multi_gpu,
+            grpc_tls=GrpcTls.of(grpc_tls_certificate, grpc_tls_key, grpc_tls_ca),
         ),
         report=_report,
     )

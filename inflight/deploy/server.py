@@ -16,6 +16,7 @@ from inflight.deploy import ports
 from inflight.deploy.deployment import find_source
 from inflight.deploy.drain import drain
 from inflight.deploy.errors import DeployError, ServerCrashError, refused
+from inflight.deploy.grpc_tls import GrpcTls
 from inflight.deploy.launch import Mode
 from inflight.deploy.life import Life
 from inflight.deploy.log import LogRelay, forgiving
@@ -41,7 +42,8 @@ class ServerSettings:
 
     `start_seconds` is allowed from the start to the first token; after `failures` failed lives in a row the
     server is given up. With `verbose` Triton's whole log is reported, else its warnings and errors. `multi_gpu` is how
-    an engine on several GPUs is started; None: as it fits (see `inflight.deploy.launch`).
+    an engine on several GPUs is started; None: as it fits (see `inflight.deploy.launch`). With `grpc_tls` gRPC is
+    spoken over TLS alone.
     """
 
     host: str = "127.0.0.1"
@@ -52,6 +54,7 @@ class ServerSettings:
     failures: int = 5
     verbose: bool = False
     multi_gpu: Mode | None = None
+    grpc_tls: GrpcTls | None = None
     patience: Patience = field(default_factory=Patience)
 
 
@@ -200,7 +203,7 @@ class Server:
     def _begin_life(self) -> None:
         """Start the processes and wait for the first token; on any failure nothing is left running."""
         self._mute(True)  # what a start has to say is in the error if it fails
-        life = self._starter.begin(self._settings.host, self.ports)
+        life = self._starter.begin(self._settings.host, self.ports, self._settings.grpc_tls)
         try:
             life.await_token(self._settings.start_seconds, self._stopping.is_set)
         except BaseException:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from inflight.deploy import launch, preflight, triton
 from inflight.deploy.deployment import Deployment, Source, lay_out
+from inflight.deploy.grpc_tls import GrpcTls
 from inflight.deploy.launch import Launch, Mode
 from inflight.deploy.life import Life
 from inflight.deploy.models import ENGINE_MODEL
@@ -49,7 +50,7 @@ class Starter:
         chosen = launch.choose(source.manifest, deployment.parameters, mode)
         return cls(installation, deployment, chosen, run)
 
-    def begin(self, host: str, ports: Ports) -> Life:
+    def begin(self, host: str, ports: Ports, grpc_tls: GrpcTls | None) -> Life:
         """Start the processes, which listen there once they stand."""
         key = secrets.token_hex(16)
         server = triton.command(
@@ -60,6 +61,7 @@ class Starter:
             shm_prefix=self.run.shm_prefix,
             admin_key=key,
             exit_seconds=_EXIT_SECONDS,
+            grpc_tls=grpc_tls,
         )
         self.deployment.refresh()
         variables = {

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from inflight.deploy import cores
 from inflight.deploy.errors import DeployError
+from inflight.deploy.grpc_tls import GrpcTls
 from inflight.deploy.ports import Ports
 
 CONTAINER = Path("/opt/tritonserver")
@@ -151,6 +152,7 @@ def command(
     shm_prefix: str,
     admin_key: str,
     exit_seconds: int,
+    grpc_tls: GrpcTls | None = None,
     log_level: int = 0,
 ) -> list[str]:
     """The command line.
@@ -173,6 +175,7 @@ def command(
         f"--metrics-port={ports.metrics}",
         # The time to the first response, which for TensorRT-LLM's backend nothing else tells.
         "--metrics-config=histogram_latencies=true",
+        *(grpc_tls.arguments() if grpc_tls else ()),
     ]
 
 

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+
+from inflight.cli import main
+from inflight.deploy.errors import DeployError
+from inflight.deploy.grpc_tls import GrpcTls
+from inflight.deploy.server import Server, ServerSettings
+from tests.deploy.streams import SOON
+from tests.fixtures.certificates import Certificate, Certificates
+from tests.fixtures.engines import TinyEngine
+
+
+def test_nothing_is_asked_of_a_server_without_certificates() -> None:
+    assert GrpcTls.of(None, None, None) is None
+
+
+def test_a_certificate_without_its_key_is_said(certificates: Certificates) -> None:
+    with pytest.raises(DeployError, match="give --grpc-tls-key") as caught:
+        GrpcTls.of(certificates.server.certificate, None, None)
+    assert caught.value.code == "invalid_parameter"
+    with pytest.raises(DeployError, match="give --grpc-tls-certificate"):
+        GrpcTls.of(None, None, certificates.ca)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "ca", "words"),
+    [
+        ("server.pem", "client.key", None, r"can't be used together \(key values mismatch\)"),
+        ("server.key", "server.key", None, r"can't be used together"),
+        ("nowhere.pem", "server.key", None, r"--grpc-tls-certificate .*nowhere\.pem can't be used \(No such file"),
+        ("server.pem", "server.key", "server.key", r"--grpc-tls-ca .*server\.key can't be used \(no certificate"),
+    ],
+)
+def test_files_that_do_not_fit_are_named(
+    certificates: Certificates, certificate: str, key: str, ca: str | None, words: str
+) -> None:
+    home = certificates.ca.parent
+    with pytest.raises(DeployError, match=words) as caught:
+        GrpcTls.of(home / certificate, home / key, None if ca is None else home / ca)
+    assert caught.value.code == "invalid_parameter"
+
+
+def test_a_mistake_at_the_command_is_one_sentence(
+    certificates: Certificates, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["serve", str(tmp_path), "--grpc-tls-key", str(certificates.server.key)])
+    assert caught.value.code == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "give --grpc-tls-certificate" in said
+
+
+def greeted(server: Server, certificates: Certificates, shown: Certificate | None) -> bool:
+    """Whether the server takes a client that shows that certificate, or none."""
+    context = ssl.create_default_context(cafile=str(certificates.ca))
+    context.set_alpn_protocols(["h2"])
+    if shown is not None:
+        context.load_cert_chain(shown.certificate, shown.key)
+    raw = socket.create_connection(("127.0.0.1", server.ports.grpc), timeout=SOON)
+    with raw, context.wrap_socket(raw, server_hostname="127.0.0.1") as connection:
+        try:
+            connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+            return bool(connection.recv(1))  # the server's settings, or an alert that says no
+        except (ssl.SSLError, ConnectionError):
+            return False
+
+
+def test_a_server_speaks_tls_with_those_alone_who_show_what_it_asks_for(
+    tiny_engine: TinyEngine, certificates: Certificates
+) -> None:
+    tls = GrpcTls.of(certificates.server.certificate, certificates.server.key, certificates.ca)
+    with Server(tiny_engine("llama"), settings=ServerSettings(grpc_tls=tls)) as server:
+        assert greeted(server, certificates, certificates.client)
+        assert not greeted(server, certificates, None)
+        assert not greeted(server, certificates, certificates.stranger)
