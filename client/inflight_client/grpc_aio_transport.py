@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,6 +31,7 @@ class GrpcAioTransport:
         self._credentials = grpc_channel.credentials(address, tls)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._channel: grpc.aio.Channel | None = None
+        self._open_responses: weakref.WeakSet[GrpcAioResponses] = weakref.WeakSet()
         self._closed = False
 
     async def live(self, deadline: Deadline) -> bool:
@@ -70,15 +72,19 @@ class GrpcAioTransport:
             timeout=whole.left(),
             metadata=grpc_channel.metadata(self._headers, request.headers),
         )
-        return GrpcAioResponses(call, request.id, whole, first, self.error)
+        responses = GrpcAioResponses(call, request.id, whole, first, self.error)
+        self._open_responses.add(responses)
+        return responses
 
     async def close(self) -> None:
+        """End all calls; gRPC's thread for asyncio ends too, unless something else in the process uses it."""
         self._closed = True
+        for responses in tuple(self._open_responses):
+            await responses.close()
         channel, self._channel = self._channel, None
-        if channel is None:
-            return
-        self._open_nothing()
-        await channel.close()
+        if channel is not None:
+            del self._stub, self._infer  # gRPC's thread lives as long as something refers to the channel
+            await channel.close()
 
     def error(self, error: grpc.aio.AioRpcError, deadline: Deadline) -> InflightError:
         """What a call of this connection failed of."""
@@ -109,10 +115,6 @@ class GrpcAioTransport:
                 "the client belongs to another event loop; make one in each loop that uses one", "client_closed"
             )
 
-    def _open_nothing(self) -> None:
-        """What holds the channel keeps gRPC's thread alive."""
-        del self._stub, self._infer
-
     async def _ask(self, method: str, request: Any, deadline: Deadline) -> Any:
         self._open()
         if deadline.passed:
@@ -140,7 +142,7 @@ class GrpcAioResponses:
         first: Deadline,
         failure: Callable[[grpc.aio.AioRpcError, Deadline], InflightError],
     ) -> None:
-        self._call = call
+        self._call: Any = call
         self._id = request_id
         self._whole = whole
         self._first: Deadline | None = first if first.sooner(whole) is first and first.at is not None else None
@@ -150,8 +152,11 @@ class GrpcAioResponses:
         return self
 
     async def __anext__(self) -> InferResponse:
+        call = self._call
+        if call is None:
+            raise self._failure(_cancelled(), self._whole)
         try:
-            message = await (self._call.read() if self._first is None else self._read_before(self._first))
+            message = await (call.read() if self._first is None else self._read_before(call, self._first))
         except grpc.aio.AioRpcError as error:
             raise self._failure(error, self._whole) from None
         except asyncio.CancelledError:
@@ -162,7 +167,7 @@ class GrpcAioResponses:
         if message is grpc.aio.EOF:
             raise StopAsyncIteration
         if message.error_message:
-            await self._read_on()
+            await self._read_on(call)
             raise error_from_words(message.error_message)
         response = message.infer_response
         if response.id and response.id != self._id:
@@ -170,26 +175,30 @@ class GrpcAioResponses:
         return grpc_messages.GrpcInferResponse(response)
 
     def cancel(self) -> None:
-        self._call.cancel()
+        if self._call is not None:
+            self._call.cancel()
 
     async def close(self) -> None:
-        self._call.cancel()
-        await self._call.code()
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+            await call.code()
+            await asyncio.sleep(0)  # gRPC's task that waited for the status with us ends
 
-    async def _read_before(self, deadline: Deadline) -> Any:
+    async def _read_before(self, call: Any, deadline: Deadline) -> Any:
         """The first response, or the deadline's error; the call is cancelled with the reading."""
         self._first = None
         try:
             async with asyncio.timeout(deadline.left()):
-                return await self._call.read()
+                return await call.read()
         except TimeoutError:
             raise deadline.error() from None
 
-    async def _read_on(self) -> None:
+    async def _read_on(self, call: Any) -> None:
         """Triton keeps for good what belongs to a call that is cancelled between its error and its end."""
         with contextlib.suppress(TimeoutError, grpc.aio.AioRpcError):
             async with asyncio.timeout(grpc_channel.END_SECONDS):
-                while await self._call.read() is not grpc.aio.EOF:
+                while await call.read() is not grpc.aio.EOF:
                     pass
 
 

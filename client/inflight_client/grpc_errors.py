@@ -50,6 +50,8 @@ def error_from_status(status: grpc.StatusCode, details: str, where: str, deadlin
             f"the server at {where} does not speak KServe's v2 protocol ({details}); check the address",
             "unsupported_deployment",
         )
+    if status is grpc.StatusCode.CANCELLED and "locally cancelled" in lower:
+        return InflightError("the call was cancelled", "cancelled")
     if status in _BY_STATUS:
         return InflightError(details or status.name.lower(), _BY_STATUS[status])
     return broke(where, details or status.name.lower())

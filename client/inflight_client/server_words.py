@@ -68,10 +68,10 @@ def broke(where: str, how: str) -> InflightError:
     return InflightError(f"the call to the server at {where} broke ({how}); send the request again", "server_gone")
 
 
-def foreign_answer(where: str, expected: str, got: str) -> InflightError:
+def foreign_answer(expected: str, got: str) -> InflightError:
     """A response that belongs to another request than the one asked."""
     return InflightError(
-        f"the server at {where} answered request {expected!r} with a response to {got!r}; send the request again",
+        f"request {expected!r} was answered with a response to {got!r}; send the request again",
         "answer_damaged",
     )
 
