@@ -1,0 +1,96 @@
+"""A conversation: what was said so far, as a chat template takes it, and the file that keeps it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from inflight_client import InflightError
+
+Messages = list[dict[str, Any]]
+
+
+class Conversation:
+    """Messages in their order: perhaps one of the system, then user and assistant by turns."""
+
+    def __init__(self, system: str = "") -> None:
+        self.messages: Messages = []
+        self.system = system
+
+    @property
+    def system(self) -> str:
+        """What the model is told before all else; empty for nothing."""
+        return str(self.messages[0].get("content", "")) if self._begin else ""
+
+    @system.setter
+    def system(self, text: str) -> None:
+        head = [{"role": "system", "content": text}] if text else []
+        self.messages = head + self.messages[self._begin :]
+
+    @property
+    def exchanges(self) -> int:
+        """How many messages of the user there are."""
+        return len(self._users())
+
+    def asking(self, text: str) -> Messages:
+        """The messages to send with the user's next one, which is kept only once it is `answered`."""
+        return [*self.messages, {"role": "user", "content": text}]
+
+    def answered(self, text: str, answer: str) -> None:
+        """The user's message was answered, perhaps not to its end."""
+        self.messages = [*self.asking(text), {"role": "assistant", "content": answer}]
+
+    def reset(self) -> None:
+        """Forget all but the system's message."""
+        del self.messages[self._begin :]
+
+    def undo(self) -> bool:
+        """Forget the user's last message and what came after it; False where there is none."""
+        users = self._users()
+        if users:
+            del self.messages[users[-1] :]
+        return bool(users)
+
+    def drop(self) -> bool:
+        """Forget the user's oldest message and what was answered; False where there is none."""
+        users = self._users()
+        if users:
+            del self.messages[self._begin : users[1] if len(users) > 1 else None]
+        return bool(users)
+
+    def save(self, path: Path) -> None:
+        """Write the messages as JSON. What stands there and is no conversation stays: InflightError. Else OSError."""
+        if path.exists():
+            load_messages(path)
+        path.write_text(json.dumps(self.messages, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+    def load(self, path: Path) -> None:
+        """Take a file's messages in place of these. Raises InflightError `invalid_messages`, OSError."""
+        self.messages = load_messages(path)
+
+    @property
+    def _begin(self) -> int:
+        """Where the messages behind the system's begin."""
+        return int(bool(self.messages) and self.messages[0]["role"] == "system")
+
+    def _users(self) -> list[int]:
+        return [place for place, message in enumerate(self.messages) if message["role"] == "user"]
+
+
+def load_messages(path: Path) -> Messages:
+    """A file's messages. Raises InflightError `invalid_messages`, OSError."""
+    return read_messages(path.read_bytes(), str(path))
+
+
+def read_messages(raw: bytes, name: str) -> Messages:
+    """Messages out of JSON: a list of objects with a role. Raises InflightError `invalid_messages`."""
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise InflightError(f"{name} holds no messages: {error}", "invalid_messages") from None
+    if isinstance(found, list) and all(isinstance(one, dict) and isinstance(one.get("role"), str) for one in found):
+        return found
+    raise InflightError(
+        f'{name} holds no messages; it must be a JSON list of {{"role": "user", "content": "..."}}', "invalid_messages"
+    )

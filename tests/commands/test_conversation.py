@@ -1,0 +1,82 @@
+"""What a conversation remembers, forgets, and keeps in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inflight_client import InflightError
+
+from inflight.commands.conversation import Conversation, read_messages
+
+
+def conversation(*said: str, system: str = "") -> Conversation:
+    """One in which each text was answered by itself in capitals."""
+    made = Conversation(system)
+    for text in said:
+        made.answered(text, text.upper())
+    return made
+
+
+def contents(conversation: Conversation) -> list[Any]:
+    return [message["content"] for message in conversation.messages]
+
+
+def test_a_message_is_kept_once_it_is_answered() -> None:
+    talk = Conversation("be brief")
+    assert [message["role"] for message in talk.asking("tea?")] == ["system", "user"]
+    assert contents(talk) == ["be brief"]
+    talk.answered("tea?", "yes")
+    assert talk.messages[1:] == [{"role": "user", "content": "tea?"}, {"role": "assistant", "content": "yes"}]
+
+
+@pytest.mark.parametrize("system", ["", "be brief"])
+def test_what_is_forgotten(system: str) -> None:
+    kept = [system] if system else []
+    talk = conversation("a", "b", "c", system=system)
+    assert talk.undo()
+    assert contents(talk) == [*kept, "a", "A", "b", "B"]
+    assert talk.drop()
+    assert contents(talk) == [*kept, "b", "B"]
+    assert talk.drop()
+    assert contents(talk) == kept
+    assert not talk.undo()
+    assert not talk.drop()
+    talk = conversation("a", "b", system=system)
+    talk.reset()
+    assert contents(talk) == kept
+
+
+def test_the_systems_message_is_set_changed_and_taken_away() -> None:
+    talk = conversation("a")
+    for text in ("be brief", "be long", ""):
+        talk.system = text
+        assert talk.system == text
+        assert contents(talk) == [*([text] if text else []), "a", "A"]
+
+
+def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:
+    path = tmp_path / "talk.json"
+    conversation("お茶?", system="be brief").save(path)
+    loaded = Conversation("forget me")
+    loaded.load(path)
+    assert contents(loaded) == ["be brief", "お茶?", "お茶?"]
+    conversation("b").save(path)
+    loaded.load(path)
+    assert contents(loaded) == ["b", "B"]
+
+
+def test_no_file_is_lost_that_is_no_conversation(tmp_path: Path) -> None:
+    path = tmp_path / "thesis.txt"
+    path.write_text("years of work")
+    with pytest.raises(InflightError, match=r"thesis\.txt holds no messages"):
+        conversation("a").save(path)
+    assert path.read_text() == "years of work"
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b'{"role": "user"}', b'["tea"]', b'[{"content": "tea"}]', b"\xff"])
+def test_what_holds_no_messages_is_refused_by_name(raw: bytes) -> None:
+    with pytest.raises(InflightError, match="standard input holds no messages") as raised:
+        read_messages(raw, "standard input")
+    assert raised.value.code == "invalid_messages"
