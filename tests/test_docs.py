@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from inflight_client.error_page import page
 
 from inflight.deploy.model_configs import load
 from inflight.deploy.repository import committed_repository
@@ -27,3 +28,8 @@ def test_the_request_contract_tells_of_each_input(model: str) -> None:
     rows = [line for line in text.splitlines() if line.startswith("|")]
     told = {name for row in rows for name in re.findall(r"`([A-Za-z_]+)`", row)}
     assert (upstreams | ours) - told == set()
+
+
+def test_the_page_of_error_codes_is_that_of_the_table() -> None:
+    """`python -m inflight_client.error_page > docs/errors.md` writes it anew."""
+    assert (ROOT / "docs/errors.md").read_text(encoding="utf-8") == page()
