@@ -27,8 +27,11 @@ BACKEND = "tensorrtllm"
 GUIDES_FILE = "xgrammar_tokenizer_info.json"
 """Of an engine's files: the tokenizer's vocabulary as the backend's guided decoding reads it."""
 
-OUR_INPUTS = ("priority", "deadline_ms", "stop_words", "stream_key", "min_length", "random_seed", "output_log_probs")
-OUR_OUTPUTS = ("finish_reason", "stream_context")
+OUR_INPUTS = (
+    *("priority", "deadline_ms", "stop_words", "stream_key", "return_token_ids"),
+    *("min_length", "random_seed", "output_log_probs"),
+)
+OUR_OUTPUTS = ("finish_reason", "num_responses", "token_ids", "stream_context")
 """What `tensorrt_llm` has on the embedded engine beyond upstream's, older names of upstream's inputs among them."""
 _LOGITS = ("context_logits", "generation_logits", "draft_logits")
 _LOGITS_TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16"}

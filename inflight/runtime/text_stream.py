@@ -11,13 +11,13 @@ from inflight.runtime.stop_words import Passed, StopWords
 
 
 class Piece(NamedTuple):
-    """What may be said now: text, and how many tokens it is made of, with their log probabilities where they came.
+    """What may be said now: text, and the tokens it is made of, with their log probabilities where they came.
 
     `stopped` says that the answer ends here, before a stop word.
     """
 
     text: str
-    tokens: int
+    token_ids: tuple[int, ...] = ()
     log_probs: tuple[float, ...] = ()
     stopped: bool = False
 
@@ -54,7 +54,7 @@ class TextStream:
         self._context = [*self._context, *said][-CONTEXT_TOKENS:]
         if self._accumulate:
             self._before = text = self._before + text
-        return Piece(text, len(passed.token_ids), passed.log_probs, passed.found)
+        return Piece(text, passed.token_ids, passed.log_probs, passed.found)
 
 
 class WholeText:
@@ -74,10 +74,10 @@ class WholeText:
         self._token_ids += passed.token_ids
         self._log_probs += passed.log_probs
         if not (ended or passed.found):
-            return Piece("", 0)
+            return Piece("")
         (text,) = self._detokenizer.texts([Chunk([*self._prompt_ids, *self._token_ids], (), final=True)])
         text = _without_end(text, passed.dropped_characters)
-        return Piece(text, len(self._token_ids), tuple(self._log_probs), passed.found)
+        return Piece(text, tuple(self._token_ids), tuple(self._log_probs), passed.found)
 
 
 class TextMaker(NamedTuple):

@@ -17,7 +17,8 @@ from inflight.runtime.triton_perf import perf_tensors
 from inflight.runtime.triton_request import ReplyOptions
 from inflight.runtime.triton_tensors import tensor, triton_error
 
-_PADDING = -1
+PADDING = -1
+"""Behind the token ids of a sequence that is shorter than others."""
 
 
 class Reply:
@@ -96,6 +97,7 @@ class Answer:
         self._log_probs: list[float] = []
         self._cumulative = 0.0
         self._output_tokens = 0
+        self._responses = 0
         self._timings = Timings(arrival_ns=time.monotonic_ns())
 
     @property
@@ -115,6 +117,7 @@ class Answer:
         """Take an event that is not the last one, and send it when streaming."""
         self.count(event)
         if self._options.streaming:
+            self._responses += 1
             self.reply.send(self._chunk(event, StreamContext(chunk_key, following)), last=False)
         else:
             self._tokens += event.token_ids
@@ -160,6 +163,8 @@ class Answer:
         if self._options.log_probs:
             tensors.append(tensor("output_log_probs", [[event.log_probs]], np.float32))
             tensors.append(tensor("cum_log_probs", [[self._cumulative]], np.float32))
+        if self._options.token_ids:
+            tensors.append(tensor("token_ids", [[token_ids[len(self._prompt) :]]], np.int32))
         if self._options.perf_metrics:
             tensors += perf_tensors(event, self._timings)
         if self._options.streaming:
@@ -171,16 +176,19 @@ class Answer:
         """All beams in one response, as [1, beams, longest], those that are shorter padded with -1."""
         sequences = [(*self._prompt, *beam.token_ids) for beam in event.beams]
         tensors = [
-            tensor("output_ids", [_padded(sequences, _PADDING)], np.int32),
+            tensor("output_ids", [padded(sequences, PADDING)], np.int32),
             tensor("sequence_length", [[len(sequence) for sequence in sequences]], np.int32),
             *self._tags,
         ]
         if self.key:
             tensors.append(pb_utils.Tensor("stream_context", StreamContext(0).tensor()))
         if self._options.log_probs:
-            log_probs = _padded([beam.log_probs for beam in event.beams], 0.0)
+            log_probs = padded([beam.log_probs for beam in event.beams], 0.0)
             tensors.append(tensor("output_log_probs", [log_probs], np.float32))
             tensors.append(tensor("cum_log_probs", [[beam.cumulative_log_prob for beam in event.beams]], np.float32))
+        if self._options.token_ids:
+            own = padded([beam.token_ids for beam in event.beams], PADDING)
+            tensors.append(tensor("token_ids", [own], np.int32))
         if self._options.perf_metrics:
             tensors += perf_tensors(event, self._timings)
         self._output_tokens = len(_longest(event.beams).token_ids)
@@ -192,6 +200,7 @@ class Answer:
             pb_utils.Tensor("finish_reason", np.array([[reason.encode()]], dtype=np.object_)),
             tensor("num_input_tokens", [[len(self._request.prompt_ids)]], np.int32),
             tensor("num_output_tokens", [[self._output_tokens]], np.int32),
+            tensor("num_responses", [[self._responses + 1]], np.int32),
         ]
 
 
@@ -199,6 +208,7 @@ def _longest(beams: tuple[Beam, ...]) -> Beam:
     return max(beams, key=lambda beam: len(beam.token_ids))
 
 
-def _padded(rows: list[tuple[Any, ...]], padding: float) -> list[list[Any]]:
+def padded(rows: list[tuple[Any, ...]], padding: float) -> list[list[Any]]:
+    """Rows of one length, that of the longest."""
     longest = max(map(len, rows), default=0)
     return [[*row, *[padding] * (longest - len(row))] for row in rows]

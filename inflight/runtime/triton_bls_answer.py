@@ -11,7 +11,7 @@ import triton_python_backend_utils as pb_utils
 from inflight.runtime.messages import Beam, FinishReason, Timings, TokenEvent
 from inflight.runtime.stream_context import StreamContext
 from inflight.runtime.text_stream import Piece, TextMaker
-from inflight.runtime.triton_answer import Reply
+from inflight.runtime.triton_answer import PADDING, Reply, padded
 from inflight.runtime.triton_bls_request import EXTRAS, TextRequest
 from inflight.runtime.triton_perf import PERF_TENSORS, perf_tensors
 from inflight.runtime.triton_tensors import tensor
@@ -45,6 +45,7 @@ class TextAnswer:
         self._tags = tags
         self._input_tokens, self._max_tokens = limits
         self._output_tokens = 0
+        self._responses = 0
         self._cumulative = 0.0
         self._timings = Timings(arrival_ns=0)
         self._extras: dict[str, Any] = {}
@@ -61,7 +62,8 @@ class TextAnswer:
         piece = self._text.take(token_ids, log_probs)
         if piece.stopped:
             self._stop(piece)
-        elif self._request.streaming and piece.tokens:
+        elif self._request.streaming and piece.token_ids:
+            self._responses += 1
             self.reply.send([*self._said(piece), *self._figures_so_far()], last=False)
 
     def keep(self, tensors: Tensors) -> None:
@@ -110,17 +112,21 @@ class TextAnswer:
             reason = FinishReason.STOP_WORD.value
         self._output_tokens = max(len(beam.token_ids) for _, beam in found)
         tensors = [_texts([text for text, _ in found]), *self._tags]
+        if self._request.token_ids:
+            own = padded([beam.token_ids for _, beam in found], PADDING)
+            tensors.append(tensor("token_ids", [own], np.int32))
         if self._request.log_probs:
-            longest = self._output_tokens
-            rows = [[*beam.log_probs, *[0.0] * (longest - len(beam.log_probs))] for _, beam in found]
+            rows = padded([beam.log_probs for _, beam in found], 0.0)
             tensors.append(tensor("output_log_probs", [rows], np.float32))
             tensors.append(tensor("cum_log_probs", [[beam.cumulative_log_prob for _, beam in found]], np.float32))
         self._send_last(tensors, reason)
 
     def _said(self, piece: Piece) -> list[Any]:
         """The tensors of a piece of text, which counts from now on."""
-        self._output_tokens += piece.tokens
+        self._output_tokens += len(piece.token_ids)
         tensors = [_texts([piece.text]), *self._tags]
+        if self._request.token_ids:
+            tensors.append(tensor("token_ids", [[piece.token_ids]], np.int32))
         if self._request.log_probs:
             self._cumulative += sum(piece.log_probs)
             tensors.append(tensor("output_log_probs", [[piece.log_probs]], np.float32))
@@ -140,6 +146,7 @@ class TextAnswer:
             pb_utils.Tensor("finish_reason", np.array([[reason.encode()]], dtype=np.object_)),
             tensor("num_input_tokens", [[self._input_tokens]], np.int32),
             tensor("num_output_tokens", [[self._output_tokens]], np.int32),
+            tensor("num_responses", [[self._responses + 1]], np.int32),
         ]
         extras = [pb_utils.Tensor(name, array) for name, array in self._extras.items()]
         self.reply.send([*tensors, *extras, *summary], last=True)

@@ -18,6 +18,8 @@ from inflight.runtime.word_lists import unpack
 
 PREPROCESSING_INPUTS = {
     "text_input": "QUERY",
+    "messages": "MESSAGES",
+    "chat_template_kwargs": "CHAT_TEMPLATE_KWARGS",
     "decoder_text_input": "DECODER_QUERY",
     "image_bytes_input": "IMAGE_BYTES",
     "image_url_input": "IMAGE_URL",
@@ -76,6 +78,7 @@ class TextRequest:
     beams: int
     log_probs: bool
     perf_metrics: bool
+    token_ids: bool
     num_draft_tokens: int
 
     def max_tokens(self, row: int) -> int:
@@ -195,6 +198,7 @@ def text_request(inputs: Inputs, exclude_input: bool) -> TextRequest:
         beams=inputs.common("beam_width", 1),
         log_probs=inputs.common("return_log_probs", False),
         perf_metrics=inputs.common("return_perf_metrics", False),
+        token_ids=inputs.common("return_token_ids", False),
         num_draft_tokens=drafts,
     )
 

@@ -11,9 +11,10 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.runtime.messages import RequestError
 from inflight.runtime.model_parameters import flag, parameters
+from inflight.runtime.prompts import PromptReader
 from inflight.runtime.server_watch import end_with_server
 from inflight.runtime.stream_names import stream_namer
-from inflight.runtime.tokenizer import check_size, checked_text, encode, load_tokenizer, longest_token_bytes
+from inflight.runtime.tokenizer import encode, load_tokenizer
 from inflight.runtime.triton_inputs import Inputs, check_names, parameters_json
 from inflight.runtime.triton_tensors import as_refusal, error_response, tensor
 from inflight.runtime.word_lists import check_words, pack, weighted_words
@@ -29,8 +30,9 @@ _NOT_TEXT = {
 
 
 class Preprocessing:
-    """Tokenizes QUERY [B, 1] into INPUT_ID [B, longest] (right-padded) and REQUEST_INPUT_LEN [B, 1].
+    """Tokenizes QUERY [B, 1], or MESSAGES [B, 1] where that is empty.
 
+    It gives INPUT_ID [B, longest] (right-padded) and REQUEST_INPUT_LEN [B, 1].
     Words to stop at or to avoid become [B, 2, length] as `word_lists.pack` says, biased words EMBEDDING_BIAS
     [B, vocabulary], or [B, 0] without any.
     """
@@ -40,12 +42,15 @@ class Preprocessing:
         settings = parameters(args)
         self._model = args["model_name"]
         self._tokenizer = load_tokenizer(settings["tokenizer_dir"])
-        self._add_special_tokens = flag(settings, "add_special_tokens", default=True)
         with open(f"{settings['tokenizer_dir']}/engine.json", encoding="utf-8") as file:
             manifest = json.load(file)
-        self._max_tokens = manifest["max_sequence_length"]
+        self._prompts = PromptReader(
+            self._tokenizer,
+            settings["tokenizer_dir"],
+            manifest["max_sequence_length"],
+            flag(settings, "add_special_tokens", default=True),
+        )
         self._vocabulary_size = manifest["vocab_size"]
-        self._longest_token = longest_token_bytes(self._tokenizer)
         self._end_id = next(iter(manifest["end_ids"]), -1)
         # Engines that know one end token alone stop at the others as at words.
         self._further_ends = manifest["end_ids"][1:] if flag(settings, "all_ends_stop", default=False) else []
@@ -68,7 +73,7 @@ class Preprocessing:
 
     def _outputs(self, inputs: Inputs) -> list[Any]:
         _check_text_only(inputs)
-        rows = self._prompts(inputs)
+        rows = self._prompts.read(inputs)
         prompts = len(rows)
         pad_ids = [[inputs.scalar("PAD_ID", row, self._pad_id)] for row in range(prompts)]
         input_ids = np.zeros((prompts, max(map(len, rows))), dtype=np.int32) + np.array(pad_ids, dtype=np.int32)
@@ -88,13 +93,6 @@ class Preprocessing:
             tensor("OUT_PROMPT_TABLE_EXTRA_IDS", np.zeros((prompts, 0)), np.uint64),
             tensor("OUT_STREAM_KEY", [[secrets.randbits(63) + 1] for _ in rows], np.uint64),
         ]
-
-    def _prompts(self, inputs: Inputs) -> list[list[int]]:
-        raw_texts = inputs.required("QUERY")[:, 0].tolist()
-        for raw in raw_texts:
-            check_size(raw, "text_input", self._longest_token, self._max_tokens)
-        texts = [checked_text(raw, "text_input") for raw in raw_texts]
-        return encode(self._tokenizer, texts, self._add_special_tokens)
 
     def _words(self, inputs: Inputs, name: str, label: str, prompts: int) -> Any:
         """The words of each prompt as upstream packs them; empty ones are left out."""

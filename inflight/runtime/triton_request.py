@@ -46,6 +46,8 @@ class ReplyOptions:
     """Answers to each prompt."""
     log_probs: bool = False
     perf_metrics: bool = False
+    token_ids: bool = False
+    """Whether to tell the answer's own tokens apart from those of the prompt."""
 
 
 def check_parameters(given: Mapping[str, Any], inputs: Inputs) -> None:
@@ -73,6 +75,7 @@ def reply_options(inputs: Inputs, exclude_input: bool) -> ReplyOptions:
         sequences=sequences,
         log_probs=_log_probs(inputs),
         perf_metrics=inputs.common("return_perf_metrics", default=False),
+        token_ids=inputs.common("return_token_ids", default=False),
     )
 
 

@@ -32,7 +32,9 @@ class Difference(NamedTuple):
 _1X = "the way of the tensors that TensorRT-LLM 1.x added; the contract file has them without it"
 _1X_IMAGES = "several images, as TensorRT-LLM 1.x has it; the contract file knows one. It is refused by name"
 _OUR_QUEUE = "ours: a request's place and time in the engine's queue"
-_OUR_REASON = "ours: why the answer ended"
+_OUR_REASON = "ours: why the answer ended, and in how many responses it was told"
+_OUR_MESSAGES = "ours: conversations, rendered with the checkpoint's own template"
+_OUR_TOKENS = "ours: the answer's tokens beside its text, without the prompt's"
 _OLDER = "what upstream called min_tokens and seed up to 0.19; clients of that age send it"
 _OUR_KEY = "ours: behind an ensemble, the receipts of chunks tell whether their client is still there"
 _OUR_CONTEXT = "ours: what goes with a chunk, so that it is decoded without state"
@@ -59,7 +61,13 @@ DIFFERENCES = (
     ),
     Difference("ensemble", "input", "min_length random_seed", "added", _OLDER),
     Difference("ensemble", "input", "priority deadline_ms", "added", _OUR_QUEUE),
-    Difference("ensemble", "output", "finish_reason", "added", _OUR_REASON),
+    Difference("ensemble", "output", "finish_reason num_responses", "added", _OUR_REASON),
+    Difference("ensemble", "input", "messages chat_template_kwargs", "added", _OUR_MESSAGES),
+    Difference("ensemble", "input", "return_token_ids", "added", _OUR_TOKENS),
+    Difference("ensemble", "output", "token_ids", "added", _OUR_TOKENS),
+    Difference("ensemble", "preprocessing input", "MESSAGES CHAT_TEMPLATE_KWARGS", "added", _OUR_MESSAGES),
+    Difference("ensemble", "tensorrt_llm input", "return_token_ids", "added", _OUR_TOKENS),
+    Difference("ensemble", "tensorrt_llm output", "token_ids", "added", _OUR_TOKENS),
     Difference("ensemble", "preprocessing output", "OUT_STREAM_KEY", "added", _OUR_KEY),
     Difference("ensemble", "tensorrt_llm input", "return_num_input_tokens return_num_output_tokens", "added", _1X),
     Difference("ensemble", "tensorrt_llm output", "num_input_tokens num_output_tokens", "added", _1X),
@@ -67,13 +75,14 @@ DIFFERENCES = (
     Difference("ensemble", "tensorrt_llm input", "min_length random_seed", "added", _OLDER),
     Difference("ensemble", "tensorrt_llm input", "priority deadline_ms", "added", _OUR_QUEUE),
     Difference("ensemble", "tensorrt_llm input", "stop_words", "added", _OUR_STOP_TEXTS),
-    Difference("ensemble", "tensorrt_llm output", "finish_reason", "added", _OUR_REASON),
+    Difference("ensemble", "tensorrt_llm output", "finish_reason num_responses", "added", _OUR_REASON),
     Difference("ensemble", "tensorrt_llm output", "stream_context", "added", _OUR_CONTEXT),
     Difference("ensemble", "postprocessing input", "STREAM_CONTEXT", "added", _OUR_CONTEXT),
     Difference("preprocessing", "input", "IMAGES", "added", _1X_IMAGES),
     Difference("preprocessing", "output", "IMAGE_SIZES", "dims: [2], here [-1, 2]", _1X_IMAGES),
     Difference("preprocessing", "output", "OUT_STREAM_KEY", "added", _OUR_KEY),
     Difference("preprocessing", "input", "STREAM", "added", _OUR_STREAMS),
+    Difference("preprocessing", "input", "MESSAGES CHAT_TEMPLATE_KWARGS", "added", _OUR_MESSAGES),
     Difference("preprocessing", "parameter", "name_streams", "added", _OUR_STREAMS),
     Difference("preprocessing", "parameter", "all_ends_stop", "added", _OUR_ENDS),
     Difference("preprocessing", "parameter", "gpt_model_path", "missing", _IN_MANIFEST),
@@ -88,7 +97,9 @@ DIFFERENCES = (
     Difference("tensorrt_llm", "input", "priority deadline_ms", "added", _OUR_QUEUE),
     Difference("tensorrt_llm", "input", "stop_words", "added", _OUR_STOP_TEXTS),
     Difference("tensorrt_llm", "input", "stream_key", "added", _OUR_KEY),
-    Difference("tensorrt_llm", "output", "finish_reason", "added", _OUR_REASON),
+    Difference("tensorrt_llm", "input", "return_token_ids", "added", _OUR_TOKENS),
+    Difference("tensorrt_llm", "output", "finish_reason num_responses", "added", _OUR_REASON),
+    Difference("tensorrt_llm", "output", "token_ids", "added", _OUR_TOKENS),
     Difference("tensorrt_llm", "output", "stream_context", "added", _OUR_CONTEXT),
     Difference(
         "tensorrt_llm",
@@ -168,7 +179,10 @@ DIFFERENCES = (
     Difference("tensorrt_llm_bls", "input", "min_length random_seed", "added", _OLDER),
     Difference("tensorrt_llm_bls", "input", "stop", "added", _OUR_STOP),
     Difference("tensorrt_llm_bls", "input", "priority deadline_ms", "added", _OUR_QUEUE),
-    Difference("tensorrt_llm_bls", "output", "finish_reason", "added", _OUR_REASON),
+    Difference("tensorrt_llm_bls", "input", "messages chat_template_kwargs", "added", _OUR_MESSAGES),
+    Difference("tensorrt_llm_bls", "input", "return_token_ids", "added", _OUR_TOKENS),
+    Difference("tensorrt_llm_bls", "output", "finish_reason num_responses", "added", _OUR_REASON),
+    Difference("tensorrt_llm_bls", "output", "token_ids", "added", _OUR_TOKENS),
     Difference("tensorrt_llm_bls", "parameter", "multimodal_encoders_name", "missing", _TEXT_ALONE),
     Difference(
         "tensorrt_llm_bls",

@@ -38,6 +38,7 @@ TYPES: dict[str, Any] = {
             *("stream", "streaming", "exclude_input_in_output", "stop", "early_stopping"),
             *("return_log_probs", "return_perf_metrics", "return_context_logits", "return_generation_logits"),
             *("return_num_input_tokens", "return_num_output_tokens", "use_draft_logits"),
+            "return_token_ids",
         ),
         np.bool_,
     ),
