@@ -1,0 +1,110 @@
+"""What calls may leave behind, looked for: requests on the server; threads and sockets in this process; tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from inflight.deploy.server import Server
+from tests.serving.metrics_page import Page, page_when
+
+SOON = 30.0
+"""Seconds within which what a call held has been given back, on a slow and busy machine too."""
+
+_ = np.__version__  # its threads come with its import, and stay
+
+# gRPC's own pools: they begin with the first channel of a process, and live, and grow and shrink, as long as it does.
+_POOLS = ("event_engine", "grpc_", "default-execut", "resolver-execut", "timer_manager", "lifeguard")
+
+
+class Held(NamedTuple):
+    """What this process holds: threads of Python, further ones by their kernel's id, and sockets."""
+
+    threads: frozenset[threading.Thread]
+    native: frozenset[str]
+    sockets: frozenset[str]
+
+
+def held() -> Held:
+    """Threads and sockets of this process, without those of gRPC's pools."""
+    threads = frozenset(threading.enumerate())
+    known = {str(thread.native_id) for thread in threads}
+    native = {task for task in os.listdir("/proc/self/task") if task not in known and not _of_a_pool(task)}
+    return Held(threads, frozenset(native), frozenset(_sockets()))
+
+
+@contextmanager
+def nothing_left(*servers: Server) -> Iterator[None]:
+    """What is done inside leaves no thread and no socket here, and no request on these servers.
+
+    Each of them gets SOON to go; whatever is there before may stay.
+    """
+    before = held()
+    yield
+    end = time.monotonic() + SOON
+    while any(left := _more(before)):
+        assert time.monotonic() < end, f"this is left behind: {left}"
+        time.sleep(0.02)
+    for server in servers:
+        page_when(server, idle)
+
+
+def idle(page: Page) -> bool:
+    """Nothing runs and nothing waits: neither in the engine nor at Triton's door."""
+    return page.quiet and not any(page.family("nv_inference_pending_request_count").values())
+
+
+def run(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """As asyncio.run; afterwards no task is left but those that are done within SOON."""
+
+    async def watched() -> Any:
+        before = asyncio.all_tasks()
+        try:
+            return await work()
+        finally:
+            await no_task_left(before)
+
+    return asyncio.run(watched())
+
+
+async def no_task_left(before: set[asyncio.Task[Any]]) -> None:
+    """Wait until no task runs that was not there before."""
+    end = time.monotonic() + SOON
+    while left := asyncio.all_tasks() - before:
+        assert time.monotonic() < end, f"these tasks run on: {left}"
+        await asyncio.sleep(0.01)
+
+
+def _more(before: Held) -> Held:
+    """What is held now and was not then; what only waits for the collector of garbage is none of it."""
+    now = held()
+    if now != before:
+        gc.collect()
+        now = held()
+    return Held(now.threads - before.threads, now.native - before.native, now.sockets - before.sockets)
+
+
+def _of_a_pool(task: str) -> bool:
+    try:
+        with open(f"/proc/self/task/{task}/comm") as name:
+            return name.read().startswith(_POOLS)
+    except OSError:
+        return True  # it has ended
+
+
+def _sockets() -> Iterator[str]:
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            continue  # it has been closed
+        if target.startswith("socket:"):
+            yield target
