@@ -1,0 +1,128 @@
+"""What a Triton server answers over HTTP beside inference: its metadata, and statuses that are errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from inflight_client.errors import InflightError
+from inflight_client.http_messages import EventParser, json_object, json_value
+from inflight_client.results import Model
+from inflight_client.server_words import broke, code_of_words, error_from_words
+from inflight_client.transport import ModelMetadata, ServerMetadata
+
+_BY_STATUS = {
+    401: "permission_denied",
+    403: "permission_denied",
+    407: "permission_denied",
+    408: "deadline_exceeded",
+    413: "prompt_too_long",
+    429: "overloaded",
+    503: "model_not_ready",
+    504: "deadline_exceeded",
+}
+_GATEWAYS = (502, 503)
+"""A proxy's own statuses where the server behind it is away."""
+
+_NOT_READY = (400, 503)
+"""Triton's statuses where it is not ready, of which the first comes without a word."""
+
+
+def is_ready(status: int, content_type: str, body: bytes, where: str) -> bool:
+    """What a question for health was answered. Raises InflightError for what is neither yes nor no."""
+    if status in (200, *_NOT_READY):
+        return status == 200
+    error = status_error(status, content_type, body, where)
+    if error.code in ("model_not_ready", "model_not_found"):
+        return False
+    raise error
+
+
+def status_error(status: int, content_type: str, body: bytes, where: str) -> InflightError:
+    """What an answer with an error's status says: in the server's own words where there are any."""
+    words = _words(content_type, body)
+    if words and code_of_words(words):
+        return error_from_words(words)
+    if status in _GATEWAYS and not words:
+        return broke(where, f"HTTP status {status}")
+    if status == 404:
+        return InflightError(
+            f"what answers at {where} is no Triton server's HTTP endpoint ({words or 'not found'}); "
+            "check its port, and the path that a proxy wants before /v2",
+            "server_unreachable",
+        )
+    if 300 <= status < 400:
+        return InflightError(
+            f"the server at {where} redirects (HTTP status {status}), which is not followed; give its target",
+            "invalid_parameter",
+        )
+    if status >= 500 and not words and status not in _BY_STATUS:
+        return broke(where, f"HTTP status {status}")
+    said = f": {words}" if words else ""
+    code = _BY_STATUS.get(status, "invalid_request")
+    return InflightError(f"the server at {where} answered with HTTP status {status}{said}", code)
+
+
+def _words(content_type: str, body: bytes) -> str:
+    """The sentence in `{"error": ...}`, which may come as JSON, as an event, or not at all."""
+    try:
+        if content_type.startswith("text/event-stream"):
+            events = EventParser().feed(body)
+            body = events[0] if events else b""
+        found = json_object(body).get("error", "")
+    except InflightError:
+        return ""
+    return str(found)
+
+
+def cut_off(where: str) -> InflightError:
+    """For an answer that ended within an event."""
+    return InflightError(f"the answer from {where} ended too soon; send the request again", "answer_damaged")
+
+
+def server_metadata(body: bytes) -> ServerMetadata:
+    """Raises InflightError `answer_damaged` for what is none; so do the others."""
+    document = json_object(body)
+    try:
+        return ServerMetadata(str(document["name"]), str(document["version"]))
+    except KeyError as error:
+        raise _foreign("the server's metadata", f"it has no {error}") from None
+
+
+def model_metadata(body: bytes, model: str) -> ModelMetadata:
+    document = json_object(body)
+    try:
+        if document["name"] != model:
+            raise ValueError(f"it is that of {document['name']}")
+        return ModelMetadata(model, _tensors(document["inputs"]), _tensors(document["outputs"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _foreign(f"the metadata of {model}", str(error)) from None
+
+
+def _tensors(listed: Iterable[Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {
+        str(tensor["name"]): (str(tensor["datatype"]), tuple(int(size) for size in tensor["shape"]))
+        for tensor in listed
+    }
+
+
+def model_config(body: bytes, model: str) -> dict[str, Any]:
+    document = json_object(body)
+    if document.get("name") != model:
+        raise _foreign(f"the configuration of {model}", f"it is that of {document.get('name')}")
+    return document
+
+
+def repository_index(body: bytes) -> list[Model]:
+    listed = json_value(body)
+    try:
+        return [
+            Model(str(entry["name"]), *(str(entry.get(key, "")) for key in ("version", "state", "reason")))
+            for entry in listed
+        ]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _foreign("the list of models", str(error)) from None
+
+
+def _foreign(what: str, how: str) -> InflightError:
+    return InflightError(f"the server's answer can't be read as {what}: {how}; send it again", "answer_damaged")

@@ -1,0 +1,125 @@
+"""One question over HTTP and its answer: by when, over which connection, and how that went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol
+
+import httpcore2
+
+from inflight_client.deadline import NEVER, Deadline
+from inflight_client.errors import InflightError
+from inflight_client.server_words import broke
+
+CONNECT_SECONDS = 20.0
+"""A connection that isn't made by then is not made: a call without a deadline would else wait for a black hole."""
+
+_LIBRARY_ERRORS = (
+    httpcore2.NetworkError,
+    httpcore2.ProtocolError,
+    httpcore2.ProxyError,
+    httpcore2.TimeoutException,
+    httpcore2.UnsupportedProtocol,
+)
+
+
+class Abortable(Protocol):
+    """A connection that can be broken from outside, while somebody waits for what comes over it."""
+
+    def abort(self) -> None: ...
+
+
+class Exchange:
+    """What the connections below the library are told of the call that they work for, and tell of themselves.
+
+    The library hands each read the same number of seconds, so that a peer who sends a byte now and then could hold a
+    call for ever. So its own timeouts are not used: while a thread or task works for a call, CURRENT holds the call's
+    exchange, and every read, write and connect takes what is left of its deadline. (A context variable, since all
+    calls share one pool, and each thread and each task has values of its own.)
+    """
+
+    def __init__(self, where: str, deadline: Deadline = NEVER) -> None:
+        self.where = where
+        self.deadline = deadline
+        self.hung_up = False
+        """The peer closed the connection."""
+        self._stream: Abortable | None = None
+        self._given_up: InflightError | None = None
+
+    def take(self, stream: Abortable) -> None:
+        """The connection that works for this call. Raises InflightError where it was given up meanwhile."""
+        self._stream = stream
+        if self._given_up is not None:
+            raise self._given_up
+
+    def give_up(self, error: InflightError) -> None:
+        """End it, from whatever thread: whoever waits for it gets the error."""
+        if self._given_up is None:
+            self._given_up = error
+        if (stream := self._stream) is not None:
+            stream.abort()
+
+    def disown(self) -> None:
+        """In a child process: it stays the parent's."""
+        self._given_up = InflightError("the answer is another process's; ask for one in each", "client_forked")
+        self._stream = None
+
+    @property
+    def disowned(self) -> bool:
+        return self._given_up is not None and self._given_up.code == "client_forked"
+
+    def spoil(self) -> None:
+        """Break its connection, so that nothing else is asked over it."""
+        if self._stream is not None:
+            self._stream.abort()
+
+    def done(self) -> None:
+        """The connection works for others now."""
+        self._stream = None
+
+    @property
+    def given_up(self) -> InflightError | None:
+        return self._given_up
+
+    def left(self) -> float | None:
+        """Seconds left. Raises InflightError once there are none."""
+        if self._given_up is not None:
+            raise self._given_up
+        left = self.deadline.left()
+        if left == 0.0:
+            raise self.deadline.error()
+        return left
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """While this thread or task works for it; what goes wrong is raised as InflightError."""
+        token = CURRENT.set(self)
+        try:
+            yield
+        except _LIBRARY_ERRORS as error:
+            raise self._error(error) from None
+        except InflightError as error:
+            raise self._given_up or error from None
+        finally:
+            CURRENT.reset(token)
+
+    def _error(self, error: Exception) -> InflightError:
+        if self._given_up is not None:
+            return self._given_up
+        words = str(error) or type(error).__name__
+        if isinstance(error, httpcore2.TimeoutException):  # no connection of the pool came free
+            return self.deadline.error()
+        if isinstance(error, httpcore2.LocalProtocolError):
+            return InflightError(f"the request can't be sent as HTTP: {words}", "invalid_parameter")
+        if isinstance(error, httpcore2.ProxyError):
+            return InflightError(f"the proxy on the way to {self.where} refuses: {words}", "server_unreachable")
+        if isinstance(error, httpcore2.RemoteProtocolError) and not self.hung_up:
+            return InflightError(
+                f"what came from {self.where} is no HTTP ({words}); send the request again", "answer_damaged"
+            )
+        return broke(self.where, words)
+
+
+CURRENT: ContextVar[Exchange] = ContextVar("CURRENT")
