@@ -1,0 +1,39 @@
+"""What the models answer with, before it becomes a message of either protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output of a response, of the type that it really has, whatever the configuration says."""
+
+    datatype: str
+    shape: tuple[int, ...]
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Response:
+    """Outputs, and Triton's flag for the last response. Without `outputs_sent` the flag comes by itself."""
+
+    outputs: Mapping[str, Output] = field(default_factory=dict)
+    final: bool = False
+    outputs_sent: bool = True
+
+
+def flag_only() -> Response:
+    """The flag without a response, of which neither protocol shows anything unless asked to."""
+    return Response(final=True, outputs_sent=False)
+
+
+def texts(*values: str) -> Output:
+    """In one dimension, as postprocessing and the LLM API's model have them."""
+    return Output("BYTES", (len(values),), values)
+
+
+def one(datatype: str, value: Any) -> Output:
+    return Output(datatype, (1, 1), (value,))

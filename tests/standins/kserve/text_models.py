@@ -1,0 +1,147 @@
+"""How upstream's `ensemble` and `tensorrt_llm_bls` answer: pieces of text, each decoded for itself, and no reasons."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.standins.kserve.engine import LOG_PROB, Run, StandInEngine
+from tests.standins.kserve.requests import RefusedError, Request
+from tests.standins.kserve.responses import Output, Response, flag_only, one, texts
+
+NO_STREAMS = "Streaming is only supported if model is deployed using decoupled mode."
+_MOMENTS = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
+
+
+@dataclass
+class Words:
+    """What upstream's BLS model looks for in streamed pieces: pieces that together are one of the words."""
+
+    words: tuple[str, ...]
+    prefix: str = ""
+
+    def found(self, piece: str) -> bool:
+        for word in self.words:
+            if word.startswith(self.prefix + piece):
+                self.prefix += piece
+                if word == self.prefix:
+                    return True
+            else:
+                self.prefix = ""
+        return False
+
+
+def answer(
+    engine: StandInEngine, request: Request, end_ids: tuple[int, ...], special_tokens: bool
+) -> Iterator[Response]:
+    """The responses of `ensemble` and `tensorrt_llm_bls`; `special_tokens` is what preprocessing was told."""
+    scripted = not request.model.steps
+    if request.value("max_tokens") <= 0:
+        raise RefusedError("max_tokens must be a single value > 0")
+    prompt = request.value("text_input")
+    # Upstream's BLS model makes up ids: whoever stops the engine's request by the client's id reaches nobody.
+    name = str(uuid.uuid4()) if scripted else request.id
+    run = Run(name, engine.encode(prompt, special_tokens), request.value("max_tokens"), request.cancelled)
+    if not run.prompt_ids:
+        raise RefusedError("Prompt must not be empty")
+    with engine.running(run) as tokens:
+        said = _until_end(engine, request, tokens, end_ids)
+        make = _streamed if request.value("stream", False) else _whole
+        yield from make(engine, request, run, said, scripted)
+
+
+def stop(engine: StandInEngine, request: Request) -> Iterator[Response]:
+    """What the `tensorrt_llm` model behind them answers to a request to stop; it answers no others here."""
+    if not request.value("stop", False):
+        raise RefusedError("the stand-in's tensorrt_llm takes requests to stop and no others")
+    if not request.id:
+        raise RefusedError("Trying to stop a request but request ID is not provided", "INTERNAL")
+    engine.stop(request.id)
+    yield Response({}, final=True)
+
+
+def _until_end(
+    engine: StandInEngine, request: Request, tokens: Iterator[int], end_ids: tuple[int, ...]
+) -> Iterator[int | None]:
+    """The tokens up to an end token (None, which has no text) or a stop word's last token, which is given too."""
+    words = [engine.encode(word, special=False) for word in _stop_words(request)]
+    said: list[int] = []
+    for token in tokens:
+        if token in end_ids:
+            yield None
+            return
+        said.append(token)
+        yield token
+        if any(said[-len(ids) :] == ids for ids in words):
+            return
+
+
+def _streamed(
+    engine: StandInEngine, request: Request, run: Run, said: Iterator[int | None], scripted: bool
+) -> Iterator[Response]:
+    accumulates = scripted and request.model.parameters.get("accumulate_tokens") == "true"
+    words = Words(_stop_words(request))
+    so_far: list[int] = []
+    token = next(said, None)
+    while True:
+        following = next(said, _ENDED) if token is not None else _ENDED
+        new = [] if token is None else [token]
+        so_far += new
+        piece = engine.decode(so_far if accumulates else new)
+        stopped = scripted and words.found(engine.decode(new))
+        last = following is _ENDED or stopped
+        # The engine's last response has Triton's flag; the BLS model sends the flag by itself, behind it.
+        yield Response(_outputs(request, run, piece, so_far, len(new)), final=last and not scripted)
+        if last:
+            break
+        token = following if isinstance(following, int) else None
+    if scripted:
+        yield flag_only()
+
+
+def _whole(
+    engine: StandInEngine, request: Request, run: Run, said: Iterator[int | None], scripted: bool
+) -> Iterator[Response]:
+    tokens = [token for token in said if token is not None]
+    text = engine.decode(tokens)
+    if scripted:
+        text = _cut_behind(text, _stop_words(request))
+    if not request.value("exclude_input_in_output", False):
+        text = request.value("text_input") + text
+    decoupled = request.model.decoupled
+    yield Response(_outputs(request, run, text, tokens, len(tokens)), final=not (scripted and decoupled))
+    if scripted and decoupled:
+        yield flag_only()
+
+
+_ENDED = object()
+
+
+def _cut_behind(text: str, words: tuple[str, ...]) -> str:
+    """Upstream's BLS model cuts a whole text behind the first of the words that is in it."""
+    for word in words:
+        place = text.find(word)
+        if place >= 0:
+            return text[: place + len(word)]
+    return text
+
+
+def _stop_words(request: Request) -> tuple[str, ...]:
+    return request.inputs["stop_words"].values if "stop_words" in request.inputs else ()
+
+
+def _outputs(request: Request, run: Run, text: str, so_far: list[int], new: int) -> dict[str, Output]:
+    outputs = {"text_output": texts(text)}
+    if request.value("return_log_probs", False):
+        # The executor tells those of all tokens so far with each response.
+        outputs["output_log_probs"] = Output("FP32", (1, 1, len(so_far)), (LOG_PROB,) * len(so_far))
+        outputs["cum_log_probs"] = Output("FP32", (1, 1), (LOG_PROB * len(so_far),))
+    if request.value("return_num_input_tokens", False):
+        outputs["num_input_tokens"] = one("INT32", len(run.prompt_ids))
+    if request.value("return_num_output_tokens", False):
+        outputs["num_output_tokens"] = one("INT32", new)
+    if request.value("return_perf_metrics", False):
+        moments = (run.arrival_ns, run.arrival_ns + 1000, run.first_token_ns, run.last_token_ns)
+        outputs |= {name: one("INT64", moment) for name, moment in zip(_MOMENTS, moments, strict=True)}
+    return outputs
