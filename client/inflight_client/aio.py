@@ -2,64 +2,165 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-import grpc
-from tritonclient.grpc import service_pb2_grpc
-
+from inflight_client.address import Tls
+from inflight_client.aio_connection import AsyncConnection
+from inflight_client.aio_many import AsyncMany, Prompts
+from inflight_client.aio_stream import AsyncStream
+from inflight_client.call import Call, CallOptions, Prompt
+from inflight_client.deadline import Deadline
+from inflight_client.deployment import Deployment
 from inflight_client.errors import InflightError
-from inflight_client.protocol import (
-    END_SECONDS,
-    channel_options,
-    delta,
-    ended_early,
-    error_from_rpc,
-    generation,
-    inference_request,
-)
-from inflight_client.results import Delta, Generation
-from inflight_client.sampling import Sampling
+from inflight_client.many import checked_concurrency
+from inflight_client.results import Generation, Health, Model
+from inflight_client.retry import Retry
+from inflight_client.settings import Settings
+
+if TYPE_CHECKING:
+    from inflight_client.chat_template import ChatTemplate
+    from inflight_client.many import Outcome
+    from inflight_client.metrics_page import Metrics
+
+QUESTION_SECONDS = 10.0
+"""How long health, models, metrics and cancel wait unless told otherwise."""
 
 
 class AsyncClient:
-    """Talks gRPC to a server's ensemble; as many calls at once as you like. Close it, or use `async with`."""
+    """A served model, for asyncio. The tasks of one event loop share it; close it, or use `async with`.
 
-    def __init__(self, address: str = "127.0.0.1:8001", model: str = "ensemble") -> None:
-        self.address = address
-        self.model = model
-        self._channel = grpc.aio.insecure_channel(address, options=channel_options(address))
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+    `address` is HOST:PORT or grpc://HOST:PORT for gRPC, http://HOST:PORT for HTTP, grpcs:// and https:// for TLS.
+    Without `model` it takes the one that answers text there. `timeout` holds for all calls that name none. A
+    `chat_template` (a checkpoint's directory) is needed for messages where the deployment renders none. Nothing is sent
+    before the first call.
 
-    async def generate(
+    >>> async def talk():
+    ...     async with AsyncClient(address) as client:
+    ...         return [delta.text async for delta in client.stream("Tell me about tea.", max_tokens=8)]
+    >>> len(asyncio.run(talk()))
+    8
+    """
+
+    def __init__(
         self,
-        prompt: str,
+        address: str = "127.0.0.1:8001",
+        model: str | None = None,
         *,
-        max_tokens: int = 128,
-        sampling: Sampling | None = None,
+        headers: Mapping[str, str] | None = None,
+        tls: Tls | None = None,
         timeout: float | None = None,
-    ) -> Generation:
-        """The whole answer at once. `timeout` is in seconds, for the whole call. Raises InflightError."""
-        request = inference_request(self.model, prompt, max_tokens, sampling or Sampling(), stream=False)
-        return generation([part async for part in self._deltas(request, timeout)])
+        retry: Retry | None = None,
+        chat_template: ChatTemplate | str | Path | None = None,
+        metrics_url: str | None = None,
+    ) -> None:
+        self._settings = Settings.of(address, model, headers, tls, timeout, chat_template, metrics_url)
+        self._connection = AsyncConnection(self._settings, retry or Retry())
 
-    def stream(
+    async def generate(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Generation:
+        """The whole answer to a text or to chat messages. Raises InflightError."""
+        return await self._stream(self._settings.call(prompt, options, stream=False)).read()
+
+    def stream(self, prompt: Prompt, **options: Unpack[CallOptions]) -> AsyncStream:
+        """The answer as it comes, one delta a step. Leaving the stream early cancels the request on the server."""
+        return self._stream(self._settings.call(prompt, options, stream=True))
+
+    @overload
+    def generate_many(
         self,
-        prompt: str,
+        prompts: Prompts,
         *,
-        max_tokens: int = 128,
-        sampling: Sampling | None = None,
-        timeout: float | None = None,
-    ) -> AsyncIterator[Delta]:
-        """The answer as it comes, one delta a step. Closing the iterator early cancels the request on the server."""
-        request = inference_request(self.model, prompt, max_tokens, sampling or Sampling(), stream=True)
-        return self._deltas(request, timeout)
+        concurrency: int = 32,
+        as_completed: Literal[False] = False,
+        return_errors: Literal[False] = False,
+        **options: Unpack[CallOptions],
+    ) -> AsyncIterator[Generation]: ...
+    @overload
+    def generate_many(
+        self,
+        prompts: Prompts,
+        *,
+        concurrency: int = 32,
+        as_completed: Literal[False] = False,
+        return_errors: Literal[True],
+        **options: Unpack[CallOptions],
+    ) -> AsyncIterator[Outcome]: ...
+    @overload
+    def generate_many(
+        self,
+        prompts: Prompts,
+        *,
+        concurrency: int = 32,
+        as_completed: Literal[True],
+        return_errors: Literal[False] = False,
+        **options: Unpack[CallOptions],
+    ) -> AsyncIterator[tuple[int, Generation]]: ...
+    @overload
+    def generate_many(
+        self,
+        prompts: Prompts,
+        *,
+        concurrency: int = 32,
+        as_completed: Literal[True],
+        return_errors: Literal[True],
+        **options: Unpack[CallOptions],
+    ) -> AsyncIterator[tuple[int, Outcome]]: ...
+    def generate_many(
+        self,
+        prompts: Prompts,
+        *,
+        concurrency: int = 32,
+        as_completed: bool = False,
+        return_errors: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> AsyncIterator[Any]:
+        """The answers to many prompts, `concurrency` at a time, in the order of the prompts.
+
+        With `as_completed` each comes as soon as it is there, as a pair of its prompt's place and the answer. The first
+        failure is raised and ends the others; with `return_errors` it stands in the answer's place. Prompts are read as
+        they are needed, so they may be a generator without end, an asynchronous one too.
+        """
+        self._settings.call("-", options, stream=False)  # what is wrong with every call is raised at once
+        many = AsyncMany(
+            lambda prompt: self._stream(self._settings.call(prompt, options, stream=False)),
+            checked_concurrency(concurrency),
+        )
+        return _outcomes(many, prompts, as_completed, return_errors)
+
+    async def cancel(self, request_id: str, timeout: float = QUESTION_SECONDS) -> None:
+        """End the requests of that id, whoever sent them; an unknown id is no error.
+
+        Their streams end with finish reason `cancelled` and what was said so far.
+        """
+        await self._connection.stop(request_id, Deadline(timeout, "the end of the request"))
+
+    async def health(self, timeout: float = QUESTION_SECONDS) -> Health:
+        """How the server stands; where nobody answers, that is the answer."""
+        return await self._connection.health(Deadline(timeout, "the server's health"))
+
+    async def ready(self, timeout: float = QUESTION_SECONDS) -> bool:
+        """Whether a request would be answered."""
+        return bool(await self.health(timeout))
+
+    async def models(self, timeout: float = QUESTION_SECONDS) -> list[Model]:
+        """The models of the server's repository, with their states."""
+        return await self._connection.models(Deadline(timeout, "the list of models"))
+
+    async def metrics(self, timeout: float = QUESTION_SECONDS) -> Metrics:
+        """The server's metrics page (`metrics_url`, by default port 8002 of its host), read once."""
+        from inflight_client.metrics_page import Metrics, fetch_async
+
+        return Metrics.parse(await fetch_async(self._settings.metrics_url, Deadline(timeout, "the metrics page")))
+
+    async def deployment(self, timeout: float = QUESTION_SECONDS) -> Deployment:
+        """What the client talks to: which model, which tensors, which version."""
+        return await self._connection.find(Deadline(timeout, "the deployment's description"))
 
     async def close(self) -> None:
-        await self._channel.close()
+        """Close the connection; calls that are still open end with an error. Twice is fine."""
+        await self._connection.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -69,29 +170,13 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    async def _deltas(self, request: Any, timeout: float | None) -> AsyncIterator[Delta]:
-        async def once() -> AsyncIterator[Any]:
-            yield request
-
-        call = self._stub.ModelStreamInfer(once(), timeout=timeout)
-        part: Delta | None = None
-        try:
-            async for response in call:
-                part = delta(response)
-                yield part
-        except grpc.aio.AioRpcError as error:
-            raise error_from_rpc(error, self.address) from None
-        except InflightError:
-            # Triton keeps for good what belongs to a call that is cancelled between its error and its end.
-            with contextlib.suppress(asyncio.TimeoutError, grpc.aio.AioRpcError):
-                await asyncio.wait_for(_read_on(call), END_SECONDS)
-            raise
-        finally:
-            call.cancel()
-        if part is None or part.finish_reason is None:
-            raise ended_early(self.address)
+    def _stream(self, call: Call) -> AsyncStream:
+        return AsyncStream(call, self._connection)
 
 
-async def _read_on(call: Any) -> None:
-    async for _ in call:
-        pass
+async def _outcomes(many: AsyncMany, prompts: Prompts, as_completed: bool, return_errors: bool) -> AsyncIterator[Any]:
+    async with many:
+        async for place, outcome in many.as_completed(prompts) if as_completed else many.in_order(prompts):
+            if isinstance(outcome, InflightError) and not return_errors:
+                raise outcome
+            yield (place, outcome) if as_completed else outcome

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
+from typing import Any, TypeVar
 
 from inflight_client.answer import Answer
 from inflight_client.call import Call
 from inflight_client.deadline import Deadline
-from inflight_client.deployment import Deployment, detect
+from inflight_client.deployment import Deployment, Question, detect
 from inflight_client.errors import InflightError
-from inflight_client.results import Health
+from inflight_client.model_list import list_models
+from inflight_client.results import Health, Model
 from inflight_client.retry import Retries, Retry
 from inflight_client.settings import Settings
 from inflight_client.transport import AsyncResponses, AsyncTransport
 from inflight_client.versions import warn_unless_fitting
+
+Found = TypeVar("Found")
 
 
 class AsyncConnection:
@@ -35,10 +40,14 @@ class AsyncConnection:
 
     async def stop(self, request_id: str, deadline: Deadline) -> None:
         """Ask the server to end the requests of that id."""
-        responses = self.transport.infer((await self.find(deadline)).stop_request(request_id), deadline, deadline)
+        deployment = await self.find(deadline)
+        responses = self.transport.infer(deployment.stop_request(request_id), deadline, deadline)
         try:
             async for _ in responses:
                 pass
+        except InflightError as error:
+            if not deployment.stopped(error):
+                raise
         finally:
             await responses.close()
 
@@ -50,6 +59,9 @@ class AsyncConnection:
         except InflightError as error:
             return Health(live, ready, False, str(error))
 
+    async def models(self, deadline: Deadline) -> list[Model]:
+        return await self._ask(list_models(self._settings.model), deadline)
+
     async def find(self, deadline: Deadline) -> Deployment:
         """The deployment, asked for once; after `forget`, once more."""
         found = self._deployment
@@ -58,7 +70,7 @@ class AsyncConnection:
         try:
             async with asyncio.timeout(deadline.left()), self._finding:
                 if self._deployment is None:
-                    self._deployment = await self._detect(deadline)
+                    self._deployment = await self._ask(detect(self._settings.model), deadline)
                 found = self._deployment
         except TimeoutError:
             raise deadline.error() from None
@@ -74,8 +86,8 @@ class AsyncConnection:
     async def close(self) -> None:
         await self.transport.close()
 
-    async def _detect(self, deadline: Deadline) -> Deployment:
-        questions = detect(self._settings.model)
+    async def _ask(self, questions: Generator[Question, Any, Found], deadline: Deadline) -> Found:
+        """Carry questions to the server until whoever asks knows enough."""
         try:
             question = next(questions)
             while True:
@@ -87,7 +99,7 @@ class AsyncConnection:
                 else:
                     question = questions.send(answer)
         except StopIteration as end:
-            found: Deployment = end.value
+            found: Found = end.value
             return found
 
 

@@ -120,7 +120,10 @@ class AsyncStream:
         if responses is None:  # closed by another task
             return None
         async for response in responses:
-            return answer.take(response)
+            delta = answer.take(response)
+            if answer.done:
+                await self._drop()
+            return delta
         return answer.finish()
 
     async def _drop(self) -> None:

@@ -2,75 +2,164 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-import grpc
-from tritonclient.grpc import service_pb2, service_pb2_grpc
-
+from inflight_client.address import Tls
+from inflight_client.call import Call, CallOptions, Prompt
+from inflight_client.connection import Connection
+from inflight_client.deadline import Deadline
+from inflight_client.deployment import Deployment
 from inflight_client.errors import InflightError
-from inflight_client.protocol import (
-    END_SECONDS,
-    channel_options,
-    delta,
-    ended_early,
-    error_from_rpc,
-    generation,
-    inference_request,
-)
-from inflight_client.results import Delta, Generation
-from inflight_client.sampling import Sampling
+from inflight_client.results import Generation, Health, Model
+from inflight_client.retry import Retry
+from inflight_client.settings import Settings
+from inflight_client.stream import Stream
+
+if TYPE_CHECKING:
+    from inflight_client.chat_template import ChatTemplate
+    from inflight_client.many import Many, Outcome
+    from inflight_client.metrics_page import Metrics
+
+QUESTION_SECONDS = 10.0
+"""How long health, models, metrics and cancel wait unless told otherwise."""
 
 
 class Client:
-    """Talks gRPC to a server's ensemble. One connection, usable from several threads; close it or use `with`.
+    """A served model, for code that waits. Any number of threads may share one; close it, or use `with`.
 
-    >>> with Client("127.0.0.1:8001") as client:                                # doctest: +SKIP
-    ...     print(client.generate("Tell me about tea.", max_tokens=32).text)
+    `address` is HOST:PORT or grpc://HOST:PORT for gRPC, http://HOST:PORT for HTTP, grpcs:// and https:// for TLS.
+    Without `model` it takes the one that answers text there. `timeout` holds for all calls that name none. A
+    `chat_template` (a checkpoint's directory) is needed for messages where the deployment renders none. Nothing is sent
+    before the first call.
+
+    >>> with Client(address) as client:
+    ...     answer = client.generate("Tell me about tea.", max_tokens=8)
+    >>> answer.finish_reason, answer.usage.output_tokens
+    ('length', 8)
     """
 
-    def __init__(self, address: str = "127.0.0.1:8001", model: str = "ensemble") -> None:
-        self.address = address
-        self.model = model
-        self._channel = grpc.insecure_channel(address, options=channel_options(address))
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-
-    def generate(
+    def __init__(
         self,
-        prompt: str,
+        address: str = "127.0.0.1:8001",
+        model: str | None = None,
         *,
-        max_tokens: int = 128,
-        sampling: Sampling | None = None,
+        headers: Mapping[str, str] | None = None,
+        tls: Tls | None = None,
         timeout: float | None = None,
-    ) -> Generation:
-        """The whole answer at once. `timeout` is in seconds, for the whole call. Raises InflightError."""
-        request = inference_request(self.model, prompt, max_tokens, sampling or Sampling(), stream=False)
-        return generation(list(self._deltas(request, timeout)))
+        retry: Retry | None = None,
+        chat_template: ChatTemplate | str | Path | None = None,
+        metrics_url: str | None = None,
+    ) -> None:
+        self._settings = Settings.of(address, model, headers, tls, timeout, chat_template, metrics_url)
+        self._connection = Connection(self._settings, retry or Retry())
 
-    def stream(
+    def generate(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Generation:
+        """The whole answer to a text or to chat messages. Raises InflightError."""
+        return self._stream(self._settings.call(prompt, options, stream=False)).read()
+
+    def stream(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Stream:
+        """The answer as it comes, one delta a step. Leaving the stream early cancels the request on the server."""
+        return self._stream(self._settings.call(prompt, options, stream=True))
+
+    @overload
+    def generate_many(
         self,
-        prompt: str,
+        prompts: Iterable[Prompt],
         *,
-        max_tokens: int = 128,
-        sampling: Sampling | None = None,
-        timeout: float | None = None,
-    ) -> Iterator[Delta]:
-        """The answer as it comes, one delta a step. Closing the iterator early cancels the request on the server."""
-        request = inference_request(self.model, prompt, max_tokens, sampling or Sampling(), stream=True)
-        return self._deltas(request, timeout)
+        concurrency: int = 32,
+        as_completed: Literal[False] = False,
+        return_errors: Literal[False] = False,
+        **options: Unpack[CallOptions],
+    ) -> Iterator[Generation]: ...
+    @overload
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        concurrency: int = 32,
+        as_completed: Literal[False] = False,
+        return_errors: Literal[True],
+        **options: Unpack[CallOptions],
+    ) -> Iterator[Outcome]: ...
+    @overload
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        concurrency: int = 32,
+        as_completed: Literal[True],
+        return_errors: Literal[False] = False,
+        **options: Unpack[CallOptions],
+    ) -> Iterator[tuple[int, Generation]]: ...
+    @overload
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        concurrency: int = 32,
+        as_completed: Literal[True],
+        return_errors: Literal[True],
+        **options: Unpack[CallOptions],
+    ) -> Iterator[tuple[int, Outcome]]: ...
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        concurrency: int = 32,
+        as_completed: bool = False,
+        return_errors: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> Iterator[Any]:
+        """The answers to many prompts, `concurrency` at a time, in the order of the prompts.
 
-    def ready(self, timeout: float = 2.0) -> bool:
-        """Whether the server says that the model is ready."""
-        request = service_pb2.ModelReadyRequest(name=self.model)
-        try:
-            return bool(self._stub.ModelReady(request, timeout=timeout).ready)
-        except grpc.RpcError:
-            return False
+        With `as_completed` each comes as soon as it is there, as a pair of its prompt's place and the answer. The first
+        failure is raised and ends the others; with `return_errors` it stands in the answer's place. Prompts are read as
+        they are needed, so they may be a generator without end.
+        """
+        from inflight_client.many import Many, checked_concurrency
+
+        self._settings.call("-", options, stream=False)  # what is wrong with every call is raised at once
+        many = Many(
+            lambda prompt: self._stream(self._settings.call(prompt, options, stream=False)),
+            checked_concurrency(concurrency),
+        )
+        return _outcomes(many, prompts, as_completed, return_errors)
+
+    def cancel(self, request_id: str, timeout: float = QUESTION_SECONDS) -> None:
+        """End the requests of that id, whoever sent them; an unknown id is no error.
+
+        Their streams end with finish reason `cancelled` and what was said so far.
+        """
+        self._connection.stop(request_id, Deadline(timeout, "the end of the request"))
+
+    def health(self, timeout: float = QUESTION_SECONDS) -> Health:
+        """How the server stands; where nobody answers, that is the answer."""
+        return self._connection.health(Deadline(timeout, "the server's health"))
+
+    def ready(self, timeout: float = QUESTION_SECONDS) -> bool:
+        """Whether a request would be answered."""
+        return bool(self.health(timeout))
+
+    def models(self, timeout: float = QUESTION_SECONDS) -> list[Model]:
+        """The models of the server's repository, with their states."""
+        return self._connection.models(Deadline(timeout, "the list of models"))
+
+    def metrics(self, timeout: float = QUESTION_SECONDS) -> Metrics:
+        """The server's metrics page (`metrics_url`, by default port 8002 of its host), read once."""
+        from inflight_client.metrics_page import Metrics, fetch
+
+        return Metrics.parse(fetch(self._settings.metrics_url, Deadline(timeout, "the metrics page")))
+
+    def deployment(self, timeout: float = QUESTION_SECONDS) -> Deployment:
+        """What the client talks to: which model, which tensors, which version."""
+        return self._connection.find(Deadline(timeout, "the deployment's description"))
 
     def close(self) -> None:
-        self._channel.close()
+        """Close the connection; calls that are still open end with an error. Twice is fine."""
+        self._connection.close()
 
     def __enter__(self) -> Client:
         return self
@@ -80,21 +169,13 @@ class Client:
     ) -> None:
         self.close()
 
-    def _deltas(self, request: Any, timeout: float | None) -> Iterator[Delta]:
-        call = self._stub.ModelStreamInfer(iter([request]), timeout=timeout)
-        part: Delta | None = None
-        try:
-            for response in call:
-                part = delta(response)
-                yield part
-        except grpc.RpcError as error:
-            raise error_from_rpc(error, self.address) from None
-        except InflightError:
-            # Triton keeps for good what belongs to a call that is cancelled between its error and its end.
-            with contextlib.suppress(grpc.FutureTimeoutError, grpc.RpcError):
-                call.result(timeout=END_SECONDS)
-            raise
-        finally:
-            call.cancel()
-        if part is None or part.finish_reason is None:
-            raise ended_early(self.address)
+    def _stream(self, call: Call) -> Stream:
+        return Stream(call, self._connection)
+
+
+def _outcomes(many: Many, prompts: Iterable[Prompt], as_completed: bool, return_errors: bool) -> Iterator[Any]:
+    with many:
+        for place, outcome in many.as_completed(prompts) if as_completed else many.in_order(prompts):
+            if isinstance(outcome, InflightError) and not return_errors:
+                raise outcome
+            yield (place, outcome) if as_completed else outcome

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Generator
+from typing import Any, TypeVar
 
 from inflight_client.answer import Answer
 from inflight_client.call import Call
 from inflight_client.deadline import Deadline
-from inflight_client.deployment import Deployment, detect
+from inflight_client.deployment import Deployment, Question, detect
 from inflight_client.errors import InflightError
-from inflight_client.results import Health
+from inflight_client.model_list import list_models
+from inflight_client.results import Health, Model
 from inflight_client.retry import Retries, Retry
 from inflight_client.settings import Settings
 from inflight_client.transport import Responses, Transport
 from inflight_client.versions import warn_unless_fitting
+
+Found = TypeVar("Found")
 
 
 class Connection:
@@ -48,10 +53,14 @@ class Connection:
 
     def stop(self, request_id: str, deadline: Deadline) -> None:
         """Ask the server to end the requests of that id."""
-        responses = self.transport.infer(self.find(deadline).stop_request(request_id), deadline, deadline)
+        deployment = self.find(deadline)
+        responses = self.transport.infer(deployment.stop_request(request_id), deadline, deadline)
         try:
             for _ in responses:
                 pass
+        except InflightError as error:
+            if not deployment.stopped(error):
+                raise
         finally:
             responses.close()
 
@@ -63,6 +72,9 @@ class Connection:
         except InflightError as error:
             return Health(live, ready, False, str(error))
 
+    def models(self, deadline: Deadline) -> list[Model]:
+        return self._ask(list_models(self._settings.model), deadline)
+
     def find(self, deadline: Deadline) -> Deployment:
         """The deployment, asked for once; after `forget`, once more."""
         found = self._deployment
@@ -72,7 +84,7 @@ class Connection:
             raise deadline.error()
         try:
             if self._deployment is None:
-                self._deployment = self._detect(deadline)
+                self._deployment = self._ask(detect(self._settings.model), deadline)
             found = self._deployment
         finally:
             self._finding.release()
@@ -88,8 +100,8 @@ class Connection:
     def close(self) -> None:
         self.transport.close()
 
-    def _detect(self, deadline: Deadline) -> Deployment:
-        questions = detect(self._settings.model)
+    def _ask(self, questions: Generator[Question, Any, Found], deadline: Deadline) -> Found:
+        """Carry questions to the server until whoever asks knows enough."""
         try:
             question = next(questions)
             while True:
@@ -101,7 +113,7 @@ class Connection:
                 else:
                     question = questions.send(answer)
         except StopIteration as end:
-            found: Deployment = end.value
+            found: Found = end.value
             return found
 
 

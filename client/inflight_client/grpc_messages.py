@@ -152,7 +152,7 @@ def model_metadata(message: Any) -> ModelMetadata:
         {tensor.name: (str(tensor.datatype), tuple(tensor.shape)) for tensor in tensors}
         for tensors in (message.inputs, message.outputs)
     )
-    return ModelMetadata(message.name, inputs, outputs)
+    return ModelMetadata(message.name, inputs, outputs, tuple(message.versions))
 
 
 def server_metadata(message: Any) -> ServerMetadata:

@@ -119,7 +119,10 @@ class Stream:
         if responses is None:  # closed by another thread
             return None
         for response in responses:
-            return answer.take(response)
+            delta = answer.take(response)
+            if answer.done:
+                self._drop()
+            return delta
         return answer.finish()
 
     def _drop(self) -> None:

@@ -65,11 +65,12 @@ class InferResponse(Protocol):
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """A model's inputs and outputs: KServe's type and shape (-1: any) of each, by name."""
+    """A model's inputs and outputs, KServe's type and shape (-1: any) of each by name, and its versions."""
 
     name: str
     inputs: Mapping[str, tuple[str, tuple[int, ...]]]
     outputs: Mapping[str, tuple[str, tuple[int, ...]]]
+    versions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
