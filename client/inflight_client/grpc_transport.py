@@ -137,10 +137,11 @@ class GrpcResponses(Iterator[InferResponse]):
 
     def close(self) -> None:
         self._call.cancel()
-        # What gRPC keeps of a call goes when its end has been read; after a cancel that is there at once.
-        with self._reading, contextlib.suppress(grpc.RpcError):
-            for _ in self._call:
-                pass
+        # gRPC keeps a call, and with it the connection, until all that it still owes of it has been taken. After a
+        # cancel that is there at once; but iterating does not take it any more, as the call counts as ended.
+        with self._reading:
+            while self._call._state.due:
+                self._call._consume_next_event()
 
     def _next(self) -> Any:
         try:
