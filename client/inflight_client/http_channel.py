@@ -74,7 +74,7 @@ class HttpChannel:
         return httpcore2.Request(
             "GET" if content is None else "POST",
             httpcore2.URL(
-                scheme=self.address.scheme, host=self._host, port=self.address.port, target=self._path + path
+                scheme=self.address.scheme, host=self._host, port=self.address.port, target=self._path + path or "/"
             ),
             headers=[(name.encode(), value.encode()) for name, value in given.items()],
             content=content,

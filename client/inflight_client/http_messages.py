@@ -21,9 +21,14 @@ MAX_EVENT_BYTES = 64 * 1024 * 1024
 _FLOATS = {"FP16": "<e", "FP32": "<f", "FP64": "<d"}
 
 
+def model_path(model: str) -> str:
+    """Where a model's metadata stands."""
+    return f"/v2/models/{quote(model, safe='')}"
+
+
 def generate_path(model: str) -> str:
     """Where a request goes. Triton streams from there whatever the model gives, one response or many."""
-    return f"/v2/models/{quote(model, safe='')}/generate_stream"
+    return f"{model_path(model)}/generate_stream"
 
 
 def generate_body(request: InferRequest) -> bytes:

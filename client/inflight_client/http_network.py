@@ -135,7 +135,7 @@ class DeadlineStream(httpcore2.NetworkStream):
         if info == "socket":
             return self._socket
         if info == "is_readable":
-            return is_readable(self._socket)
+            return is_readable(self._socket.fileno())
         return None
 
     def abort(self) -> None:
@@ -204,12 +204,12 @@ def lost(error: OSError, kind: type[Exception], exchange: Exchange) -> Exception
     return kind(error.strerror or str(error) or type(error).__name__)
 
 
-def is_readable(sock: socket.socket) -> bool:
+def is_readable(descriptor: int) -> bool:
     """Whether something came, be it the end, over a connection on which nothing was asked."""
-    if sock.fileno() < 0:
+    if descriptor < 0:
         return True
     poll = select.poll()
-    poll.register(sock, select.POLLIN)
+    poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
 
 

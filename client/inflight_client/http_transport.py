@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote
 from weakref import WeakSet
 
 import httpcore2
@@ -24,6 +23,7 @@ from inflight_client.http_messages import (
     HttpResponse,
     generate_body,
     generate_path,
+    model_path,
     response_from_event,
 )
 from inflight_client.http_network import DeadlineNetwork
@@ -54,7 +54,7 @@ class HttpTransport:
         return self._is("/v2/health/ready", deadline)
 
     def model_ready(self, model: str, deadline: Deadline) -> bool:
-        return self._is(f"{_model(model)}/ready", deadline)
+        return self._is(f"{model_path(model)}/ready", deadline)
 
     def server(self, deadline: Deadline) -> ServerMetadata:
         return answers.server_metadata(self._ask("/v2", deadline))
@@ -63,14 +63,18 @@ class HttpTransport:
         return answers.repository_index(self._ask("/v2/repository/index", deadline, b"{}"))
 
     def metadata(self, model: str, deadline: Deadline) -> ModelMetadata:
-        return answers.model_metadata(self._ask(_model(model), deadline), model)
+        return answers.model_metadata(self._ask(model_path(model), deadline), model)
 
     def config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
-        return answers.model_config(self._ask(f"{_model(model)}/config", deadline), model)
+        return answers.model_config(self._ask(f"{model_path(model)}/config", deadline), model)
 
     def infer(self, request: InferRequest, whole: Deadline, first: Deadline) -> Responses:
         """The request goes out with the first `next`. Read to its end, an answer leaves its connection to the next."""
         return HttpResponses(self, request, whole, first)
+
+    def page(self, deadline: Deadline) -> bytes:
+        """What stands at the address itself."""
+        return self._ask("", deadline)
 
     def close(self) -> None:
         """Calls that are under way end with `client_closed`."""
@@ -225,10 +229,6 @@ def read_whole(response: httpcore2.Response, where: str) -> bytes:
         if len(body) > channel.MAX_BODY_BYTES:
             raise channel.body_too_long(where)
     return bytes(body)
-
-
-def _model(name: str) -> str:
-    return f"/v2/models/{quote(name, safe='')}"
 
 
 _TRANSPORTS: WeakSet[HttpTransport] = WeakSet()

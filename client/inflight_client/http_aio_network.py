@@ -1,0 +1,210 @@
+"""Connections over asyncio's own transports, which can be broken without waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Iterable
+from typing import Any
+
+import httpcore2
+
+from inflight_client.http_exchange import CONNECT_SECONDS, CURRENT
+from inflight_client.http_network import is_readable, lost, tls_error
+from inflight_client.server_words import unreachable
+
+_ENOUGH = 256 * 1024
+"""Bytes that may lie unread before the peer is made to wait."""
+
+
+class AioNetwork(httpcore2.AsyncNetworkBackend):
+    """Makes connections for httpcore2's pool, and knows all that are open. Deadlines are its callers' business."""
+
+    def __init__(self) -> None:
+        self._open: set[AioStream] = set()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        exchange = CURRENT.get()
+        loop = asyncio.get_running_loop()
+        stream = AioStream(self._open)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                # Of several addresses the next is tried beside one that is silent for a quarter of a second.
+                await loop.create_connection(lambda: stream, host, port, happy_eyeballs_delay=0.25)
+        except (OSError, UnicodeError):
+            raise unreachable(exchange.where) from None
+        exchange.take(stream)
+        return stream
+
+    async def closed(self) -> None:
+        """Wait until the sockets are closed of all that were."""
+        for stream in list(self._open):
+            await stream.closed()
+
+    def drop(self) -> None:
+        """Close this process's copies of sockets that are its parent's: nothing is sent, the parent's stay open."""
+        for stream in list(self._open):
+            stream.drop()
+        self._open.clear()
+
+
+class AioStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
+    """A connection, read by one task at a time."""
+
+    def __init__(self, open_streams: set[AioStream]) -> None:
+        self._open = open_streams
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._over = False
+        self._error: Exception | None = None
+        self._waiting: set[asyncio.Future[None]] = set()
+        """For bytes, or for room to write."""
+        self._full = False
+        self._loop = asyncio.get_running_loop()
+        self._gone = self._loop.create_future()
+
+    # What asyncio tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._open.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if len(self._received) > _ENOUGH and self._transport is not None:
+            self._transport.pause_reading()
+        self._wake()
+
+    def eof_received(self) -> None:
+        self._over = True
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._over = True
+        self._error = exc
+        self._open.discard(self)
+        self._wake()
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    def pause_writing(self) -> None:
+        self._full = True
+
+    def resume_writing(self) -> None:
+        self._full = False
+        self._wake()
+
+    # What httpcore2 asks
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        exchange = CURRENT.get()
+        exchange.take(self)
+        while not self._received and not self._over:
+            await self._wait()
+        if self._received:
+            data = bytes(self._received[:max_bytes])
+            del self._received[:max_bytes]
+            if not self._over and self._transport is not None:
+                self._transport.resume_reading()
+            return data
+        exchange.hung_up = True
+        if isinstance(self._error, OSError):
+            raise lost(self._error, httpcore2.ReadError, exchange)
+        return b""
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        exchange = CURRENT.get()
+        exchange.take(self)
+        if self._transport is None or self._over:
+            exchange.hung_up = True
+            raise httpcore2.WriteError("the connection was closed")
+        self._transport.write(buffer)
+        while self._full and not self._over:
+            await self._wait()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        exchange = CURRENT.get()
+        assert self._transport is not None
+        try:
+            self._transport = await self._loop.start_tls(
+                self._transport,
+                self,
+                ssl_context,
+                server_hostname=server_hostname,
+                ssl_handshake_timeout=CONNECT_SECONDS,
+            )
+        except (OSError, ValueError) as error:
+            self.abort()
+            raise tls_error(error, exchange) from None
+        except BaseException:
+            self.abort()
+            raise
+        if self._transport is None:  # the other side hung up at once
+            raise unreachable(exchange.where)
+        return self
+
+    def get_extra_info(self, info: str) -> Any:
+        if info == "is_readable":
+            return bool(self._received) or self._over or self._descriptor_is_readable()
+        return None if self._transport is None else self._transport.get_extra_info(info)
+
+    async def aclose(self) -> None:
+        self.abort()
+
+    # What the client asks
+
+    def abort(self) -> None:
+        """Break it, without waiting; the socket is closed before the loop's next turn is over."""
+        self._over = True
+        if self._transport is not None and not self._loop.is_closed():
+            self._transport.abort()
+
+    async def closed(self) -> None:
+        """Wait until an aborted connection's socket is closed."""
+        if self._transport is not None and self._transport.is_closing():
+            await asyncio.wait([self._gone], timeout=1.0)
+
+    def drop(self) -> None:
+        """In a child process: put nothing in the place of the inherited socket.
+
+        asyncio's own objects must not be asked to close it: they would also tell the selector, which is the parent's.
+        """
+        descriptor = self._descriptor()
+        if descriptor >= 0:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, descriptor)
+            os.close(null)
+
+    async def _wait(self) -> None:
+        waiting = self._loop.create_future()
+        self._waiting.add(waiting)
+        try:
+            await waiting
+        finally:
+            self._waiting.discard(waiting)
+
+    def _wake(self) -> None:
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def _descriptor(self) -> int:
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        return -1 if sock is None else int(sock.fileno())
+
+    def _descriptor_is_readable(self) -> bool:
+        return is_readable(self._descriptor())

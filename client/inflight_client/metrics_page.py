@@ -1,0 +1,89 @@
+"""A server's metrics page (Prometheus' text format), read once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+from urllib.parse import urlsplit
+
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from inflight_client.address import Address
+from inflight_client.deadline import Deadline
+from inflight_client.errors import InflightError
+from inflight_client.http_aio_transport import HttpAioTransport
+from inflight_client.http_transport import HttpTransport
+
+_Labels = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """The families of a metrics page, by name; a counter's name is there without its `_total`, as Prometheus has it.
+
+    >>> page = Metrics.parse('# TYPE requests counter\\nrequests_total{model="ensemble"} 7\\n')
+    >>> page.value("requests_total", model="ensemble")
+    7.0
+    """
+
+    families: Mapping[str, Metric]
+
+    @classmethod
+    def parse(cls, text: str) -> Metrics:
+        """Raises InflightError `answer_damaged` for what is no such page."""
+        families: dict[str, Metric] = {}
+        try:
+            for family in text_string_to_metric_families(text):
+                families[family.name] = family
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise InflightError(f"the metrics page can't be read: {error}", "answer_damaged") from None
+        return cls(MappingProxyType(families))
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """The sample of that name and exactly these labels; None where there is none."""
+        return self._samples.get((name, frozenset(labels.items())))
+
+    @cached_property
+    def _samples(self) -> dict[tuple[str, _Labels], float]:
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in self.families.values()
+            for sample in family.samples
+        }
+
+
+def fetch(url: str, deadline: Deadline) -> str:
+    """A metrics page's text. Raises InflightError."""
+    transport = HttpTransport(_address(url), {}, None)
+    try:
+        return _text(transport.page(deadline))
+    finally:
+        transport.close()
+
+
+async def fetch_async(url: str, deadline: Deadline) -> str:
+    """A metrics page's text. Raises InflightError."""
+    transport = HttpAioTransport(_address(url), {}, None)
+    try:
+        return _text(await transport.page(deadline))
+    finally:
+        await transport.close()
+
+
+def _address(url: str) -> Address:
+    address = Address.parse(url)
+    if not address.http:
+        raise InflightError(f"the metrics page's address {url!r} must be a URL of http or https", "invalid_parameter")
+    if urlsplit(url).port is None:  # this is no server's inference endpoint, whose default port is another
+        return replace(address, port=443 if address.secure else 80)
+    return address
+
+
+def _text(page: bytes) -> str:
+    try:
+        return page.decode()
+    except UnicodeDecodeError:
+        raise InflightError("the metrics page is not UTF-8", "answer_damaged") from None
