@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from inflight_client import grpc_channel, grpc_messages
+from inflight_client import grpc_channel, grpc_fork, grpc_messages
 from inflight_client.address import Address, Tls
 from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError
@@ -79,12 +80,15 @@ class GrpcAioTransport:
     async def close(self) -> None:
         """End all calls; gRPC's thread for asyncio ends too, unless something else in the process uses it."""
         self._closed = True
+        if self._loop is not None and self._process != os.getpid():
+            return  # the parent's
         for responses in tuple(self._open_responses):
             await responses.close()
         channel, self._channel = self._channel, None
         if channel is not None:
             del self._stub, self._infer  # gRPC's thread lives as long as something refers to the channel
             await channel.close()
+            grpc_fork.closing(self)
 
     def error(self, error: grpc.aio.AioRpcError, deadline: Deadline) -> InflightError:
         """What a call of this connection failed of."""
@@ -98,7 +102,8 @@ class GrpcAioTransport:
             raise closed()
         loop = asyncio.get_running_loop()
         if self._loop is None:
-            self._loop = loop
+            grpc_fork.opening(self)
+            self._loop, self._process = loop, os.getpid()
             self._channel = (
                 grpc.aio.insecure_channel(self._where, self._options)
                 if self._credentials is None
@@ -110,7 +115,9 @@ class GrpcAioTransport:
                 request_serializer=service_pb2.ModelInferRequest.SerializeToString,
                 response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
             )
-        elif self._loop is not loop:
+            return
+        grpc_fork.check(self._process)
+        if self._loop is not loop:
             raise InflightError(
                 "the client belongs to another event loop; make one in each loop that uses one", "client_closed"
             )
@@ -180,10 +187,13 @@ class GrpcAioResponses:
 
     async def close(self) -> None:
         call, self._call = self._call, None
-        if call is not None:
-            call.cancel()
-            await call.code()
-            await asyncio.sleep(0)  # gRPC's task that waited for the status with us ends
+        if call is None or call.done():
+            return
+        # Of a call that is cancelled gRPC keeps a task until the server's side is closed too; so does a pending read.
+        pending = asyncio.gather(call.read(), return_exceptions=True)
+        await asyncio.sleep(0)
+        call.cancel()
+        await pending
 
     async def _read_before(self, call: Any, deadline: Deadline) -> Any:
         """The first response, or the deadline's error; the call is cancelled with the reading."""

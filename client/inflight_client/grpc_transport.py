@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -11,7 +12,7 @@ import grpc
 from grpc.experimental import ChannelOptions
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from inflight_client import grpc_channel, grpc_messages
+from inflight_client import grpc_channel, grpc_fork, grpc_messages
 from inflight_client.address import Address, Tls
 from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError
@@ -30,30 +31,20 @@ class GrpcTransport:
     def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
         self._where = address.authority
         self._headers = headers
+        self._options = grpc_channel.options(address)
+        self._credentials = grpc_channel.credentials(address, tls)
+        self._wires: dict[str, _Wire] = {}
         self._closed = False
-        options = [*grpc_channel.options(address), (ChannelOptions.SingleThreadedUnaryStream, 1)]
-        credentials = grpc_channel.credentials(address, tls)
-        self._channel = (
-            grpc.insecure_channel(self._where, options)
-            if credentials is None
-            else grpc.secure_channel(self._where, credentials, options)
-        )
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self._infer = self._channel.unary_stream(
-            grpc_channel.STREAM_METHOD,
-            request_serializer=service_pb2.ModelInferRequest.SerializeToString,
-            response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
-        )
 
     def live(self, deadline: Deadline) -> bool:
-        return bool(self._ask(self._stub.ServerLive, service_pb2.ServerLiveRequest(), deadline).live)
+        return bool(self._ask("ServerLive", service_pb2.ServerLiveRequest(), deadline).live)
 
     def ready(self, deadline: Deadline) -> bool:
-        return bool(self._ask(self._stub.ServerReady, service_pb2.ServerReadyRequest(), deadline).ready)
+        return bool(self._ask("ServerReady", service_pb2.ServerReadyRequest(), deadline).ready)
 
     def model_ready(self, model: str, deadline: Deadline) -> bool:
         try:
-            return bool(self._ask(self._stub.ModelReady, service_pb2.ModelReadyRequest(name=model), deadline).ready)
+            return bool(self._ask("ModelReady", service_pb2.ModelReadyRequest(name=model), deadline).ready)
         except InflightError as error:
             if error.code in ("model_not_found", "model_not_ready"):
                 return False
@@ -61,27 +52,31 @@ class GrpcTransport:
 
     def server(self, deadline: Deadline) -> ServerMetadata:
         request = service_pb2.ServerMetadataRequest()
-        return grpc_messages.server_metadata(self._ask(self._stub.ServerMetadata, request, deadline))
+        return grpc_messages.server_metadata(self._ask("ServerMetadata", request, deadline))
 
     def index(self, deadline: Deadline) -> list[Model]:
         request = service_pb2.RepositoryIndexRequest()
-        return grpc_messages.models(self._ask(self._stub.RepositoryIndex, request, deadline))
+        return grpc_messages.models(self._ask("RepositoryIndex", request, deadline))
 
     def metadata(self, model: str, deadline: Deadline) -> ModelMetadata:
         request = service_pb2.ModelMetadataRequest(name=model)
-        return grpc_messages.model_metadata(self._ask(self._stub.ModelMetadata, request, deadline))
+        return grpc_messages.model_metadata(self._ask("ModelMetadata", request, deadline))
 
     def config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
         request = service_pb2.ModelConfigRequest(name=model)
-        return grpc_messages.model_config(self._ask(self._stub.ModelConfig, request, deadline))
+        return grpc_messages.model_config(self._ask("ModelConfig", request, deadline))
 
     def infer(self, request: InferRequest, whole: Deadline, first: Deadline) -> GrpcResponses:
-        call = self._call(self._infer, grpc_messages.infer_request(request), whole, request.headers)
+        message = grpc_messages.infer_request(request)
+        call = self._call(self._open().infer, message, whole, request.headers)
         return GrpcResponses(call, request.id, whole, first, self.error)
 
     def close(self) -> None:
         self._closed = True
-        self._channel.close()
+        wire = self._wires.get("wire")
+        if wire is not None and wire.process == os.getpid():
+            wire.channel.close()
+            grpc_fork.closing(self)
 
     def error(self, error: grpc.RpcError, deadline: Deadline) -> InflightError:
         """What a call of this connection failed of."""
@@ -89,21 +84,52 @@ class GrpcTransport:
             return closed()
         return error_from_status(error.code(), error.details() or "", self._where, deadline)
 
-    def _ask(self, method: Callable[..., Any], request: Any, deadline: Deadline) -> Any:
+    def _open(self) -> _Wire:
+        """The channel, made when it is first needed, so that a process may fork before."""
+        if self._closed:
+            raise closed()
+        wire = self._wires.get("wire")
+        if wire is None:
+            grpc_fork.opening(self)
+            mine = _Wire(self._where, self._options, self._credentials)
+            wire = self._wires.setdefault("wire", mine)  # atomic, as a lock that a fork may inherit would not be
+            if wire is not mine:
+                mine.channel.close()
+        grpc_fork.check(wire.process)
+        return wire
+
+    def _ask(self, method: str, request: Any, deadline: Deadline) -> Any:
         try:
-            return self._call(method, request, deadline, {})
+            return self._call(getattr(self._open().stub, method), request, deadline, {})
         except grpc.RpcError as error:
             raise self.error(error, deadline) from None
 
     def _call(self, method: Callable[..., Any], request: Any, deadline: Deadline, headers: Mapping[str, str]) -> Any:
-        if self._closed:
-            raise closed()
         if deadline.passed:
             raise deadline.error()
         try:
             return method(request, timeout=deadline.left(), metadata=grpc_channel.metadata(self._headers, headers))
         except ValueError:  # closed by another thread, meanwhile
             raise closed() from None
+
+
+class _Wire:
+    """A channel, its calls, and the process that it belongs to."""
+
+    def __init__(self, where: str, options: list[tuple[str, int]], credentials: grpc.ChannelCredentials | None) -> None:
+        self.process = os.getpid()
+        options = [*options, (ChannelOptions.SingleThreadedUnaryStream, 1)]
+        self.channel = (
+            grpc.insecure_channel(where, options)
+            if credentials is None
+            else grpc.secure_channel(where, credentials, options)
+        )
+        self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self.channel)
+        self.infer = self.channel.unary_stream(
+            grpc_channel.STREAM_METHOD,
+            request_serializer=service_pb2.ModelInferRequest.SerializeToString,
+            response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
+        )
 
 
 class GrpcResponses(Iterator[InferResponse]):
@@ -123,8 +149,11 @@ class GrpcResponses(Iterator[InferResponse]):
         self._first: Deadline | None = first if first.sooner(whole) is first and first.at is not None else None
         self._failure = failure
         self._reading = threading.Lock()
+        self._process = os.getpid()
 
     def __next__(self) -> InferResponse:
+        if self._process != os.getpid():
+            grpc_fork.check(self._process)
         with self._reading:
             message = self._next() if self._first is None else self._next_before(self._first)
             if message.error_message:
@@ -136,6 +165,8 @@ class GrpcResponses(Iterator[InferResponse]):
         return grpc_messages.GrpcInferResponse(response)
 
     def close(self) -> None:
+        if self._process != os.getpid():
+            return
         self._call.cancel()
         # gRPC keeps a call, and with it the connection, until all that it still owes of it has been taken. After a
         # cancel that is there at once; but iterating does not take it any more, as the call counts as ended.
