@@ -30,9 +30,10 @@ Tensors = Mapping[str, tuple[str, tuple[int, ...]]]
 TEXT_MODELS = ("ensemble", "tensorrt_llm_bls", "tensorrt_llm")
 """Where text is sent to, by upstream's names; the first that is there."""
 
+_FOR_OUR_ENGINES = ("priority", "deadline_ms")
 _WORDS = {"inflight": "inflight's model", "tensorrtllm": "TensorRT-LLM's model", "llmapi": "the LLM API's model"}
-_REFUSALS = ("permission_denied", "invalid_request", "model_not_found", "unsupported_input")
-"""What a server answers that hands out no configurations or no index."""
+REFUSALS = ("permission_denied", "invalid_request", "model_not_found", "unsupported_input", "unsupported_deployment")
+"""What a server answers that hands out no configurations or no index, or has no such calls."""
 
 
 class Question(NamedTuple):
@@ -174,7 +175,7 @@ def detect(model: str | None) -> Generator[Question, Any, Deployment]:
     return Deployment(
         metadata.name,
         kind,
-        metadata.inputs,
+        _honoured(metadata, config),
         metadata.outputs,
         _decoupled(config, steps),
         config.parameter("inflight_version") or None,
@@ -194,7 +195,7 @@ def _find() -> Generator[Question, Any, ModelMetadata]:
         if not names:
             names = [name for name in TEXT_MODELS if name in {model.name for model in models}]
     except InflightError as error:
-        if error.code not in _REFUSALS:
+        if error.code not in REFUSALS:
             raise
         names, found = list(TEXT_MODELS), "unknown, since it hands out no index"
     failure: InflightError | None = None
@@ -234,7 +235,7 @@ def _config(model: str) -> Generator[Question, Any, ModelConfig]:
     try:
         answer = yield Question("config", model)
     except InflightError as error:
-        if error.code not in _REFUSALS:
+        if error.code not in REFUSALS:
             raise
         return ModelConfig()
     return ModelConfig(answer)
@@ -252,9 +253,18 @@ def _takes_text(metadata: ModelMetadata) -> bool:
 def _kind(metadata: ModelMetadata) -> Kind:
     if tensor_names.LLMAPI.max_tokens in metadata.inputs:
         return "llmapi"
-    if "finish_reason" in metadata.outputs and {"priority", "deadline_ms"} <= metadata.inputs.keys():
+    if "finish_reason" in metadata.outputs and metadata.inputs.keys() >= set(_FOR_OUR_ENGINES):
         return "inflight"
     return "tensorrtllm"
+
+
+def _honoured(metadata: ModelMetadata, config: ModelConfig) -> Tensors:
+    """The inputs that it takes. Our BLS model has some for our engines alone, and refuses them before another's."""
+    if config.flag("inflight_tensors") is False:
+        refused: tuple[str, ...] = _FOR_OUR_ENGINES
+    else:  # without being told, no more is sent than what the caller asks for
+        refused = () if config.known or "stop" not in metadata.inputs else ("deadline_ms",)
+    return {name: tensor for name, tensor in metadata.inputs.items() if name not in refused}
 
 
 def _decoupled(config: ModelConfig, steps: list[ModelConfig]) -> bool | None:

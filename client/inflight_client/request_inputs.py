@@ -95,7 +95,8 @@ class RequestInputs:
         if call.stream:
             if self._deployment.decoupled is False:
                 raise self._deployment.unsupported(
-                    "stream", "it is not decoupled and gives one response to a request; use generate instead"
+                    "stream",
+                    "it gives one response to a request; call generate instead, or deploy its engine decoupled",
                 )
             self._require(names.stream, "stream")
         if self._has(names.stream):

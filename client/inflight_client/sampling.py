@@ -92,7 +92,8 @@ def _check_number(name: str, value: Any) -> None:
     if name in _WHOLE_NUMBERS and (not isinstance(value, Integral) or isinstance(value, bool)):
         raise InflightError(f"{name} is {value}; it must be a whole number", "invalid_parameter")
     low, high = _BOUNDS[name]
-    if not isinstance(value, Real) or not low <= float(value) <= high:  # NaN never is
+    # The highest seed is no float. NaN is within no bounds.
+    if not isinstance(value, Real) or not low <= (int(value) if isinstance(value, Integral) else float(value)) <= high:
         raise InflightError(f"{name} is {value}; it must be {_in_words(low, high)}", "invalid_parameter")
 
 

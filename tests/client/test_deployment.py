@@ -1,0 +1,358 @@
+"""The client finds the model that takes text, asks it in its own tensors, and refuses what it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from inflight_client.call import Call
+from inflight_client.deployment import Deployment
+from inflight_client.errors import InflightError
+from inflight_client.sampling import Guide, Sampling
+from inflight_client.transport import InferRequest, Tensor
+from inflight_client.versions import client_version
+
+from tests.client.deployments import OURS, OURS_BEFORE_CPP, find, repository
+from tests.standins.kserve.repository import Model, llmapi, text_models
+
+NO_CONFIGS = {("config", name): "permission_denied" for name in text_models()}
+NO_INDEX = {("index", ""): "permission_denied"}
+TRACE = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+
+
+@pytest.fixture(scope="module")
+def ours() -> Deployment:
+    return find(repository(OURS, inflight_version="0.1.0"))
+
+
+def asked(
+    deployment: Deployment,
+    prompt: Any = "Tea?",
+    seconds_left: float | None = None,
+    stream: bool = False,
+    **options: Any,
+) -> InferRequest:
+    return deployment.request(Call(prompt, stream, **options), "mine", seconds_left, None)
+
+
+def values(request: InferRequest) -> dict[str, Any]:
+    """Each input's value, or its values where it may have several."""
+    return {
+        name: tensor.values if name in ("stop_words", "bad_words", "sampling_param_stop") else tensor.values[0]
+        for name, tensor in request.inputs.items()
+    }
+
+
+def refusal(deployment: Deployment, **options: Any) -> str:
+    with pytest.raises(InflightError) as raised:
+        asked(deployment, **options)
+    assert raised.value.code == "unsupported_input"
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("models", "model", "kind", "streams", "stop_model"),
+    [
+        (repository(OURS), "ensemble", "inflight", True, "tensorrt_llm"),
+        (repository(OURS_BEFORE_CPP), "ensemble", "tensorrtllm", True, "tensorrt_llm"),
+        (text_models(), "ensemble", "tensorrtllm", True, "tensorrt_llm"),
+        (text_models(decoupled=False), "ensemble", "tensorrtllm", False, "tensorrt_llm"),
+        (text_models(without=("ensemble",)), "tensorrt_llm_bls", "tensorrtllm", True, None),
+        (text_models(without=("ensemble",), decoupled=False), "tensorrt_llm_bls", "tensorrtllm", False, None),
+        (llmapi(), "tensorrt_llm", "llmapi", True, "tensorrt_llm"),
+        (llmapi(decoupled=False), "tensorrt_llm", "llmapi", False, "tensorrt_llm"),
+    ],
+)
+def test_the_first_text_model_that_is_there_is_taken(
+    models: Mapping[str, Model], model: str, kind: str, streams: bool, stop_model: str | None
+) -> None:
+    for refusals in ({}, NO_INDEX):
+        found = find(models, refusals=refusals)
+        assert (found.model, found.kind, found.decoupled, found.stop_model) == (model, kind, streams, stop_model)
+
+
+def test_a_model_that_is_not_ready_is_passed_over_for_one_that_is() -> None:
+    models = text_models()
+    assert find(models, states={"ensemble": "UNAVAILABLE"}).model == "tensorrt_llm_bls"
+    loading = dict.fromkeys([("metadata", name) for name in models], "model_not_ready")
+    with pytest.raises(InflightError) as raised:
+        find(models, states=dict.fromkeys(models, "UNAVAILABLE"), refusals=loading)
+    assert raised.value.code == "model_not_ready"
+
+
+def test_a_named_model_is_taken_and_no_other_is_asked_about() -> None:
+    questions: list[Any] = []
+    found = find(repository(OURS), "tensorrt_llm_bls", asked=questions)
+    assert (found.model, found.kind, found.stop_model) == ("tensorrt_llm_bls", "inflight", "tensorrt_llm_bls")
+    assert questions == [("metadata", "tensorrt_llm_bls"), ("config", "tensorrt_llm_bls")]
+
+
+@pytest.mark.parametrize(
+    ("models", "name", "code", "words"),
+    [
+        ({}, None, "unsupported_deployment", "its models: none"),
+        (text_models(without=("ensemble", "tensorrt_llm_bls")), None, "unsupported_deployment", "its models: postproc"),
+        (text_models(), "preprocessing", "unsupported_deployment", "preprocessing takes no text"),
+        (text_models(), "nobody", "model_not_found", "'nobody' is not found"),
+    ],
+)
+def test_where_no_model_takes_text_the_error_says_what_was_found(
+    models: Mapping[str, Model], name: str | None, code: str, words: str
+) -> None:
+    with pytest.raises(InflightError, match=words) as raised:
+        find(models, name)
+    assert raised.value.code == code
+
+
+@pytest.mark.parametrize("question", [("index", ""), ("metadata", "ensemble"), ("config", "tensorrt_llm")])
+def test_a_server_that_is_lost_while_it_is_asked_is_told(question: tuple[str, str]) -> None:
+    with pytest.raises(InflightError) as raised:
+        find(text_models(), refusals={question: "server_unreachable"})
+    assert raised.value.code == "server_unreachable"
+
+
+def test_without_configurations_metadata_has_to_do() -> None:
+    found = find(text_models(), refusals=NO_CONFIGS)
+    assert (found.kind, found.decoupled, found.version, found.stop_model) == ("tensorrtllm", None, None, "tensorrt_llm")
+    assert asked(found, stream=True).inputs["stream"].values == (True,)
+    scripted = find(text_models(without=("ensemble",)), refusals=NO_CONFIGS)
+    assert scripted.stop_model is None
+    own = find(repository(OURS), "tensorrt_llm_bls", NO_CONFIGS)
+    assert (own.kind, own.stop_model) == ("inflight", "tensorrt_llm_bls")
+
+
+def test_what_the_configurations_say_is_known() -> None:
+    assert find(repository(OURS, inflight_version="0.1.7"), "tensorrt_llm_bls").version == "0.1.7"
+    assert find(repository(OURS), "tensorrt_llm_bls").version is None
+    assert find(text_models(accumulate=True), "tensorrt_llm_bls").accumulates
+    assert not find(text_models(), "tensorrt_llm_bls").accumulates  # upstream's placeholder, never filled in
+    assert find(text_models(add_special_tokens="False")).adds_special_tokens is False
+    assert find(text_models(add_special_tokens="${add_special_tokens}")).adds_special_tokens is None
+
+
+def test_a_plain_request_asks_ours_for_no_more_than_is_needed(ours: Deployment) -> None:
+    request = asked(ours)
+    assert (request.model, request.id, request.headers) == ("ensemble", "mine", {})
+    assert values(request) == {
+        "text_input": "Tea?",
+        "max_tokens": 128,
+        "stream": False,
+        "exclude_input_in_output": True,
+        "return_token_ids": True,
+    }
+    assert {tensor.shape for tensor in request.inputs.values()} == {(1, 1)}
+    streamed = asked(ours, stream=True)
+    assert "return_token_ids" not in streamed.inputs
+    assert streamed.outputs == (
+        *("text_output", "finish_reason", "num_input_tokens", "num_output_tokens", "num_responses"),
+    )
+
+
+def test_everything_that_can_be_asked_of_ours_reaches_its_tensor(ours: Deployment) -> None:
+    sampling = Sampling(
+        temperature=0.5,
+        top_k=4,
+        top_p=1,
+        seed=2**64 - 1,
+        repetition_penalty=1.1,
+        presence_penalty=0.1,
+        frequency_penalty=0.2,
+        min_tokens=3,
+        end_id=-1,
+        stop=("one", "two"),
+        bad_words="three",
+        guide=Guide("regex", "[a-z]+"),
+        adapter=7,
+    )
+    request = asked(
+        ours,
+        seconds_left=1.5001,
+        stream=True,
+        max_tokens=9,
+        sampling=sampling,
+        priority=-2,
+        tenant="lab",
+        traceparent=TRACE,
+        return_log_probs=True,
+        return_token_ids=True,
+        return_perf_metrics=True,
+    )
+    assert values(request) == {
+        "text_input": "Tea?",
+        "max_tokens": 9,
+        "stream": True,
+        "exclude_input_in_output": True,
+        "temperature": 0.5,
+        "top_k": 4,
+        "top_p": 1.0,
+        "seed": 2**64 - 1,
+        "repetition_penalty": 1.1,
+        "presence_penalty": 0.1,
+        "frequency_penalty": 0.2,
+        "min_tokens": 3,
+        "end_id": -1,
+        "stop_words": ("one", "two"),
+        "bad_words": ("three",),
+        "guided_decoding_guide_type": "regex",
+        "guided_decoding_guide": "[a-z]+",
+        "lora_task_id": 7,
+        "priority": -2,
+        "deadline_ms": 1501,
+        "return_log_probs": True,
+        "return_token_ids": True,
+        "return_perf_metrics": True,
+    }
+    assert request.inputs["stop_words"] == Tensor("BYTES", (1, 2), ("one", "two"))
+    assert request.inputs["seed"].datatype == "UINT64"
+    assert request.parameters == {"tenant": "lab", "traceparent": TRACE, "inflight_client": client_version()}
+    assert request.headers == {"traceparent": TRACE}
+    times = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
+    assert {"token_ids", "output_log_probs", "cum_log_probs", *times} <= set(request.outputs)
+
+
+def test_a_conversation_goes_to_ours_as_it_is(ours: Deployment) -> None:
+    messages = ({"role": "user", "content": "Tëa?"},)
+    request = asked(ours, messages, chat_template_kwargs={"enable_thinking": False})
+    said = values(request)
+    assert said["text_input"] == ""
+    assert said["messages"] == '[{"role": "user", "content": "Tëa?"}]'
+    assert said["chat_template_kwargs"] == '{"enable_thinking": false}'
+    assert "chat_template_kwargs" not in asked(ours, messages).inputs
+    with pytest.raises(InflightError, match="a object, which JSON has not") as raised:
+        asked(ours, [{"role": "user", "content": object()}])
+    assert raised.value.code == "invalid_messages"
+
+
+def test_others_without_a_template_say_how_to_give_one() -> None:
+    with pytest.raises(InflightError, match="give the client chat_template=DIRECTORY") as raised:
+        asked(find(text_models()), [{"role": "user", "content": "Tea?"}])
+    assert raised.value.code == "no_chat_template"
+
+
+def test_a_temperature_alone_samples(ours: Deployment) -> None:
+    for deployment, name in ((ours, "top_p"), (find(llmapi()), "sampling_param_top_p")):
+        said = values(asked(deployment, sampling=Sampling(temperature=0.7)))
+        assert said[name] == 1.0
+        assert name not in values(asked(deployment, sampling=Sampling(temperature=0.7, top_k=3)))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "sent"),
+    [
+        (Sampling(), {}),
+        (Sampling(temperature=0), {"top_k": 1}),
+        (Sampling(temperature=0.7, top_k=1), {"top_k": 1}),
+        (Sampling(temperature=0.7, top_k=0), {"top_k": 1}),  # greedy on ours, where no bound is given
+        (Sampling(temperature=0.7, top_k=5, top_p=0), {"temperature": 0.7, "top_k": 5}),
+        (Sampling(temperature=0.7, top_p=0.5), {"temperature": 0.7, "top_p": 0.5}),
+    ],
+)
+def test_the_llm_api_is_told_in_its_own_way_what_is_greedy(sampling: Sampling, sent: dict[str, Any]) -> None:
+    said = values(asked(find(llmapi()), sampling=sampling))
+    given = {name.removeprefix("sampling_param_"): value for name, value in said.items()}
+    assert {name: given[name] for name in ("temperature", "top_k", "top_p") if name in given} == sent
+
+
+def test_the_llm_api_has_names_and_shapes_of_its_own() -> None:
+    request = asked(
+        find(llmapi()), stream=True, sampling=Sampling(seed=3, stop=("one", "two")), return_perf_metrics=True
+    )
+    assert values(request) == {
+        "text_input": "Tea?",
+        "sampling_param_max_tokens": 128,
+        "streaming": True,
+        "sampling_param_exclude_input_from_output": True,
+        "sampling_param_seed": 3,
+        "sampling_param_stop": ("one", "two"),
+        "sampling_param_return_perf_metrics": True,
+        "return_finish_reason": True,
+        "return_stop_reason": True,
+    }
+    assert request.inputs["sampling_param_stop"].shape == (2,)
+    assert {tensor.shape for name, tensor in request.inputs.items() if name != "sampling_param_stop"} == {(1,)}
+    assert request.outputs[:3] == ("text_output", "finish_reason", "stop_reason")
+
+
+def test_older_names_and_models_without_batches_are_known() -> None:
+    deployment = find(text_models(older=True, batches=False))
+    request = asked(deployment, sampling=Sampling(min_tokens=2, seed=5, stop=("one", "two")))
+    assert values(request) == {
+        "text_input": "Tea?",
+        "max_tokens": 128,
+        "stream": False,
+        "exclude_input_in_output": True,
+        "min_length": 2,
+        "random_seed": 5,
+        "stop_words": ("one", "two"),
+    }
+    assert request.inputs["stop_words"].shape == (2,)
+    assert request.inputs["min_length"].shape == (1,)
+
+
+def test_counts_are_asked_for_where_they_come_only_so() -> None:
+    said = values(asked(find(text_models()), seconds_left=3))
+    assert said["return_num_input_tokens"] is said["return_num_output_tokens"] is True
+    assert "deadline_ms" not in said
+
+
+@pytest.mark.parametrize(
+    ("models", "options", "words"),
+    [
+        (text_models(), {"priority": 1}, "model ensemble can't honour priority"),
+        (text_models(), {"tenant": "lab"}, "can't honour tenant"),
+        (text_models(), {"return_token_ids": True}, "can't honour return_token_ids"),
+        (text_models(decoupled=False), {"stream": True}, "stream: it gives one response to a request; call generate"),
+        (llmapi(decoupled=False), {"stream": True}, "stream: it gives one response to a request; call generate"),
+        (text_models(older=True), {"return_perf_metrics": True}, "return_perf_metrics"),
+        (text_models(older=True), {"sampling": Sampling(guide=Guide("json"))}, "guide"),
+        (llmapi(), {"return_log_probs": True}, "the LLM API's model tensorrt_llm can't honour return_log_probs"),
+        (llmapi(), {"sampling": Sampling(repetition_penalty=1.1)}, "can't honour repetition_penalty"),
+        (llmapi(), {"sampling": Sampling(min_tokens=1)}, "can't honour min_tokens"),
+        (llmapi(), {"sampling": Sampling(end_id=2)}, "can't honour end_id"),
+        (llmapi(), {"sampling": Sampling(bad_words="x")}, "can't honour bad_words"),
+        (llmapi(), {"sampling": Sampling(adapter=1)}, "can't honour adapter"),
+        (llmapi(), {"sampling": Sampling(guide=Guide("json"))}, "can't honour guide"),
+    ],
+)
+def test_what_a_deployment_lacks_is_refused_by_name(
+    models: Mapping[str, Model], options: dict[str, Any], words: str
+) -> None:
+    assert words in refusal(find(models), **options)
+
+
+def test_our_scripted_model_before_another_engine_is_not_asked_for_what_it_refuses() -> None:
+    deployment = find(repository(OURS_BEFORE_CPP), "tensorrt_llm_bls")
+    assert deployment.kind == "inflight"
+    assert "deadline_ms" not in asked(deployment, seconds_left=3).inputs
+    assert "can't honour priority" in refusal(deployment, priority=1)
+
+
+def test_a_server_of_ours_from_before_parameters_gets_none(ours: Deployment) -> None:
+    models = repository(OURS)
+    del models["ensemble"].outputs["num_responses"]  # type: ignore[attr-defined]
+    older = find(models)
+    assert older.kind == "inflight"
+    assert asked(older, traceparent=TRACE).parameters == {}
+    assert asked(ours, traceparent=TRACE).parameters["traceparent"] == TRACE
+    assert "can't honour tenant" in refusal(older, tenant="lab")
+
+
+def test_a_request_to_stop_goes_where_ids_are_known(ours: Deployment) -> None:
+    request = ours.stop_request("mine")
+    assert (request.model, request.id) == ("tensorrt_llm", "mine")
+    assert values(request) == {"input_ids": 0, "input_lengths": 1, "request_output_len": 1, "stop": True}
+    assert {tensor.shape for tensor in request.inputs.values()} == {(1, 1)}
+    scripted = find(repository(OURS), "tensorrt_llm_bls").stop_request("mine")
+    assert (scripted.model, values(scripted)) == ("tensorrt_llm_bls", {"text_input": "", "max_tokens": 1, "stop": True})
+    api = find(llmapi()).stop_request("mine")
+    assert (api.model, api.id, values(api)) == ("tensorrt_llm", "mine", {"text_input": "", "stop": True})
+    with pytest.raises(InflightError, match="ids of its own; close the stream instead") as raised:
+        find(text_models(), "tensorrt_llm_bls").stop_request("mine")
+    assert raised.value.code == "unsupported_input"
+
+
+def test_the_llm_api_answers_a_request_to_stop_with_an_error() -> None:
+    deployment = find(llmapi())
+    assert deployment.stopped(InflightError("Request cancelled by client", "invalid_request"))
+    assert not deployment.stopped(InflightError("the server is gone", "server_gone"))
