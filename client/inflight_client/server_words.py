@@ -22,7 +22,7 @@ _WORDS = (
             "is not healthy",
             "not ready",
             "is not at ready state",
-            "unavailable",
+            "is unavailable",
             "has no available versions",
             "server is stopping",
             "stopped accepting new",
