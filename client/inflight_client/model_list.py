@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from inflight_client.deployment import Question
+from inflight_client.deployment import REFUSALS, Question
 from inflight_client.errors import InflightError
 from inflight_client.results import Model
 
@@ -21,7 +21,7 @@ def list_models(own: str | None) -> Generator[Question, Any, list[Model]]:
     try:
         found: list[Model] = yield Question("index")
     except InflightError as error:
-        if error.code not in ("permission_denied", "invalid_request", "model_not_found"):
+        if error.code not in REFUSALS:
             raise
     else:
         return sorted(found, key=lambda model: (model.name, model.version))

@@ -23,7 +23,7 @@ class Retry:
     it but little more than they would have.
     """
 
-    seconds: float = 45.0
+    seconds: float = 30.0
     attempts: int = 20
     first_wait: float = 0.2
     longest_wait: float = 5.0

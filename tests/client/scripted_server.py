@@ -7,10 +7,19 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
+
+CONFIG = text_format.Parse(
+    (Path(__file__).parents[2] / "model_repository" / "ensemble" / "config.pbtxt").read_text(),
+    model_config_pb2.ModelConfig(),
+)
+"""Whose tensors it says that it has, but for token ids; its configuration and its index it keeps to itself."""
+_MISSING = ("return_token_ids", "token_ids")
 
 Script = Callable[[Any, grpc.ServicerContext], Iterator[Any]]
 """What to answer to a request: responses, or an abort."""
@@ -22,8 +31,30 @@ class ScriptedServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ig
         self.requests: list[Any] = []
         self.cancelled = threading.Event()
 
+    def ServerLive(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        return service_pb2.ServerLiveResponse(live=True)
+
+    def ServerReady(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        return service_pb2.ServerReadyResponse(ready=True)
+
     def ModelReady(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802, grpc's name
         return service_pb2.ModelReadyResponse(ready=request.name == "ensemble")
+
+    def RepositoryIndex(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        context.abort(grpc.StatusCode.PERMISSION_DENIED, "This protocol is restricted")
+
+    def ModelConfig(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        context.abort(grpc.StatusCode.PERMISSION_DENIED, "This protocol is restricted")
+
+    def ModelMetadata(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        if request.name != "ensemble":
+            context.abort(grpc.StatusCode.NOT_FOUND, f"Request for unknown model: '{request.name}' is not found")
+        message = service_pb2.ModelMetadataResponse(name=request.name, versions=["1"])
+        for ours, theirs in ((message.inputs, CONFIG.input), (message.outputs, CONFIG.output)):
+            for tensor in (tensor for tensor in theirs if tensor.name not in _MISSING):
+                datatype = model_config_pb2.DataType.Name(tensor.data_type).removeprefix("TYPE_")
+                ours.add(name=tensor.name, datatype=datatype.replace("STRING", "BYTES"), shape=[-1, *tensor.dims])
+        return message
 
     def ModelStreamInfer(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
         context.add_callback(self.cancelled.set)
@@ -44,7 +75,9 @@ def serving(script: Script) -> Iterator[tuple[ScriptedServer, str]]:
     server.stop(grace=None).wait()
 
 
-def response(text: str, finish_reason: str = "", tokens_in: int = 0, tokens_out: int = 0) -> Any:
+def response(
+    text: str, finish_reason: str = "", tokens_in: int = 0, tokens_out: int = 0, responses: int | None = None
+) -> Any:
     """One step of an answer as the ensemble sends it; the last one has a finish reason and counts."""
     message = service_pb2.ModelStreamInferResponse()
     _add(message, "text_output", "BYTES", _bytes_tensor(text))
@@ -52,6 +85,8 @@ def response(text: str, finish_reason: str = "", tokens_in: int = 0, tokens_out:
         _add(message, "finish_reason", "BYTES", _bytes_tensor(finish_reason))
         _add(message, "num_input_tokens", "INT32", struct.pack("<i", tokens_in))
         _add(message, "num_output_tokens", "INT32", struct.pack("<i", tokens_out))
+        if responses is not None:
+            _add(message, "num_responses", "INT32", struct.pack("<i", responses))
     return message
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from inflight_client import AsyncClient, Delta, Generation, InflightError
+from inflight_client import NO_RETRY, AsyncClient, Delta, Generation, InflightError, Usage
 
 from tests.client.scripted_server import error as error_response
 from tests.client.scripted_server import response, serving
@@ -24,8 +24,8 @@ def test_deltas_come_as_they_are_sent() -> None:
 
     with serving(whole) as (_, address):
         deltas, generation = asyncio.run(talk(address))
-    assert deltas == [Delta("お"), Delta(""), Delta("茶 tea"), Delta(".", "stop", 3, 4)]
-    assert generation == Generation("お茶 tea.", "stop", 3, 4)
+    assert deltas == [Delta("お"), Delta(""), Delta("茶 tea"), Delta(".", "stop", Usage(3, 4))]
+    assert (generation.text, generation.finish_reason, generation.usage) == ("お茶 tea.", "stop", Usage(3, 4))
 
 
 def test_many_calls_at_once() -> None:
@@ -64,7 +64,7 @@ def test_a_broken_stream_says_so(script: Any, code: str, timeout: float) -> None
     got: list[Delta] = []
 
     async def talk(address: str) -> None:
-        async with AsyncClient(address) as client:
+        async with AsyncClient(address, retry=NO_RETRY) as client:
             async for part in client.stream("tell", timeout=timeout):
                 got.append(part)
 
@@ -76,7 +76,7 @@ def test_a_broken_stream_says_so(script: Any, code: str, timeout: float) -> None
 
 def test_nobody_there_is_said_so() -> None:
     async def talk() -> None:
-        async with AsyncClient("127.0.0.1:1") as client:
+        async with AsyncClient("127.0.0.1:1", retry=NO_RETRY) as client:
             with pytest.raises(InflightError, match="no server answers at 127") as raised:
                 await client.generate("tell")
             assert raised.value.code == "server_unreachable"

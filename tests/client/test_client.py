@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
-from inflight_client import Client, Delta, Generation, InflightError
+from inflight_client import NO_RETRY, Client, Delta, InflightError, Usage
 
 from tests.client.scripted_server import error, response, serving
 
@@ -32,14 +32,17 @@ def never_ending(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
 def test_deltas_come_as_they_are_sent() -> None:
     with serving(whole) as (server, address), Client(address) as client:
         deltas = list(client.stream("tell", max_tokens=9))
-    assert deltas == [Delta("お"), Delta(""), Delta("茶 tea"), Delta(".", "stop", 3, 4)]
+    assert deltas == [Delta("お"), Delta(""), Delta("茶 tea"), Delta(".", "stop", Usage(3, 4))]
     (request,) = server.requests
     assert request.model_name == "ensemble"
 
 
 def test_a_whole_answer_joins_them() -> None:
     with serving(whole) as (_, address), Client(address) as client:
-        assert client.generate("tell") == Generation("お茶 tea.", "stop", 3, 4)
+        answer = client.generate("tell", request_id="mine", return_token_ids=False)
+    assert (answer.text, answer.finish_reason, answer.usage) == ("お茶 tea.", "stop", Usage(3, 4))
+    assert (answer.request_id, answer.token_ids, answer.timings.attempts) == ("mine", None, 1)
+    assert 0 < answer.timings.first_token <= answer.timings.total
 
 
 def test_several_threads_share_a_client() -> None:
@@ -70,9 +73,9 @@ def test_a_stream_that_ends_without_a_reason_is_an_error(how_many: int) -> None:
     def script(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         yield from [response("tea")] * how_many
 
-    with serving(script) as (_, address), Client(address) as client:
+    with serving(script) as (_, address), Client(address, retry=NO_RETRY) as client:
         for call in (lambda: list(client.stream("tell")), lambda: client.generate("tell")):
-            with pytest.raises(InflightError, match="ended the answer without saying why") as raised:
+            with pytest.raises(InflightError, match=r"ended the answer of .* without saying why") as raised:
                 call()
             assert raised.value.code == "server_gone"
 
@@ -82,12 +85,12 @@ def test_a_broken_connection_is_told_from_a_server_that_was_never_there() -> Non
         yield response("tea")
         context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
 
-    with serving(script) as (_, address), Client(address) as client:
+    with serving(script) as (_, address), Client(address, retry=NO_RETRY) as client:
         with pytest.raises(InflightError) as raised:
             list(client.stream("tell"))
         assert raised.value.code == "server_gone"
         assert "Socket closed" in str(raised.value)
-    with Client(address) as client:
+    with Client(address, retry=NO_RETRY) as client:
         assert not client.ready()
         with pytest.raises(InflightError, match=f"no server answers at {address}") as raised:
             client.generate("tell")
@@ -95,7 +98,7 @@ def test_a_broken_connection_is_told_from_a_server_that_was_never_there() -> Non
 
 
 def test_a_host_that_does_not_resolve_is_no_server_that_went_away() -> None:
-    with Client("nobody.invalid:8001") as client, pytest.raises(InflightError) as raised:
+    with Client("nobody.invalid:8001", retry=NO_RETRY) as client, pytest.raises(InflightError) as raised:
         client.generate("tell")
     assert raised.value.code == "server_unreachable"
 
@@ -124,7 +127,7 @@ def test_closing_a_stream_early_cancels_it_on_the_server() -> None:
         stream = client.stream("tell")
         next(stream)
         assert not server.cancelled.is_set()
-        stream.close()  # type: ignore[attr-defined]
+        stream.close()
         assert server.cancelled.wait(60)
 
 

@@ -15,14 +15,19 @@ QUICK = Retry(first_wait=0.001, longest_wait=0.002)
 
 def attempts(retries: Retries, code: str, deadline: Deadline = NEVER, given_up: threading.Event | None = None) -> int:
     """How often a call is sent that always fails so."""
-    sent = 0
+    error = InflightError("it failed", code)
+    sent: list[int] = []
     with pytest.raises(InflightError) as raised:
-        for attempt in retries.of_call(deadline, given_up or threading.Event()):
-            with attempt:
-                sent += 1
-                raise InflightError("it failed", code)
-    assert raised.value.code == code
-    return sent
+        fail(retries, error, sent, deadline, given_up or threading.Event())
+    assert raised.value is error
+    return len(sent)
+
+
+def fail(retries: Retries, error: Exception, sent: list[int], deadline: Deadline, given_up: threading.Event) -> None:
+    for attempt in retries.of_call(deadline, given_up):
+        with attempt:
+            sent.append(attempt.retry_state.attempt_number)
+            raise error
 
 
 @pytest.mark.parametrize("code", ERROR_CODES)
@@ -31,13 +36,10 @@ def test_what_is_transient_is_sent_again_and_nothing_else(code: str) -> None:
 
 
 def test_other_exceptions_are_the_callers() -> None:
-    sent = 0
+    sent: list[int] = []
     with pytest.raises(ZeroDivisionError):
-        for attempt in Retries(QUICK).of_call(NEVER, threading.Event()):
-            with attempt:
-                sent += 1
-                raise ZeroDivisionError
-    assert sent == 1
+        fail(Retries(QUICK), ZeroDivisionError(), sent, NEVER, threading.Event())
+    assert sent == [1]
 
 
 def test_retries_can_be_switched_off() -> None:
