@@ -168,8 +168,9 @@ def detect(model: str | None) -> Generator[Question, Any, Deployment]:
     kind = _kind(metadata)
     config = yield from _config(metadata.name)
     steps = []
-    for step in config.steps:
-        steps.append((yield from _config(step)))
+    if kind != "inflight":  # of ours it is known what stands behind them
+        for step in config.steps:
+            steps.append((yield from _config(step)))
     engine = next((step for step in steps if {"stop", "input_ids"} <= step.inputs), None)
     special = [step.flag("add_special_tokens") for step in steps if "QUERY" in step.inputs]
     return Deployment(
@@ -268,11 +269,11 @@ def _honoured(metadata: ModelMetadata, config: ModelConfig) -> Tensors:
 
 
 def _decoupled(config: ModelConfig, steps: list[ModelConfig]) -> bool | None:
-    """An ensemble streams if any of its models does."""
-    known = [found.decoupled for found in (*steps, *(() if steps else (config,)))]
+    """An ensemble streams if any of its models does, which newer Tritons say in its own configuration."""
+    known = [found.decoupled for found in (config, *steps)]
     if any(known):
         return True
-    return False if known and None not in known else None
+    return None if None in known else False
 
 
 def _stop_model(metadata: ModelMetadata, kind: Kind, config: ModelConfig, engine: ModelConfig | None) -> str | None:

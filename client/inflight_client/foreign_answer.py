@@ -80,12 +80,13 @@ class ForeignAnswer(Answer):
         log_probs: tuple[float, ...] | None,
     ) -> Delta:
         self._ended = True
+        reason = self._checked_reason(reason)
         if self._held is None:
             rest = text or ""
         else:
             rest = self._held.end(text)
             reason = "stop_word" if self._held.stopped else reason
-        return Delta(rest, self._checked_reason(reason), self._counted(), token_ids, log_probs)
+        return Delta(rest, reason, self._counted(), token_ids, log_probs)
 
     def _reason(self, response: InferResponse) -> str | None:
         """Why the answer ended, in our words; None where it goes on or nobody says."""

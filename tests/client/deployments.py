@@ -34,7 +34,7 @@ def repository(path: Path, **parameters: str) -> dict[str, Model]:
             config.max_batch_size,
             {tensor.name: _tensor(tensor, tensor.optional) for tensor in config.input},
             {tensor.name: _tensor(tensor) for tensor in config.output},
-            config.model_transaction_policy.decoupled,
+            _decoupled(config, path),
             {key: parameters.get(key, value) for key, value in own.items()},
             [step.model_name for step in config.ensemble_scheduling.step],
         )
@@ -85,6 +85,13 @@ def _answer(
         for tensors in (model.inputs, model.outputs)
     )
     return ModelMetadata(name, inputs, outputs)
+
+
+def _decoupled(config: Any, path: Path) -> bool:
+    """As Triton tells it: of an ensemble by its models."""
+    models = model_configs.load(path)
+    names = [step.model_name for step in config.ensemble_scheduling.step]
+    return any(each.model_transaction_policy.decoupled for each in (config, *(models[name] for name in names)))
 
 
 def _tensor(said: Any, optional: bool = False) -> Tensor:

@@ -88,6 +88,12 @@ def test_a_named_model_is_taken_and_no_other_is_asked_about() -> None:
     assert questions == [("metadata", "tensorrt_llm_bls"), ("config", "tensorrt_llm_bls")]
 
 
+def test_ours_is_found_with_three_questions() -> None:
+    questions: list[Any] = []
+    find(repository(OURS), asked=questions)
+    assert questions == [("index", ""), ("metadata", "ensemble"), ("config", "ensemble")]
+
+
 @pytest.mark.parametrize(
     ("models", "name", "code", "words"),
     [

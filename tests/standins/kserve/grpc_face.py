@@ -109,7 +109,7 @@ class _Service(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         gone = threading.Event()
         context.add_callback(gone.set)
         request = self._read(message, gone, context)
-        if self._server.streams(request.model):
+        if request.model.decoupled:
             raise RefusedError("ModelInfer RPC doesn't support models with decoupled transaction policy", "UNSUPPORTED")
         (response,) = self._server.infer(request)
         return _message(request, response)

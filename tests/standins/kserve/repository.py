@@ -44,9 +44,10 @@ class Model:
         return [-1, *tensor.dims] if self.max_batch_size else list(tensor.dims)
 
     def config(self) -> dict[str, Any]:
-        """As Triton's HTTP endpoint gives it. An ensemble does not say whether it is decoupled: its models do."""
+        """As Triton's HTTP endpoint gives it."""
         config: dict[str, Any] = {
             "name": self.name,
+            "model_transaction_policy": {"decoupled": self.decoupled},
             "max_batch_size": self.max_batch_size,
             "input": [
                 {"name": name, "data_type": _triton_type(tensor), "dims": tensor.dims, "optional": tensor.optional}
@@ -64,7 +65,7 @@ class Model:
                 "platform": self.platform,
                 "ensemble_scheduling": {"step": [{"model_name": step, "model_version": -1} for step in self.steps]},
             }
-        return {**config, "backend": self.platform, "model_transaction_policy": {"decoupled": self.decoupled}}
+        return {**config, "backend": self.platform}
 
 
 def text_models(
@@ -79,7 +80,12 @@ def text_models(
     """`all_models/inflight_batcher_llm`: `older` has the tensors from before 0.15, `without` leaves models out."""
     models = [_upstream(name, older, batches) for name in UPSTREAM["models"]]
     changed = {
-        "ensemble": {"platform": "ensemble", "steps": ("preprocessing", "tensorrt_llm", "postprocessing")},
+        # Triton itself says of an ensemble that it is decoupled, once one of its models is.
+        "ensemble": {
+            "platform": "ensemble",
+            "steps": ("preprocessing", "tensorrt_llm", "postprocessing"),
+            "decoupled": decoupled,
+        },
         "preprocessing": {"parameters": {"add_special_tokens": add_special_tokens, "tokenizer_dir": "/tokenizer"}},
         "tensorrt_llm": {"decoupled": decoupled, "platform": "tensorrtllm"},
         "tensorrt_llm_bls": {

@@ -63,17 +63,13 @@ class StandInServer:
         if "sampling_param_max_tokens" in model.inputs:
             return llmapi_model.answer(self.engine, request, self._end_ids)
         if "text_input" in model.inputs:
-            if request.value("stream", False) and not self.streams(model):
+            if request.value("stream", False) and not model.decoupled:
                 where = f"in ensemble '{model.name}', " if model.steps else ""
                 raise RefusedError(f"{where}{text_models.NO_STREAMS}")
             return text_models.answer(self.engine, request, self._end_ids, self._special_tokens())
         if model.name == "tensorrt_llm":
             return text_models.stop(self.engine, request)
         raise RefusedError(f"the stand-in answers nobody as {model.name}")
-
-    def streams(self, model: Model) -> bool:
-        """Whether it is decoupled, as an ensemble is by what is behind it."""
-        return any(self.models[name].decoupled for name in (*model.steps, model.name))
 
     def _special_tokens(self) -> bool:
         preprocessing = self.models.get("preprocessing")
