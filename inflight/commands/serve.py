@@ -61,6 +61,11 @@ class Signals:
     type=click.Path(path_type=Path),
     help="Take only clients with a certificate signed by these.",
 )
+@click.option(
+    "--request-log",
+    type=click.Path(path_type=Path),
+    help="Append a line of JSON for each answer: request id, tenant, tokens, times; no prompts, no answers.",
+)
 @deployment_options("serve")
 @click.option(
     "--drain-seconds",
@@ -88,6 +93,7 @@ def command(
     grpc_tls_certificate: Path | None,
     grpc_tls_key: Path | None,
     grpc_tls_ca: Path | None,
+    request_log: Path | None,
     **asked: Any,
 ) -> None:
     """Serve ENGINE_DIR on NVIDIA Triton Inference Server until told to stop.
@@ -105,6 +111,7 @@ def command(
       inflight serve my-engine --lora formal.safetensors --lora brief.safetensors
       inflight serve my-gpu-engine --set kv_cache_free_gpu_mem_fraction=0.8 --multi-gpu leader
       inflight serve my-engine --grpc-tls-certificate server.pem --grpc-tls-key server.key
+      inflight serve my-engine --request-log requests.jsonl
       inflight serve s3://models/my-model/v1
     """  # fmt: skip
     server = Server(
@@ -119,6 +126,7 @@ def command(
             verbose=verbose,
             multi_gpu=multi_gpu,
             grpc_tls=GrpcTls.of(grpc_tls_certificate, grpc_tls_key, grpc_tls_ca),
+            request_log=request_log,
         ),
         report=_report,
     )

@@ -132,8 +132,6 @@ def write_repository(order: Order, out: Path, put: Put = shutil.copyfile) -> Car
     for model, config in configs.items():
         folder = out / model
         _bring(order, model, config, folder, put)
-        if "inflight_version" in config.parameters:
-            config.parameters["inflight_version"].string_value = __version__
         version = folder / _VERSION
         if order.vendored and (version / "model.py").is_file():
             vendor(version)

@@ -65,6 +65,17 @@ def replace_parameters(config: Any, values: Mapping[str, str]) -> None:
         config.parameters[key].string_value = values[key]
 
 
+def sign(configs: Configs, values: Mapping[str, str]) -> None:
+    """Give every model these parameters too, ensembles and those of foreign backends included; empty ones are left out.
+
+    Clients read there what they talk to, and our models who wrote their configuration.
+    """
+    for config in configs.values():
+        for key, value in values.items():
+            if value:
+                config.parameters[key].string_value = value
+
+
 def drop_tensors(config: Any, inputs: Collection[str], outputs: Collection[str]) -> None:
     """Take inputs and outputs away from a model; `prune` then takes them out of the ensembles too."""
     _drop(config.input, inputs)

@@ -14,6 +14,7 @@ from pathlib import Path
 from build_engines import containers, machine
 from build_engines.machine import Gpu, Machine
 from build_engines.manifest import Manifest
+from inflight import __version__, compatible
 from inflight.deploy.errors import DeployError
 from inflight.deploy.tensorrtllm_models import BACKEND
 
@@ -33,9 +34,8 @@ def check(manifest: Manifest, backends: Path, report: Callable[[str], None]) -> 
 
     Looks at the machine only for engines that need GPUs. Codes: `engine_foreign`, `gpu_missing`, `server_not_found`.
     """
-    if manifest.target == "openvino":
-        return
-    for problem in problems(manifest, machine.look(), backends):
+    here = Machine() if manifest.target == "openvino" else machine.look()
+    for problem in problems(manifest, here, backends):
         if problem.code is not None:
             raise DeployError(problem.sentence, problem.code)
         report(f"Warning: {problem.sentence}")
@@ -43,6 +43,7 @@ def check(manifest: Manifest, backends: Path, report: Callable[[str], None]) -> 
 
 def problems(manifest: Manifest, here: Machine, backends: Path) -> Iterator[Problem]:
     """What is between the engine and this machine, whose Triton has its backends in `backends`."""
+    yield from _our_version(manifest)
     if manifest.target == "openvino":
         return
     gpus = visible(here.gpus)
@@ -89,6 +90,16 @@ def _container(manifest: Manifest) -> str | None:
     found = containers.container_for(said)
     image = found.image if found else manifest.versions.get("container")
     return f"the container {image} (TensorRT-LLM {said})" if image else None
+
+
+def _our_version(manifest: Manifest) -> Iterator[Problem]:
+    built = manifest.versions.get("inflight")
+    if built and not compatible(built, __version__):
+        yield Problem(
+            f"The engine {manifest.name} was built by inflight {built} and this is {__version__}; if it does not load,"
+            " or answers otherwise than before, build it again.",
+            None,
+        )
 
 
 def _backend(manifest: Manifest, backends: Path) -> Iterator[Problem]:

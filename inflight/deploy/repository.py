@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from build_engines.manifest import Manifest
+from inflight import __version__
 from inflight.deploy import model_configs, python_models, tensorrtllm_models
 from inflight.deploy.errors import DeployError
 from inflight.deploy.models import ENGINE_MODEL, SCRIPTED_MODEL, TEXT_MODELS
@@ -42,6 +43,8 @@ def assemble(
         model_configs.set_decoupled(configs[model], options.decoupled)
     if options.max_queue_size is not None:
         model_configs.set_max_queue_size(configs[ENGINE_MODEL], options.max_queue_size)
+    versions = {"inflight_version": __version__, "inflight_engine_version": manifest.versions.get("inflight", "")}
+    model_configs.sign(configs, versions)
     model_configs.check(configs)
     for name, config in configs.items():
         left_out = _LEFT_OUT if config.backend in ("", "python") else (*_LEFT_OUT, _CODE)

@@ -43,7 +43,7 @@ class ServerSettings:
     `start_seconds` is allowed from the start to the first token; after `failures` failed lives in a row the
     server is given up. With `verbose` Triton's whole log is reported, else its warnings and errors. `multi_gpu` is how
     an engine on several GPUs is started; None: as it fits (see `inflight.deploy.launch`). With `grpc_tls` gRPC is
-    spoken over TLS alone.
+    spoken over TLS alone. `request_log` gets a line for each answer.
     """
 
     host: str = "127.0.0.1"
@@ -55,6 +55,7 @@ class ServerSettings:
     verbose: bool = False
     multi_gpu: Mode | None = None
     grpc_tls: GrpcTls | None = None
+    request_log: Path | None = None
     patience: Patience = field(default_factory=Patience)
 
 
@@ -122,7 +123,8 @@ class Server:
         self._relay = LogRelay(self.run.log, self._report, everything=wanted.verbose)
         try:
             self.run.log.touch(0o600)
-            self._starter = Starter.prepare(source, self._options, wanted.multi_gpu, self.run, self._report)
+            log = wanted.request_log
+            self._starter = Starter.prepare(source, self._options, wanted.multi_gpu, log, self.run, self._report)
             self.kv_cache_tokens = self._starter.deployment.kv_cache_tokens
             self._begin_first_life()
         except BaseException:

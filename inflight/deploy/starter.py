@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from inflight.deploy import launch, preflight, triton
+from inflight.deploy import launch, preflight, request_log, triton
 from inflight.deploy.deployment import Deployment, Source, lay_out
 from inflight.deploy.grpc_tls import GrpcTls
 from inflight.deploy.launch import Launch, Mode
@@ -30,6 +31,8 @@ class Starter:
     deployment: Deployment
     launch: Launch
     run: RunDirectory
+    variables: Mapping[str, str]
+    """What else goes into the environment."""
 
     @classmethod
     def prepare(
@@ -37,18 +40,21 @@ class Starter:
         source: Source,
         options: DeploymentOptions,
         mode: Mode | None,
+        log: Path | None,
         run: RunDirectory,
         report: Callable[[str], None],
     ) -> Starter:
         """Look whether this machine can serve the engine, and lay out what Triton reads.
 
-        Raises DeployError as `triton.find`, `preflight.check`, `launch.choose` and `lay_out` do.
+        `log` is the file for a line about each answer. Raises DeployError as `triton.find`, `preflight.check`,
+        `request_log.variables`, `launch.choose` and `lay_out` do.
         """
         installation = triton.mirror(triton.find(), run.path / "triton")
         preflight.check(source.manifest, installation.root / "backends", report)
+        variables = request_log.variables(log, source.manifest)
         deployment = lay_out(source, options, run.path, report)
         chosen = launch.choose(source.manifest, deployment.parameters, mode)
-        return cls(installation, deployment, chosen, run)
+        return cls(installation, deployment, chosen, run, variables)
 
     def begin(self, host: str, ports: Ports, grpc_tls: GrpcTls | None) -> Life:
         """Start the processes, which listen there once they stand."""
@@ -67,6 +73,7 @@ class Starter:
         variables = {
             **triton.environment(self.installation),
             **self.deployment.variables,
+            **self.variables,
             **self.launch.variables(self.run.path),
         }
         command = self.launch.command(server, self._follower)

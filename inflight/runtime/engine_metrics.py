@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -27,6 +27,7 @@ from inflight.runtime.metric_table import (
     TOKEN_GAP,
     Family,
 )
+from inflight.runtime.tenant_tokens import TenantTokens
 from inflight.runtime.token_gaps import TokenGaps
 
 GAPS_A_SECOND = 20
@@ -50,6 +51,9 @@ class Board(Protocol):
 
     def add(self, family: Family, member: str, count: int) -> None: ...
 
+    def add_to(self, family: Family, labels: Mapping[str, str], count: int) -> None:
+        """Add to the series of a family without members that has these labels."""
+
     def observe(self, family: Family, value: float) -> None:
         """Add a value to a histogram, which has one series."""
 
@@ -64,6 +68,9 @@ class SilentBoard:
         pass
 
     def add(self, family: Family, member: str, count: int) -> None:
+        pass
+
+    def add_to(self, family: Family, labels: Mapping[str, str], count: int) -> None:
         pass
 
     def observe(self, family: Family, value: float) -> None:
@@ -91,31 +98,34 @@ class RequestEnd(NamedTuple):
     output_tokens: int
     arrival_ns: int
     timings: Timings | None
+    tenant: str = ""
 
 
 class RequestMeter:
     """Sees the events of one request, the last one included; fast, since it sees each token."""
 
-    __slots__ = ("_arrival_ns", "_ends", "_gaps", "_output_tokens", "_prompt_tokens")
+    __slots__ = ("_arrival_ns", "_ends", "_gaps", "_prompt_tokens", "_tenant", "output_tokens")
 
     def __init__(self, request: GenerationRequest, gaps: TokenGaps, ends: deque[RequestEnd]) -> None:
         self._prompt_tokens = len(request.prompt_ids)
-        self._output_tokens = 0
+        self._tenant = request.origin.tenant if request.origin else ""
+        self.output_tokens = 0
+        """So far; with the last event those of all beams."""
         self._arrival_ns = time.monotonic_ns()
         self._gaps = gaps
         self._ends = ends
 
     def see(self, event: TokenEvent) -> None:
         tokens = len(event.token_ids)
-        self._output_tokens += tokens
+        self.output_tokens += tokens
         ended = event.finish_reason is not None
         followed = self._gaps.followed
         if followed is None or followed is self:
             self._gaps.see(self, tokens, ended)
         if ended:
-            output_tokens = self._output_tokens + sum(len(beam.token_ids) for beam in event.beams)
-            end = RequestEnd(reason_of(event), self._prompt_tokens, output_tokens, self._arrival_ns, event.timings)
-            self._ends.append(end)
+            self.output_tokens += sum(len(beam.token_ids) for beam in event.beams)
+            counts = self._prompt_tokens, self.output_tokens
+            self._ends.append(RequestEnd(reason_of(event), *counts, self._arrival_ns, event.timings, self._tenant))
 
 
 class EngineMetrics:
@@ -139,6 +149,7 @@ class EngineMetrics:
         self._reuses_blocks = reuses_blocks
         self._gaps = TokenGaps(max(1, round(GAPS_A_SECOND * period_s)))
         self._ends: deque[RequestEnd] = deque()
+        self._tenants = TenantTokens(board)
         self._shown: dict[tuple[Family, str], float] = {}
         self._seen: tuple[EngineStats, int] | None = None
         self._memory = (0, 0.0, 0)
@@ -204,6 +215,7 @@ class EngineMetrics:
             return
         self._board.observe(INPUT_TOKENS, end.prompt_tokens)
         self._board.observe(OUTPUT_TOKENS, end.output_tokens)
+        self._tenants.count(end.tenant, end.prompt_tokens, end.output_tokens)
         timings = end.timings
         self._board.observe(QUEUE_TIME, _seconds(end.arrival_ns, timings.admitted_ns or timings.end_ns))
         self._board.observe(DURATION, _seconds(end.arrival_ns, timings.end_ns))

@@ -14,6 +14,7 @@ from inflight.runtime.messages import (
     RequestError,
     Speculation,
     Timings,
+    TokenEvent,
 )
 from inflight.runtime.stop_words import StopWords
 
@@ -62,6 +63,14 @@ class Entry:
     def speculation(self) -> Speculation | None:
         """What came of the request's own draft, else what the stepper told last."""
         return self.draft.outcome if self.draft is not None else self.told_speculation
+
+    def next_event(self, token_ids: tuple[int, ...], log_probs: tuple[float, ...]) -> TokenEvent:
+        """New tokens that are not its last; those that are told first come with times and origin."""
+        if self.begun:
+            return TokenEvent(self.handle, token_ids, log_probs=log_probs)
+        self.begun = True
+        timings = self.timings(end_ns=0)
+        return TokenEvent(self.handle, token_ids, timings=timings, log_probs=log_probs, origin=self.request.origin)
 
     def timings(self, end_ns: int) -> Timings:
         return Timings(self.arrival_ns, self.admitted_ns, self.first_token_ns, end_ns)

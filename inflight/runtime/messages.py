@@ -78,6 +78,17 @@ class Sampling:
         return self.top_k == 0 and self.top_p == 0
 
 
+class Origin(NamedTuple):
+    """Where a request comes from: on whose account, as part of which W3C trace, sent by which version of our client.
+
+    What nobody said is empty.
+    """
+
+    tenant: str = ""
+    traceparent: str = ""
+    client: str = ""
+
+
 @dataclass(frozen=True)
 class GenerationRequest:
     """One prompt to continue: token ids, at most `max_tokens` new ones, ended early by any of `end_ids`.
@@ -103,6 +114,7 @@ class GenerationRequest:
     adapter: int = 0
     priority: int = 0
     deadline_ns: int | None = None
+    origin: Origin | None = None
 
     @property
     def worst_case_tokens(self) -> int:
@@ -160,6 +172,8 @@ class TokenEvent(NamedTuple):
     speculation: Speculation | None = None
     kv_blocks: int = 0
     """Blocks of the paged KV cache that the request filled; told with the last event."""
+    origin: Origin | None = None
+    """The request's own, with those events that have timings."""
 
 
 EventSink = Callable[[TokenEvent], None]

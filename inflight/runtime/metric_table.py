@@ -22,7 +22,8 @@ class MetricKind(str, Enum):
 class Family:
     """Series of one name, told apart by the label `category`; a family without one is a single series.
 
-    Every series has the labels `model` and `version` too. `buckets` are the upper bounds of a histogram's.
+    Every series has the labels `model` and `version` too. `buckets` are the upper bounds of a histogram's. Without
+    members its series come as they are first added to, with labels of their own.
     """
 
     name: str
@@ -126,7 +127,14 @@ ENDS = Family(
     ("STOP", "LENGTH", "STOP_WORD", "CANCELED", "DEADLINE", "ERROR", "REJECTED"),
 )
 
+TENANT_TOKENS = Family(
+    "inflight_tenant_tokens_total",
+    MetricKind.COUNTER,
+    "Tokens of requests that have ended, by tenant and kind (input, output)",
+    members=(),
+)
+
 FAMILIES = (
     *(REQUESTS, MEMORY, KV_BLOCKS, DISAGGREGATED, BATCHER, GENERAL, INPUT_TOKENS, OUTPUT_TOKENS),
-    *(FIRST_TOKEN, TOKEN_GAP, QUEUE_TIME, DURATION, ENDS),
+    *(FIRST_TOKEN, TOKEN_GAP, QUEUE_TIME, DURATION, ENDS, TENANT_TOKENS),
 )

@@ -243,9 +243,7 @@ class SteppedEngine:
                 reason, error = FinishReason.STOP_WORD, None
         if reason is None:
             if token_ids:
-                timings = None if entry.begun else entry.timings(end_ns=0)
-                entry.begun = True
-                entry.on_event(TokenEvent(handle, token_ids, timings=timings, log_probs=log_probs))
+                entry.on_event(entry.next_event(token_ids, log_probs))
             return
         if progress.finish_reason is None:
             self._stepper.remove(handle)
@@ -295,5 +293,6 @@ class SteppedEngine:
             beams,
             entry.speculation,
             entry.kv_blocks_filled(self.limits, reason, beams),
+            entry.request.origin,
         )
         entry.on_event(event)

@@ -19,6 +19,7 @@ from inflight.runtime.detokenizer import Detokenizer
 from inflight.runtime.messages import RequestError
 from inflight.runtime.model_parameters import decoupled, flag, milliseconds, parameters
 from inflight.runtime.open_answers import OpenAnswers
+from inflight.runtime.origin import origin_parameters
 from inflight.runtime.places import Places
 from inflight.runtime.server_watch import end_with_server
 from inflight.runtime.tokenizer import load_tokenizer
@@ -83,7 +84,8 @@ class TritonBls:
         reply = Reply(sender, 1)
         call = None
         try:
-            check_names(json.loads(parameters_json(request)))
+            given = json.loads(parameters_json(request))
+            check_names(given)
             inputs = Inputs(request)
             if inputs.common("stop", default=False):
                 self._stop_requests(request.request_id())
@@ -97,7 +99,8 @@ class TritonBls:
                 with self._places:
                     prepared = prepare(self._preprocessing, read)
                 reply = Reply(sender, read.prompts * read.sequences)
-                call = Call(request.request_id(), read, prepared, reply, private_id=not self._extended)
+                beside = {**self._short_way, **(origin_parameters(given) if self._extended else {})}
+                call = Call(request.request_id(), read, prepared, reply, not self._extended, beside)
                 call.make_answers(self._detokenizer, self._accumulate, search=drafts or not self._extended)
                 self._remember(call)
                 if drafts:
@@ -158,7 +161,7 @@ class TritonBls:
         with self._places:
             if not self._short_way:  # the first response may take long
                 call.may_be_stopped()
-            responses = stream(model, call.id, inputs, outputs, self._short_way)
+            responses = stream(model, call.id, inputs, outputs, call.parameters)
         first = next(responses, None)
         if first is None:
             raise RequestError(f"the model {model} gave no response; send the request again", "engine_restarting")

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,13 @@ class Call:
     """
 
     def __init__(
-        self, request_id: str, request: TextRequest, prepared: Mapping[str, Any], reply: Reply, private_id: bool
+        self,
+        request_id: str,
+        request: TextRequest,
+        prepared: Mapping[str, Any],
+        reply: Reply,
+        private_id: bool,
+        parameters: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         """With `private_id` the engine never sees the client's own id: see `id`."""
         self.client_id = request_id
@@ -53,6 +60,8 @@ class Call:
         self.request = request
         self.prepared = prepared
         self.reply = reply
+        self.parameters = parameters
+        """What goes to the engine's model beside the tensors."""
         self.answers: list[TextAnswer] = []
         """By prompt, then by sequence."""
         self.responses: Future[Responses] = Future()
@@ -99,7 +108,11 @@ def prepare(model: str, request: TextRequest) -> dict[str, Any]:
 
 
 def stream(
-    model: str, request_id: str, inputs: list[Any], outputs: list[str], parameters: dict[str, str] | None = None
+    model: str,
+    request_id: str,
+    inputs: list[Any],
+    outputs: list[str],
+    parameters: Mapping[str, Any] = MappingProxyType({}),
 ) -> Responses:
     """Ask a model that may give several responses; returns once the first one has come."""
     request = pb_utils.InferenceRequest(
@@ -107,7 +120,7 @@ def stream(
         request_id=request_id,
         inputs=inputs,
         requested_output_names=outputs,
-        parameters=parameters or {},
+        parameters=dict(parameters),
     )
     responses: Responses = iter(request.exec(decoupled=True))
     return responses

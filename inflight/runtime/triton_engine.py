@@ -12,11 +12,13 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.runtime.chunk_messages import Caller, ChunkSender
 from inflight.runtime.engine_metrics import EngineMetrics
-from inflight.runtime.messages import GenerationRequest, RequestError, TokenEvent
+from inflight.runtime.messages import GenerationRequest, Origin, RequestError, TokenEvent
 from inflight.runtime.model_parameters import decoupled, engine_options, flag, milliseconds, parameters
 from inflight.runtime.open_answers import OpenAnswers
+from inflight.runtime.origin import ClientVersions, origin_from
 from inflight.runtime.process import EngineProcess
 from inflight.runtime.receipts import ReceiptListener
+from inflight.runtime.request_log import VARIABLE, RequestLine, RequestLog
 from inflight.runtime.server_watch import end_with_server
 from inflight.runtime.stream_context import StreamContext, sequence_key
 from inflight.runtime.stream_watch import StreamWatch
@@ -65,28 +67,36 @@ class TritonEngine:
         self._watch = StreamWatch(self._engine.cancel, self._probe, pb_utils.Logger.log_error)
         self._receipts = ReceiptListener(args["model_name"], self._watch.received, pb_utils.Logger.log_error)
         self._chunks = ChunkSender()
+        self._clients = ClientVersions(pb_utils.Logger.log_warn)
+        log = os.environ.get(VARIABLE)
+        self._log = RequestLog(log, pb_utils.Logger.log_error) if log else None
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
             sender = request.get_response_sender()
-            caller = None
+            caller = origin = None
             try:
                 inputs = Inputs(request)
                 beside = parameters_json(request)
-                check_parameters(json.loads(beside), inputs)
+                given = json.loads(beside)
+                check_parameters(given, inputs)
+                origin = origin_from(given)
+                self._clients.see(origin)
                 if inputs.common("stop", default=False):
                     self._stop(request.request_id(), inputs.scalar("stream_key", default=0), sender)
                     continue
                 caller = self._caller(beside, inputs)
-                self._start(inputs, request.request_id(), sender, caller)
+                self._start(inputs, request.request_id(), origin, sender, caller)
             except Exception as error:
                 refused = as_refusal(error, self._model)
-                self._metrics.rejected()
+                self._rejected(request.request_id(), origin, refused)
                 Reply(sender, 1, caller).fail(str(refused), refused.code)
 
     def finalize(self) -> None:
         self._metrics.close()
         self._engine.close()
+        if self._log is not None:
+            self._log.close()
         self._open.close()
         self._watch.close()
         self._receipts.close()
@@ -97,10 +107,18 @@ class TritonEngine:
         key = inputs.scalar("stream_key", default=0) if self._decoupled else 0
         return Caller.of(self._chunks, beside, key) if key else None
 
-    def _start(self, inputs: Inputs, request_id: str, sender: Any, caller: Caller | None) -> None:
+    def _rejected(self, request_id: str, origin: Origin | None, refused: RequestError) -> None:
+        """The engine never had the request."""
+        self._metrics.rejected()
+        if self._log is not None:
+            self._log.add(RequestLine(request_id, origin, "refused", refused.code))
+
+    def _start(
+        self, inputs: Inputs, request_id: str, origin: Origin | None, sender: Any, caller: Caller | None
+    ) -> None:
         """Submit what a request asks for."""
         options = reply_options(inputs, self._exclude_input)
-        prompts = generation_requests(inputs, self._end_ids, self._adapters, self._engine_name)
+        prompts = generation_requests(inputs, self._end_ids, self._adapters, self._engine_name, origin)
         if self._wrap_token_ids:
             prompts = [_wrapped(prompt, self._vocabulary_size) for prompt in prompts]
         check_fits(inputs, prompts, self._engine.limits)
@@ -120,7 +138,7 @@ class TritonEngine:
                     started.append(answer)
         except Exception as error:
             refused = as_refusal(error, self._model)
-            self._metrics.rejected()
+            self._rejected(request_id, origin, refused)
             reply.fail(str(refused), refused.code)
             for answer in started:
                 self._engine.cancel(answer.handle)
@@ -148,6 +166,8 @@ class TritonEngine:
             meter.see(event)
             answer.handle = event.handle
             if event.finish_reason is not None:
+                if self._log is not None:
+                    self._log.add(_line(request_id, request, event, meter.output_tokens))
                 self._open.remove(request_id, answer)
                 answer.finish(event)
                 self._watch.end(answer.key)
@@ -184,6 +204,14 @@ class TritonEngine:
                 pb_utils.Tensor("STREAM_CONTEXT", StreamContext(key).tensor()),
             ],
         ).exec()
+
+
+def _line(request_id: str, request: GenerationRequest, event: TokenEvent, output_tokens: int) -> RequestLine:
+    """What is logged of an answer whose last event this is; one that tells no origin comes of the engine's death."""
+    reason = event.finish_reason.value if event.finish_reason else ""
+    code = event.error[1] if event.error else ""
+    origin = event.origin or request.origin
+    return RequestLine(request_id, origin, reason, code, len(request.prompt_ids), output_tokens, event.timings)
 
 
 def _check_one_response(options: ReplyOptions, prompts: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from inflight.runtime.messages import RequestError
+from inflight.runtime.origin import ORIGIN_PARAMETERS, origin_from
 
 _ENSEMBLE_NAMES = {
     "runtime_top_k": "top_k",
@@ -43,10 +44,11 @@ def check_names(given: Mapping[str, Any], known: Collection[str] = ()) -> None:
 
     Triton's generate endpoint passes on so what no input has the name of: a misspelt input would be ignored silently.
     An empty value asks for nothing, as in upstream's examples. Upstream's own parameter says which part of the work is
-    to be done here.
+    to be done here. Those of ours that say where a request comes from are checked here too.
     """
+    origin_from(given)
     for name, value in given.items():
-        if name in _PROTOCOL_PARAMETERS or name in known or value in ("", 0, False, None):
+        if name in (*_PROTOCOL_PARAMETERS, *ORIGIN_PARAMETERS, *known) or value in ("", 0, False, None):
             continue
         if name != _REQUEST_TYPE:
             raise RequestError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -24,15 +25,16 @@ class TritonBoard:
 
     def __init__(self, model: str, version: str) -> None:
         self._series: dict[tuple[str, str], Any] = {}
-        self._families: list[Any] = []
+        self._labels = {"model": model, "version": version}
+        self._families: dict[str, Any] = {}
         """Held on to: a family that is dropped takes its series from the page."""
         for family in FAMILIES:
             shown = pb_utils.MetricFamily(
                 name=family.name, description=family.description, kind=getattr(pb_utils.MetricFamily, family.kind.value)
             )
-            self._families.append(shown)
+            self._families[family.name] = shown
             for member in family.members:
-                labels = {"model": model, "version": version}
+                labels = dict(self._labels)
                 if family.category:
                     labels[family.category] = member
                 buckets = {"buckets": list(family.buckets)} if family.kind is MetricKind.HISTOGRAM else {}
@@ -43,6 +45,12 @@ class TritonBoard:
 
     def add(self, family: Family, member: str, count: int) -> None:
         self._series[family.name, member].increment(count)
+
+    def add_to(self, family: Family, labels: Mapping[str, str], count: int) -> None:
+        key = family.name, "/".join(labels.values())
+        if key not in self._series:
+            self._series[key] = self._families[family.name].Metric(labels={**self._labels, **labels})
+        self._series[key].increment(count)
 
     def observe(self, family: Family, value: float) -> None:
         self._series[family.name, family.members[0]].observe(value)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from inflight.runtime.chunk_messages import PARAMETER
-from inflight.runtime.messages import EngineLimits, GenerationRequest, RequestError
+from inflight.runtime.messages import EngineLimits, GenerationRequest, Origin, RequestError
 from inflight.runtime.request_values import (
     OLDER_NAMES,
     SAMPLING_INPUTS,
@@ -80,7 +80,7 @@ def reply_options(inputs: Inputs, exclude_input: bool) -> ReplyOptions:
 
 
 def generation_requests(
-    inputs: Inputs, end_ids: tuple[int, ...], adapters: int, engine: str
+    inputs: Inputs, end_ids: tuple[int, ...], adapters: int, engine: str, origin: Origin | None = None
 ) -> list[GenerationRequest]:
     """One for each prompt; `end_ids` are the model's own, used unless the request names another end_id.
 
@@ -94,10 +94,12 @@ def generation_requests(
         raise RequestError("input_ids is missing; send the prompt's token ids", "invalid_request")
     for name in ("input_lengths", "request_output_len"):
         inputs.required(name)
-    return [_generation_request(inputs, row, end_ids, adapters) for row in range(len(rows))]
+    return [_generation_request(inputs, row, end_ids, adapters, origin) for row in range(len(rows))]
 
 
-def _generation_request(inputs: Inputs, row: int, end_ids: tuple[int, ...], adapters: int) -> GenerationRequest:
+def _generation_request(
+    inputs: Inputs, row: int, end_ids: tuple[int, ...], adapters: int, origin: Origin | None
+) -> GenerationRequest:
     values = {name: inputs.scalar(name, row) for name in SAMPLING_INPUTS}
     for name, older in OLDER_NAMES.items():
         if values[name] is None:
@@ -119,6 +121,7 @@ def _generation_request(inputs: Inputs, row: int, end_ids: tuple[int, ...], adap
         adapter=_adapter(inputs.scalar("lora_task_id", row, 0), adapters),
         priority=inputs.scalar("priority", row, 0),
         deadline_ns=deadline_from(inputs.scalar("deadline_ms", row), time.monotonic_ns()),
+        origin=origin,
     )
 
 

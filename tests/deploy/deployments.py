@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from build_engines.manifest import GpuFeatures, GpuLimits, Manifest
+from inflight import __version__
 from inflight.deploy.options import DeploymentOptions
 from inflight.deploy.repository import assemble
 from tests.deploy.test_kv_budget import manifest
@@ -15,6 +16,8 @@ from tests.deploy.test_kv_budget import manifest
 GOLDEN = Path(__file__).parent / "golden"
 PLACE = "/engines/demo"
 """What golden files have for the engine's directory."""
+VERSION = '"this version"'
+"""What they have for the version of inflight."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Case:
         self.options.check(engine, self.made())
         assemble(engine, self.made(), out, self.options)
         return {
-            path.parent.name: path.read_text().replace(str(engine), PLACE)
+            path.parent.name: path.read_text().replace(str(engine), PLACE).replace(f'"{__version__}"', VERSION)
             for path in sorted(out.glob("*/config.pbtxt"))
         }
 

@@ -8,6 +8,7 @@ import pytest
 from build_engines import machine
 from build_engines.machine import Gpu, Machine, Software
 from build_engines.manifest import GpuMachine, Manifest
+from inflight import __version__
 from inflight.deploy import preflight
 from inflight.deploy.errors import DeployError
 from tests.deploy.test_kv_budget import manifest
@@ -45,6 +46,20 @@ def found(of: Manifest, here: Machine, backends: Path) -> list[tuple[str | None,
 def test_an_engine_on_the_machine_that_built_it_has_no_problem(backends: Path) -> None:
     assert found(engine(), Machine((gpu(),), Software(VERSIONS)), backends) == []
     assert found(engine(tensor_parallel=2), Machine((gpu(0), gpu(1)), Software(VERSIONS)), backends) == []
+
+
+@pytest.mark.parametrize("target", ["openvino", "tensorrt-llm"])
+def test_an_engine_of_another_version_of_inflight_is_told_and_served(backends: Path, target: str) -> None:
+    made = engine(target=target, versions={**VERSIONS, "inflight": "9.9.0"})
+    ((code, sentence),) = found(made, Machine((gpu(),), Software(VERSIONS)), backends)
+    assert code is None
+    assert f"demo was built by inflight 9.9.0 and this is {__version__}" in sentence
+    said: list[str] = []
+    if target == "openvino":
+        preflight.check(made, backends, said.append)
+        assert said == [f"Warning: {sentence}"]
+    fits = engine(target=target, versions={**VERSIONS, "inflight": __version__})
+    assert found(fits, Machine((gpu(),), Software(VERSIONS)), backends) == []
 
 
 def test_the_embedded_engine_needs_nothing_of_all_this(tmp_path: Path) -> None:

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from build_engines.errors import BuildError
+from inflight import __version__
 from inflight.deploy import memory
 from inflight.deploy.errors import DeployError
 from inflight.deploy.model_configs import Configs, load
 from inflight.deploy.repository import DeploymentOptions, assemble
+from tests.deploy.deployments import Case
 from tests.deploy.test_kv_budget import manifest
 from tests.fixtures.engines import TinyEngine
 
@@ -112,6 +114,19 @@ def test_a_relative_engine_is_named_absolutely(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     assemble(Path("engine"), manifest(), tmp_path / "out", DeploymentOptions())
     assert parameters(load(tmp_path / "out")["tensorrt_llm"])["gpt_model_path"] == str(tmp_path / "engine")
+
+
+@pytest.mark.parametrize("target", ["openvino", "llmapi", "tensorrt-llm"])
+@pytest.mark.parametrize("built", [None, "0.0.9"])
+def test_every_model_tells_which_versions_made_the_deployment_and_the_engine(
+    tmp_path: Path, target: str, built: str | None
+) -> None:
+    versions = {} if built is None else {"inflight": built}
+    Case("", target, manifest={"versions": versions}).write(tmp_path)
+    told = [parameters(config) for config in load(tmp_path / "repository").values()]
+    assert {one["inflight_version"] for one in told} == {__version__}
+    assert {one.get("inflight_engine_version") for one in told} == {built}
+    assert len(told) == 5
 
 
 def test_models_are_there_with_their_code_and_nothing_else(tmp_path: Path) -> None:

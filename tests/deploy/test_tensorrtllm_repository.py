@@ -67,7 +67,7 @@ def test_upstreams_backend_reads_every_parameter(case: Case, tmp_path: Path) -> 
     parameters = {key: value.string_value for key, value in config.parameters.items()}
     parameters["gpt_model_path"] = str(tmp_path)
     assert read_parameters(parameters)["gpt_model_type"] == "inflight_fused_batching"
-    assert set(parameters) <= {*upstreams_parameters(), "recv_poll_period_ms"}
+    assert set(parameters) <= {*upstreams_parameters(), "recv_poll_period_ms", "inflight_version"}
     assert (config.backend, config.max_batch_size) == ("tensorrtllm", 64)
     assert {group.kind for group in config.instance_group} == {model_config_pb2.ModelInstanceGroup.KIND_CPU}
 
@@ -95,6 +95,7 @@ def test_all_of_upstreams_wiring_stands_and_answers_are_told_apart() -> None:
     assert {key for key, facts in wired.items() if mine.get(key) != facts} == set()
     added = {key[1:] for key in mine if key[0] == "ensemble" and key not in upstreams()}
     assert added == {
+        ("parameter", "inflight_version"),
         ("tensorrt_llm input", "return_num_input_tokens"),
         ("tensorrt_llm input", "return_num_output_tokens"),
         ("tensorrt_llm output", "num_input_tokens"),

@@ -49,7 +49,7 @@ DIE_TOKEN = 2
 ENDLESS = 60_000
 
 
-class MemoryBoard:
+class MemoryBoard(SilentBoard):
     """Keeps what it is shown."""
 
     def __init__(self) -> None:

@@ -99,13 +99,22 @@ KNOWN: dict[str, Callable[[str], Any]] = {
 }
 
 
+UNREAD = ("inflight_version", "inflight_engine_version")
+
+
 def read_parameters(texts: dict[str, str]) -> dict[str, Any]:
-    """Raise RuntimeError for one that is missing, unknown or can't be parsed."""
+    """Raise RuntimeError for one that is missing, unknown or can't be parsed.
+
+    The backend asks for its parameters by name and never lists them, so those of a deployment's maker stay unread; all
+    others it does not know are errors here, since nobody means them.
+    """
     for name in REQUIRED:
         if name not in texts:
             raise RuntimeError(f"Cannot find parameter with name: {name}")
     found: dict[str, Any] = {}
     for name, text in texts.items():
+        if name in UNREAD:
+            continue
         if name not in KNOWN:
             raise RuntimeError(f"Unknown parameter: {name}")
         try:
