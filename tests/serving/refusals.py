@@ -16,7 +16,8 @@ from typing import Any
 
 import grpc
 from inflight_client import ERROR_CODES
-from inflight_client.protocol import channel_options
+from inflight_client.address import Address
+from inflight_client.grpc_channel import options
 from tritonclient.grpc import service_pb2
 
 from inflight.deploy.server import Server
@@ -73,7 +74,7 @@ class Sender:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._channel = grpc.insecure_channel(server.grpc_address, options=channel_options(server.grpc_address))
+        self._channel = grpc.insecure_channel(server.grpc_address, options=options(Address.parse(server.grpc_address)))
         self._lock = threading.Lock()
         self.outcomes: Counter[str] = Counter()
         self.kinds: Counter[str] = Counter()

@@ -13,7 +13,8 @@ from typing import Any
 
 import grpc
 import numpy as np
-from inflight_client.protocol import channel_options, outputs_by_name
+from inflight_client.address import Address
+from inflight_client.grpc_channel import options
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import np_to_triton_dtype, serialize_byte_tensor
 
@@ -117,7 +118,7 @@ class Call:
         try:
             for message in self._call:
                 answer = message.infer_response
-                outputs = {} if message.error_message else outputs_by_name(answer)
+                outputs = {} if message.error_message else _outputs(answer)
                 self._add(Response(time.monotonic(), outputs, message.error_message or None, answer.id))
         except grpc.RpcError as error:
             self.status = error.code()
@@ -134,11 +135,16 @@ class Call:
             self._changed.notify_all()
 
 
+def _outputs(answer: Any) -> dict[str, bytes]:
+    """The raw contents of each output of a ModelInferResponse."""
+    return {output.name: raw for output, raw in zip(answer.outputs, answer.raw_output_contents, strict=True)}
+
+
 class Grpc:
     """One connection to a server's gRPC port."""
 
     def __init__(self, address: str) -> None:
-        self._channel = grpc.insecure_channel(address, options=channel_options(address))
+        self._channel = grpc.insecure_channel(address, options=options(Address.parse(address)))
         self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def send(self, *requests: Any) -> Call:

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from inflight_client.protocol import inference_request
-from inflight_client.sampling import Sampling
+from inflight_client.call import Call
+from inflight_client.sampling import Guide, Sampling
 
 from inflight.deploy.model_configs import Configs, load
 from inflight.deploy.repository import committed_repository
+from tests.client.deployments import OURS, find, repository
 from tests.serving.contract import DIFFERENCES, Key, differences, listed, ours, upstreams
 
 MODELS = sorted({model for model, _, _ in upstreams()})
@@ -118,11 +119,14 @@ def test_any_change_shows(configs: Configs, change: Callable[[Configs], None]) -
 
 
 def test_the_client_sends_what_the_ensemble_takes(configs: Configs) -> None:
-    everything = Sampling(0.5, 5, 0.9, 1, 1.1, 0.5, 0.5, 2, 7)
-    for sent in inference_request("ensemble", "a", 4, everything, stream=True).inputs:
-        mine = ours(configs)["ensemble", "input", sent.name]
-        assert mine["data_type"] == f"TYPE_{sent.datatype}".replace("BYTES", "STRING")
-        assert [1, *mine["dims"]] == list(sent.shape)
+    everything = Sampling(0.5, 5, 0.9, 1, 1.1, 0.5, 0.5, 2, 7, stop="a", guide=Guide("regex", "[a-z]+"), adapter=1)
+    call = Call("a", stream=True, sampling=everything, priority=1, return_log_probs=True, return_perf_metrics=True)
+    sent = find(repository(OURS)).request(call, "id", 5.0, None).inputs
+    assert {"text_input", "max_tokens", "stop_words", "seed", "guided_decoding_guide", "deadline_ms"} <= sent.keys()
+    for name, one in sent.items():
+        mine = ours(configs)["ensemble", "input", name]
+        assert mine["data_type"] == f"TYPE_{one.datatype}".replace("BYTES", "STRING")
+        assert one.shape in ((1, *mine["dims"]), (1, 1))
 
 
 @pytest.mark.parametrize("model", MODELS)
