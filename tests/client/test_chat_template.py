@@ -1,0 +1,128 @@
+"""The client renders messages for servers that take text, to the tokens that transformers makes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inflight_client.call import Call
+from inflight_client.chat_template import ChatTemplate
+from inflight_client.errors import InflightError
+
+from tests.client.deployments import OURS, find, repository
+from tests.runtime.chat_templates import CHATML, LLAMA3, MISTRAL, write_directory
+from tests.standins.kserve.repository import llmapi, text_models
+
+CHAT = [
+    {"role": "user", "content": "Tea?"},
+    {"role": "assistant", "content": "Yes."},
+    {"role": "user", "content": "Now."},
+]
+
+TOKENIZERS: dict[str, dict[str, Any]] = {
+    "as tokenizer.json says": {},
+    "as tokenizer.json says in a row": {"processor": "Sequence"},
+    "without a rule": {"processor": None},
+    "Llama's, with": {"tokenizer_class": "LlamaTokenizerFast", "add_bos_token": True, "processor": None},
+    "Llama's, by default": {"tokenizer_class": "LlamaTokenizer", "processor": None},
+    "Llama's, without": {"tokenizer_class": "LlamaTokenizerFast", "add_bos_token": False},
+    "another's, whose setting says nothing": {"tokenizer_class": "GPT2TokenizerFast", "add_bos_token": False},
+}
+
+
+def directory_of(place: Path, template: str | None, processor: str | None = "", **settings: Any) -> Path:
+    """A tokenizer's directory; `processor` is how tokenizer.json puts BOS before a text."""
+    write_directory(place, template, **settings)
+    file = place / "tokenizer.json"
+    said = json.loads(file.read_text())
+    if processor is None:
+        said["post_processor"] = None
+    elif processor == "Sequence":
+        byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
+        said["post_processor"] = {"type": "Sequence", "processors": [byte_level, said["post_processor"]]}
+    file.write_text(json.dumps(said))
+    return place
+
+
+def tokenizer_of(directory: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(directory)
+
+
+@pytest.mark.parametrize("settings", TOKENIZERS.values(), ids=TOKENIZERS)
+def test_a_server_makes_the_right_tokens_of_the_text(tmp_path: Path, settings: dict[str, Any]) -> None:
+    directory = directory_of(tmp_path / "tokenizer", LLAMA3, **settings)
+    tokenizer = tokenizer_of(directory)
+    found = ChatTemplate.from_directory(directory)
+    expected = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True)
+    assert expected.count(tokenizer.bos_token_id) == 1
+    for adds in (True, False, None):
+        sent = found.without_bos(found.render(CHAT), adds)
+        assert tokenizer(sent, add_special_tokens=adds is not False).input_ids == expected
+
+
+def test_a_template_without_bos_keeps_all_of_its_text(tmp_path: Path) -> None:
+    found = ChatTemplate.from_directory(directory_of(tmp_path / "tokenizer", CHATML))
+    text = found.render(CHAT)
+    assert found.without_bos(text, True) == text
+
+
+@pytest.mark.parametrize("models", [text_models(), text_models(without=("ensemble",)), llmapi()])
+def test_deployments_that_render_nothing_get_text(tmp_path: Path, models: Any) -> None:
+    template = ChatTemplate.from_directory(directory_of(tmp_path / "tokenizer", MISTRAL))
+    request = find(models).request(Call(CHAT, False), "mine", None, template)
+    assert request.inputs["text_input"].values == ("[INST] Tea? [/INST] Yes.</s>[INST] Now. [/INST]",)
+    assert "messages" not in request.inputs
+
+
+def test_where_preprocessing_adds_no_special_tokens_the_text_begins_with_bos(tmp_path: Path) -> None:
+    template = ChatTemplate.from_directory(directory_of(tmp_path / "tokenizer", MISTRAL))
+    request = find(text_models(add_special_tokens="false")).request(Call(CHAT, False), "mine", None, template)
+    assert request.inputs["text_input"].values[0].startswith("<s>[INST]")
+
+
+def test_ours_renders_for_itself_whatever_template_the_client_has(tmp_path: Path) -> None:
+    template = ChatTemplate.from_directory(directory_of(tmp_path / "tokenizer", MISTRAL))
+    request = find(repository(OURS)).request(Call(CHAT, False), "mine", None, template)
+    assert json.loads(request.inputs["messages"].values[0]) == CHAT
+
+
+def test_what_the_template_is_given_beside_the_messages_reaches_it(tmp_path: Path) -> None:
+    template = ChatTemplate.from_directory(directory_of(tmp_path / "tokenizer", CHATML))
+    call = Call(CHAT, False, chat_template_kwargs={"enable_thinking": False})
+    text = find(text_models()).request(call, "mine", None, template).inputs["text_input"].values[0]
+    assert text.endswith("<think>\n\n</think>\n\n")
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}], "roles must alternate"),
+        ([{"role": "user"}], "message"),
+    ],
+)
+def test_messages_that_the_template_refuses_are_the_callers_fault(
+    tmp_path: Path, messages: list[Any], words: str
+) -> None:
+    template = ChatTemplate.from_directory(directory_of(tmp_path / "tokenizer", MISTRAL))
+    with pytest.raises(InflightError, match=words) as raised:
+        find(text_models()).request(Call(messages, False), "mine", None, template)
+    assert raised.value.code == "invalid_messages"
+
+
+def test_a_directory_without_a_template_is_refused(tmp_path: Path) -> None:
+    for place in (directory_of(tmp_path / "tokenizer", None), tmp_path / "nowhere"):
+        with pytest.raises(InflightError, match="has no chat template; give the directory") as raised:
+            ChatTemplate.from_directory(place)
+        assert raised.value.code == "no_chat_template"
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    place = directory_of(tmp_path / "tokenizer", MISTRAL)
+    (place / "tokenizer.json").write_text("{")
+    with pytest.raises(InflightError, match=r"tokenizer\.json can't be read") as raised:
+        ChatTemplate.from_directory(place)
+    assert raised.value.code == "no_chat_template"
