@@ -94,7 +94,8 @@ def model_metadata(body: bytes, model: str) -> ModelMetadata:
     try:
         if document["name"] != model:
             raise ValueError(f"it is that of {document['name']}")
-        return ModelMetadata(model, _tensors(document["inputs"]), _tensors(document["outputs"]))
+        versions = tuple(map(str, document.get("versions", ())))
+        return ModelMetadata(model, _tensors(document["inputs"]), _tensors(document["outputs"]), versions)
     except (KeyError, TypeError, ValueError) as error:
         raise _foreign(f"the metadata of {model}", str(error)) from None
 

@@ -90,7 +90,7 @@ def test_leaving_a_stream_early_cancels_it_on_the_server() -> None:
             stream = client.stream("tell")
             async for _ in stream:
                 break
-            await stream.aclose()  # type: ignore[attr-defined]
+            await stream.aclose()
 
     with serving(never_ending) as (server, address):
         asyncio.run(talk(address))

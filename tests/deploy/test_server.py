@@ -100,7 +100,7 @@ def test_a_drain_does_not_wait_for_a_stream_whose_client_has_gone(tiny_engine: T
     with Client(server.grpc_address) as client:
         stream = client.stream("hello", max_tokens=ENDLESS)
         next(stream)
-        stream.close()  # type: ignore[attr-defined]  # it is a generator
+        stream.close()
     assert server.stop(drain_seconds=SOON)
 
 
