@@ -12,6 +12,7 @@ from typing import Any
 
 from build_engines.errors import BuildError
 from build_engines.safetensors_header import check_safetensors
+from build_engines.tokenizer_files import FURTHER_TEMPLATES
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -70,10 +71,12 @@ class Checkpoint:
         return digest.hexdigest()
 
     def hash_chat_template(self) -> str | None:
-        """Hash the chat template: a file of its own, or a field of tokenizer_config.json; None without one."""
-        template = self.directory / "chat_template.jinja"
-        if template.is_file():
-            return hashlib.sha256(template.read_bytes()).hexdigest()
+        """Hash the chat templates: files of their own, or a field of tokenizer_config.json; None without any."""
+        further = sorted((self.directory / FURTHER_TEMPLATES).glob("*.jinja"))
+        templates = [path for path in (self.directory / "chat_template.jinja", *further) if path.is_file()]
+        if templates:
+            names = "".join(path.name for path in further).encode()
+            return hashlib.sha256(names + b"".join(path.read_bytes() for path in templates)).hexdigest()
         settings = self.directory / "tokenizer_config.json"
         found = read_json(settings).get("chat_template") if settings.is_file() else None
         return None if found is None else hashlib.sha256(json.dumps(found).encode()).hexdigest()

@@ -10,7 +10,7 @@ from typing import Any
 
 from build_engines.errors import BuildError
 from build_engines.openvino_tokenizer import write_openvino_tokenizer
-from build_engines.tokenizer_files import TOKENIZER_FILES, read_fast_tokenizer, write_fast_tokenizer
+from build_engines.tokenizer_files import FURTHER_TEMPLATES, TOKENIZER_FILES, read_fast_tokenizer, write_fast_tokenizer
 
 _TASK = "text-generation-with-past"
 _MODEL_FILES = ("openvino_model.xml", "openvino_model.bin", "config.json", "generation_config.json")
@@ -174,7 +174,8 @@ def _keep_own_files(checkpoint: Path, out: Path) -> None:
         shutil.copyfile(checkpoint / "generation_config.json", out / "generation_config.json")
     for path in out.iterdir():
         if path.is_dir():
-            shutil.rmtree(path)
+            if path.name != FURTHER_TEMPLATES:
+                shutil.rmtree(path)
         elif path.name not in _MODEL_FILES and path.name not in TOKENIZER_FILES:
             path.unlink()
 

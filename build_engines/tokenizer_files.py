@@ -14,6 +14,8 @@ TOKENIZER_FILES = (
     "special_tokens_map.json",
     "chat_template.jinja",
 )
+FURTHER_TEMPLATES = "additional_chat_templates"
+"""A directory of chat templates by their names (`tool_use.jinja`), where there are any beside the one above."""
 
 
 def read_fast_tokenizer(checkpoint: Path) -> Any:
@@ -41,5 +43,5 @@ def read_fast_tokenizer(checkpoint: Path) -> Any:
 
 
 def write_fast_tokenizer(tokenizer: Any, out: Path) -> None:
-    """Write `TOKENIZER_FILES` (the last one only if there is a chat template) into `out`."""
+    """Write `TOKENIZER_FILES` (the last one only if there is a chat template) and further templates into `out`."""
     tokenizer.save_pretrained(out)

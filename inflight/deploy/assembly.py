@@ -41,6 +41,7 @@ _TOKENIZER_FILES = (
     "chat_template.jinja",
     ENGINE_FILE,
 )
+_FURTHER_TEMPLATES = "additional_chat_templates"
 # How much memory the machine that will serve has is not known here, so the cache's default takes what a small one has.
 _KV_CACHE_BYTES = 1 << 30
 _SHARE = 4  # of the memory that kv_budget is told of, it takes a quarter
@@ -207,7 +208,9 @@ def _bring(order: Order, model: str, config: Any, folder: Path, put: Put) -> Non
     below = [parameters[key].string_value for key in parameters if _below(parameters[key].string_value, engine)]
     if below:
         if inside == _TOKENIZER:
-            names = [name for name in _TOKENIZER_FILES if (order.engine / name).is_file()]
+            further = (order.engine / _FURTHER_TEMPLATES).glob("*.jinja")
+            templates = sorted(path.relative_to(order.engine).as_posix() for path in further)
+            names = [*(name for name in _TOKENIZER_FILES if (order.engine / name).is_file()), *templates]
         elif order.engine_path is not None:
             names = []
         else:

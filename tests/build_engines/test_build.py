@@ -115,6 +115,8 @@ def test_other_options_begin_anew(engine: Path, checkpoint: Path, options: Optio
 
 def test_force_replaces_the_engine_as_a_whole(engine: Path, checkpoint: Path) -> None:
     (checkpoint / "generation_config.json").write_text('{"eos_token_id": [1, 4]}')
+    (checkpoint / "additional_chat_templates").mkdir()
+    (checkpoint / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
     (engine / "stale").write_text("")
     options = Options(precision="fp32", max_sequence_length=512)
     built = build_engine(str(checkpoint), engine, options, force=True)
@@ -123,6 +125,7 @@ def test_force_replaces_the_engine_as_a_whole(engine: Path, checkpoint: Path) ->
     assert (built.manifest.max_sequence_length, built.manifest.end_ids) == (512, [1, 4])
     assert built.manifest.name == "checkpoint"
     assert "stale" not in names(engine)
+    assert {"chat_template.jinja", "additional_chat_templates/tool_use.jinja"} <= built.manifest.files.keys()
     assert names(engine.parent) == ["checkpoint", "engine"]
 
 

@@ -157,6 +157,12 @@ def change_weights(directory: Path) -> None:
     path.write_bytes(content)
 
 
+def add_template(directory: Path, name: str) -> None:
+    further = directory / "additional_chat_templates"
+    further.mkdir()
+    (further / f"{name}.jinja").write_text("{{ tools }}")
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -165,6 +171,7 @@ def change_weights(directory: Path) -> None:
         (lambda directory: (directory / "tokenizer_config.json").write_text("{}"), (False, True, False)),
         (lambda directory: (directory / "chat_template.jinja").write_text("new"), (False, False, True)),
         (lambda directory: (directory / "chat_template.jinja").unlink(), (False, False, True)),
+        (lambda directory: add_template(directory, "tool_use"), (False, False, True)),
         (lambda directory: (directory / "README.md").write_text("new"), (False, False, False)),
     ],
 )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,17 @@ def test_all_that_a_model_needs_lies_in_its_own_version(engine: Path, tmp_path: 
         assert not list((out / model).rglob("*.bin")), "the weights are the engine's alone"
     assert parameters(out, "tensorrt_llm")["gpt_model_path"] == "1/engine"
     assert verify(out / "tensorrt_llm/1/engine", hashes=True) == verify(engine)
+
+
+def test_the_models_that_render_messages_get_all_templates(engine: Path, tmp_path: Path) -> None:
+    shutil.copytree(engine, tmp_path / "engine")
+    further = tmp_path / "engine" / "additional_chat_templates"
+    further.mkdir()
+    (further / "tool_use.jinja").write_text("{{ tools }}")
+    written(Order(tmp_path / "engine", verify(tmp_path / "engine"), DeploymentOptions()), tmp_path / "out")
+    for name in ("chat_template.jinja", "tokenizer_config.json", "additional_chat_templates/tool_use.jinja"):
+        brought = tmp_path / "out" / "preprocessing/1/tokenizer" / name
+        assert brought.read_bytes() == (tmp_path / "engine" / name).read_bytes()
 
 
 def test_no_directory_is_empty_as_s3_has_none(engine: Path, tmp_path: Path) -> None:

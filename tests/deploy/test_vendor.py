@@ -112,6 +112,16 @@ def generated(address: str) -> str:
         return str(json.load(answer)["text_output"])
 
 
+def refused(address: str) -> str:
+    """What is said to a conversation."""
+    messages = json.dumps([{"role": "user", "content": "hello"}])
+    body = json.dumps({"text_input": "", "messages": messages, "max_tokens": 4}).encode()
+    with pytest.raises(urllib.error.HTTPError) as refusal:
+        urllib.request.urlopen(f"{address}/v2/models/ensemble/generate", body, timeout=SOON)
+    with refusal.value as answer:
+        return answer.read().decode()
+
+
 def wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
     deadline = time.monotonic() + SOON
     while True:
@@ -132,6 +142,10 @@ def test_a_vendored_repository_brings_its_own_runtime_which_wins_over_an_install
     with other_triton.started(moved) as (process, address):
         wait_until_ready(process, address, other_triton.log)
         assert generated(address) == generated(f"http://{server.http_address}")
+        # That Python has no jinja2.
+        told = refused(address)
+        assert "messages need the package jinja2" in told
+        assert "[no_chat_template]" in told
 
 
 def test_without_one_of_its_own_another_version_refuses_it_and_names_both(
