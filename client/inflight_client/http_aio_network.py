@@ -48,6 +48,7 @@ class AioNetwork(httpcore2.AsyncNetworkBackend):
         """Wait until the sockets are closed of all that were."""
         for stream in list(self._open):
             await stream.closed()
+        await asyncio.sleep(0)  # in its next turn the loop closes the sockets of those that were aborted last
 
     def drop(self) -> None:
         """Close this process's copies of sockets that are its parent's: nothing is sent, the parent's stay open."""
@@ -147,11 +148,11 @@ class AioStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
                 server_hostname=server_hostname,
                 ssl_handshake_timeout=CONNECT_SECONDS,
             )
-        except (OSError, ValueError) as error:
+        except BaseException as error:
             self.abort()
-            raise tls_error(error, exchange) from None
-        except BaseException:
-            self.abort()
+            self.connection_lost(None)  # which asyncio does not tell of before the handshake is done
+            if isinstance(error, OSError | ValueError):
+                raise tls_error(error, exchange) from None
             raise
         if self._transport is None:  # the other side hung up at once
             raise unreachable(exchange.where)

@@ -22,10 +22,10 @@ _Labels = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Metrics:
-    """The families of a metrics page, by name; a counter's name is there without its `_total`, as Prometheus has it.
+    """A metrics page; `families` are prometheus_client's, by name (a counter's without its `_total`).
 
-    >>> page = Metrics.parse('# TYPE requests counter\\nrequests_total{model="ensemble"} 7\\n')
-    >>> page.value("requests_total", model="ensemble")
+    >>> page = Metrics.parse('# TYPE requests counter\\nrequests{model="ensemble"} 7\\n')
+    >>> page.value("requests", model="ensemble")
     7.0
     """
 
@@ -43,13 +43,15 @@ class Metrics:
         return cls(MappingProxyType(families))
 
     def value(self, name: str, **labels: str) -> float | None:
-        """The sample of that name and exactly these labels; None where there is none."""
-        return self._samples.get((name, frozenset(labels.items())))
+        """The sample of that name, as the page has it, and exactly these labels; None where there is none."""
+        found = frozenset(labels.items())
+        # The parser calls a counter's sample NAME_total, whether the page does or, as Triton's, does not.
+        return self._samples.get((name, found), self._samples.get((f"{name}_total", found)))
 
     @cached_property
     def _samples(self) -> dict[tuple[str, _Labels], float]:
         return {
-            (sample.name, frozenset(sample.labels.items())): sample.value
+            (sample.name, frozenset(sample.labels.items())): float(sample.value)
             for family in self.families.values()
             for sample in family.samples
         }

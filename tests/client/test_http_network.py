@@ -1,0 +1,96 @@
+"""Deadlines: no peer holds a call past its own, whatever it does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from inflight_client.deadline import Deadline
+from inflight_client.errors import InflightError
+from inflight_client.transport import Tensor
+
+from tests.client.http_ways import Way, both_ways, request
+from tests.client.leftovers import nothing_left
+from tests.client.scripted_http import END, SOON, STREAM_HEAD, Asked, Peer, answer, chunk, event, scripted, whole
+
+
+@pytest.fixture(autouse=True)
+def _no_leftovers() -> Iterator[None]:
+    with nothing_left():
+        yield
+
+
+_STALLS: dict[str, Callable[[Peer], object]] = {
+    "nothing": lambda peer: None,
+    "a head that trickles": lambda peer: peer.trickle(STREAM_HEAD[:-2] + b"x: y\r\n" * 999),
+    "a head": lambda peer: peer.send(STREAM_HEAD),
+    "an event that trickles": lambda peer: peer.trickle(STREAM_HEAD + chunk(b"data: " + b"x" * 9999)),
+    "comments": lambda peer: peer.trickle(STREAM_HEAD + chunk(b": x\n\n") * 999),
+    "an error that trickles": lambda peer: peer.trickle(whole("400 No", b"x" * 9999)),
+}
+
+
+@both_ways
+class TestDeadlines:
+    @pytest.mark.parametrize("kind", _STALLS)
+    @pytest.mark.parametrize("which", ["whole", "first"])
+    def test_no_peer_holds_a_call_past_its_deadline(self, way: Way, kind: str, which: str) -> None:
+        def script(peer: Peer, asked: Asked) -> None:
+            _STALLS[kind](peer)
+            peer.wait_until_gone()
+
+        started = time.monotonic()
+        with scripted(script) as server, way.to(server.url) as caller, pytest.raises(InflightError) as caught:
+            caller.texts(request(), **{which: Deadline(0.1)})
+        assert caught.value.code == "deadline_exceeded"
+        assert 0.1 <= time.monotonic() - started < 5
+
+    def test_the_first_response_may_have_less_time_than_the_last(self, way: Way) -> None:
+        first = Deadline(0.7)
+
+        def script(peer: Peer, asked: Asked) -> None:
+            peer.send(STREAM_HEAD, event(id="r-1", text_output="a"))
+            time.sleep((first.left() or 0) + 0.01)
+            peer.send(event(id="r-1", text_output="b"), END)
+
+        with scripted(script) as server, way.to(server.url) as caller:
+            assert caller.texts(request(), Deadline(SOON), first) == ["a", "b"]
+            with pytest.raises(InflightError, match="first was not there after"):
+                caller.texts(request(), Deadline(SOON, "whole"), Deadline(1e-9, "first"))
+
+    def test_a_peer_that_does_not_read_is_not_waited_for(self, way: Way) -> None:
+        silent = threading.Event()
+
+        def never_reads(peer: Peer) -> None:
+            silent.wait(SOON)
+
+        long = request(text_input=Tensor("BYTES", (1, 1), ("x" * 20_000_000,)))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Peer, "asked", never_reads)
+            with scripted(answer) as server, way.to(server.url) as caller:
+                with pytest.raises(InflightError) as caught:
+                    caller.texts(long, Deadline(0.3))
+                silent.set()
+        assert caught.value.code == "deadline_exceeded"
+
+    @pytest.mark.parametrize("method", ["live", "index", "metadata"])
+    def test_questions_keep_to_theirs(self, way: Way, method: str) -> None:
+        def script(peer: Peer, asked: Asked) -> None:
+            peer.trickle(whole("200 OK", b" " * 9999))
+
+        with scripted(script) as server, way.to(server.url) as caller:
+            arguments = ["ensemble"] if method == "metadata" else []
+            with pytest.raises(InflightError) as caught:
+                caller.ask(method, *arguments, Deadline(0.1))
+        assert caught.value.code == "deadline_exceeded"
+
+    def test_a_name_that_is_looked_up_for_ever(self, way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+        over = threading.Event()
+        monkeypatch.setattr("socket.getaddrinfo", lambda *arguments, **options: over.wait(SOON) and [])
+        with way.to("http://nobody.example:8000") as caller:
+            with pytest.raises(InflightError) as caught:
+                caller.texts(request(), Deadline(0.1))
+            over.set()
+        assert caught.value.code == "deadline_exceeded"
