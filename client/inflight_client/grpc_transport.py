@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import grpc
+from grpc._cython.cygrpc import OperationType
 from grpc.experimental import ChannelOptions
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -20,6 +21,8 @@ from inflight_client.grpc_errors import error_from_status
 from inflight_client.results import Model
 from inflight_client.server_words import closed, error_from_words, foreign_answer
 from inflight_client.transport import InferRequest, InferResponse, ModelMetadata, ServerMetadata
+
+_MESSAGE = int(OperationType.receive_message)
 
 
 class GrpcTransport:
@@ -149,16 +152,23 @@ class GrpcResponses(Iterator[InferResponse]):
         self._first: Deadline | None = first if first.sooner(whole) is first and first.at is not None else None
         self._failure = failure
         self._reading = threading.Lock()
+        self._interrupted = False
         self._process = os.getpid()
 
     def __next__(self) -> InferResponse:
         if self._process != os.getpid():
             grpc_fork.check(self._process)
         with self._reading:
-            message = self._next() if self._first is None else self._next_before(self._first)
-            if message.error_message:
-                self._read_on()
-                raise error_from_words(message.error_message)
+            try:
+                message = self._next() if self._first is None else self._next_before(self._first)
+                if message.error_message:
+                    self._read_on()
+                    raise error_from_words(message.error_message)
+            except (InflightError, StopIteration):
+                raise
+            except BaseException:  # a signal's: Ctrl-C
+                self._interrupted = True
+                raise
         response = message.infer_response
         if response.id and response.id != self._id:
             raise foreign_answer(self._id, response.id)
@@ -171,8 +181,18 @@ class GrpcResponses(Iterator[InferResponse]):
         # gRPC keeps a call, and with it the connection, until all that it still owes of it has been taken. After a
         # cancel that is there at once; but iterating does not take it any more, as the call counts as ended.
         with self._reading:
-            while self._call._state.due:
-                self._call._consume_next_event()
+            if not self._interrupted:
+                self._take_rest()
+                return
+            # A signal's exception may come after gRPC has handed over a message, and before its notes say so: they hold
+            # it for due, and it never comes. Were that the last event, the thread alone would wait for it.
+            rest = threading.Thread(target=self._take_rest, args=(_MESSAGE,), daemon=True)
+            rest.start()
+            rest.join(grpc_channel.END_SECONDS)
+
+    def _take_rest(self, *but: int) -> None:
+        while self._call._state.due.difference(but):
+            self._call._consume_next_event()
 
     def _next(self) -> Any:
         try:
