@@ -76,7 +76,8 @@ def run(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
 
 
 async def no_task_left(before: set[asyncio.Task[Any]]) -> None:
-    """Wait until no task runs that was not there before."""
+    """Wait until no task runs but this one and those that were there before."""
+    before = before | {task for task in [asyncio.current_task()] if task}
     end = time.monotonic() + SOON
     while left := asyncio.all_tasks() - before:
         assert time.monotonic() < end, f"these tasks run on: {left}"
