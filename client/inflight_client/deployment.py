@@ -119,12 +119,11 @@ class Deployment:
                 inputs.add("max_tokens", 1)
             inputs.add("stop", True)
             return InferRequest(self.model, request_id, inputs.tensors)
-        # What the engine's model does not take a request without, and does not read.
-        one = {name: Tensor("INT32", (1, 1), (1,)) for name in ("input_lengths", "request_output_len")}
-        ids = Tensor("INT32", (1, 1), (0,))
-        return InferRequest(
-            self.stop_model, request_id, {"input_ids": ids, **one, "stop": Tensor("BOOL", (1, 1), (True,))}
-        )
+        # What the engine's model takes no request without, and does not read; it has batches where this one has them.
+        shape = (1,) * len(self.inputs["text_input"][1])
+        needed = {name: Tensor("INT32", shape, (1,)) for name in ("input_lengths", "request_output_len")}
+        stop = {"input_ids": Tensor("INT32", shape, (0,)), **needed, "stop": Tensor("BOOL", shape, (True,))}
+        return InferRequest(self.stop_model, request_id, stop)
 
     def stopped(self, error: InflightError) -> bool:
         """Whether an error is this deployment's way to answer a request to stop: the LLM API knows no other."""

@@ -349,6 +349,8 @@ def test_a_request_to_stop_goes_where_ids_are_known(ours: Deployment) -> None:
     assert (request.model, request.id) == ("tensorrt_llm", "mine")
     assert values(request) == {"input_ids": 0, "input_lengths": 1, "request_output_len": 1, "stop": True}
     assert {tensor.shape for tensor in request.inputs.values()} == {(1, 1)}
+    flat = find(text_models(batches=False)).stop_request("mine")
+    assert {tensor.shape for tensor in flat.inputs.values()} == {(1,)}
     scripted = find(repository(OURS), "tensorrt_llm_bls").stop_request("mine")
     assert (scripted.model, values(scripted)) == ("tensorrt_llm_bls", {"text_input": "", "max_tokens": 1, "stop": True})
     api = find(llmapi()).stop_request("mine")

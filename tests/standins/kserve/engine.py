@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+MOST_PROMPT_TOKENS = 1024
 LOG_PROB = -0.5
 """Of every token, as the fake engine's."""
 
@@ -49,7 +50,16 @@ class StandInEngine:
 
     @contextmanager
     def running(self, run: Run) -> Iterator[Iterator[int]]:
-        """Register a request and give its tokens, which end early once it is cancelled."""
+        """Register a request and give its tokens, which end early once it is cancelled.
+
+        Raises ValueError in upstream's words for a prompt that it takes none of.
+        """
+        if not run.prompt_ids:
+            raise ValueError("Prompt must not be empty")
+        if len(run.prompt_ids) > MOST_PROMPT_TOKENS:
+            raise ValueError(
+                f"Prompt length ({len(run.prompt_ids)}) exceeds maximum input length ({MOST_PROMPT_TOKENS})."
+            )
         with self._lock:
             self._runs.append(run)
         try:

@@ -61,12 +61,13 @@ class StandInServer:
         request.check()
         model = request.model
         if "sampling_param_max_tokens" in model.inputs:
-            return llmapi_model.answer(self.engine, request, self._end_ids)
+            return _in_words(llmapi_model.answer(self.engine, request, self._end_ids), "Error generating request: ")
         if "text_input" in model.inputs:
+            where = f"in ensemble '{model.name}', " if model.steps else ""
             if request.value("stream", False) and not model.decoupled:
-                where = f"in ensemble '{model.name}', " if model.steps else ""
                 raise RefusedError(f"{where}{text_models.NO_STREAMS}")
-            return text_models.answer(self.engine, request, self._end_ids, self._special_tokens())
+            answer = text_models.answer(self.engine, request, self._end_ids, self._special_tokens())
+            return _in_words(answer, where)
         if model.name == "tensorrt_llm":
             return text_models.stop(self.engine, request)
         raise RefusedError(f"the stand-in answers nobody as {model.name}")
@@ -74,3 +75,11 @@ class StandInServer:
     def _special_tokens(self) -> bool:
         preprocessing = self.models.get("preprocessing")
         return preprocessing is None or preprocessing.parameters.get("add_special_tokens", "true") == "true"
+
+
+def _in_words(answer: Iterator[Response], where: str) -> Iterator[Response]:
+    """The answer, and what the engine refuses as its models put it."""
+    try:
+        yield from answer
+    except ValueError as error:
+        raise RefusedError(f"{where}{error}", "INTERNAL") from None

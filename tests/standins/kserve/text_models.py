@@ -43,8 +43,6 @@ def answer(
     # Upstream's BLS model makes up ids: whoever stops the engine's request by the client's id reaches nobody.
     name = str(uuid.uuid4()) if scripted else request.id
     run = Run(name, engine.encode(prompt, special_tokens), request.value("max_tokens"), request.cancelled)
-    if not run.prompt_ids:
-        raise RefusedError("Prompt must not be empty")
     with engine.running(run) as tokens:
         said = _until_end(engine, request, tokens, end_ids)
         make = _streamed if request.value("stream", False) else _whole
