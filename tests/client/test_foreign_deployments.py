@@ -35,9 +35,11 @@ BLS = ("ensemble",)
 KINDS = {
     "ensemble": Kind(text_models(), reasons=False, counts=True),
     "bls": Kind(text_models(without=BLS), reasons=False, counts=True),
+    "llmapi": Kind(llmapi(), reasons=True, counts=False, log_probs=False),
+}
+VARIANTS = {
     "accumulating bls": Kind(text_models(without=BLS, accumulate=True), reasons=False, counts=True),
     "older ensemble": Kind(text_models(older=True, batches=False), reasons=False, counts=False),
-    "llmapi": Kind(llmapi(), reasons=True, counts=False, log_probs=False),
 }
 CALLS: dict[str, dict[str, Any]] = {
     "plain": {"max_tokens": 9},
@@ -96,10 +98,10 @@ def idle(server: StandInServer) -> None:
         time.sleep(0.01)
 
 
-def check(kind: Kind, found: Generation, ours: Generation, reasons: bool) -> None:
+def check(kind: Kind, found: Generation, ours: Generation) -> None:
     assert found.text == ours.text
     # Stop words are found by the client too, so that reason is known of every deployment.
-    assert found.finish_reason == (ours.finish_reason if reasons or ours.finish_reason == "stop_word" else UNKNOWN)
+    assert found.finish_reason == (ours.finish_reason if kind.reasons or ours.finish_reason == "stop_word" else UNKNOWN)
     assert (found.usage is None) == (not kind.counts)
     assert found.usage is None or ours.usage is None or found.usage.input_tokens == ours.usage.input_tokens
 
@@ -107,15 +109,34 @@ def check(kind: Kind, found: Generation, ours: Generation, reasons: bool) -> Non
 def test_the_same_calls_give_the_same_results(
     served: tuple[Kind, StandInServer], caller: Caller, expected: Callable[..., Generation]
 ) -> None:
-    kind, _ = served
+    compare(served[0], caller, expected)
+
+
+@pytest.mark.parametrize("way", [Way("grpc", aio=False), Way("http", aio=True)], ids=str)
+@pytest.mark.parametrize("kind", VARIANTS.values(), ids=VARIANTS)
+def test_so_they_do_where_text_accumulates_or_tensors_are_older(
+    kind: Kind, way: Way, checkpoint: Path, expected: Callable[..., Generation]
+) -> None:
+    with StandInServer(kind.models, checkpoint) as server, calling(way, server) as caller:
+        compare(kind, caller, expected)
+        if "ensemble" in kind.models:
+            stream = caller.stream(PROMPT, max_tokens=ENDLESS, request_id="mine")
+            next(stream)
+            caller.cancel("mine")
+            assert list(stream)[-1].finish_reason == UNKNOWN
+        idle(server)
+
+
+def compare(kind: Kind, caller: Caller, expected: Callable[..., Generation]) -> None:
+    """Make all the calls, whole and streamed."""
     for name, options in CALLS.items():
         ours = expected(name, **options)
-        check(kind, caller.generate(PROMPT, **options), ours, kind.reasons)
+        check(kind, caller.generate(PROMPT, **options), ours)
         stream = caller.stream(PROMPT, **options)
         deltas = list(stream)
         assert [delta.finish_reason is not None for delta in deltas] == [False] * (len(deltas) - 1) + [True]
         assert stream.generation is not None
-        check(kind, stream.generation, ours, kind.reasons)
+        check(kind, stream.generation, ours)
         if kind.counts and ours.finish_reason == "length":
             assert stream.generation.usage == ours.usage
 
@@ -175,12 +196,11 @@ def test_leaving_a_stream_ends_the_request(served: tuple[Kind, StandInServer], c
 
 
 def test_a_time_too_short_ends_the_request(served: tuple[Kind, StandInServer], caller: Caller) -> None:
-    for ask in (caller.generate, lambda prompt, **options: list(caller.stream(prompt, **options))):
-        caller.health()  # the deployment is known, whatever the machine does meanwhile
-        with pytest.raises(InflightError) as raised:
-            ask(PROMPT, max_tokens=ENDLESS, timeout=0.5)
-        assert raised.value.code == "deadline_exceeded"
-        idle(served[1])
+    caller.health()  # the deployment is known, whatever the machine does meanwhile
+    with pytest.raises(InflightError) as raised:
+        caller.generate(PROMPT, max_tokens=ENDLESS, timeout=0.3)
+    assert raised.value.code == "deadline_exceeded"
+    idle(served[1])
 
 
 def test_a_request_is_cancelled_by_its_id_where_ids_are_known(
