@@ -50,6 +50,11 @@ class Peer:
             self.send(data[position : position + 1])
             self._server.over.wait(seconds)
 
+    @property
+    def over(self) -> bool:
+        """Whether the test has ended."""
+        return self._server.over.is_set()
+
     def wait_until_gone(self) -> bool:
         """Wait for the other side to hang up; False if it does not."""
         self._sock.settimeout(SOON)

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from inflight_client.deadline import Deadline
+from inflight_client.errors import InflightError
+from inflight_client.metrics_page import Metrics, fetch, fetch_async
+
+from inflight.deploy.server import Server
+from tests.client.leftovers import nothing_left, run
+from tests.client.scripted_http import Asked, Peer, Script, scripted, whole
+
+Fetch = Callable[[str, Deadline], str]
+
+
+def _async_fetch(url: str, deadline: Deadline) -> str:
+    text: str = run(lambda: fetch_async(url, deadline))
+    return text
+
+
+both_ways = pytest.mark.parametrize("fetch", [fetch, _async_fetch], ids=["threads", "asyncio"])
+
+
+class TestPages:
+    def test_values_go_by_the_names_and_labels_of_the_page(self) -> None:
+        page = Metrics.parse(
+            "# HELP requests How many\n# TYPE requests counter\n"
+            'requests{model="a",version="1"} 7\nrequests{model="b\\"\\n",version="1"} 1e3\n'
+            "# TYPE seconds_total counter\nseconds_total 0.5\n"
+            '# TYPE wait histogram\nwait_bucket{le="1"} 2\nwait_bucket{le="+Inf"} 3\nwait_sum 4.5\nwait_count 3\n'
+        )
+        assert page.value("requests", model="a", version="1") == 7
+        assert page.value("requests", model='b"\n', version="1") == 1000
+        assert page.value("seconds_total") == 0.5
+        assert (page.value("wait_bucket", le="+Inf"), page.value("wait_count")) == (3, 3)
+        assert (page.value("requests"), page.value("requests", model="a"), page.value("none")) == (None, None, None)
+        assert page.families["requests"].type == "counter"
+
+    @pytest.mark.parametrize("text", ["<html>", "a{b} 1", "a{b=c} 1", "a 5 six", "a", '{"a": 5}', "a{" * 5000])
+    def test_what_is_no_page_says_so(self, text: str) -> None:
+        with pytest.raises(InflightError, match="metrics page") as caught:
+            Metrics.parse(text)
+        assert caught.value.code == "answer_damaged"
+
+
+@both_ways
+class TestFetching:
+    def test_the_real_one(self, fetch: Fetch, server: Server) -> None:
+        with nothing_left():
+            page = Metrics.parse(fetch(f"http://{server.metrics_address}/metrics", Deadline(60)))
+        found = page.value("nv_inference_request_success", model="ensemble", version="1")
+        assert found is not None
+        assert found >= 0
+
+    def test_what_is_asked(self, fetch: Fetch) -> None:
+        with scripted(lambda peer, asked: peer.send(whole("200 OK", b"a 5\n", "text/plain"))) as server:
+            assert fetch(f"{server.url}/llm/metrics", Deadline(60)) == "a 5\n"
+            assert fetch(server.url, Deadline(60)) == "a 5\n"
+        assert [asked.path for asked in server.requests] == ["/llm/metrics", "/"]
+
+    @pytest.mark.parametrize(
+        ("status", "body", "code"),
+        [("404 Not Found", b"no", "server_unreachable"), ("200 OK", b"\xff", "answer_damaged")],
+    )
+    def test_errors(self, fetch: Fetch, status: str, body: bytes, code: str) -> None:
+        script: Script = lambda peer, asked: peer.send(whole(status, body))  # noqa: E731
+        with scripted(script) as server, pytest.raises(InflightError) as caught:
+            fetch(f"{server.url}/metrics", Deadline(60))
+        assert caught.value.code == code
+
+    def test_a_page_without_end_is_given_up(self, fetch: Fetch, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("inflight_client.http_channel.MAX_BODY_BYTES", 1_000_000)
+
+        def script(peer: Peer, asked: Asked) -> None:
+            peer.send(b"HTTP/1.1 200 OK\r\n\r\n")
+            while not peer.over:
+                peer.send(b"a 5\n" * 10_000)
+
+        with scripted(script) as server, pytest.raises(InflightError, match="more than 1000000 bytes") as caught:
+            fetch(f"{server.url}/metrics", Deadline(60))
+        assert caught.value.code == "answer_damaged"
+
+    def test_a_page_that_trickles_is_given_up(self, fetch: Fetch) -> None:
+        def script(peer: Peer, asked: Asked) -> None:
+            peer.trickle(whole("200 OK", b"a 5\n" * 9999))
+
+        with scripted(script) as server, nothing_left(), pytest.raises(InflightError, match="the page was") as caught:
+            fetch(f"{server.url}/metrics", Deadline(0.1, "the page"))
+        assert caught.value.code == "deadline_exceeded"
+
+    def test_an_address_of_grpc_is_none_of_a_page(self, fetch: Fetch) -> None:
+        with pytest.raises(InflightError, match="URL of http") as caught:
+            fetch("grpc://127.0.0.1:8001", Deadline(60))
+        assert caught.value.code == "invalid_parameter"
+
+
+def test_a_url_without_port_is_webs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def look_up(host: str, port: int, *rest: object, **more: object) -> list[object]:
+        asked.append((host, port))
+        return []
+
+    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    for url in ("http://one.example/metrics", "https://two.example"):
+        with pytest.raises(InflightError):
+            fetch(url, Deadline(60))
+    with pytest.raises(InflightError):
+        asyncio.run(fetch_async("http://three.example", Deadline(60)))
+    assert asked == [("one.example", 80), ("two.example", 443), ("three.example", 80)]
