@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from inflight_client.answer import Answer
 from inflight_client.call import Call
 from inflight_client.deadline import Deadline
-from inflight_client.deployment import Deployment, Question, detect
+from inflight_client.deployment import Deployment
+from inflight_client.detection import Question, detect
 from inflight_client.errors import InflightError
 from inflight_client.model_list import list_models
 from inflight_client.results import Health, Model

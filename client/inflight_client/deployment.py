@@ -1,4 +1,4 @@
-"""Which deployment a server has, and how it is talked to: found out by questions that whoever asks carries.
+"""A deployment as the client talks to it: which tensors it is asked with, and how its answers are read.
 
 TensorRT-LLM's tensors come in several versions: what a deployment can do is read from its models' metadata, tensor by
 tensor, and from their configurations where the server hands these out.
@@ -6,19 +6,18 @@ tensor, and from their configurations where the server hands these out.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from inflight_client import tensor_names
 from inflight_client.answer import Answer
 from inflight_client.call import Call
 from inflight_client.errors import InflightError
-from inflight_client.model_config import ModelConfig
 from inflight_client.request_inputs import RequestInputs
 from inflight_client.tensor_names import TIMES, TensorNames
-from inflight_client.transport import InferRequest, ModelMetadata, Tensor
+from inflight_client.transport import InferRequest, Tensor
 from inflight_client.versions import client_version
 
 if TYPE_CHECKING:
@@ -27,23 +26,7 @@ if TYPE_CHECKING:
 Kind = Literal["inflight", "tensorrtllm", "llmapi"]
 Tensors = Mapping[str, tuple[str, tuple[int, ...]]]
 
-TEXT_MODELS = ("ensemble", "tensorrt_llm_bls", "tensorrt_llm")
-"""Where text is sent to, by upstream's names; the first that is there."""
-
-_FOR_OUR_ENGINES = ("priority", "deadline_ms")
 _WORDS = {"inflight": "inflight's model", "tensorrtllm": "TensorRT-LLM's model", "llmapi": "the LLM API's model"}
-REFUSALS = ("permission_denied", "invalid_request", "model_not_found", "unsupported_input", "unsupported_deployment")
-"""What a server answers that hands out no configurations or no index, or has no such calls."""
-
-
-class Question(NamedTuple):
-    """A question to the server: a method of Transport, and the model that it is about."""
-
-    method: str
-    argument: str = ""
-
-
-Asking = Generator[Question, Any, Any]
 
 
 @dataclass(frozen=True)
@@ -77,10 +60,6 @@ class Deployment:
     def words(self) -> str:
         """What messages call it."""
         return f"{_WORDS[self.kind]} {self.model}"
-
-    @property
-    def renders_messages(self) -> bool:
-        return "messages" in self.inputs
 
     def unsupported(self, option: str, why: str) -> InflightError:
         return InflightError(f"{self.words} can't honour {option}: {why}", "unsupported_input")
@@ -155,131 +134,3 @@ class Deployment:
     def _knows_parameters(self) -> bool:
         """They came with these tensors; servers of ours that are older refuse them."""
         return self.ours and "num_responses" in self.outputs
-
-
-def detect(model: str | None) -> Generator[Question, Any, Deployment]:
-    """Find the model that takes text, or look at the named one.
-
-    Yields questions and is sent the answers; what the server refuses is thrown in. Raises InflightError
-    (`unsupported_deployment`, and whatever of `model_not_ready`, `server_gone`, ... is thrown in and can't be helped).
-    """
-    metadata = yield from (_find() if model is None else _named(model))
-    kind = _kind(metadata)
-    config = yield from _config(metadata.name)
-    steps = []
-    if kind != "inflight":  # of ours it is known what stands behind them
-        for step in config.steps:
-            steps.append((yield from _config(step)))
-    engine = next((step for step in steps if {"stop", "input_ids"} <= step.inputs), None)
-    special = [step.flag("add_special_tokens") for step in steps if "QUERY" in step.inputs]
-    return Deployment(
-        metadata.name,
-        kind,
-        _honoured(metadata, config),
-        metadata.outputs,
-        _decoupled(config, steps),
-        config.parameter("inflight_version") or None,
-        bool(config.flag("accumulate_tokens")),
-        _stop_model(metadata, kind, config, engine),
-        special[0] if special else None,
-    )
-
-
-def _find() -> Generator[Question, Any, ModelMetadata]:
-    """The metadata of the first text model that is ready."""
-    try:
-        models = yield Question("index")
-        ready = [model.name for model in models if model.ready]
-        names = [name for name in TEXT_MODELS if name in ready]
-        found = ", ".join(sorted({model.name for model in models})) or "none"
-        if not names:
-            names = [name for name in TEXT_MODELS if name in {model.name for model in models}]
-    except InflightError as error:
-        if error.code not in REFUSALS:
-            raise
-        names, found = list(TEXT_MODELS), "unknown, since it hands out no index"
-    failure: InflightError | None = None
-    for name in names:
-        try:
-            metadata = yield Question("metadata", name)
-        except InflightError as error:
-            if error.code not in ("model_not_ready", "model_not_found"):
-                raise
-            if failure is None or error.code == "model_not_ready":
-                failure = error
-            continue
-        if _takes_text(metadata):
-            return metadata  # type: ignore[no-any-return]
-    if failure is not None and failure.code == "model_not_ready":
-        raise failure
-    raise InflightError(
-        f"the server has none of the models {', '.join(TEXT_MODELS)} with text as its input (its models: {found});"
-        " name the model that takes text",
-        "unsupported_deployment",
-    )
-
-
-def _named(model: str) -> Generator[Question, Any, ModelMetadata]:
-    metadata = yield Question("metadata", model)
-    if not _takes_text(metadata):
-        raise InflightError(
-            f"the model {model} takes no text as TensorRT-LLM's models do (its inputs:"
-            f" {', '.join(sorted(metadata.inputs)) or 'none'}); name the model that takes text",
-            "unsupported_deployment",
-        )
-    return metadata  # type: ignore[no-any-return]
-
-
-def _config(model: str) -> Generator[Question, Any, ModelConfig]:
-    """The model's configuration; an empty one where the server keeps it to itself."""
-    try:
-        answer = yield Question("config", model)
-    except InflightError as error:
-        if error.code not in REFUSALS:
-            raise
-        return ModelConfig()
-    return ModelConfig(answer)
-
-
-def _takes_text(metadata: ModelMetadata) -> bool:
-    given = metadata.inputs.keys()
-    return (
-        "text_input" in given
-        and bool({tensor_names.TEXT_MODEL.max_tokens, tensor_names.LLMAPI.max_tokens} & given)
-        and "text_output" in metadata.outputs
-    )
-
-
-def _kind(metadata: ModelMetadata) -> Kind:
-    if tensor_names.LLMAPI.max_tokens in metadata.inputs:
-        return "llmapi"
-    if "finish_reason" in metadata.outputs and metadata.inputs.keys() >= set(_FOR_OUR_ENGINES):
-        return "inflight"
-    return "tensorrtllm"
-
-
-def _honoured(metadata: ModelMetadata, config: ModelConfig) -> Tensors:
-    """The inputs that it takes. Our BLS model has some for our engines alone, and refuses them before another's."""
-    if config.flag("inflight_tensors") is False:
-        refused: tuple[str, ...] = _FOR_OUR_ENGINES
-    else:  # without being told, no more is sent than what the caller asks for
-        refused = () if config.known or "stop" not in metadata.inputs else ("deadline_ms",)
-    return {name: tensor for name, tensor in metadata.inputs.items() if name not in refused}
-
-
-def _decoupled(config: ModelConfig, steps: list[ModelConfig]) -> bool | None:
-    """An ensemble streams if any of its models does, which newer Tritons say in its own configuration."""
-    known = [found.decoupled for found in (config, *steps)]
-    if any(known):
-        return True
-    return None if None in known else False
-
-
-def _stop_model(metadata: ModelMetadata, kind: Kind, config: ModelConfig, engine: ModelConfig | None) -> str | None:
-    """An ensemble's requests keep their ids behind it; upstream's BLS model gives them others."""
-    if "stop" in metadata.inputs:
-        return metadata.name
-    if engine is not None:
-        return engine.name
-    scripted = "use_draft_logits" in metadata.inputs
-    return None if scripted or kind == "llmapi" or (config.known and not config.steps) else "tensorrt_llm"

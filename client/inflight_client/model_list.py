@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from inflight_client.deployment import REFUSALS, Question
+from inflight_client.detection import REFUSALS, Question
 from inflight_client.errors import InflightError
 from inflight_client.results import Model
 

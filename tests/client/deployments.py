@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from inflight_client.deployment import Deployment, detect
+from inflight_client.deployment import Deployment
+from inflight_client.detection import detect
 from inflight_client.errors import InflightError
 from inflight_client.results import Model as Listed
 from inflight_client.transport import ModelMetadata
