@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -10,7 +10,7 @@ from inflight_client.address import Address
 from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError
 from inflight_client.grpc_transport import GrpcTransport
-from inflight_client.transport import InferRequest, Tensor
+from inflight_client.transport import InferRequest, InferResponse, Tensor
 
 from inflight.deploy.server import Server
 from tests.client.http_ways import Caller, Way, both_ways, request
@@ -43,11 +43,22 @@ def _text(caller: Caller, asked: InferRequest) -> str:
     return "".join(text or "" for text in caller.texts(asked, _soon()))
 
 
+def _gathered(responses: Iterable[InferResponse]) -> tuple[str, list[float], int | None]:
+    """Text, log probabilities and tokens of an answer, however it is cut."""
+    text, tokens = "", None
+    log_probs: list[float] = []
+    for response in responses:
+        text += response.text("text_output") or ""
+        log_probs += response.numbers("output_log_probs") or ()
+        tokens = response.integer("num_output_tokens") or tokens
+    return text, log_probs, tokens
+
+
 @_MODELS
 class TestAnswers:
     def test_a_stream_is_the_whole_answer_in_parts(self, caller: Caller, model: str) -> None:
         parts = caller.texts(_asking(model), _soon())
-        assert len(parts) == 12
+        assert 1 < len(parts) <= 12  # tokens that wait for their turn in tensorrt_llm_bls go on together
         assert caller.texts(_asking(model, stream=False), _soon()) == ["".join(map(str, parts))]
 
     def test_values_are_read_as_gRPC_has_them(self, caller: Caller, server: Server, model: str) -> None:  # noqa: N802
@@ -61,18 +72,12 @@ class TestAnswers:
         )
         grpc = GrpcTransport(Address.parse(server.grpc_address), {}, None)
         responses = grpc.infer(asked, _soon(), _soon())
-        expected = [
-            (one.text("text_output"), one.numbers("output_log_probs"), one.integer("num_output_tokens"))
-            for one in responses
-            if one.text("text_output") is not None
-        ]
-        responses.close()
-        grpc.close()
-        found = [
-            (one.text("text_output"), one.numbers("output_log_probs"), one.integer("num_output_tokens"))
-            for one in caller.responses(asked, _soon())
-        ]
-        assert found == expected
+        try:
+            expected = _gathered(responses)
+        finally:
+            responses.close()
+            grpc.close()
+        assert _gathered(caller.responses(asked, _soon())) == expected
 
     @pytest.mark.parametrize("stream", [True, False])
     def test_a_refusal_has_its_words_and_code(self, caller: Caller, model: str, stream: bool) -> None:
