@@ -58,7 +58,7 @@ def main() -> None:
     in_child(lambda: next(stuck))
     in_child(lambda: texts(unused))
     in_child(lambda: asyncio.run(own_aio_ready()))
-    in_child(lambda: (stuck.close(), transport.close()))
+    in_child(lambda: [call() for call in (stuck.close, transport.close)])  # as the end of a `with` would
     print(texts(transport))  # and works on
     stuck.close()
     transport.close()

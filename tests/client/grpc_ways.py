@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -61,7 +61,7 @@ class Caller:
         function = getattr(self.transport, method)
         return function(*arguments) if self._runner is None else self._runner.run(function(*arguments))
 
-    def responses(self, request: InferRequest, whole: Deadline = NEVER, first: Deadline = NEVER) -> Iterator[Any]:
+    def responses(self, request: InferRequest, whole: Deadline = NEVER, first: Deadline = NEVER) -> Generator[Any]:
         """The responses one by one; closed when the iterator is."""
         found = self._send(request, whole, first)
         try:

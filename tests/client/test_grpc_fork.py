@@ -34,7 +34,7 @@ def test_a_child_can_or_is_told_that_it_cannot_and_the_parent_goes_on() -> None:
         "client_forked",
         "client_forked",
         "client_forked",
-        "(None, None)",
+        "[None, None]",
         "tea and cake",  # the parent
         # after it was closed
         "tea and cake",
