@@ -1,0 +1,97 @@
+"""The server is killed while every way's stream is open, and started again on the same ports, while all call again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from inflight_client import NO_RETRY, DeadlineExceeded, InflightError, ModelNotReady, ServerGone
+
+from inflight.deploy.server import Server
+from tests.client.answers import LONG, PROMPT
+from tests.client.leftovers import idle, nothing_left
+from tests.client.ways import WAYS, Way
+from tests.deploy.streams import SOON, wait_until
+from tests.fixtures.engines import TinyEngine
+from tests.fixtures.server import paced
+from tests.serving.metrics_page import page_when
+
+RESTARTED = 4 * SOON
+"""Seconds that a call may take in which the server is started again, on a slow and busy machine."""
+
+
+class Visit:
+    """One way's calls around the server's death, in a thread of its own."""
+
+    def __init__(self, way: Way, server: Server, victim: str) -> None:
+        self.way = way
+        self.server = server
+        self.victim = victim
+        self.opened = threading.Event()
+
+    def run(self) -> tuple[type[InflightError], str]:
+        """What ended the stream that was open. Everything called behind it must succeed."""
+        with self.way.client(self.server) as caller:
+            stream = caller.stream(PROMPT, max_tokens=LONG)
+            next(stream)
+            self.opened.set()
+            with pytest.raises(InflightError) as caught:
+                list(stream)
+            assert (PROMPT * LONG).startswith(stream.text)
+            if self.victim == "tritonserver":
+                self._is_away()
+            answer = caller.generate(PROMPT, max_tokens=5, timeout=RESTARTED)
+            assert (answer.text, answer.output_tokens) == ("hello", 5)
+            assert answer.timings.attempts > 1 or self.victim != "tritonserver"
+            assert "".join(delta.text for delta in caller.stream(PROMPT, max_tokens=5, timeout=RESTARTED)) == "hello"
+            many = caller.generate_many([PROMPT] * 4, max_tokens=5, concurrency=2, timeout=RESTARTED)
+            assert [each.text for each in many] == ["hello"] * 4
+            wait_until(lambda: self.server.restarts == 1 and self.server.ready)
+            assert caller.health()
+            assert caller.models()
+            assert caller.metrics().families
+            caller.cancel("nobody's")
+            return type(caught.value), caught.value.code
+
+    def _is_away(self) -> None:
+        """Whoever does not wait for the server to come back is told that it is away, by a typed error or in words."""
+        with self.way.client(self.server, retry=NO_RETRY) as impatient:
+            with pytest.raises((ServerGone, ModelNotReady)):
+                impatient.generate(PROMPT, max_tokens=5)
+            with pytest.raises((ServerGone, ModelNotReady, DeadlineExceeded)):
+                impatient.generate(PROMPT, max_tokens=5, timeout=0.05)
+            health = impatient.health(timeout=SOON)
+            assert not health
+            assert health.reason
+            for question in (impatient.models, impatient.metrics, lambda **_: impatient.cancel("nobody's")):
+                with pytest.raises((ServerGone, ModelNotReady)):
+                    question(timeout=SOON)
+
+
+@pytest.mark.parametrize(
+    ("victim", "codes"),
+    [
+        ("tritonserver", {"server_gone"}),
+        ("the engine's process of tensorrt_llm", {"engine_died"}),
+        # Triton tells some of the streams why they end; those that it doesn't end with the server.
+        pytest.param("the stub of tensorrt_llm", {"engine_died", "server_gone", "model_not_ready"}),
+        pytest.param("the stub of postprocessing", {"server_gone", "model_not_ready"}, marks=pytest.mark.slow),
+    ],
+)
+def test_streams_end_with_the_reason_and_calls_wait_until_the_server_is_back(
+    tiny_engine: TinyEngine, victim: str, codes: set[str]
+) -> None:
+    with nothing_left(), Server(tiny_engine("llama"), paced(), report=lambda line: None) as server:
+        visits = [Visit(way, server, victim) for way in WAYS]
+        with ThreadPoolExecutor(len(visits)) as threads:
+            running = [threads.submit(visit.run) for visit in visits]
+            for visit in visits:
+                assert visit.opened.wait(SOON)
+            os.kill(next(member.pid for member in server.life.family if member.name == victim), signal.SIGKILL)
+            ended = [each.result() for each in running]
+        assert {code for _, code in ended} <= codes, ended
+        assert {kind for kind, _ in ended} <= {ServerGone, ModelNotReady}
+        page_when(server, idle)
