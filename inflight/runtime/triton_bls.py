@@ -246,6 +246,8 @@ class TritonBls:
             )
         for call in {id(call): call for call in list(self._calls.values()) if call.client_id == client_id}.values():
             call.asked_to_end = True
+            for answer in call.answers:
+                answer.asked_to_end = True
             self._abandon(call)
 
     def _abandon(self, call: Call) -> None:

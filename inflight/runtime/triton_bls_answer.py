@@ -39,6 +39,8 @@ class TextAnswer:
         """Whether its last response has been sent."""
         self.stopped = False
         """Whether a stop word was found: the engine need not go on."""
+        self.asked_to_end = False
+        """Whether somebody had the request ended by its id, which engines of others don't tell as a reason."""
         self._request = request
         self._maker = maker
         self._text = maker.text()
@@ -103,7 +105,8 @@ class TextAnswer:
         if piece.stopped:
             reason = FinishReason.STOP_WORD.value
         elif not reason:
-            reason = (FinishReason.LENGTH if self._output_tokens >= self._max_tokens else FinishReason.STOP).value
+            early = FinishReason.CANCELLED if self.asked_to_end else FinishReason.STOP
+            reason = (FinishReason.LENGTH if self._output_tokens >= self._max_tokens else early).value
         self._send_last(said, reason)
 
     def _finish_beams(self, beams: list[Beam], reason: str) -> None:

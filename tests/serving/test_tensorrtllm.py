@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inflight_client import Client
 from tritonclient.utils import deserialize_bytes_tensor
 
 from inflight.deploy.options import DeploymentOptions
@@ -82,15 +81,6 @@ def test_over_http_too(cpp_server: Server) -> None:
     values = {"text_input": TEXTS[1], "max_tokens": count, "id": "over http"}
     events = [event["text_output"] for _, event in generate_stream(cpp_server.http_address, values)]
     assert ("".join(events), len(events)) == (expected, count)
-
-
-def test_our_client_knows_when_an_answer_has_ended(cpp_server: Server) -> None:
-    count, expected = thrice(TEXTS[0])
-    for model, why, tokens in (("ensemble", "", 0), (BLS, "length", count)):
-        with Client(cpp_server.grpc_address, model=model) as client:
-            found = client.generate(TEXTS[0], max_tokens=count)
-            assert "".join(delta.text for delta in client.stream(TEXTS[0], max_tokens=count))
-        assert (found.text, found.finish_reason, found.output_tokens) == (expected, why, tokens)
 
 
 @pytest.mark.parametrize("stream", [True, False])
