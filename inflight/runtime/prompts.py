@@ -11,6 +11,9 @@ from inflight.runtime.messages import RequestError
 from inflight.runtime.tokenizer import check_size, checked_text, encode, longest_token_bytes
 from inflight.runtime.triton_inputs import Inputs
 
+_JSON_BYTES = 64
+"""What a message takes beside its content; at least one token comes of it."""
+
 
 class PromptReader:
     """Reads the prompts of `preprocessing`'s requests. A missing or broken template matters to conversations alone."""
@@ -65,4 +68,7 @@ class PromptReader:
             raise RequestError("text_input and messages are both given; leave one of them empty", "invalid_messages")
         if self._renderer is None:
             raise RequestError(str(self._refusal), self._refusal.code)
+        # Rendering takes time too, and others would wait.
+        check_size(messages, "messages", self._longest_token + _JSON_BYTES, self._max_tokens)
+        check_size(kwargs, "chat_template_kwargs", self._longest_token + _JSON_BYTES, self._max_tokens)
         return self._renderer.render(parse_messages(messages), **parse_kwargs(kwargs)).encode()

@@ -1,0 +1,159 @@
+"""What a template can do to whoever renders it: nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from inflight.runtime import chat_bounds
+from inflight.runtime.chat_sandbox import SandboxedTemplate
+from inflight.runtime.messages import RequestError
+
+USER = {"role": "user", "content": "hello"}
+
+
+def render(source: str, **variables: Any) -> str:
+    return SandboxedTemplate("default", source).render({"messages": [USER], **variables})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages|attr('__class__')|attr('__base__') }}",
+        "{{ '{0.__class__.__mro__}'.format(messages) }}",
+        "{{ '{a.__class__}'.format_map({'a': 1}) }}",
+        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+        "{{ raise_exception.__globals__ }}",
+        "{{ strftime_now.__code__ }}",
+        "{{ namespace.__init__.__globals__ }}",
+        "{{ self.__init__.__globals__ }}",
+        "{{ messages.__reduce_ex__(2) }}",
+        "{{ messages|map(attribute='__class__')|list|first|attr('mro') }}",
+        "{% include '/etc/passwd' %}",
+        "{% import 'os' as os %}",
+        "{% extends 'x' %}",
+        "{{ messages.append(1) }}",
+        "{{ messages[0].update({'role': 'x'}) }}",
+        "{{ messages[0].pop('role') }}",
+        "{% set messages[0].role = 'x' %}",
+    ],
+)
+def test_there_is_no_way_out(source: str) -> None:
+    before = dict(USER)
+    with suppress(RequestError):
+        # What is hidden is undefined, which shows as nothing.
+        assert render(source) == ""
+    assert before == USER
+
+
+DOUBLING = (
+    "{% set ns = namespace(x='aaaaaaaaaaaaaaaa') %}{% for i in range(60) %}{% set ns.x = @ %}{% endfor %}{{ ns.x }}"
+)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'a' * 10000000000 }}",
+        "{{ 10000000000 * 'a' }}",
+        "{{ [0] * 10000000000 }}",
+        "{{ 9 ** (9 ** 9) }}",
+        "{{ (9 ** 4000) * (9 ** 4000) * (9 ** 4000) }}",
+        "{{ '%10000000000d' % 5 }}",
+        "{{ '%(a)s%(a)s%(a)s' % {'a': 'a' * 10000000} }}",
+        "{{ '%*d' % (10000000000, 5) }}",
+        "{{ '%10000000000d' | format(5) }}",
+        "{{ '{:10000000000}'.format(5) }}",
+        "{{ '{:{}}'.format(5, 10000000000) }}",
+        "{{ 'a'.ljust(10000000000) }}",
+        "{{ 'a'.center(10000000000) }}",
+        "{{ '5'.zfill(10000000000) }}",
+        "{{ '\t'.expandtabs(10000000000) }}",
+        "{{ 'a' | center(10000000000) }}",
+        "{{ ('a\n' * 100000) | indent(100000) }}",
+        "{{ ('a' * 100000).replace('a', 'b' * 100000) }}",
+        "{{ ('a' * 100000) | replace('a', 'b' * 100000) }}",
+        "{{ ('a' * 100000).join(['b'] * 100000) }}",
+        "{{ (['b'] * 100000) | join('a' * 100000) }}",
+        "{{ ([{'a': 'a' * 100000}] * 100000) | join(attribute='a') }}",
+        "{{ ([[messages] * 10000] * 10000) | tojson }}",
+        "{{ ([[messages] * 10000] * 10000) | string | length }}",
+        "{{ ([[messages] * 10000] * 10000) | tojson(indent=1000) }}",
+        "{{ [[messages] * 10000] * 10000 }}",
+        "{{ ('a' * 10000).translate({97: 'b' * 100000}) }}",
+        "{{ (1).to_bytes(10000000000, 'big') }}",
+        "{{ range(10000000000) | list }}",
+        "{{ lipsum(1000000) }}",
+        DOUBLING.replace("@", "ns.x + ns.x"),
+        DOUBLING.replace("@", "ns.x ~ ns.x"),
+        DOUBLING.replace("@", "[ns.x, ns.x]"),
+        DOUBLING.replace("@", "'%s%s' % (ns.x, ns.x)"),
+        DOUBLING.replace("@", "'{0}{0}'.format(ns.x)"),
+        DOUBLING.replace("@", "'%s%s' | format(ns.x, ns.x)"),
+        DOUBLING.replace("{% set ns.x = @ %}", "{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}"),
+        "{% for i in range(100000) %}{% for j in range(100000) %}" + "a" * 10000 + "{% endfor %}{% endfor %}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    ],
+)
+def test_nothing_grows_without_bounds(source: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(RequestError) as refusal:
+        render(source)
+    assert refusal.value.code == "invalid_messages"
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(100) }}",
+        "{% for i in range(100000) recursive %}{{ loop(range(100000)) }}{% endfor %}",
+    ],
+)
+def test_nothing_goes_on_for_ever(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_bounds, "MOST_SECONDS", 0.3)
+    with pytest.raises(RequestError) as refusal:
+        render(source)
+    assert refusal.value.code == "invalid_messages"
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ 'ab' * 3 }}{{ 2 ** 10 }}{{ [1] + [2] }}{{ 'a' ~ 1 ~ none ~ missing }}", "ababab1024[1, 2]a1None"),
+        ("{{ ['a', 1] | join('-') }}{{ '-'.join(['a', 'b']) }}{{ '-'.join('ab') }}", "a-1a-ba-b"),
+        ("{{ messages | join(', ', attribute='role') }}{{ missing | join }}", "user"),
+        (
+            "{{ '{:,}'.format(12345678) }}{{ '%d' | format(1700000000) }}{{ '%d' % 1700000000 }}",
+            "12,345,678" + "1700000000" * 2,
+        ),
+        ("{{ 'a\nb' | indent(2) }}{{ 'x' | center(3) }}{{ '%s-%d' | format('a', 3) }}", "a\n  b x a-3"),
+        ("{{ '%3d' % 5 }}{{ '{:>3}|{a}'.format(5, a='b') }}{{ 'aba'.replace('a', 'cc') }}", "  5  5|bccbcc"),
+        ("{{ {'a': [1, 'é<']} | tojson }}{{ {'a': 1} | tojson(indent=1) }}", '{"a": [1, "é<"]}{\n "a": 1\n}'),
+        ("{% for m in messages %}{{ loop.length }}{{ loop.last }}{% else %}none{% endfor %}", "1True"),
+        ("{% set x = 'a' ~ ('b' ~ 'c') %}{{ x ~ ('d' if x ~ 'e' == 'abce') }}", "abcd"),
+    ],
+)
+def test_what_templates_do_stays_as_it_is(source: str, text: str) -> None:
+    assert render(source) == text
+
+
+def test_threads_render_one_template_at_once() -> None:
+    template = SandboxedTemplate("default", "{% for i in range(2000) %}{{ 'x' * 100 }}{% endfor %}{{ name }}")
+    found: dict[str, str] = {}
+    names = [str(number) for number in range(8)]
+    threads = [
+        threading.Thread(target=lambda name=name: found.update({name: template.render({"name": name})}))
+        for name in names
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {name: "x" * 200_000 + name for name in names}
