@@ -56,8 +56,9 @@ format: setup ## apply ruff's fixes and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup ## the whole way against the engine alone, interleaved in one run
+bench: setup ## the whole way against the engine alone, and the client against bare tritonclient code, interleaved
 	$(BIN)/python -m benchmarks.whole_way
+	$(BIN)/python -m benchmarks.client_cost
 
 soak: setup ## 15 minutes of twice the load that the server carries, with clients that vanish
 	$(BIN)/python -m benchmarks.soak --minutes 15

@@ -1,0 +1,160 @@
+"""`make bench`: what AsyncClient costs beside bare tritonclient code that does the same.
+
+Both stream the same answers at once from the same server, whose engine is the fake one: known tokens at a known pace,
+so that neither the engine nor the server is what is measured. They run in this process one after the other, in pairs
+whose order alternates; what counts is the median of the pairs' ratios of processor time for each token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import statistics
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from inflight_client import AsyncClient
+from rich.console import Console
+from rich.table import Table
+from tritonclient.grpc import InferInput
+from tritonclient.grpc.aio import InferenceServerClient
+
+from benchmarks.made import bench_engine
+from inflight.deploy.repository import DeploymentOptions
+from inflight.deploy.server import Server
+
+PROMPT = "tell me about tea"
+GOAL = 1.05
+"""How much more than the bare code the client may cost."""
+
+Streams = Callable[[str, int, int], Coroutine[Any, Any, list[str]]]
+"""Streams so many answers of so many tokens from an address; gives their texts."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Microseconds of processor time for each token, the medians of all pairs, and each pair's ratio."""
+
+    streams: int
+    max_tokens: int
+    client_us: float
+    bare_us: float
+    ratios: list[float]
+
+    @property
+    def ratio(self) -> float:
+        return statistics.median(self.ratios)
+
+
+@click.command(help=__doc__)
+@click.option("--like", default="tiny-llama", show_default=True, help="Whose tokenizer makes the text.")
+@click.option("--streams", default=64, show_default=True)
+@click.option("--max-tokens", default=64, show_default=True)
+@click.option("--pairs", default=15, show_default=True)
+@click.option("--step-ms", default=40.0, show_default=True, help="From one token of a stream to the next.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path(".cache/bench/client_cost.json"), show_default=True
+)
+def main(like: str, streams: int, max_tokens: int, pairs: int, step_ms: float, out: Path) -> None:
+    console = Console()
+    with Server(bench_engine(like, "fp32"), paced_engine(step_ms / 1e3, max_tokens)) as server:
+        cost = measure(server.grpc_address, streams, max_tokens, pairs, console.print)
+    table = Table(title=f"processor time of the client's process, {streams} streams at once")
+    for column in ("AsyncClient, us/token", "bare tritonclient, us/token", "ratio", "goal"):
+        table.add_column(column, justify="right")
+    table.add_row(f"{cost.client_us:.1f}", f"{cost.bare_us:.1f}", f"{cost.ratio:.3f}", f"under {GOAL}")
+    console.print(table)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(asdict(cost), indent=2))
+    console.print(f"All figures: {out}")
+
+
+def paced_engine(step_seconds: float, max_tokens: int) -> DeploymentOptions:
+    """The fake engine: the prompt's tokens over and over, one a step, with room for all streams."""
+    options = {"vocabulary_size": "512", "step_seconds": str(step_seconds)}
+    return DeploymentOptions(
+        kv_cache_tokens=256 * (max_tokens + 64),
+        parameters={"tensorrt_llm": {"inflight_engine": "fake", "inflight_engine_options": json.dumps(options)}},
+    )
+
+
+def measure(address: str, streams: int, max_tokens: int, pairs: int, say: Callable[[str], None]) -> Cost:
+    """Compare both in so many pairs; one more comes first, to warm everything up, and does not count."""
+    spent: dict[str, list[float]] = {"client": [], "bare": []}
+    kinds: dict[str, Streams] = {"client": _through_client, "bare": _bare}
+    for pair in range(-1, pairs):
+        order = ("client", "bare") if pair % 2 == 0 else ("bare", "client")
+        found = {kind: _cost(kinds[kind], address, streams, max_tokens) for kind in order}
+        if found["client"][1] != found["bare"][1]:
+            raise RuntimeError("the client and the bare code were not told the same")
+        if pair < 0:
+            continue
+        for kind, (cost, _) in found.items():
+            spent[kind].append(cost)
+        client, bare = spent["client"][-1], spent["bare"][-1]
+        say(f"pair {pair + 1}: AsyncClient {client:6.1f} us/token, bare {bare:6.1f}, ratio {client / bare:.3f}")
+    ratios = [client / bare for client, bare in zip(spent["client"], spent["bare"], strict=True)]
+    return Cost(streams, max_tokens, statistics.median(spent["client"]), statistics.median(spent["bare"]), ratios)
+
+
+def _cost(run: Streams, address: str, streams: int, max_tokens: int) -> tuple[float, list[str]]:
+    """Microseconds of this process for each token, and what was said."""
+    gc.collect()
+    started = time.process_time()
+    texts = asyncio.run(run(address, streams, max_tokens))
+    return (time.process_time() - started) / (streams * max_tokens) * 1e6, texts
+
+
+async def _through_client(address: str, streams: int, max_tokens: int) -> list[str]:
+    async with AsyncClient(address) as client:
+
+        async def one() -> str:
+            parts = []
+            async for delta in client.stream(PROMPT, max_tokens=max_tokens):
+                parts.append(delta.text)
+            return "".join(parts)
+
+        return await asyncio.gather(*(one() for _ in range(streams)))
+
+
+async def _bare(address: str, streams: int, max_tokens: int) -> list[str]:
+    """As one writes it from tritonclient's documentation."""
+    async with InferenceServerClient(address) as client:
+
+        async def one(number: int) -> str:
+            async def requests() -> AsyncIterator[dict[str, Any]]:
+                yield {"model_name": "ensemble", "inputs": _inputs(max_tokens), "request_id": str(number)}
+
+            parts = []
+            async for result, error in client.stream_infer(requests()):
+                if error is not None:
+                    raise error
+                parts.append(result.as_numpy("text_output").flat[0].decode())
+            return "".join(parts)
+
+        return await asyncio.gather(*(one(number) for number in range(streams)))
+
+
+def _inputs(max_tokens: int) -> list[InferInput]:
+    values = {
+        "text_input": ("BYTES", np.array([[PROMPT.encode()]], dtype=np.object_)),
+        "max_tokens": ("INT32", np.array([[max_tokens]], dtype=np.int32)),
+        "stream": ("BOOL", np.array([[True]])),
+        "exclude_input_in_output": ("BOOL", np.array([[True]])),
+    }
+    inputs = []
+    for name, (datatype, value) in values.items():
+        tensor = InferInput(name, list(value.shape), datatype)
+        tensor.set_data_from_numpy(value)
+        inputs.append(tensor)
+    return inputs
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""The comparison of AsyncClient with bare code runs, and both are told the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.client_cost import measure, paced_engine
+from inflight.deploy.server import Server
+from tests.fixtures.engines import TinyEngine
+
+
+@pytest.mark.slow
+def test_both_ways_are_measured(tiny_engine: TinyEngine) -> None:
+    said: list[str] = []
+    with Server(tiny_engine("llama"), paced_engine(0.02, 8)) as server:
+        cost = measure(server.grpc_address, streams=4, max_tokens=8, pairs=2, say=said.append)
+    assert len(cost.ratios) == len(said) == 2
+    assert cost.client_us > 0
+    assert cost.bare_us > 0
+    assert min(cost.ratios) <= cost.ratio <= max(cost.ratios)
