@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import ssl
@@ -180,6 +181,18 @@ def scripted(script: Script, context: ssl.SSLContext | None = None) -> Iterator[
         yield server
     finally:
         server.close()
+
+
+@contextmanager
+def black_hole() -> Iterator[str]:
+    """An address that says nothing to who would connect: its queue is full, so the kernel drops what comes."""
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.create_server(("127.0.0.2", 0), backlog=0))
+        for _ in range(8):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        yield f"127.0.0.2:{full.getsockname()[1]}"
 
 
 def chunk(data: bytes) -> bytes:

@@ -13,10 +13,11 @@ from inflight_client.address import Address
 from inflight_client.deadline import NEVER, Deadline
 from inflight_client.errors import InflightError
 from inflight_client.http_aio_transport import HttpAioTransport
+from inflight_client.http_exchange import CONNECT_SECONDS
 
 from tests.client.http_ways import request
 from tests.client.leftovers import nothing_left, run
-from tests.client.scripted_http import END, SOON, STREAM_HEAD, Asked, Peer, answer, event, scripted
+from tests.client.scripted_http import END, SOON, STREAM_HEAD, Asked, Peer, answer, black_hole, event, scripted
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +134,7 @@ async def _in_time(work: object) -> object:
     return await asyncio.wait_for(work, SOON)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("where", ["an answer", "a handshake"])
+@pytest.mark.parametrize("where", ["an answer", "a handshake", "a connection"])
 def test_closing_ends_calls_that_wait(where: str) -> None:
     async def work(url: str) -> None:
         transport = HttpAioTransport(Address.parse(url), {}, None)
@@ -141,12 +142,15 @@ def test_closing_ends_calls_that_wait(where: str) -> None:
         await asyncio.sleep(0.1)
         await transport.close()
         with pytest.raises(InflightError) as caught:
-            await asyncio.wait_for(waiting, SOON)
+            await asyncio.wait_for(waiting, CONNECT_SECONDS / 2)  # not by that limit, then
         assert caught.value.code == "client_closed"
 
     if where == "an answer":
         with scripted(_endless) as server:
             run(lambda: work(server.url))
+    elif where == "a connection":
+        with black_hole() as address:
+            run(lambda: work(f"http://{address}"))
     else:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             run(lambda: work(f"https://127.0.0.1:{silent.getsockname()[1]}"))

@@ -237,12 +237,19 @@ async def aio():
     half = transport.infer(request("half"), end, end)
     assert (await anext(half)).text("text_output") == "of "
 
+    held = sockets()
+
     async def own():
         assert await whole("child") == ["of ", "child"]
         await half.close()
         await transport.close()
 
-    in_child(lambda: (asyncio._set_running_loop(None), asyncio.run(own())))
+    def child():
+        assert sockets() == held - 1, (sockets(), held)
+        asyncio._set_running_loop(None)
+        asyncio.run(own())
+
+    in_child(child)
     assert [response.text("text_output") async for response in half] == ["half"]
     assert await whole("parent") == ["of ", "parent"]
     await transport.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,19 @@ from inflight_client.transport import Tensor
 
 from tests.client.http_ways import Way, both_ways, request
 from tests.client.leftovers import nothing_left
-from tests.client.scripted_http import END, SOON, STREAM_HEAD, Asked, Peer, answer, chunk, event, scripted, whole
+from tests.client.scripted_http import (
+    END,
+    SOON,
+    STREAM_HEAD,
+    Asked,
+    Peer,
+    answer,
+    black_hole,
+    chunk,
+    event,
+    scripted,
+    whole,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +43,11 @@ _STALLS: dict[str, Callable[[Peer], object]] = {
     "comments": lambda peer: peer.trickle(STREAM_HEAD + chunk(b": x\n\n") * 999),
     "an error that trickles": lambda peer: peer.trickle(whole("400 No", b"x" * 9999)),
 }
+
+
+def _looked_up(address: str) -> object:
+    host, _, port = address.rpartition(":")
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
 
 
 @both_ways
@@ -70,10 +88,28 @@ class TestDeadlines:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Peer, "asked", never_reads)
             with scripted(answer) as server, way.to(server.url) as caller:
+                started = time.monotonic()
                 with pytest.raises(InflightError) as caught:
                     caller.texts(long, Deadline(0.3))
+                assert time.monotonic() - started < 4
                 silent.set()
         assert caught.value.code == "deadline_exceeded"
+
+    def test_nor_one_that_does_not_answer_at_all(self, way: Way) -> None:
+        started = time.monotonic()
+        with black_hole() as address, way.to(f"http://{address}") as caller, pytest.raises(InflightError) as caught:
+            caller.texts(request(), Deadline(0.1))
+        assert caught.value.code == "deadline_exceeded"
+        assert time.monotonic() - started < 5
+
+    def test_one_address_that_does_not_answer_leaves_time_for_the_next(
+        self, way: Way, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with black_hole() as silent, scripted(answer) as server:
+            found = [_looked_up(address) for address in (silent, server.address)]
+            monkeypatch.setattr("socket.getaddrinfo", lambda *arguments, **options: found)
+            with way.to("http://two.example") as caller:
+                assert caller.texts(request(), Deadline(2)) == []
 
     @pytest.mark.parametrize("method", ["live", "index", "metadata"])
     def test_questions_keep_to_theirs(self, way: Way, method: str) -> None:
