@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import TypeVar
 
 from inflight_client.results import Delta, Generation, ServerTimings, Timings
 
@@ -18,17 +19,17 @@ class Transcript:
         self._ended = 0.0
         self._last = Delta("")
         self._texts: list[str] = []
-        self._token_ids: list[int] | None = None
-        self._log_probs: list[float] | None = None
+        self._token_ids: list[int] = []
+        self._log_probs: list[float] = []
 
     def add(self, delta: Delta) -> None:
         if not self._texts:
             self._first = time.monotonic()
         self._texts.append(delta.text)
         if delta.token_ids is not None:
-            self._token_ids = [*(self._token_ids or ()), *delta.token_ids]
+            self._token_ids += delta.token_ids
         if delta.log_probs is not None:
-            self._log_probs = [*(self._log_probs or ()), *delta.log_probs]
+            self._log_probs += delta.log_probs
         if delta.finish_reason is not None:
             self._last = delta
             self._ended = time.monotonic()
@@ -47,7 +48,15 @@ class Transcript:
             usage=self._last.usage,
             timings=Timings(self._first - self._started, self._ended - self._started, self.attempts, server),
             request_id=self.request_id,
-            token_ids=None if self._token_ids is None else tuple(self._token_ids),
-            log_probs=None if self._log_probs is None else tuple(self._log_probs),
+            token_ids=_told(self._token_ids, self._last.token_ids),
+            log_probs=_told(self._log_probs, self._last.log_probs),
             cumulative_log_prob=cumulative_log_prob,
         )
+
+
+Number = TypeVar("Number", int, float)
+
+
+def _told(collected: list[Number], last: tuple[Number, ...] | None) -> tuple[Number, ...] | None:
+    """None where no delta had any, not even an empty part; some deployments end with a response that has none."""
+    return tuple(collected) if collected or last is not None else None
