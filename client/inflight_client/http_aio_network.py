@@ -11,7 +11,7 @@ from typing import Any
 import httpcore2
 
 from inflight_client.http_exchange import CONNECT_SECONDS, CURRENT
-from inflight_client.http_network import is_readable, lost, tls_error
+from inflight_client.http_network import is_readable, lost, set_options, tls_error
 from inflight_client.server_words import unreachable
 
 _ENOUGH = 256 * 1024
@@ -41,6 +41,7 @@ class AioNetwork(httpcore2.AsyncNetworkBackend):
                 await loop.create_connection(lambda: stream, host, port, happy_eyeballs_delay=0.25)
         except (OSError, UnicodeError):
             raise unreachable(exchange.where) from None
+        set_options(stream.get_extra_info("socket"))
         exchange.take(stream)
         return stream
 

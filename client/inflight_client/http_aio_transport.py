@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 from weakref import WeakSet
 
@@ -19,7 +18,7 @@ from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError
 from inflight_client.http_aio_network import AioNetwork
 from inflight_client.http_channel import HttpChannel
-from inflight_client.http_exchange import Exchange
+from inflight_client.http_exchange import AioExchange
 from inflight_client.http_messages import (
     EventParser,
     HttpResponse,
@@ -162,29 +161,6 @@ class HttpAioTransport:
         self._start()
 
 
-class AioExchange(Exchange):
-    """An exchange that tasks work for: its deadline holds for all that happens within `in_time`."""
-
-    _timer: asyncio.Timeout | None = None
-
-    @asynccontextmanager
-    async def in_time(self) -> AsyncIterator[None]:
-        left = self.left()
-        try:
-            with self.at_work():
-                async with asyncio.timeout(left) as self._timer:
-                    yield
-        except TimeoutError:
-            raise self.given_up or self.deadline.error() from None
-        finally:
-            self._timer = None
-
-    def give_up(self, error: InflightError) -> None:
-        super().give_up(error)
-        if self._timer is not None and not self._timer.expired():
-            self._timer.reschedule(0.0)
-
-
 class HttpAioResponses:
     """The responses to one request. One task reads them at a time; any of the loop's may close them."""
 
@@ -263,15 +239,15 @@ class HttpAioResponses:
             return None
         if self._chunks is None:
             self._chunks = await self._send()
-        while not self._events:
+        if not self._events:
             async with self._exchange.in_time():
-                chunk = await anext(self._chunks, None)
-            if chunk is None:
-                if not self._parser.complete:
-                    raise answers.cut_off(self._transport.where)
-                self._keep = self._named
-                return None
-            self._events.extend(self._parser.feed(chunk))
+                while not self._events:
+                    chunk = await anext(self._chunks, None)
+                    if chunk is None:
+                        self._parser.check_end(self._transport.where)
+                        self._keep = self._named
+                        return None
+                    self._events.extend(self._parser.feed(chunk))
         self._exchange.deadline = self._whole
         response = response_from_event(self._events.popleft(), self._request.id)
         self._named = response.id == self._request.id != ""

@@ -75,11 +75,6 @@ def _words(content_type: str, body: bytes) -> str:
     return str(found)
 
 
-def cut_off(where: str) -> InflightError:
-    """For an answer that ended within an event."""
-    return InflightError(f"the answer from {where} ended too soon; send the request again", "answer_damaged")
-
-
 def server_metadata(body: bytes) -> ServerMetadata:
     """Raises InflightError `answer_damaged` for what is none; so do the others."""
     document = json_object(body)

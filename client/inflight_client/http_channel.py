@@ -25,6 +25,9 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 """Of an answer that is read whole."""
 
 
+_OWN_HEADERS = {"accept": "*/*", "user-agent": "inflight_client"}
+
+
 class PoolOptions(TypedDict):
     ssl_context: ssl.SSLContext | None
     proxy: httpcore2.Proxy | None
@@ -65,7 +68,13 @@ class HttpChannel:
         Only inference (`headers` given) keeps its connection, since what comes over it carries the request's id:
         nothing in any other answer would tell if it were that to an earlier question.
         """
-        given = {"host": self.address.authority, "accept": "*/*", **self._headers, **(headers or {})}
+        given = {
+            "host": self.address.authority,
+            "accept": "*/*",
+            "user-agent": "inflight_client",
+            **self._headers,
+            **(headers or {}),
+        }
         if content is not None:
             given["content-length"] = str(len(content))
             given.setdefault("content-type", "application/json")

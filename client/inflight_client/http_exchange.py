@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
@@ -120,6 +121,29 @@ class Exchange:
                 f"what came from {self.where} is no HTTP ({words}); send the request again", "answer_damaged"
             )
         return broke(self.where, words)
+
+
+class AioExchange(Exchange):
+    """An exchange that tasks work for: its deadline holds for all that happens within `in_time`."""
+
+    _timer: asyncio.Timeout | None = None
+
+    @asynccontextmanager
+    async def in_time(self) -> AsyncIterator[None]:
+        left = self.left()
+        try:
+            with self.at_work():
+                async with asyncio.timeout(left) as self._timer:
+                    yield
+        except TimeoutError:
+            raise self.given_up or self.deadline.error() from None
+        finally:
+            self._timer = None
+
+    def give_up(self, error: InflightError) -> None:
+        super().give_up(error)
+        if self._timer is not None and not self._timer.expired():
+            self._timer.reschedule(0.0)
 
 
 CURRENT: ContextVar[Exchange] = ContextVar("CURRENT")

@@ -110,6 +110,11 @@ class EventParser:
         """Whether the bytes so far end where an event ends."""
         return not (self._line or self._data)
 
+    def check_end(self, where: str) -> None:
+        """Raises InflightError `answer_damaged` where the bytes ended within an event; `where` is who sent them."""
+        if not self.complete:
+            raise InflightError(f"the answer from {where} ended too soon; send the request again", "answer_damaged")
+
     def _end(self, line: bytes) -> bytes | None:
         """Take the end of a line; gives the event that it ends, if it does."""
         if self._line:

@@ -19,6 +19,9 @@ from inflight_client.server_words import unreachable
 
 _Addresses = list[tuple[Any, ...]]
 
+_KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}
+"""After a minute of silence the kernel asks three times, 20 seconds apart, whether the peer is still there."""
+
 
 class DeadlineNetwork(httpcore2.NetworkBackend):
     """Makes connections for httpcore2's pool, and knows all that are open."""
@@ -45,7 +48,7 @@ class DeadlineNetwork(httpcore2.NetworkBackend):
                 # A black hole among several addresses must not use up the time of those behind it.
                 sock.settimeout(_left(made, exchange) / (len(addresses) - position))
                 sock.connect(address)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                set_options(sock)
                 return stream
             except OSError:
                 stream.close()
@@ -171,6 +174,15 @@ class DeadlineStream(httpcore2.NetworkStream):
             self._busy = False
             if self._closing:
                 self.drop()
+
+
+def set_options(sock: Any) -> None:
+    """Send at once what is sent, and notice a peer that vanished without a word even in a call without a deadline."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):  # not every system has them all
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def connect_within(exchange: Exchange) -> Deadline:

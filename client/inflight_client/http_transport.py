@@ -180,15 +180,15 @@ class HttpResponses:
             return None
         if self._chunks is None:
             self._chunks = self._send()
-        while not self._events:
+        if not self._events:
             with self._exchange.at_work():
-                chunk = next(self._chunks, None)
-            if chunk is None:
-                if not self._parser.complete:
-                    raise answers.cut_off(self._transport.where)
-                self._keep = self._named
-                return None
-            self._events.extend(self._parser.feed(chunk))
+                while not self._events:
+                    chunk = next(self._chunks, None)
+                    if chunk is None:
+                        self._parser.check_end(self._transport.where)
+                        self._keep = self._named
+                        return None
+                    self._events.extend(self._parser.feed(chunk))
         self._exchange.deadline = self._whole
         response = response_from_event(self._events.popleft(), self._request.id)
         self._named = response.id == self._request.id != ""

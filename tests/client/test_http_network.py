@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -10,6 +11,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError
+from inflight_client.http_aio_network import AioNetwork
+from inflight_client.http_exchange import Exchange
+from inflight_client.http_network import DeadlineNetwork
 from inflight_client.transport import Tensor
 
 from tests.client.http_ways import Way, both_ways, request
@@ -35,6 +39,32 @@ def _no_leftovers() -> Iterator[None]:
         yield
 
 
+def test_a_peer_that_vanishes_is_noticed_without_a_deadline() -> None:
+    """The kernel asks after it; nothing here can take a machine away to see that."""
+
+    async def asyncios(port: int) -> None:
+        network = AioNetwork()
+        with exchange.at_work():
+            aio = await network.connect_tcp("127.0.0.1", port)
+        assert _asks_after(aio.get_extra_info("socket"))
+        await aio.aclose()
+        await network.closed()
+
+    exchange = Exchange("here", Deadline(SOON))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with exchange.at_work():
+            stream = DeadlineNetwork().connect_tcp("127.0.0.1", port)
+        assert _asks_after(stream.get_extra_info("socket"))
+        stream.close()
+        asyncio.run(asyncios(port))
+
+
+def _asks_after(sock: socket.socket) -> bool:
+    idle = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1 and idle <= 60
+
+
 _STALLS: dict[str, Callable[[Peer], object]] = {
     "nothing": lambda peer: None,
     "a head that trickles": lambda peer: peer.trickle(STREAM_HEAD[:-2] + b"x: y\r\n" * 999),
@@ -52,8 +82,7 @@ def _looked_up(address: str) -> object:
 
 @both_ways
 class TestDeadlines:
-    @pytest.mark.parametrize("kind", _STALLS)
-    @pytest.mark.parametrize("which", ["whole", "first"])
+    @pytest.mark.parametrize(("which", "kind"), [("first", "nothing"), *(("whole", kind) for kind in _STALLS)])
     def test_no_peer_holds_a_call_past_its_deadline(self, way: Way, kind: str, which: str) -> None:
         def script(peer: Peer, asked: Asked) -> None:
             _STALLS[kind](peer)
