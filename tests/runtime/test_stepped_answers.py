@@ -8,7 +8,7 @@ import pytest
 
 from inflight.runtime.detokenizer import CONTEXT_TOKENS, Chunk, Detokenizer
 from inflight.runtime.fake import LOG_PROB, expected_beams
-from inflight.runtime.messages import FinishReason, GenerationRequest, Sampling, Speculation
+from inflight.runtime.messages import FinishReason, GenerationRequest, Origin, Sampling, Speculation
 from tests.runtime.test_detokenizer import detokenizer_of, tokenizer_of
 from tests.runtime.turning import Answer, answered, engine_of, request_of, run_dry
 
@@ -31,6 +31,14 @@ def text_of(answer: Answer) -> str:
         text += piece[: len(piece) - event.dropped_characters]
         context = [*context, *event.token_ids][-CONTEXT_TOKENS:]
     return text
+
+
+@pytest.mark.parametrize("answer", [1, 3])
+def test_the_first_and_the_last_event_tell_where_their_request_comes_from(answer: int) -> None:
+    origin = Origin("team", "00-a-b-01", "0.1.0")
+    events = answered(engine_of(), replace(request_of(answer=answer), origin=origin)).events
+    assert [event.origin for event in events] == [origin if event.timings else None for event in events]
+    assert events[0].origin == events[-1].origin == origin
 
 
 def test_a_stop_word_ends_the_answer_at_once_and_is_not_part_of_it() -> None:

@@ -16,6 +16,8 @@ import pytest
 from build_engines.build import Options, build_engine
 from build_engines.llmapi.arguments import Arguments
 from inflight.deploy.server import Server
+from inflight.runtime.chat_template import ChatRenderer
+from inflight.runtime.tokenizer import encode, load_tokenizer
 from inflight.runtime.word_lists import pack
 from tests.fixtures.engines import TinyCheckpoint
 from tests.runtime.llmapi_standin import STANDIN
@@ -59,6 +61,19 @@ def told(server: Server, count: int, prompt: str = PROMPT) -> tuple[int, ...]:
     """What the stand-in answers: the prompt's tokens over and over."""
     ids = ids_of(server.engine, prompt)
     return tuple(ids[position % len(ids)] for position in range(count))
+
+
+@pytest.mark.parametrize("model", TEXT_MODELS)
+def test_conversations_are_rendered_and_token_ids_told(server: Server, model: str) -> None:
+    chat = [{"role": "user", "content": PROMPT}]
+    renderer = ChatRenderer.from_directory(server.engine)
+    assert renderer is not None
+    ids = encode(load_tokenizer(str(server.engine)), [renderer.render(chat)], add_special_tokens=False)[0]
+    sent = {"messages": json.dumps(chat), "return_token_ids": True, "stream": True, "min_tokens": len(ids)}
+    found = ask(server, model, "", len(ids), **sent)
+    texts = [reply for reply in found if "text_output" in reply.tensors]
+    assert [token_id for reply in texts for token_id in reply.tensors["token_ids"].ravel().tolist()] == ids
+    assert texts[-1].number("num_responses") == len(texts)
 
 
 @pytest.mark.parametrize("model", [*TEXT_MODELS, DIRECT])

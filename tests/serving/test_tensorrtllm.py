@@ -6,6 +6,7 @@ the ensemble, pre- and postprocessing, and the scripted model.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tritonclient.utils import deserialize_bytes_tensor
 
 from inflight.deploy.options import DeploymentOptions
 from inflight.deploy.server import Server
+from inflight.runtime.chat_template import ChatRenderer
 from inflight.runtime.stream_names import stream_namer
 from tests.fixtures.tensorrtllm import stand_in_backend
 from tests.serving.bls import BLS, ask
@@ -74,6 +76,22 @@ def test_a_whole_answer_comes_with_its_prompt_or_without(cpp_server: Server, mod
         for excluded in (True, False)
     ]
     assert answers == [TOKENIZER.decode(ids), TOKENIZER.decode(ids * 2)]
+
+
+@pytest.mark.parametrize("model", ["ensemble", BLS])
+def test_conversations_are_rendered_in_front_of_the_backend(cpp_server: Server, model: str) -> None:
+    chat = [{"role": "user", "content": TEXTS[0]}]
+    renderer = ChatRenderer.from_directory(cpp_server.engine)
+    assert renderer is not None
+    ids = TOKENIZER.encode(renderer.render(chat), add_special_tokens=False).ids
+    values = {"text_input": "", "messages": json.dumps(chat), "max_tokens": len(ids), "exclude_input_in_output": True}
+    if model == BLS:
+        values["return_token_ids"] = True
+    status, answer = generate(cpp_server.http_address, values, model)
+    assert status == 200, answer
+    assert answer["text_output"] == TOKENIZER.decode(ids)
+    if model == BLS:
+        assert (answer["token_ids"], answer["num_responses"]) == (ids, 1)
 
 
 def test_over_http_too(cpp_server: Server) -> None:
