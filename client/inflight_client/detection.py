@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple
 
 from inflight_client import tensor_names
@@ -57,16 +57,13 @@ def detect(model: str | None) -> Generator[Question, Any, Deployment]:
 def _find() -> Generator[Question, Any, ModelMetadata]:
     """The metadata of the first text model that is ready."""
     try:
-        models = yield Question("index")
-        ready = [model.name for model in models if model.ready]
-        names = [name for name in TEXT_MODELS if name in ready]
-        found = ", ".join(sorted({model.name for model in models})) or "none"
-        if not names:
-            names = [name for name in TEXT_MODELS if name in {model.name for model in models}]
+        states = {model.name: model.state for model in (yield Question("index"))}
     except InflightError as error:
         if error.code not in REFUSALS:
             raise
         names, found = list(TEXT_MODELS), "unknown, since it hands out no index"
+    else:
+        names, found = _listed(states), ", ".join(sorted(states)) or "none"
     failure: InflightError | None = None
     for name in names:
         try:
@@ -86,6 +83,17 @@ def _find() -> Generator[Question, Any, ModelMetadata]:
         " name the model that takes text",
         "unsupported_deployment",
     )
+
+
+def _listed(states: Mapping[str, str]) -> list[str]:
+    """The text models of an index that are ready; all that it has, where none is."""
+    for name in TEXT_MODELS:
+        if states.get(name) == "LOADING":  # whoever came a little later would not take another one
+            raise InflightError(f"the server is loading its model {name}; wait until it is ready", "model_not_ready")
+        if states.get(name) == "READY":
+            break
+    ready = [name for name in TEXT_MODELS if states.get(name) == "READY"]
+    return ready or [name for name in TEXT_MODELS if name in states]
 
 
 def _named(model: str) -> Generator[Question, Any, ModelMetadata]:

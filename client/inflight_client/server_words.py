@@ -30,6 +30,7 @@ _WORDS = (
         ),
     ),
 )
+_EXCEPTION = re.compile(r"^[\w.]+(?:Error|Exception): ")
 _NOT_FOUND = re.compile(r"unknown model\b.* is not found|^'[^']*'(?: version -?\d+)? is not found")
 
 
@@ -43,8 +44,15 @@ def error_from_words(message: str, otherwise: str = "invalid_request") -> Inflig
     found = _STABLE_CODE.search(message)
     if found and found[1] in ERROR_CODES:
         return InflightError(_PREFIX.sub("", message[: found.start()].strip()), found[1])
-    sentence = _PREFIX.sub("", message.strip())
+    sentence = last_words(_PREFIX.sub("", message.strip()))
     return InflightError(sentence, code_of_words(sentence) or otherwise)
+
+
+def last_words(message: str) -> str:
+    """The error itself, where a model sends all of Python's traceback, as upstream's `tensorrt_llm_bls` does."""
+    if not message.startswith("Traceback (most recent call last)"):
+        return message
+    return _EXCEPTION.sub("", message.splitlines()[-1].strip())
 
 
 def code_of_words(message: str) -> str | None:

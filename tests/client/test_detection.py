@@ -40,10 +40,17 @@ def test_the_first_text_model_that_is_there_is_taken(
 def test_a_model_that_is_not_ready_is_passed_over_for_one_that_is() -> None:
     models = text_models()
     assert find(models, states={"ensemble": "UNAVAILABLE"}).model == "tensorrt_llm_bls"
-    loading = dict.fromkeys([("metadata", name) for name in models], "model_not_ready")
+    gone = dict.fromkeys([("metadata", name) for name in models], "model_not_ready")
     with pytest.raises(InflightError) as raised:
-        find(models, states=dict.fromkeys(models, "UNAVAILABLE"), refusals=loading)
+        find(models, states=dict.fromkeys(models, "UNAVAILABLE"), refusals=gone)
     assert raised.value.code == "model_not_ready"
+
+
+def test_a_model_that_is_being_loaded_is_waited_for() -> None:
+    with pytest.raises(InflightError, match="is loading its model ensemble; wait") as raised:
+        find(text_models(), states={"ensemble": "LOADING"})
+    assert raised.value.code == "model_not_ready"
+    assert find(text_models(), states={"tensorrt_llm_bls": "LOADING"}).model == "ensemble"
 
 
 def test_a_named_model_is_taken_and_no_other_is_asked_about() -> None:

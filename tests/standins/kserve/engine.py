@@ -23,7 +23,10 @@ class Run:
     id: str
     prompt_ids: list[int]
     max_tokens: int
-    cancelled: threading.Event = field(default_factory=threading.Event)
+    gone: threading.Event
+    """Set when its client has gone."""
+    stopped: threading.Event = field(default_factory=threading.Event)
+    """Set when somebody had it stopped by its id."""
     arrival_ns: int = field(default_factory=time.monotonic_ns)
     first_token_ns: int = 0
     last_token_ns: int = 0
@@ -50,7 +53,7 @@ class StandInEngine:
 
     @contextmanager
     def running(self, run: Run) -> Iterator[Iterator[int]]:
-        """Register a request and give its tokens, which end early once it is cancelled.
+        """Register a request and give its tokens, which end early once it is stopped or its client has gone.
 
         Raises ValueError in upstream's words for a prompt that it takes none of.
         """
@@ -67,22 +70,23 @@ class StandInEngine:
         finally:
             with self._lock:
                 self._runs.remove(run)
-                self.cancels += run.cancelled.is_set()
+                self.cancels += run.stopped.is_set() or run.gone.is_set()
 
     def stop(self, request_id: str) -> None:
         with self._lock:
             for run in self._runs:
                 if run.id == request_id:
-                    run.cancelled.set()
+                    run.stopped.set()
 
-    def stop_all(self) -> None:
+    def end(self) -> None:
+        """End whatever runs."""
         with self._lock:
             for run in self._runs:
-                run.cancelled.set()
+                run.gone.set()
 
     def _tokens(self, run: Run) -> Iterator[int]:
         for position in range(run.max_tokens):
-            if run.cancelled.wait(self.step_seconds):
+            if run.stopped.wait(self.step_seconds) or run.gone.is_set():
                 return
             run.last_token_ns = time.monotonic_ns()
             run.first_token_ns = run.first_token_ns or run.last_token_ns

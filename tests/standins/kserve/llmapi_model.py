@@ -17,12 +17,10 @@ def answer(engine: StandInEngine, request: Request, end_ids: tuple[int, ...]) ->
     if request.value("stop", False):
         _stop(engine, request)
     if len(request.inputs["text_input"].shape) > 1:
-        raise RefusedError(
-            "Error generating request: The current implementation only supports text_input being a 1D tensor."
-        )
+        raise ValueError("The current implementation only supports text_input being a 1D tensor.")
     streaming = request.value("streaming", False)
     if streaming and not request.model.decoupled:
-        raise RefusedError("Error generating request: Streaming is only supported in decoupled mode.")
+        raise ValueError("Streaming is only supported in decoupled mode.")
     run = Run(
         request.id,
         engine.encode(request.value("text_input")),
@@ -31,6 +29,9 @@ def answer(engine: StandInEngine, request: Request, end_ids: tuple[int, ...]) ->
     )
     with engine.running(run) as tokens:
         for said, reason, stop_reason in _so_far(engine, request, run, tokens, end_ids):
+            if reason == "cancelled" and not streaming:
+                run.gone.wait()  # upstream sends nothing more, not even that it was the end
+                return
             if streaming or reason is not None:
                 yield Response(_outputs(request, run, engine.decode(said), reason, stop_reason), reason is not None)
 

@@ -42,7 +42,7 @@ class StandInServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.engine.stop_all()
+        self.engine.end()
         self._grpc.close()
         self._http.close()
 
@@ -63,11 +63,8 @@ class StandInServer:
         if "sampling_param_max_tokens" in model.inputs:
             return _in_words(llmapi_model.answer(self.engine, request, self._end_ids), "Error generating request: ")
         if "text_input" in model.inputs:
-            where = f"in ensemble '{model.name}', " if model.steps else ""
-            if request.value("stream", False) and not model.decoupled:
-                raise RefusedError(f"{where}{text_models.NO_STREAMS}")
             answer = text_models.answer(self.engine, request, self._end_ids, self._special_tokens())
-            return _in_words(answer, where)
+            return _in_words(answer, f"in ensemble '{model.name}', " if model.steps else text_models.TRACEBACK)
         if model.name == "tensorrt_llm":
             return text_models.stop(self.engine, request)
         raise RefusedError(f"the stand-in answers nobody as {model.name}")

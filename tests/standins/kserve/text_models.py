@@ -11,6 +11,11 @@ from tests.standins.kserve.requests import RefusedError, Request
 from tests.standins.kserve.responses import Output, Response, flag_only, one, texts
 
 NO_STREAMS = "Streaming is only supported if model is deployed using decoupled mode."
+TRACEBACK = """Traceback (most recent call last):
+  File "/repository/tensorrt_llm_bls/1/model.py", line 234, in execute
+    for res in res_gen:
+c_python_backend_utils.TritonModelException: """
+"""What upstream's BLS model puts before its words, and the engine's."""
 _MOMENTS = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
 
 
@@ -38,7 +43,9 @@ def answer(
     """The responses of `ensemble` and `tensorrt_llm_bls`; `special_tokens` is what preprocessing was told."""
     scripted = not request.model.steps
     if request.value("max_tokens") <= 0:
-        raise RefusedError("max_tokens must be a single value > 0")
+        raise ValueError("max_tokens must be a single value > 0")
+    if request.value("stream", False) and not request.model.decoupled:
+        raise ValueError(NO_STREAMS)
     prompt = request.value("text_input")
     # Upstream's BLS model makes up ids: whoever stops the engine's request by the client's id reaches nobody.
     name = str(uuid.uuid4()) if scripted else request.id
