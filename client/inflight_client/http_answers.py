@@ -8,7 +8,7 @@ from typing import Any
 from inflight_client.errors import InflightError
 from inflight_client.http_messages import EventParser, json_object, json_value
 from inflight_client.results import Model
-from inflight_client.server_words import broke, code_of_words, error_from_words
+from inflight_client.server_words import broke, code_of_words, error_from_words, last_words
 from inflight_client.transport import ModelMetadata, ServerMetadata
 
 _BY_STATUS = {
@@ -72,7 +72,7 @@ def _words(content_type: str, body: bytes) -> str:
         found = json_object(body).get("error", "")
     except InflightError:
         return ""
-    return str(found)
+    return last_words(str(found))
 
 
 def server_metadata(body: bytes) -> ServerMetadata:

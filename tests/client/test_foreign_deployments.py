@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -228,9 +229,26 @@ def test_what_is_refused_is_told_by_the_client_or_in_the_servers_words(caller: C
         with pytest.raises(InflightError, match=f"can't honour {words}") as raised:
             caller.generate(PROMPT, **options)
         assert raised.value.code == "unsupported_input"
-    with pytest.raises(InflightError, match="exceeds maximum input length") as raised:
+    with pytest.raises(InflightError, match=r"Prompt length \(\d+\) exceeds maximum input length") as raised:
         caller.generate("far too long " * 1000, max_tokens=2)
     assert raised.value.code == "invalid_request"
+    assert "Traceback" not in str(raised.value)
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_a_whole_answer_that_the_llm_api_leaves_without_an_end_lasts_no_longer_than_its_time(
+    way: Way, checkpoint: Path
+) -> None:
+    """Upstream's model sends nothing more to whom asked for a whole answer that was stopped by its id."""
+    with StandInServer(llmapi(), checkpoint) as server, calling(way, server) as caller:
+        caller.health()
+        stopper = threading.Timer(0.2, server.engine.stop, ["mine"])
+        stopper.start()
+        with pytest.raises(InflightError) as raised:
+            caller.generate(PROMPT, max_tokens=ENDLESS, request_id="mine", timeout=0.5)
+        stopper.join()
+        assert raised.value.code == "deadline_exceeded"
+        idle(server)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
