@@ -98,6 +98,9 @@ class GrpcTransport:
             wire = self._wires.setdefault("wire", mine)  # atomic, as a lock that a fork may inherit would not be
             if wire is not mine:
                 mine.channel.close()
+            if self._closed:  # by another thread, meanwhile
+                wire.channel.close()
+                raise closed()
         grpc_fork.check(wire.process)
         return wire
 
