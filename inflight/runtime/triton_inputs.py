@@ -24,8 +24,11 @@ _ENSEMBLE_NAMES = {
 """How the ensemble calls an input of `tensorrt_llm`, where it calls it otherwise."""
 
 
-_PROTOCOL_PARAMETERS = {"id", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"}
-"""Of the KServe protocol; Triton hands them on with those that it doesn't know."""
+_KNOWN_PARAMETERS = {
+    *("id", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"),
+    *ORIGIN_PARAMETERS,
+}
+"""Those of the KServe protocol, which Triton hands on with those that it doesn't know, and ours."""
 _REQUEST_TYPE = "request_type"
 _WHOLE_REQUEST = "context_and_generation"
 
@@ -48,7 +51,7 @@ def check_names(given: Mapping[str, Any], known: Collection[str] = ()) -> None:
     """
     origin_from(given)
     for name, value in given.items():
-        if name in (*_PROTOCOL_PARAMETERS, *ORIGIN_PARAMETERS, *known) or value in ("", 0, False, None):
+        if name in _KNOWN_PARAMETERS or name in known or value in ("", 0, False, None):
             continue
         if name != _REQUEST_TYPE:
             raise RequestError(
