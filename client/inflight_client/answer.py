@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from inflight_client.call import Call
 from inflight_client.errors import InflightError
+from inflight_client.held_text import HeldText
 from inflight_client.results import Delta, ServerTimings, Usage
 from inflight_client.tensor_names import TIMES
 from inflight_client.transport import InferResponse
@@ -35,7 +36,8 @@ class Answer:
         self._call = call
         asks_for_ids = call.wants_token_ids is not False and "return_token_ids" in deployment.inputs
         self._asks_for_ids = asks_for_ids
-        self._plain = not (asks_for_ids or call.return_log_probs or call.return_perf_metrics)
+        self._held = HeldText((), whole=True) if call.stream and deployment.accumulates else None
+        self._plain = not (asks_for_ids or call.return_log_probs or call.return_perf_metrics or self._held)
         self._responses = 0
         self._token_ids = 0
         self._ended = False
@@ -70,9 +72,10 @@ class Answer:
         log_probs = response.numbers("output_log_probs") if self._call.return_log_probs else None
         self._take_figures(response)
         if reason is None:
-            return Delta(text, None, None, token_ids, log_probs)
+            return Delta(text if self._held is None else self._held.take(text), None, None, token_ids, log_probs)
         self._ended = True
         self._check_count(response)
+        text = text if self._held is None else self._held.end(text)
         return Delta(text, self._checked_reason(reason), self._usage(response, reason), token_ids, log_probs)
 
     def _take_token_ids(self, response: InferResponse) -> tuple[int, ...] | None:

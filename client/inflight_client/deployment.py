@@ -33,9 +33,9 @@ _WORDS = {"inflight": "inflight's model", "tensorrtllm": "TensorRT-LLM's model",
 class Deployment:
     """A model that takes text, what it has, and the models behind it.
 
-    `decoupled` says whether it streams, `version` which inflight made it; both are None where the server does not tell.
-    `accumulates`: each streamed text is the whole one so far. `stop_model` takes requests to stop; None where none can.
-    `adds_special_tokens`: whether its tokenizer puts a BOS token before the prompt; None where that is not known.
+    `decoupled` says whether it streams, `version` which inflight made it; `accumulates`: each streamed text is the
+    whole one so far; `adds_special_tokens`: its tokenizer puts a BOS token before the prompt. They are None where the
+    server does not tell. `stop_model` takes requests to stop; None where none can.
     """
 
     model: str
@@ -44,7 +44,7 @@ class Deployment:
     outputs: Tensors
     decoupled: bool | None = None
     version: str | None = None
-    accumulates: bool = False
+    accumulates: bool | None = False
     stop_model: str | None = None
     adds_special_tokens: bool | None = None
 

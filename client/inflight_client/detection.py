@@ -48,7 +48,7 @@ def detect(model: str | None) -> Generator[Question, Any, Deployment]:
         metadata.outputs,
         _decoupled(config, steps),
         config.parameter("inflight_version") or None,
-        bool(config.flag("accumulate_tokens")),
+        _accumulates(metadata, config),
         _stop_model(metadata, kind, config, engine),
         special[0] if special else None,
     )
@@ -150,6 +150,12 @@ def _decoupled(config: ModelConfig, steps: list[ModelConfig]) -> bool | None:
     if any(known):
         return True
     return None if None in known else False
+
+
+def _accumulates(metadata: ModelMetadata, config: ModelConfig) -> bool | None:
+    """Scripted models may, as their configuration says."""
+    scripted = "use_draft_logits" in metadata.inputs
+    return None if scripted and not config.known else bool(config.flag("accumulate_tokens"))
 
 
 def _stop_model(metadata: ModelMetadata, kind: Kind, config: ModelConfig, engine: ModelConfig | None) -> str | None:

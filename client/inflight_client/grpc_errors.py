@@ -21,7 +21,7 @@ _NEVER_CONNECTED = ("failed to connect", "errors resolving", "lookup failed", "d
 # ... where the two did not come to trust each other ...
 _NOT_TRUSTED = ("certificate_verify_failed", "ssl handshake", "tls handshake", "hostname verification", "ssl_error")
 # ... and where something else than gRPC answers.
-_NOT_GRPC = ("http1.x server", "http 1.x", "received http status", "invalid content-type", "missing :status")
+_NOT_GRPC = ("failed parsing http/2", "http1.x server")
 
 
 def error_from_status(status: grpc.StatusCode, details: str, where: str, deadline: Deadline) -> InflightError:
@@ -36,7 +36,9 @@ def error_from_status(status: grpc.StatusCode, details: str, where: str, deadlin
                 "permission_denied",
             )
         if any(words in lower for words in _NOT_GRPC):
-            return InflightError(f"what answers at {where} is no gRPC server; check the port", "server_unreachable")
+            return InflightError(
+                f"what answers at {where} is no gRPC server; check scheme and port", "server_unreachable"
+            )
         if any(words in lower for words in _NEVER_CONNECTED):
             return unreachable(where)
     if code_of_words(details):

@@ -98,6 +98,12 @@ class RequestInputs:
                     "stream",
                     "it gives one response to a request; call generate instead, or deploy its engine decoupled",
                 )
+            if self._deployment.accumulates is None:
+                raise self._deployment.unsupported(
+                    "stream",
+                    "whether its texts accumulate stands in its configuration, which the server keeps to itself; give"
+                    " the client headers that let it read that, or call generate",
+                )
             self._require(names.stream, "stream")
         if self._has(names.stream):
             self.add(names.stream, call.stream)

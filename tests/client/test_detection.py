@@ -96,6 +96,9 @@ def test_without_configurations_metadata_has_to_do() -> None:
     assert found.request(Call("Tea?", True), "mine", None, None).inputs["stream"].values == (True,)
     scripted = find(text_models(without=("ensemble",)), refusals=NO_CONFIGS)
     assert scripted.stop_model is None
+    scripted.request(Call("Tea?", False), "mine", None, None)
+    with pytest.raises(InflightError, match="stream: whether its texts accumulate stands in its configuration"):
+        scripted.request(Call("Tea?", True), "mine", None, None)
     own = find(repository(OURS), "tensorrt_llm_bls", NO_CONFIGS)
     assert (own.kind, own.stop_model) == ("inflight", "tensorrt_llm_bls")
 
