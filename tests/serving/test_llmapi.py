@@ -69,7 +69,12 @@ def test_conversations_are_rendered_and_token_ids_told(server: Server, model: st
     renderer = ChatRenderer.from_directory(server.engine)
     assert renderer is not None
     ids = encode(load_tokenizer(str(server.engine)), [renderer.render(chat)], add_special_tokens=False)[0]
-    sent = {"messages": json.dumps(chat), "return_token_ids": True, "stream": True, "min_tokens": len(ids)}
+    sent: dict[str, Any] = {
+        "messages": json.dumps(chat),
+        "return_token_ids": True,
+        "stream": True,
+        "min_tokens": len(ids),
+    }
     found = ask(server, model, "", len(ids), **sent)
     texts = [reply for reply in found if "text_output" in reply.tensors]
     assert [token_id for reply in texts for token_id in reply.tensors["token_ids"].ravel().tolist()] == ids
