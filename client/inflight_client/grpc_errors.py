@@ -36,9 +36,7 @@ def error_from_status(status: grpc.StatusCode, details: str, where: str, deadlin
                 "permission_denied",
             )
         if any(words in lower for words in _NOT_GRPC):
-            return InflightError(
-                f"what answers at {where} is no gRPC server; check scheme and port", "server_unreachable"
-            )
+            return InflightError(f"what answers at {where} is no gRPC server; check the port", "server_unreachable")
         if any(words in lower for words in _NEVER_CONNECTED):
             return unreachable(where)
     if code_of_words(details):

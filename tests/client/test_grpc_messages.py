@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from inflight_client import InflightError
-from inflight_client.grpc_messages import GrpcInferResponse, infer_request, model_config
+from inflight_client.grpc_messages import GrpcInferResponse, infer_request, model_config, models
+from inflight_client.results import Model
 from inflight_client.transport import InferRequest, Tensor
 from tritonclient.grpc import model_config_pb2, service_pb2
 
@@ -140,3 +141,10 @@ def test_a_configuration_reads_as_tritons_json() -> None:
     assert read["model_transaction_policy"] == {"decoupled": True}
     assert read["max_batch_size"] == 0
     assert "ensemble_scheduling" not in read
+
+
+def test_the_repository_says_which_models_are_ready() -> None:
+    message = service_pb2.RepositoryIndexResponse()
+    message.models.add(name="ensemble", version="1", state="READY")
+    message.models.add(name="old", version="2", state="UNAVAILABLE", reason="unloaded")
+    assert models(message) == [Model("ensemble", "1", "READY"), Model("old", "2", "UNAVAILABLE", "unloaded")]

@@ -7,6 +7,8 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
@@ -191,6 +193,17 @@ def test_a_name_that_leads_nowhere_is_unreachable(way: Way) -> None:
     with way.to("nobody.invalid:1") as caller, pytest.raises(InflightError) as got:
         caller.ask("live", Deadline(SOON))
     assert got.value.code in ("server_unreachable", "deadline_exceeded")  # as the resolver answers
+
+
+@both_ways
+def test_a_server_of_another_protocol_is_no_grpc_server(way: Way) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as pages, ThreadPoolExecutor(1) as pool:
+        pool.submit(pages.serve_forever, 0.01)
+        where = f"127.0.0.1:{pages.server_port}"
+        with way.to(where) as caller:
+            code, sentence = failure(lambda: caller.texts(request(), Deadline(SOON)))
+        pages.shutdown()
+    assert (code, sentence) == ("server_unreachable", f"what answers at {where} is no gRPC server; check the port")
 
 
 @both_ways
