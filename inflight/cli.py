@@ -13,12 +13,14 @@ from inflight import __version__
 COMMANDS = {
     "assemble": ("inflight.commands.assemble", "Write a model repository for somebody else's Triton."),
     "build": ("inflight.commands.build", "Compile a Hugging Face checkpoint into an engine directory."),
+    "chat": ("inflight.commands.chat", "Talk with the model of a server."),
     "checkpoint": ("inflight.commands.checkpoint", "Make a checkpoint where no hub can be reached."),
     "demo": ("inflight.commands.demo", "Checkpoint, engine, server, streamed answer: the whole way, once."),
     "doctor": ("inflight.commands.doctor", "Say what is missing on this machine and how to mend it."),
     "generate": ("inflight.commands.generate", "Send a prompt to a server and stream the answer."),
     "plan": ("inflight.commands.plan", "Say what fits, before anything is fetched or built."),
     "serve": ("inflight.commands.serve", "Serve an engine directory on Triton until told to stop."),
+    "status": ("inflight.commands.status", "Say how a server stands: ready, what it serves, how busy it is."),
 }
 
 # What these import of ours is always there; anything else may be an extra that was not asked for.

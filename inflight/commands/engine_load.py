@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from collections import defaultdict
+from dataclasses import asdict, dataclass
+from typing import Any
 
-
-class Metrics(Protocol):
-    """A metrics page that was read."""
-
-    def value(self, name: str, **labels: str) -> float | None: ...
+from inflight_client.metrics_page import Metrics
 
 
 @dataclass(frozen=True)
@@ -28,33 +25,26 @@ class EngineLoad:
     kv_cache_tokens: int | None
     generating: int | None
     steps: int | None
-    at: float = field(default_factory=time.monotonic)
+    at: float
 
     @classmethod
-    def of(cls, metrics: Metrics) -> EngineLoad:
-        def requests(kind: str) -> int | None:
-            return _whole(metrics.value("nv_trt_llm_request_metrics", request_type=kind))
-
-        def blocks(kind: str) -> float | None:
-            return metrics.value("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type=kind)
-
-        batch = metrics.value(
-            "nv_trt_llm_inflight_batcher_metrics", inflight_batcher_specific_metric="generation_requests"
-        )
+    def of(cls, metrics: Metrics, at: float | None = None) -> EngineLoad:
+        """Read a page that was fetched `at` that moment of the monotonic clock; now, unless told."""
+        requests = _series(metrics, "nv_trt_llm_request_metrics", "request_type")
+        blocks = _series(metrics, "nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type")
+        batch = _series(metrics, "nv_trt_llm_inflight_batcher_metrics", "inflight_batcher_specific_metric")
+        general = _series(metrics, "nv_trt_llm_general_metrics", "general_type")
+        size = [count * each for count, each in zip(blocks["max"], blocks["tokens_per"], strict=False)]
         return cls(
-            running=requests("scheduled"),
-            waiting=requests("waiting"),
-            places=requests("max"),
-            kv_cache_use=blocks("fraction"),
-            kv_cache_tokens=_whole(_product(blocks("max"), blocks("tokens_per"))),
-            generating=_whole(batch),
-            steps=_whole(metrics.value("nv_trt_llm_general_metrics", general_type="iteration_counter")),
+            running=_total(requests["scheduled"]),
+            waiting=_total(requests["waiting"]),
+            places=_total(requests["max"]),
+            kv_cache_use=max(blocks["fraction"], default=None),
+            kv_cache_tokens=_total(size),
+            generating=_total(batch["generation_requests"]),
+            steps=_total(general["iteration_counter"]),
+            at=time.monotonic() if at is None else at,
         )
-
-    @property
-    def idle(self) -> bool:
-        """Nothing runs."""
-        return not self.running
 
     def as_object(self) -> dict[str, Any]:
         """For JSON: what stands still."""
@@ -74,9 +64,15 @@ class EngineLoad:
         return steps / seconds * (self.generating + (before.generating or 0)) / 2
 
 
-def _whole(value: float | None) -> int | None:
-    return None if value is None or not math.isfinite(value) else int(value)
+def _series(metrics: Metrics, name: str, label: str) -> defaultdict[str, list[float]]:
+    """A gauge's values by one of its labels, of each engine on the page."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    family = metrics.families.get(name)
+    for sample in family.samples if family else ():
+        if math.isfinite(sample.value):
+            found[sample.labels.get(label, "")].append(sample.value)
+    return found
 
 
-def _product(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one * other
+def _total(values: list[float]) -> int | None:
+    return int(sum(values)) if values else None

@@ -2,102 +2,101 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import sys
-import time
+from pathlib import Path
 from typing import Any
 
 import click
-from inflight_client import Client, Delta, InflightError, Sampling
+from inflight_client import Client
+from inflight_client.call import CallOptions, Prompt
 
-from inflight.commands.seconds import Seconds
+from inflight.commands.answer_report import answer_line, delta_line, end_line, summary
+from inflight.commands.call_options import call_options, call_options_of
+from inflight.commands.connection_options import connected, connection_options
+from inflight.commands.conversation import load_messages, read_messages
 
 
-@click.command(
-    epilog="""\b
-Examples:
-  inflight generate "Tell me about tea."
-  inflight generate "Tell me about tea." --max-tokens 200 --temperature 0.8 --top-p 0.95 --seed 7
-  echo "Tell me about tea." | inflight generate - --json
-"""
-)
-@click.argument("prompt")
-@click.option("--address", default="127.0.0.1:8001", show_default=True, help="The server's gRPC address.")
-@click.option("--model", default="ensemble", show_default=True, help="The model to ask.")
+@click.command(short_help="Send a prompt to a server and stream the answer.")
+@click.argument("prompt", required=False)
 @click.option(
-    "--max-tokens",
-    type=click.IntRange(1, 2**31 - 1),
-    default=128,
-    show_default=True,
-    help="Longest answer, in tokens.",
+    "--messages",
+    metavar="FILE",
+    help="Send the messages of a conversation instead, a JSON list of objects with role and content; - reads standard"
+    " input. `/save` of inflight chat writes such files.",
 )
+@connection_options
+@call_options(max_tokens=128)
 @click.option("--stream/--no-stream", default=True, help="Show the text as it comes, or all of it at the end.")
 @click.option(
     "--json",
     "as_json",
     envvar="INFLIGHT_GENERATE_JSON",
     is_flag=True,
-    help="Print one JSON object (with --stream: one a step).",
+    help="Print objects of JSON, one a line: each step's text, and at the end finish_reason, usage, timings (seconds)"
+    " and request_id; with --no-stream all in one.",
 )
-@click.option("--temperature", type=float, help="Above 0: sample; the higher, the wilder. 0: greedy.")
-@click.option("--top-k", type=int, help="Sample among the k likeliest tokens.")
-@click.option("--top-p", type=float, help="Sample among the likeliest tokens that make up this probability.")
-@click.option("--seed", type=int, help="Seed of the sampling.")
-@click.option("--repetition-penalty", type=float, help="Above 1: tokens that came before become less likely.")
-@click.option("--presence-penalty", type=float, help="-2 to 2, subtracted from the logits of tokens that came before.")
-@click.option(
-    "--frequency-penalty", type=float, help="-2 to 2, subtracted once for each time that a token came before."
-)
-@click.option("--min-tokens", type=int, help="Shortest answer, in tokens.")
-@click.option("--timeout", type=Seconds(above=True), help="Seconds allowed for the whole answer.")
+@click.option("--log-probs", is_flag=True, help="Tell the log probability of each token, with --json.")
+@click.option("--token-ids", is_flag=True, help="Tell the id of each token, with --json.")
 def command(
-    prompt: str,
-    address: str,
-    model: str,
-    max_tokens: int,
+    prompt: str | None,
+    messages: str | None,
     stream: bool,
     as_json: bool,
-    timeout: float | None,
-    **sampling: Any,
+    log_probs: bool,
+    token_ids: bool,
+    retry_seconds: float,
+    chat_template: str | None,
+    **asked: Any,
 ) -> None:
     """Send PROMPT to a server and stream the answer; - reads the prompt from standard input.
 
-    Sampling is greedy unless asked otherwise.
-    """
-    if prompt == "-":
-        # Bytes that are no UTF-8 reach the client, which names the mistake, however strict this terminal's locale is.
-        prompt = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
-    try:
-        choices = Sampling(**sampling)
-    except InflightError as error:
-        raise click.UsageError(f"{error} [{error.code}]") from error
-    with Client(address, model) as client:
-        started = time.monotonic()
-        if not stream:
-            answer = client.generate(prompt, max_tokens=max_tokens, sampling=choices, timeout=timeout)
-            click.echo(json.dumps(dataclasses.asdict(answer), ensure_ascii=False) if as_json else answer.text)
-            return
-        for delta in client.stream(prompt, max_tokens=max_tokens, sampling=choices, timeout=timeout):
-            if as_json:
-                click.echo(json.dumps(_as_object(delta), ensure_ascii=False))
-                continue
-            click.echo(delta.text, nl=False)
-            if delta.finish_reason is not None:
-                click.echo()
-                click.echo(_summary(delta, time.monotonic() - started), err=True)
+    Sampling is greedy unless asked otherwise. Any deployment of TensorRT-LLM's Triton backend will do.
+
+    \b
+      inflight generate "Tell me about tea."
+      inflight generate "Tell me about tea." --max-tokens 200 --temperature 0.8 --top-p 0.95 --seed 7
+      echo "Tell me about tea." | inflight generate - --json
+      echo '[{"role": "user", "content": "Tell me about tea."}]' | inflight generate --messages -
+      inflight generate "Tell me about tea." --address https://triton.example --header "Authorization: Bearer $KEY"
+    """  # fmt: skip
+    sent = _prompt(prompt, messages)
+    options = call_options_of(asked)
+    if log_probs:
+        options["return_log_probs"] = True
+    if token_ids:
+        options["return_token_ids"] = True
+    with connected(asked, retry_seconds, chat_template=chat_template) as client:
+        if stream:
+            _stream(client, sent, options, as_json)
+        else:
+            answer = client.generate(sent, **options)
+            click.echo(answer_line(answer) if as_json else answer.text)
 
 
-def _summary(last: Delta, seconds: float) -> str:
-    if last.usage is None:  # TensorRT-LLM's own backend counts none
-        return f"[{seconds:.2f} s]"
-    tokens = last.usage.output_tokens
-    return f"[{tokens} tokens in {seconds:.2f} s, {tokens / seconds:.1f} tokens/s, ended by {last.finish_reason}]"
+def _prompt(prompt: str | None, messages: str | None) -> Prompt:
+    """What is sent, the text or the messages."""
+    if (prompt is None) == (messages is None):
+        raise click.UsageError("Missing argument 'PROMPT'." if prompt is None else "PROMPT and --messages exclude.")
+    if messages == "-":
+        return read_messages(sys.stdin.buffer.read(), "standard input")
+    if messages is not None:
+        try:
+            return load_messages(Path(messages))
+        except OSError as error:
+            raise click.BadParameter(f"{messages}: {error.strerror}.", param_hint="'--messages'") from error
+    # Bytes that are no UTF-8 reach the client, which names the mistake, however strict this terminal's locale is.
+    return sys.stdin.buffer.read().decode("utf-8", "surrogateescape") if prompt == "-" else prompt or ""
 
 
-def _as_object(delta: Delta) -> dict[str, Any]:
-    """What there is of a delta, as JSON has it."""
-    found = {name: value for name, value in delta._asdict().items() if value is not None}
-    if delta.usage is not None:
-        found["usage"] = dataclasses.asdict(delta.usage)
-    return found
+def _stream(client: Client, sent: Prompt, options: CallOptions, as_json: bool) -> None:
+    """Show the answer as it comes."""
+    with client.stream(sent, **options) as stream:
+        for delta in stream:
+            click.echo(delta_line(delta) if as_json else delta.text, nl=as_json)
+        answer = stream.generation
+    assert answer is not None, "a stream that ended well has its whole answer"
+    if as_json:
+        click.echo(end_line(answer))
+    else:
+        click.echo()
+        click.echo(summary(answer), err=True)

@@ -67,7 +67,7 @@ def test_every_option_has_the_variable_of_its_name_and_the_help_shows_it(
 
 
 def float_options() -> Iterator[tuple[str, str]]:
-    """Each command and each of its options that takes a number with a fraction."""
+    """Each command, with an argument where it takes one, and each of its options that is a number with a fraction."""
     front = click.Context(cli.cli, info_name="inflight")
     for name in cli.COMMANDS:
         command = cli.cli.get_command(front, name)
@@ -75,7 +75,8 @@ def float_options() -> Iterator[tuple[str, str]]:
         command.name = name
         for context, option in options_of(command, front):
             if isinstance(option.type, click.types.FloatParamType):
-                yield context.command_path.removeprefix("inflight "), option.opts[0]
+                argued = any(isinstance(param, click.Argument) for param in context.command.params)
+                yield context.command_path.removeprefix("inflight ") + " x" * argued, option.opts[0]
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
@@ -84,7 +85,7 @@ def test_no_option_takes_what_is_no_number(
     capsys: pytest.CaptureFixture[str], command: str, flag: str, value: str
 ) -> None:
     with pytest.raises(SystemExit) as raised:
-        cli.main([*command.split(), "x", f"{flag}={value}"])
+        cli.main([*command.split(), f"{flag}={value}"])
     assert raised.value.code == 2
     sentence = capsys.readouterr().err.partition("\nError: ")[2]
     assert re.search(rf"(?<!\w){value} is no|is {value};", sentence), sentence
@@ -92,7 +93,7 @@ def test_no_option_takes_what_is_no_number(
 
 
 def test_there_are_such_options() -> None:
-    assert {("serve", "--drain-seconds"), ("generate", "--timeout")} < set(float_options())
+    assert {("serve x", "--drain-seconds"), ("generate x", "--timeout"), ("chat", "--timeout")} < set(float_options())
 
 
 def exit_code_of(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:

@@ -1,115 +1,171 @@
-"""`inflight generate` against a real gRPC server with a scripted answer."""
+"""`inflight generate` against a real server, whose engine says the prompt's tokens over and over."""
 
 from __future__ import annotations
 
 import json
-import os
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
 
-import grpc
 import pytest
+from inflight_client import Client
 
-from tests.client.scripted_server import error, response, serving
+from inflight.deploy.server import Server
+from tests.commands.running import Command
 
-
-def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-    yield response("お")
-    yield response("茶")
-    yield response(".", "stop", tokens_in=3, tokens_out=4)
+MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "お茶 or coffee?"}]
 
 
 @pytest.fixture
-def server() -> Iterator[tuple[Any, str]]:
-    with serving(answer) as (server, address):
-        yield server, address
+def generate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys, "generate")
 
 
-def generate(
-    address: str, *arguments: str | bytes, stdin: bytes = b"", **variables: str
-) -> subprocess.CompletedProcess[bytes]:
-    program = "from inflight.cli import main; main()"
-    command = [sys.executable, "-c", program, "generate", "--address", address, *arguments]
-    return subprocess.run(
-        command, capture_output=True, input=stdin, check=False, timeout=60, env=os.environ | variables
-    )
+@pytest.fixture(scope="module")
+def client(paced_server: Server) -> Iterator[Client]:
+    with Client(paced_server.grpc_address) as client:
+        yield client
 
 
-def sent(server: Any) -> dict[str, bytes]:
-    (request,) = server.requests
-    return {tensor.name: raw for tensor, raw in zip(request.inputs, request.raw_input_contents, strict=True)}
-
-
-def test_the_text_goes_to_stdout_and_the_summary_to_stderr(server: tuple[Any, str]) -> None:
-    done = generate(server[1], "tell", "--max-tokens", "9", "--top-k", "5")
-    assert done.returncode == 0
-    assert done.stdout.decode() == "お茶.\n"
-    assert done.stderr.decode().startswith("[4 tokens in ")
-    assert "ended by stop" in done.stderr.decode()
-    inputs = sent(server[0])
-    assert struct.unpack("<i", inputs["max_tokens"]) == (9,)
-    assert struct.unpack("<i", inputs["top_k"]) == (5,)
-    assert inputs["stream"] == b"\1"
-
-
-def test_json_is_one_object_a_step(server: tuple[Any, str]) -> None:
-    lines = [json.loads(line) for line in generate(server[1], "tell", "--json").stdout.splitlines()]
-    assert [line["text"] for line in lines] == ["お", "茶", "."]
-    assert lines[-1] == {"text": ".", "finish_reason": "stop", "input_tokens": 3, "output_tokens": 4}
-
-
-def test_no_stream_asks_for_one_answer(server: tuple[Any, str]) -> None:
-    done = generate(server[1], "tell", "--no-stream", "--json")
-    assert json.loads(done.stdout) == {"text": "お茶.", "finish_reason": "stop", "input_tokens": 3, "output_tokens": 4}
-    assert sent(server[0])["stream"] == b"\0"
-
-
-def test_a_dash_reads_the_prompt_from_stdin(server: tuple[Any, str]) -> None:
-    assert generate(server[1], "-", stdin="お茶\nplease".encode()).returncode == 0
-    assert sent(server[0])["text_input"][4:].decode() == "お茶\nplease"
-
-
-@pytest.mark.parametrize(("prompt", "stdin"), [("-", b"tea \xff"), (b"tea \xff", b"")])
-def test_a_prompt_that_is_no_utf_8_is_a_users_mistake(
-    server: tuple[Any, str], prompt: str | bytes, stdin: bytes
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_the_text_goes_to_stdout_and_the_summary_to_stderr(
+    generate: Command, paced_server: Server, client: Client, protocol: str
 ) -> None:
-    done = generate(server[1], prompt, stdin=stdin, PYTHONIOENCODING="utf-8:strict")
-    assert done.returncode == 1
-    assert done.stderr.decode().startswith("Error: the prompt can't be encoded as UTF-8")
-    assert done.stderr.decode().endswith("[invalid_text]\n")
+    address = paced_server.grpc_address if protocol == "grpc" else f"http://{paced_server.http_address}"
+    done = generate("tell me of お茶", "--max-tokens", "12", "--top-k", "1", "--address", address)
+    assert done.code == 0
+    assert done.out == client.generate("tell me of お茶", max_tokens=12).text + "\n"
+    assert done.err.startswith("[12 tokens in ")
+    assert " tokens/s" in done.err
+    assert done.err.endswith("ended by length]\n")
 
 
-def test_the_servers_error_is_one_sentence_after_the_text_before_it() -> None:
-    def script(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        yield response("tea")
-        yield error("in ensemble 'ensemble', the engine's process died (signal 9) [engine_died]")
+def test_json_is_one_object_a_delta_and_one_at_the_end(generate: Command, paced_server: Server, client: Client) -> None:
+    done = generate("tell me of tea", "--max-tokens", "6", "--json", "--address", paced_server.grpc_address)
+    *deltas, end = done.objects
+    assert "".join(delta["text"] for delta in deltas) == client.generate("tell me of tea", max_tokens=6).text
+    assert all(delta.keys() == {"text"} for delta in deltas)
+    assert len(deltas) > 1
+    assert end["finish_reason"] == "length"
+    assert end["usage"]["output_tokens"] == 6
+    assert 0 < end["timings"]["first_token"] < end["timings"]["total"]
+    assert end["request_id"]
+    assert "text" not in end
 
-    with serving(script) as (_, address):
-        done = generate(address, "tell")
-    assert done.returncode == 1
-    assert done.stdout == b"tea"
-    assert done.stderr == b"Error: the engine's process died (signal 9) [engine_died]\n"
+
+def test_no_stream_prints_one_answer(generate: Command, paced_server: Server, client: Client) -> None:
+    asked = ("tell me of tea", "--max-tokens", "4", "--no-stream", "--address", paced_server.grpc_address)
+    text = client.generate("tell me of tea", max_tokens=4).text
+    assert generate(*asked).out == text + "\n"
+    (answer,) = generate(*asked, "--json").objects
+    assert (answer["text"], answer["finish_reason"], answer["usage"]["output_tokens"]) == (text, "length", 4)
+    assert answer["timings"]["attempts"] == 1
+
+
+def test_a_conversation_is_sent_as_messages(
+    generate: Command, paced_server: Server, client: Client, tmp_path: Path
+) -> None:
+    path = tmp_path / "talk.json"
+    path.write_text(json.dumps(MESSAGES))
+    asked = ("--max-tokens", "9", "--address", paced_server.grpc_address)
+    text = client.generate(MESSAGES, max_tokens=9).text
+    assert generate("--messages", str(path), *asked).out == text + "\n"
+    assert generate("--messages", "-", *asked, stdin=path.read_bytes()).out == text + "\n"
+
+
+def test_what_is_asked_of_tokens_comes_with_them(generate: Command, paced_server: Server) -> None:
+    done = generate(
+        *("tell me of tea", "--max-tokens", "5", "--json", "--log-probs", "--token-ids"),
+        *("--address", paced_server.grpc_address),
+    )
+    *deltas, _ = done.objects
+    for name in ("log_probs", "token_ids"):
+        assert sum(len(delta.get(name, ())) for delta in deltas) == 5
+
+
+def test_the_answer_ends_before_a_stop_text(generate: Command, paced_server: Server, client: Client) -> None:
+    whole = client.generate("tell me of tea", max_tokens=12).text
+    stop = whole[5:9]
+    done = generate(*("tell me of tea", "--max-tokens", "12", "--stop", stop), "--address", paced_server.grpc_address)
+    assert done.out == whole[: whole.index(stop)] + "\n"
+    assert "ended by stop_word" in done.err
+
+
+def test_a_dash_reads_the_prompt_from_stdin(generate: Command, paced_server: Server, client: Client) -> None:
+    text = client.generate("お茶\nplease", max_tokens=5).text
+    done = generate("-", "--max-tokens", "5", "--address", paced_server.grpc_address, stdin="お茶\nplease".encode())
+    assert done.out == text + "\n"
+
+
+def test_what_came_before_a_deadline_stands_above_the_error(generate: Command, paced_server: Server) -> None:
+    done = generate("tell me", "--max-tokens", "1000", "--timeout", "2", "--address", paced_server.grpc_address)
+    assert done.code == 1
+    assert done.out
+    assert done.err.startswith("Error: ")
+    assert done.err.endswith("[deadline_exceeded]\n")
+
+
+def test_the_first_token_has_a_deadline_of_its_own(generate: Command, paced_server: Server) -> None:
+    done = generate("tell me", "--first-token-timeout", "0.001", "--address", paced_server.grpc_address)
+    assert (done.code, done.out) == (1, "")
+    assert "the first token was not there after 0.001 seconds" in done.err
+
+
+@pytest.mark.parametrize("scheme", ["", "http://"])
+def test_nobody_at_the_address_is_one_sentence_at_once(generate: Command, scheme: str) -> None:
+    done = generate("tell me", "--address", f"{scheme}127.0.0.1:1")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("Error: ")
+    assert done.err.count("\n") == 1
+    assert done.err.endswith("[server_unreachable]\n")
+
+
+@pytest.mark.parametrize("stdin", [b"tea \xff", b"\xf0\x90"])
+def test_a_prompt_that_is_no_utf_8_is_a_users_mistake(generate: Command, stdin: bytes) -> None:
+    done = generate("-", "--address", "127.0.0.1:1", stdin=stdin)
+    assert done.code == 1
+    assert done.err.startswith("Error: the prompt can't be encoded as UTF-8")
+    assert done.err.endswith("[invalid_text]\n")
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--temperature", "nan"], "temperature is nan"),
-        (["--top-k", "-4"], "top_k is -4"),
-        (["--max-tokens", "0"], "0 is not in the range"),
-        (["--timeout", "0"], "0.0 is not in the range"),
+        (["tell", "--temperature", "nan"], "temperature is nan"),
+        (["tell", "--top-k", "-4"], "top_k is -4"),
+        (["tell", "--max-tokens", "0"], "0 is not in the range"),
+        (["tell", "--timeout", "0"], "0.0 is not in the range"),
+        (["tell", "--traceparent", "mine"], "traceparent is mine"),
+        (["tell", "--header", "no colon"], "NAME: VALUE"),
+        (["tell", "--ca", "/nowhere.pem"], "'/nowhere.pem' does not exist"),
+        (["tell", "--messages", "talk.json"], "PROMPT and --messages exclude"),
+        (["--messages", "/nowhere.json"], "/nowhere.json: No such file"),
+        ([], "Missing argument 'PROMPT'"),
     ],
 )
-def test_values_out_of_bounds_are_named_before_a_server_is_asked(arguments: list[str], words: str) -> None:
-    done = generate("127.0.0.1:1", "tell", *arguments)
-    assert done.returncode == 2
-    assert words in done.stderr.decode()
+def test_a_users_mistake_is_named_before_a_server_is_asked(generate: Command, arguments: list[str], words: str) -> None:
+    done = generate(*arguments, "--address", "127.0.0.1:1")
+    assert done.code == 2
+    assert words in done.err
 
 
-def test_a_reader_that_goes_away_is_no_traceback(server: tuple[Any, str]) -> None:
-    command = f"{sys.executable} -c 'from inflight.cli import main; main()' generate --address {server[1]} tell | true"
+def test_a_secret_without_a_name_is_not_repeated(generate: Command) -> None:
+    assert "hunter2" not in generate("tell", "--header", "hunter2").err
+
+
+def test_headers_and_stop_texts_come_from_the_environment_one_a_line(
+    generate: Command, paced_server: Server, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = client.generate("tell me of tea", max_tokens=12).text
+    monkeypatch.setenv("INFLIGHT_GENERATE_HEADER", "authorization: Bearer of news\nx-of: two words")
+    monkeypatch.setenv("INFLIGHT_GENERATE_STOP", f"not there\n{whole[5:9]}")
+    done = generate("tell me of tea", "--max-tokens", "12", "--address", paced_server.grpc_address)
+    assert done.out == whole[: whole.index(whole[5:9])] + "\n"
+
+
+def test_a_reader_that_goes_away_is_no_traceback(paced_server: Server) -> None:
+    program = "from inflight.cli import main; main()"
+    command = f'{sys.executable} -c "{program}" generate --address {paced_server.grpc_address} tell | true'
     done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, timeout=60)
     assert b"Traceback" not in done.stderr

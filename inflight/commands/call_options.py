@@ -1,0 +1,100 @@
+"""How an answer is to be: the options that `generate` and `chat` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import click
+from inflight_client import InflightError, Sampling
+from inflight_client.call import Call, CallOptions
+
+from inflight.commands.connection_options import Lines
+from inflight.commands.seconds import Seconds
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+_SAMPLING = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "seed",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "min_tokens",
+    "stop",
+)
+_CALL = ("max_tokens", "timeout", "first_token_timeout", "tenant", "traceparent")
+
+
+def call_options(max_tokens: int) -> Callable[[Decorated], Decorated]:
+    """Decorate a command with the options; it gets them by keyword, for `call_options_of`."""
+    options = [
+        click.option(
+            "--max-tokens",
+            type=click.IntRange(1, 2**31 - 1),
+            default=max_tokens,
+            show_default=True,
+            help="Longest answer, in tokens.",
+        ),
+        click.option("--temperature", type=float, help="Above 0: sample; the higher, the wilder. 0: greedy."),
+        click.option("--top-k", type=int, help="Sample among the k likeliest tokens."),
+        click.option("--top-p", type=float, help="Sample among the likeliest tokens that make up this probability."),
+        click.option("--seed", type=int, help="Seed of the sampling."),
+        click.option("--repetition-penalty", type=float, help="Above 1: tokens that came before become less likely."),
+        click.option(
+            "--presence-penalty", type=float, help="-2 to 2, subtracted from the logits of tokens that came before."
+        ),
+        click.option(
+            "--frequency-penalty",
+            type=float,
+            help="-2 to 2, subtracted once for each time that a token came before.",
+        ),
+        click.option("--min-tokens", type=int, help="Shortest answer, in tokens."),
+        click.option(
+            "--stop",
+            type=Lines(),
+            multiple=True,
+            help="Text at which the answer ends, without it; again for each. In the environment one a line.",
+        ),
+        click.option("--timeout", type=Seconds(above=True), help="Seconds allowed for the whole answer."),
+        click.option("--first-token-timeout", type=Seconds(above=True), help="Seconds allowed for the first token."),
+        click.option(
+            "--retry-seconds",
+            type=Seconds(),
+            default=0.0,
+            show_default=True,
+            help="How long to send again what fails for now: a full queue, an engine that is being started.",
+        ),
+        click.option("--tenant", default="", help="On whose account; it reaches the engine's events."),
+        click.option("--traceparent", default="", help="The trace this is part of, by W3C's Trace Context."),
+        click.option(
+            "--chat-template",
+            type=click.Path(exists=True, file_okay=False),
+            metavar="DIR",
+            help="A checkpoint whose template renders messages, for servers that can't.",
+        ),
+    ]
+
+    def decorate(function: Decorated) -> Decorated:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def call_options_of(asked: dict[str, Any]) -> CallOptions:
+    """What a call is given, of the keywords that `call_options` gives, which are taken out of `asked`.
+
+    Raises click.UsageError for values out of bounds.
+    """
+    given = {name: asked.pop(name) for name in _CALL}
+    try:
+        sampling = Sampling(**{name: asked.pop(name) for name in _SAMPLING})
+        options = cast(CallOptions, {**given, "sampling": sampling})
+        Call("", stream=True, **options)
+    except InflightError as error:
+        raise click.UsageError(f"{error} [{error.code}]") from error
+    return options

@@ -1,0 +1,87 @@
+"""`inflight chat`: a conversation with the model of a server."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+from inflight_client import Client
+from inflight_client.call import CallOptions
+
+from inflight.commands.answer_report import answer_line
+from inflight.commands.call_options import call_options, call_options_of
+from inflight.commands.connection_options import connected, connection_options
+from inflight.commands.conversation import Conversation
+
+
+@click.command(short_help="Talk with the model of a server.")
+@connection_options
+@click.option("--system", default="", help="What the model is told before all else.")
+@call_options(max_tokens=512)
+@click.option("--no-history", is_flag=True, help="Neither read nor keep what is typed.")
+@click.option(
+    "--json",
+    "as_json",
+    envvar="INFLIGHT_CHAT_JSON",
+    is_flag=True,
+    help="Read messages from standard input, one a line, and print each answer as an object of JSON.",
+)
+def command(
+    system: str, no_history: bool, as_json: bool, retry_seconds: float, chat_template: str | None, **asked: Any
+) -> None:
+    """Talk with the model of a server.
+
+    At a terminal answers are shown as they come, each with its speed; /help lists the commands. Ctrl-C ends an answer
+    and keeps what came; Ctrl-D leaves. What is typed is kept for the arrow keys, in
+    ~/.local/state/inflight/chat_history.
+
+    From a pipe each line is a message, never a command, and the first failure ends it.
+
+    \b
+      inflight chat
+      inflight chat --system "Answer in one sentence." --temperature 0.7 --top-p 0.95
+      printf 'What is tea?\\nAnd green tea?\\n' | inflight chat --json
+    """  # fmt: skip
+    options = call_options_of(asked)
+    conversation = Conversation(system)
+    with connected(asked, retry_seconds, chat_template=chat_template) as client:
+        if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            _answer_lines(client, conversation, options, as_json)
+        else:
+            _talk(client, conversation, options, no_history)
+
+
+def _talk(client: Client, conversation: Conversation, options: CallOptions, no_history: bool) -> None:
+    """At a terminal. A server that isn't there is told before anything is typed."""
+    # Here, since pipes need no line editing, and not every Python has it.
+    from inflight.commands.chat_history import ChatHistory, state_file
+    from inflight.commands.chat_session import ChatSession
+    from inflight.commands.chat_terminal import ChatTerminal
+
+    model = client.deployment().model
+    terminal = ChatTerminal(ChatHistory(None if no_history else state_file()))
+    terminal.say(f"Talking with {model}. /help lists the commands, Ctrl-D leaves.")
+    ChatSession(client, conversation, options, terminal).run()
+
+
+def _answer_lines(client: Client, conversation: Conversation, options: CallOptions, as_json: bool) -> None:
+    """From a pipe: a line is a message, and its answer is printed as it comes."""
+    for text in _lines():
+        with client.stream(conversation.asking(text), **options) as stream:
+            for delta in stream:
+                if not as_json:
+                    click.echo(delta.text, nl=False)
+            answer = stream.generation
+        assert answer is not None, "a stream that ended well has its whole answer"
+        conversation.answered(text, answer.text)
+        click.echo(answer_line(answer) if as_json else "")
+
+
+def _lines() -> Iterator[str]:
+    """Standard input's lines that hold anything, as they come."""
+    for line in sys.stdin.buffer:
+        text = line.decode("utf-8", "surrogateescape").strip("\r\n")
+        if text.strip():
+            yield text

@@ -1,0 +1,138 @@
+"""A conversation at a terminal: messages and commands in, answers out, until the user leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from inflight_client import Client, InflightError
+from inflight_client.call import CallOptions
+
+from inflight.commands.answer_report import summary
+from inflight.commands.chat_terminal import ChatTerminal
+from inflight.commands.conversation import Conversation
+
+HELP = '''\
+/reset          forget the conversation, but for the system's message
+/undo           forget your last message and its answer
+/drop           forget the oldest message and its answer
+/system [TEXT]  show or set what the model is told before all else; "/system none" for nothing
+/save FILE      write the conversation as JSON
+/load FILE      go on with one that was written
+/exit           leave, as Ctrl-D does
+"""             begins a message of several lines, and ends it; a backslash at its end continues a line
+Ctrl-C          ends an answer; twice in a row leaves'''
+
+
+class ChatSession:
+    """Asks the model with the whole conversation each time, and keeps what it answered."""
+
+    def __init__(
+        self, client: Client, conversation: Conversation, options: CallOptions, terminal: ChatTerminal
+    ) -> None:
+        self._client = client
+        self._conversation = conversation
+        self._options = options
+        self._terminal = terminal
+
+    def run(self) -> None:
+        """Until the user leaves."""
+        interrupted = False
+        while True:
+            try:
+                text = self._terminal.read()
+            except EOFError:
+                return self._terminal.end()
+            except KeyboardInterrupt:
+                self._terminal.end()
+                if interrupted:
+                    return None
+                interrupted = True
+                self._terminal.say("Once more leaves, as Ctrl-D does.")
+                continue
+            interrupted = False
+            if text.startswith("/"):
+                if not self._command(*text.strip().partition(" ")[::2]):
+                    return None
+            elif text.strip():
+                interrupted = self._answer(text)
+
+    def _answer(self, text: str) -> bool:
+        """Show the model's answer; whether the user interrupted it."""
+        try:
+            with self._client.stream(self._conversation.asking(text), **self._options) as stream:
+                try:
+                    for delta in stream:
+                        self._terminal.show(delta.text)
+                except KeyboardInterrupt:
+                    stream.close()  # cancels on the server
+        except InflightError as error:
+            self._terminal.end()
+            self._terminal.say(self._failure(error))
+            return False
+        self._terminal.end()
+        answer = stream.generation
+        if answer is not None or stream.text:
+            self._conversation.answered(text, stream.text)
+        if answer is not None:
+            self._terminal.say(summary(answer))
+        else:
+            kept = "what came of the answer is kept" if stream.text else "nothing came yet, so the message is not kept"
+            self._terminal.say(f"[stopped; {kept}]")
+        return answer is None
+
+    def _failure(self, error: InflightError) -> str:
+        """The error, and where the conversation stands now."""
+        sentence = f"Error: {error} [{error.code}]"
+        if error.code == "prompt_too_long" and self._conversation.exchanges:
+            return f"{sentence}\nIt is too long by now: make room with /drop, /undo or /reset, and ask again."
+        return f"{sentence}\nThe conversation stands as it was before this message."
+
+    def _command(self, name: str, argument: str) -> bool:
+        """Obey a command; False for leaving."""
+        argument = argument.strip()
+        if name in ("/exit", "/quit", "/bye"):
+            return False
+        if name == "/system":
+            self._system(argument)
+        elif name in ("/save", "/load"):
+            self._file(name, argument)
+        elif name in ("/reset", "/undo", "/drop"):
+            self._forget(name)
+        elif name in ("/help", "/?"):
+            self._terminal.say(HELP)
+        else:
+            self._terminal.say(f"There is no command {name}; /help lists them. A space before it makes it a message.")
+        return True
+
+    def _system(self, text: str) -> None:
+        if text:
+            self._conversation.system = "" if text == "none" else text
+        self._terminal.say(f"The system's message: {self._conversation.system or 'none'}")
+
+    def _forget(self, name: str) -> None:
+        if name == "/reset":
+            self._conversation.reset()
+        elif not (self._conversation.undo() if name == "/undo" else self._conversation.drop()):
+            self._terminal.say("There is nothing to forget.")
+            return
+        self._terminal.say(self._standing())
+
+    def _file(self, name: str, path: str) -> None:
+        if not path:
+            self._terminal.say(f"{name} needs the name of a file.")
+            return
+        try:
+            if name == "/save":
+                self._conversation.save(Path(path).expanduser())
+            else:
+                self._conversation.load(Path(path).expanduser())
+        except InflightError as error:
+            self._terminal.say(f"Error: {error} [{error.code}]")
+        except OSError as error:
+            self._terminal.say(f"Error: {path}: {error.strerror}")
+        else:
+            self._terminal.say(self._standing())
+
+    def _standing(self) -> str:
+        count = self._conversation.exchanges
+        return f"The conversation has {count} message{'s' * (count != 1)} of yours."

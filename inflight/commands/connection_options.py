@@ -1,0 +1,113 @@
+"""Which server, and how to get there: the options that `generate`, `chat` and `status` share."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from inflight_client import Client
+from inflight_client.address import Tls
+from inflight_client.connection import Connection
+from inflight_client.retry import NO_RETRY, Retry
+from inflight_client.settings import Settings
+from inflight_client.versions import VersionWarning
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+class Lines(click.types.StringParamType):
+    """Texts; an environment variable holds one a line, spaces and all."""
+
+    envvar_list_splitter = "\n"
+
+
+def connection_options(function: Decorated) -> Decorated:
+    """Decorate a command with the options; it gets them by keyword, for `connected`."""
+    options = [
+        click.option(
+            "--address",
+            default="127.0.0.1:8001",
+            show_default=True,
+            help="The server: HOST:PORT for gRPC, or a URL of grpc, grpcs, http or https.",
+        ),
+        click.option("--model", help="The model to ask.  [default: the one that the server has]"),
+        click.option(
+            "--header",
+            type=Lines(),
+            metavar="NAME: VALUE",
+            multiple=True,
+            help="A header for every request, again for each; in the environment one a line.",
+        ),
+        click.option("--ca", type=_FILE, help="Certificates (PEM) to trust instead of the system's."),
+        click.option("--certificate", type=_FILE, help="Certificate (PEM) to show to the server."),
+        click.option("--key", type=_FILE, help="The private key of --certificate (PEM)."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@contextmanager
+def connected(asked: dict[str, Any], retry_seconds: float, chat_template: str | None) -> Iterator[Client]:
+    """A client by the keywords that `connection_options` gives, which are taken out of `asked`.
+
+    A server whose version doesn't fit is told in a line on standard error.
+    """
+    # At a terminal nobody wants to wait for a server that isn't there, unless they say so.
+    retry = Retry(seconds=retry_seconds) if retry_seconds else NO_RETRY
+    with _warnings_as_lines(), Client(**_given(asked), retry=retry, chat_template=chat_template) as client:
+        yield client
+
+
+@contextmanager
+def way_to(asked: dict[str, Any], metrics_url: str | None) -> Iterator[tuple[Connection, Settings]]:
+    """The same without a client, to look at the server itself; and how it is reached."""
+    settings = Settings.of(**_given(asked), timeout=None, chat_template=None, metrics_url=metrics_url)
+    connection = Connection(settings, NO_RETRY)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", VersionWarning)  # who looks at the server says it in its own words
+            yield connection, settings
+    finally:
+        connection.close()
+
+
+def _given(asked: dict[str, Any]) -> dict[str, Any]:
+    files = {name: asked.pop(name) for name in ("ca", "certificate", "key")}
+    return {
+        "address": asked.pop("address"),
+        "model": asked.pop("model"),
+        "headers": dict(_header(given) for given in asked.pop("header")),
+        "tls": Tls(**files) if any(files.values()) else None,
+    }
+
+
+def _header(given: str) -> tuple[str, str]:
+    """`NAME: VALUE`, as curl has it."""
+    name, colon, value = given.partition(":")
+    if not name.strip() or not colon:
+        # The text may be a secret that lost its name.
+        raise click.BadParameter("a header is written as NAME: VALUE.", param_hint="'--header'")
+    return name.strip(), value.strip()
+
+
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", VersionWarning)
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, VersionWarning):
+                click.echo(f"Warning: {message}", err=True)
+            else:
+                others(message, category, *place, **more)
+
+        warnings.showwarning = show
+        yield
