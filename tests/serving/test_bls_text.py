@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from inflight_client import Client
 
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
@@ -40,6 +41,17 @@ def test_accumulated_text_is_the_whole_so_far(accumulating_server: Server) -> No
         assert wholes[-1].text == told(deltas)[0]
         assert all(later.text.startswith(one.text) for one, later in pairwise(wholes))
     assert whole.text == ours[0][-1].text
+
+
+def test_our_client_gives_of_accumulated_text_what_is_new(accumulating_server: Server) -> None:
+    for prompt in PROMPTS:
+        said = []
+        for model in ("ensemble", BLS):
+            with Client(accumulating_server.grpc_address, model=model) as client:
+                stream = client.stream(prompt, max_tokens=25)
+                assert len(list(stream)) > 3
+            said.append((stream.text, stream.generation and stream.generation.usage))
+        assert said[0] == said[1]
 
 
 def test_where_the_engine_speculates_a_request_for_drafts_is_served_as_any_other(accumulating_server: Server) -> None:

@@ -1,0 +1,83 @@
+"""The stand-in for servers with NVIDIA's repositories refuses what Triton refuses, in its words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from inflight_client.address import Address
+from inflight_client.deadline import Deadline
+from inflight_client.errors import InflightError
+from inflight_client.grpc_transport import GrpcTransport
+from inflight_client.http_transport import HttpTransport
+from inflight_client.transport import InferRequest, Tensor, Transport
+
+from inflight.deploy.server import Server
+from tests.fixtures.engines import TinyCheckpoint
+from tests.standins.kserve import StandInServer
+from tests.standins.kserve.repository import text_models
+
+PLAIN = InferRequest(
+    "ensemble",
+    "mine",
+    {"text_input": Tensor("BYTES", (1, 1), ("Tea?",)), "max_tokens": Tensor("INT32", (1, 1), (2,))},
+    ("text_output",),
+)
+
+
+def with_input(name: str, tensor: Tensor) -> InferRequest:
+    return replace(PLAIN, inputs={**PLAIN.inputs, name: tensor})
+
+
+WRONG = {
+    "unknown input": with_input("tea", Tensor("INT32", (1, 1), (1,))),
+    "another's type": with_input("top_k", Tensor("FP32", (1, 1), (1.0,))),
+    "no batch": with_input("top_k", Tensor("INT32", (1,), (1,))),
+    "too many": with_input("top_k", Tensor("INT32", (1, 2), (1, 2))),
+    "unknown output": replace(PLAIN, outputs=("text_output", "tea")),
+    "unknown model": replace(PLAIN, model="tea"),
+    "missing input": replace(PLAIN, inputs={"max_tokens": PLAIN.inputs["max_tokens"]}),
+}
+
+
+@pytest.fixture(scope="module")
+def stand_in(tiny_checkpoint: TinyCheckpoint) -> Iterator[StandInServer]:
+    with StandInServer(text_models(), tiny_checkpoint("llama")) as server:
+        yield server
+
+
+def refusal(transport: Transport, request: InferRequest) -> tuple[str, str]:
+    with pytest.raises(InflightError) as raised:
+        for _ in transport.infer(request, Deadline(60), Deadline(60)):
+            pass
+    # How many inputs a model has is another matter.
+    return re.sub(r"between \d+ and \d+", "between", str(raised.value)), raised.value.code
+
+
+@pytest.mark.parametrize("request_", WRONG.values(), ids=WRONG)
+def test_what_does_not_fit_is_refused_as_triton_does(
+    paced_server: Server, stand_in: StandInServer, request_: InferRequest
+) -> None:
+    said = []
+    for address in (paced_server.grpc_address, stand_in.grpc_address):
+        transport = GrpcTransport(Address.parse(address), {}, None)
+        try:
+            said.append(refusal(transport, request_))
+        finally:
+            transport.close()
+    assert said[1] == said[0]
+
+
+@pytest.mark.parametrize("name", ["unknown model", "missing input"])
+def test_so_it_does_over_http(paced_server: Server, stand_in: StandInServer, name: str) -> None:
+    said = []
+    for address in (f"http://{paced_server.http_address}", stand_in.http_address):
+        transport = HttpTransport(Address.parse(address), {}, None)
+        try:
+            said.append(refusal(transport, WRONG[name]))
+        finally:
+            transport.close()
+    assert said[1][1] == said[0][1]
+    assert said[1][0].replace(stand_in.http_address.removeprefix("http://"), paced_server.http_address) == said[0][0]
