@@ -29,7 +29,7 @@ TEXT_MODEL = TensorNames(
         "temperature": ("temperature",),
         "top_k": ("top_k",),
         "top_p": ("top_p",),
-        # The second names are those of TensorRT-LLM before 0.15.
+        # The second names are upstream's up to 0.19.
         "seed": ("seed", "random_seed"),
         "min_tokens": ("min_tokens", "min_length"),
         "repetition_penalty": ("repetition_penalty",),

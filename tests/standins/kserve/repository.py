@@ -11,12 +11,7 @@ from typing import Any
 UPSTREAM = json.loads((Path(__file__).parents[2] / "data" / "tensorrt_llm_triton.json").read_text(encoding="utf-8"))
 
 _OLDER_NAMES = {"min_tokens": "min_length", "seed": "random_seed"}
-_NOT_BEFORE_0_15 = (
-    "num_return_sequences",
-    "return_perf_metrics",
-    "guided_decoding_guide_type",
-    "guided_decoding_guide",
-)
+_NOT_BEFORE_0_19 = ("return_perf_metrics", "guided_decoding_guide_type", "guided_decoding_guide")
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,7 @@ def text_models(
     add_special_tokens: str = "true",
     without: Sequence[str] = (),
 ) -> dict[str, Model]:
-    """`all_models/inflight_batcher_llm`: `older` has the tensors from before 0.15, `without` leaves models out."""
+    """`all_models/inflight_batcher_llm`: `older` has the tensors of 0.18, `without` leaves models out."""
     models = [_upstream(name, older, batches) for name in UPSTREAM["models"]]
     changed = {
         # Triton itself says of an ensemble that it is decoupled, once one of its models is.
@@ -152,7 +147,7 @@ def _upstream(name: str, older: bool, batches: bool) -> Model:
         for side in ("input", "output")
     )
     if older:
-        inputs = {_OLDER_NAMES.get(key, key): each for key, each in inputs.items() if key not in _NOT_BEFORE_0_15}
+        inputs = {_OLDER_NAMES.get(key, key): each for key, each in inputs.items() if key not in _NOT_BEFORE_0_19}
     return Model(name, "python", 64 if batches else 0, inputs, outputs)
 
 
