@@ -6,7 +6,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import httpcore2
 
@@ -16,6 +16,11 @@ from inflight_client.server_words import unreachable
 
 _ENOUGH = 256 * 1024
 """Bytes that may lie unread before the peer is made to wait."""
+
+
+def _patience(loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
+    """Of several addresses the next is tried beside one that is silent for a quarter of a second; uvloop can't."""
+    return {"happy_eyeballs_delay": 0.25} if isinstance(loop, asyncio.BaseEventLoop) else {}
 
 
 class AioNetwork(httpcore2.AsyncNetworkBackend):
@@ -37,8 +42,7 @@ class AioNetwork(httpcore2.AsyncNetworkBackend):
         stream = AioStream(self._open)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                # Of several addresses the next is tried beside one that is silent for a quarter of a second.
-                await loop.create_connection(lambda: stream, host, port, happy_eyeballs_delay=0.25)
+                await loop.create_connection(lambda: stream, host, port, **_patience(loop))
         except (OSError, UnicodeError):
             raise unreachable(exchange.where) from None
         set_options(stream.get_extra_info("socket"))
@@ -76,8 +80,7 @@ class AioStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
     # What asyncio tells
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none of that class, and do the same
         self._open.add(self)
 
     def data_received(self, data: bytes) -> None:

@@ -16,7 +16,7 @@ from inflight_client import http_channel as channel
 from inflight_client.address import Address, Tls
 from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError
-from inflight_client.http_aio_network import AioNetwork
+from inflight_client.http_aio_network import AioNetwork, AioStream
 from inflight_client.http_channel import HttpChannel
 from inflight_client.http_exchange import AioExchange
 from inflight_client.http_messages import (
@@ -227,8 +227,9 @@ class HttpAioResponses:
                 if self._chunks is not None:
                     await self._chunks.aclose()
                 await self._response.aclose()
-                if not self._keep:
-                    await self._response.extensions["network_stream"].closed()
+                stream = self._response.extensions["network_stream"]
+                if not self._keep and isinstance(stream, AioStream):
+                    await stream.closed()
         finally:
             self._transport.end(self._exchange)
 

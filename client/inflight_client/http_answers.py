@@ -51,7 +51,9 @@ def status_error(status: int, content_type: str, body: bytes, where: str) -> Inf
             "check its port, and the path that a proxy wants before /v2",
             "server_unreachable",
         )
-    if 300 <= status < 400:
+    if status < 300:
+        return InflightError(f"what answers at {where} is no Triton server (HTTP status {status})", "answer_damaged")
+    if status < 400:
         return InflightError(
             f"the server at {where} redirects (HTTP status {status}), which is not followed; give its target",
             "invalid_parameter",

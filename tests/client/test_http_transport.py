@@ -101,6 +101,8 @@ class TestAnswers:
             ("403 Forbidden", "application/json", b'{"error":"This API is restricted"}', "permission_denied"),
             ("404 Not Found", "application/json", b'{"error":"unknown model: \'x\' is not found"}', "model_not_found"),
             ("404 Not Found", "text/html", b"<html>", "server_unreachable"),
+            ("101 Switching Protocols", "text/plain", b"", "answer_damaged"),
+            ("204 No Content", "text/plain", b"", "answer_damaged"),
             ("301 Moved Permanently", "text/html", b"", "invalid_parameter"),
             ("413 Content Too Large", "text/html", b"", "prompt_too_long"),
             ("429 Too Many Requests", "text/html", b"", "overloaded"),
