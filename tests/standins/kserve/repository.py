@@ -72,7 +72,7 @@ def text_models(
     add_special_tokens: str = "true",
     without: Sequence[str] = (),
 ) -> dict[str, Model]:
-    """`all_models/inflight_batcher_llm`: `older` has the tensors of 0.18, `without` leaves models out."""
+    """`all_models/inflight_batcher_llm`: `older` has the inputs of 0.18, `without` leaves models out."""
     models = [_upstream(name, older, batches) for name in UPSTREAM["models"]]
     changed = {
         # Triton itself says of an ensemble that it is decoupled, once one of its models is.
