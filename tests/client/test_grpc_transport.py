@@ -226,7 +226,7 @@ def test_a_server_that_comes_back_is_found_again_at_once(way: Way) -> None:
             assert failure(lambda: next(responses))[0] == "server_gone"
             while failure(lambda: caller.texts(request()))[0] != "server_unreachable":
                 pass
-            time.sleep(3)  # long enough for gRPC to lose its patience, as it does by default
+            time.sleep(1)  # in which gRPC tries again less and less often
             with serving_at(script, port=int(where.rpartition(":")[2])):
                 begun = time.monotonic()
                 while not _texts_or_nothing(caller):
