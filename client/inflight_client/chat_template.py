@@ -66,7 +66,8 @@ class ChatTemplate:
     def without_bos(self, text: str, adds_special_tokens: bool | None) -> str:
         """The text as a server needs it, so that its prompt begins with one BOS token and not with two.
 
-        `adds_special_tokens` is what its preprocessing was told; None is taken for yes, TensorRT-LLM's default.
+        `adds_special_tokens` is what its preprocessing was told; None is taken for yes, TensorRT-LLM's default. Where
+        the template has no BOS and the server's tokenizer adds one, the prompt has that token more: no text avoids it.
         """
         if self.bos and self.adds_bos and adds_special_tokens is not False:
             return text.removeprefix(self.bos)
