@@ -173,6 +173,8 @@ class GrpcAioResponses:
             raise self._failure(_cancelled(), self._whole) from None
         if message is grpc.aio.EOF:
             raise StopAsyncIteration
+        if message is None:  # what gRPC gives for bytes that are no message
+            raise InflightError("a part of the answer can't be read; send the request again", "answer_damaged")
         if message.error_message:
             await self._read_on(call)
             raise error_from_words(message.error_message)
