@@ -37,6 +37,7 @@ class AsyncClient:
     `chat_template` (a checkpoint's directory) is needed for messages where the deployment renders none. Nothing is sent
     before the first call.
 
+    >>> import asyncio
     >>> async def talk():
     ...     async with AsyncClient(address) as client:
     ...         return [delta.text async for delta in client.stream("Tell me about tea.", max_tokens=8)]

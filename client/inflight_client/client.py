@@ -61,7 +61,13 @@ class Client:
         return self._stream(self._settings.call(prompt, options, stream=False)).read()
 
     def stream(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Stream:
-        """The answer as it comes, one delta a step. Leaving the stream early cancels the request on the server."""
+        """The answer as it comes, one delta a step. Leaving the stream early cancels the request on the server.
+
+        >>> with client.stream([{"role": "user", "content": "Is there tea?"}], max_tokens=8) as stream:
+        ...     text = "".join(delta.text for delta in stream)
+        >>> stream.generation.text == text
+        True
+        """
         return self._stream(self._settings.call(prompt, options, stream=True))
 
     @overload
@@ -118,6 +124,9 @@ class Client:
         With `as_completed` each comes as soon as it is there, as a pair of its prompt's place and the answer. The first
         failure is raised and ends the others; with `return_errors` it stands in the answer's place. Prompts are read as
         they are needed, so they may be a generator without end.
+
+        >>> [answer.output_tokens for answer in client.generate_many(["Tea?", "Coffee?", "Water?"], max_tokens=4)]
+        [4, 4, 4]
         """
         from inflight_client.many import Many, checked_concurrency
 
@@ -136,7 +145,11 @@ class Client:
         self._connection.stop(request_id, Deadline(timeout, "the end of the request"))
 
     def health(self, timeout: float = QUESTION_SECONDS) -> Health:
-        """How the server stands; where nobody answers, that is the answer."""
+        """How the server stands; where nobody answers, that is the answer.
+
+        >>> bool(client.health())
+        True
+        """
         return self._connection.health(Deadline(timeout, "the server's health"))
 
     def ready(self, timeout: float = QUESTION_SECONDS) -> bool:
@@ -144,7 +157,11 @@ class Client:
         return bool(self.health(timeout))
 
     def models(self, timeout: float = QUESTION_SECONDS) -> list[Model]:
-        """The models of the server's repository, with their states."""
+        """The models of the server's repository, with their states.
+
+        >>> [model.name for model in client.models() if model.ready][0]
+        'ensemble'
+        """
         return self._connection.models(Deadline(timeout, "the list of models"))
 
     def metrics(self, timeout: float = QUESTION_SECONDS) -> Metrics:
@@ -154,7 +171,11 @@ class Client:
         return Metrics.parse(fetch(self._settings.metrics_url, Deadline(timeout, "the metrics page")))
 
     def deployment(self, timeout: float = QUESTION_SECONDS) -> Deployment:
-        """What the client talks to: which model, which tensors, which version."""
+        """What the client talks to: which model, which tensors, which version.
+
+        >>> client.deployment().kind, client.deployment().model
+        ('inflight', 'ensemble')
+        """
         return self._connection.find(Deadline(timeout, "the deployment's description"))
 
     def close(self) -> None:

@@ -1,0 +1,39 @@
+"""The examples in the client's docstrings do what they say, against a running server."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import warnings
+
+import inflight_client
+import pytest
+from inflight_client import Client
+
+from inflight.deploy.server import Server
+
+MODULES = [f"inflight_client.{found.name}" for found in pkgutil.iter_modules(inflight_client.__path__)]
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def examples_of(module: str) -> list[doctest.DocTest]:
+    found = doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(module))
+    return [docstring for docstring in found if docstring.examples]
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if examples_of(module)])
+def test_the_examples_of_a_module(server: Server, module: str) -> None:
+    """They are given the `address` of a server, and a `client` of it."""
+    told: list[str] = []
+    for docstring in examples_of(module):
+        assert not any(doctest.SKIP in example.options for example in docstring.examples)
+        with warnings.catch_warnings(), Client(server.grpc_address) as client:
+            docstring.globs |= {"address": server.grpc_address, "client": client}
+            doctest.DocTestRunner(optionflags=FLAGS, verbose=False).run(docstring, out=told.append)
+    assert not told, "".join(told)
+
+
+def test_both_clients_have_examples() -> None:
+    found = {module for module in MODULES if examples_of(module)}
+    assert {"inflight_client.client", "inflight_client.aio", "inflight_client.sampling"} <= found
