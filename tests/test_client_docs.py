@@ -1,0 +1,66 @@
+"""The Python of the README and of the client's page runs against a real server, each block by itself."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+
+from inflight.deploy.server import Server
+from tests.fixtures.certificates import Certificates
+from tests.python_blocks import python_blocks, run_block
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = ("README.md", "docs/client.md")
+BLOCKS = [(name, line, code) for name in DOCUMENTS for line, code in python_blocks(ROOT / name)]
+
+
+def test_there_are_such_blocks() -> None:
+    assert {name for name, _, _ in BLOCKS} == set(DOCUMENTS)
+    assert len(BLOCKS) >= 12
+
+
+@pytest.mark.parametrize(("name", "line", "code"), BLOCKS, ids=[f"{name}:{line}" for name, line, _ in BLOCKS])
+def test_a_block_of_python_runs(
+    request: pytest.FixtureRequest,
+    server: Server,
+    certificates: Certificates,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    line: int,
+    code: str,
+) -> None:
+    for there, told in (
+        (certificates.ca, "ca.pem"),
+        (certificates.client.certificate, "me.pem"),
+        (certificates.client.key, "me.key"),
+    ):
+        shutil.copy(there, tmp_path / told)
+    monkeypatch.chdir(tmp_path)
+    if "client.cancel" in code:  # an answer that is sure to last until then
+        server = request.getfixturevalue("paced_server")
+    with warnings.catch_warnings():
+        names = run_block(code, ROOT / name, line, server)
+    shown = capsys.readouterr().out
+    assert "error" not in names, "an error that the example expects is caught there"
+    if "print(" in code:
+        assert shown.strip()
+    if "InvalidRequest" in code:
+        assert shown.startswith("mine to mend: ")
+        assert "prompt_too_long" in shown
+    if "timeout=0.001" in code:
+        assert "0.001 seconds" in shown
+    if "client.cancel" in code:
+        assert shown.endswith("cancelled\n")
+
+
+def test_links_of_the_clients_pages_lead_somewhere() -> None:
+    for name in ("docs/client.md", "docs/errors.md"):
+        page = ROOT / name
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert target.startswith("http") or (page.parent / target).exists(), f"{name}: {target}"
