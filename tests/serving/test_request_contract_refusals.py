@@ -206,7 +206,7 @@ def test_without_decoupling_an_answer_comes_in_one_response(single_server: Serve
     told = ids_of(single_server.engine, PROMPT)
     told = [*told, *told[:2]]
     assert whole([reply], model) == (told if model == DIRECT else text_of(single_server.engine, tuple(told)))
-    assert reply.finish_reason == "length"
+    assert (reply.finish_reason, reply.number("num_responses")) == ("length", 1)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -214,8 +214,10 @@ def test_whether_the_prompt_is_left_out_says_the_request_before_the_deployment(
     single_server: Server, model: str
 ) -> None:
     prompt = prompt_for(single_server, model, PROMPT)
-    reply = once(single_server, message(model, prompt, 5, exclude_input_in_output=False))
-    told = [*ids_of(single_server.engine, PROMPT)] * 2
+    reply = once(single_server, message(model, prompt, 5, exclude_input_in_output=False, return_token_ids=True))
+    own = ids_of(single_server.engine, PROMPT)
+    assert reply.tensors["token_ids"].tolist() == [[own]]
+    told = own * 2
     assert whole([reply], model) == (told if model == DIRECT else text_of(single_server.engine, tuple(told)))
 
 
