@@ -41,7 +41,8 @@ def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:
         "INFLIGHT_SERVE_HTTP_PORT": str(chosen.http),
         "INFLIGHT_SERVE_GRPC_PORT": str(chosen.grpc),
         "INFLIGHT_SERVE_METRICS_PORT": str(chosen.metrics),
-        "INFLIGHT_GENERATE_ADDRESS": f"127.0.0.1:{chosen.grpc}",
+        **{f"INFLIGHT_{name}_ADDRESS": f"127.0.0.1:{chosen.grpc}" for name in ("GENERATE", "CHAT", "STATUS")},
+        "INFLIGHT_STATUS_METRICS_URL": f"http://127.0.0.1:{chosen.metrics}/metrics",
     }
     # job control (-m) gives `kill %1` its meaning, as at a prompt
     run = subprocess.run(
@@ -54,3 +55,4 @@ def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert '"finish_reason"' in run.stdout
+    assert "\nready " in run.stdout
