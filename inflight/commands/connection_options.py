@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -79,6 +80,8 @@ def way_to(asked: dict[str, Any], metrics_url: str | None) -> Iterator[tuple[Con
 
 
 def _given(asked: dict[str, Any]) -> dict[str, Any]:
+    # gRPC's own log says less clearly what the error says, and beside it.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     files = {name: asked.pop(name) for name in ("ca", "certificate", "key")}
     return {
         "address": asked.pop("address"),
