@@ -162,6 +162,7 @@ def test_units_are_found_however_the_bytes_come(sizes: int) -> None:
     for unit, parts, counts in (
         ("frame", frames, [True, False, True]),
         ("chunk", chunks, [False, True, True, False, False, False]),
+        ("message", chunks, [False, False, False, False, True, True]),
     ):
         found = splitter(unit)  # type: ignore[arg-type]  # mypy widens it to str
         data = b"".join(parts)

@@ -1,6 +1,6 @@
-"""A stand-in for proxies that lose or double whole units of a protocol: HTTP/2's DATA frames and HTTP/1.1's chunks.
+"""A stand-in for proxies that lose or double whole units of a protocol: HTTP/2's DATA frames, HTTP/1.1's messages.
 
-Written for what a server sends: HTTP/2 without the client's preface, HTTP/1.1 responses one behind the other.
+HTTP/2 is taken without the client's preface, HTTP/1.1 as messages that stand one behind the other.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Literal, Protocol
 
-UnitName = Literal["frame", "chunk"]
-"""An HTTP/2 DATA frame that carries bytes, or a chunk of an HTTP/1.1 response that carries bytes."""
+UnitName = Literal["frame", "chunk", "message"]
+"""A DATA frame that carries bytes; a chunk that carries bytes; an HTTP/1.1 message whose length is told at its head."""
 
 _FRAME_HEAD = 9
 _DATA = 0
@@ -42,30 +42,31 @@ class Frames:
 class Chunks:
     """HTTP/1.1: heads, bodies of a known length, and chunks, which are a line with the size and that many bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: UnitName) -> None:
+        self._unit = unit
         self._held = b""
         self._next = self._head
 
     def take(self, data: bytes) -> Iterator[tuple[bool, bytes]]:
         self._held += data
         while (size := self._next()) is not None:
-            is_chunk, length = size
+            unit, length = size
             found, self._held = self._held[:length], self._held[length:]
-            yield is_chunk, found
+            yield unit == self._unit, found
 
-    def _head(self) -> tuple[bool, int] | None:
+    def _head(self) -> tuple[UnitName | None, int] | None:
         end = self._held.find(b"\r\n\r\n")
         if end < 0:
             return None
         head = self._held[: end + 2]
         if _CHUNKED.search(head):
             self._next = self._chunk
-            return False, end + 4
+            return None, end + 4
         length = _LENGTH.search(head)
         whole = end + 4 + (int(length[1]) if length else 0)
-        return (False, whole) if len(self._held) >= whole else None
+        return ("message", whole) if len(self._held) >= whole else None
 
-    def _chunk(self) -> tuple[bool, int] | None:
+    def _chunk(self) -> tuple[UnitName | None, int] | None:
         line = self._held.find(b"\r\n")
         if line < 0:
             return None
@@ -75,8 +76,8 @@ class Chunks:
             return None
         if not payload:
             self._next = self._head
-        return payload > 0, whole
+        return "chunk" if payload else None, whole
 
 
 def splitter(unit: UnitName) -> Splitter:
-    return Frames() if unit == "frame" else Chunks()
+    return Frames() if unit == "frame" else Chunks(unit)
