@@ -13,9 +13,10 @@ from inflight_client.metrics_page import Metrics
 
 @dataclass(frozen=True)
 class EngineLoad:
-    """Requests that run and wait, places for them, use of the KV cache (0 to 1) and its tokens; steps made so far.
+    """Requests that run and wait, places for them, use of the KV cache (0 to 1) and its tokens.
 
-    None: the page has no such series. `generating` are the requests that get a token in each step.
+    None: the page has no such series. `steps` were made so far, where there are several engines by the one that made
+    most; `generating` are the requests that get a token in each.
     """
 
     running: int | None
@@ -42,7 +43,7 @@ class EngineLoad:
             kv_cache_use=max(blocks["fraction"], default=None),
             kv_cache_tokens=_total(size),
             generating=_total(batch["generation_requests"]),
-            steps=_total(general["iteration_counter"]),
+            steps=int(max(general["iteration_counter"], default=0)) if general["iteration_counter"] else None,
             at=time.monotonic() if at is None else at,
         )
 

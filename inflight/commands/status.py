@@ -65,16 +65,15 @@ def command(metrics_url: str | None, timeout: float, watch: float | None, as_jso
 def _look(inquiry: Inquiry, before: EngineLoad | None = None) -> ServerReport:
     """Look at the server; at one that works twice, unless it was looked at before."""
     report = inquiry.report()
-    if report.load is None:
-        return report
-    if not report.load.running and before is None:
-        return dataclasses.replace(report, tokens_per_second=0.0)
-    if before is None:
+    if before is None and report.load is not None:
+        if not report.load.running:
+            return dataclasses.replace(report, tokens_per_second=None if report.load.running is None else 0.0)
         before = report.load
         time.sleep(_MOMENT)
         report = inquiry.report()
-    speed = report.load.tokens_per_second(before) if report.load else None
-    return dataclasses.replace(report, tokens_per_second=speed)
+    if before is None or report.load is None:
+        return report
+    return dataclasses.replace(report, tokens_per_second=report.load.tokens_per_second(before))
 
 
 def _show(report: ServerReport, as_json: bool, watch: float | None) -> None:

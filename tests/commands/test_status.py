@@ -127,6 +127,7 @@ nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="reused",model="tensorrt_l
 nv_trt_llm_inflight_batcher_metrics{inflight_batcher_specific_metric="generation_requests",model="tensorrt_llm"} 4
 # TYPE nv_trt_llm_general_metrics gauge
 nv_trt_llm_general_metrics{general_type="iteration_counter",model="tensorrt_llm",version="1"} %d
+nv_trt_llm_general_metrics{general_type="iteration_counter",model="another",version="1"} 5
 """
 
 
