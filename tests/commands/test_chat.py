@@ -139,9 +139,13 @@ def test_ctrl_c_ends_an_answer_and_keeps_what_came(paced_server: Server, tmp_pat
 
 
 def test_after_an_interrupted_answer_ctrl_c_leaves(paced_server: Server, tmp_path: Path) -> None:
+    """Asked is what was typed in an earlier conversation."""
+    (tmp_path / "inflight").mkdir()
+    (tmp_path / "inflight" / "chat_history").write_text('"one two three four"\n')
     for terminal in at_chat(paced_server.grpc_address, tmp_path, "--max-tokens", "2000"):
-        terminal.type("one two three four\n")
-        terminal.wait_for("three")
+        terminal.type("\x10")  # Ctrl-P, as the arrow up
+        terminal.wait_for("one two three four")
+        terminal.type("\n")
         terminal.wait_for("three")
         terminal.type("\x03")
         terminal.wait_for(PROMPT)

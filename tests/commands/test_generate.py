@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ import pytest
 from inflight_client import Client
 
 from inflight.deploy.server import Server
+from tests.client.leftovers import idle
 from tests.commands.running import Command
+from tests.serving.metrics_page import page_when
 
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "お茶 or coffee?"}]
 
@@ -162,6 +165,20 @@ def test_headers_and_stop_texts_come_from_the_environment_one_a_line(
     monkeypatch.setenv("INFLIGHT_GENERATE_STOP", f"not there\n{whole[5:9]}")
     done = generate("tell me of tea", "--max-tokens", "12", "--address", paced_server.grpc_address)
     assert done.out == whole[: whole.index(whole[5:9])] + "\n"
+
+
+def test_ctrl_c_cancels_the_request(paced_server: Server) -> None:
+    program = "from inflight.cli import main; main()"
+    asked = ("generate", "tell", "--max-tokens", "2000", "--address", paced_server.grpc_address, "--json")
+    command = [sys.executable, "-c", program, *asked]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for _ in range(3):
+            process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    assert (process.returncode, told.decode().strip()) == (130, "Interrupted.")
+    page_when(paced_server, idle)
 
 
 def test_a_reader_that_goes_away_is_no_traceback(paced_server: Server) -> None:
