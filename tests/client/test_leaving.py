@@ -1,0 +1,229 @@
+"""Whoever leaves an answer in the middle, however, leaves nothing: not on the server, and not in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+from inflight_client import AsyncClient, Client, InflightError
+
+from inflight.deploy.server import Server
+from tests.client.answers import LONG, PROMPT, expected
+from tests.client.leftovers import nothing_left, run
+from tests.client.ways import WAYS, Caller, Way, every_way
+from tests.serving.metrics_page import page_when
+
+SOON = 30.0
+MANY = 32
+both_protocols = pytest.mark.parametrize("way", [Way("grpc", True), Way("http", True)], ids=lambda way: way.protocol)
+
+
+@pytest.fixture
+def served(slow_server: Server) -> Iterator[Server]:
+    """The server; behind the test nothing may be left."""
+    with nothing_left(slow_server):
+        yield slow_server
+
+
+class LoopError(Exception):
+    """What goes wrong in a caller's own loop."""
+
+
+def by_breaking_out(caller: Caller) -> None:
+    for _ in caller.stream(PROMPT, max_tokens=LONG):
+        break
+
+
+def by_closing(caller: Caller) -> None:
+    stream = caller.stream(PROMPT, max_tokens=LONG)
+    next(stream)
+    stream.close()
+    stream.close()
+    assert next(stream, None) is None
+
+
+def by_an_error_of_its_own(caller: Caller) -> None:
+    for _ in caller.stream(PROMPT, max_tokens=LONG):
+        raise LoopError
+
+
+def by_forgetting(caller: Caller) -> None:
+    next(caller.stream(PROMPT, max_tokens=LONG))
+
+
+def by_leaving_many(caller: Caller) -> None:
+    with closing(caller.generate_many([PROMPT] * 6, max_tokens=4, concurrency=2)) as answers:  # type: ignore[type-var]
+        next(answers)
+
+
+def by_an_interrupt(caller: Caller) -> None:
+    """Ctrl-C while the program waits."""
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        list(caller.stream(PROMPT, max_tokens=LONG))
+    finally:
+        timer.join()
+
+
+@every_way
+@pytest.mark.parametrize(
+    ("leave", "raises"),
+    [
+        (by_breaking_out, None),
+        (by_closing, None),
+        (by_an_error_of_its_own, LoopError),
+        (by_forgetting, None),
+        (by_leaving_many, None),
+    ],
+)
+def test_the_client_goes_on_and_nothing_else_does(
+    way: Way, served: Server, leave: Callable[[Caller], None], raises: type[BaseException] | None
+) -> None:
+    with way.client(served) as caller:
+        if raises is None:
+            leave(caller)
+        else:
+            with pytest.raises(raises):
+                leave(caller)
+        gc.collect()
+        answer = caller.generate(PROMPT, max_tokens=4, timeout=SOON)
+        page_when(served, lambda page: page.quiet)
+    assert answer.text == expected(served, 4)
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != Way("grpc", False)], ids=str)
+def test_an_interrupt_ends_the_request(way: Way, served: Server) -> None:
+    with way.client(served) as caller:
+        with pytest.raises(KeyboardInterrupt):
+            by_an_interrupt(caller)
+        gc.collect()
+        page_when(served, lambda page: page.quiet)
+
+
+@every_way
+@pytest.mark.parametrize("leave", [by_forgetting, by_breaking_out])
+def test_a_client_is_closed_with_streams_that_nobody_closed(
+    way: Way, served: Server, leave: Callable[[Caller], None]
+) -> None:
+    with way.client(served) as caller:
+        held = [caller.stream(PROMPT, max_tokens=LONG) for _ in range(3)]
+        for stream in held:
+            next(stream)
+        leave(caller)
+    if not way.aio:  # where the loop has ended too
+        for stream in held:
+            with pytest.raises(InflightError) as caught:
+                list(stream)
+            assert caught.value.code == "client_closed"
+
+
+@pytest.mark.parametrize("way", [Way("grpc", False), Way("http", False)], ids=lambda way: way.protocol)
+def test_closing_a_client_wakes_the_threads_that_wait_for_it(way: Way, served: Server) -> None:
+    client = Client(way.url(way.port(served)))
+    with ThreadPoolExecutor(4) as threads:
+        waiting = [threads.submit(client.stream(PROMPT, max_tokens=LONG).read) for _ in range(4)]
+        page_when(served, lambda page: page.requests["active"] == 4)
+        client.close()
+        for each in waiting:
+            error = each.exception(timeout=SOON)
+            assert isinstance(error, InflightError)
+            assert error.code == "client_closed"
+    with pytest.raises(InflightError) as caught:
+        client.generate(PROMPT)
+    assert caught.value.code == "client_closed"
+
+
+@pytest.mark.parametrize("way", [Way("grpc", False), Way("http", False)], ids=lambda way: way.protocol)
+def test_many_threads_share_one_client(way: Way, served: Server) -> None:
+    prompts = [f"{PROMPT} {number % 4}" for number in range(MANY)]
+    with Client(way.url(way.port(served))) as client, ThreadPoolExecutor(MANY) as threads:
+
+        def talk(prompt: str) -> tuple[str, str]:
+            streamed = "".join(delta.text for delta in client.stream(prompt, max_tokens=8, timeout=SOON))
+            return streamed, client.generate(prompt, max_tokens=8, timeout=SOON).text
+
+        said = list(threads.map(talk, prompts))
+    assert said == [(expected(served, 8, prompt),) * 2 for prompt in prompts]
+
+
+async def a_cancelled_task(client: AsyncClient) -> None:
+    task = asyncio.create_task(client.stream(PROMPT, max_tokens=LONG).read())
+    await asyncio.sleep(0.3)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def a_cancelled_reader(client: AsyncClient) -> None:
+    async def read() -> None:
+        async for _ in client.stream(PROMPT, max_tokens=LONG):
+            begun.set()
+
+    begun = asyncio.Event()
+    task = asyncio.create_task(read())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def time_of_the_callers_own(client: AsyncClient) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await client.stream(PROMPT, max_tokens=LONG).read()
+
+
+async def a_failed_group(client: AsyncClient) -> None:
+    async def fail() -> None:
+        await asyncio.sleep(0.2)
+        raise LoopError
+
+    async def all_at_once() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            for _ in range(4):
+                group.create_task(client.stream(PROMPT, max_tokens=LONG).read())
+
+    with pytest.raises(BaseExceptionGroup):  # noqa: F821  # of Python 3.11
+        await all_at_once()
+
+
+@both_protocols
+@pytest.mark.parametrize("leave", [a_cancelled_task, a_cancelled_reader, time_of_the_callers_own, a_failed_group])
+def test_asyncio_may_cancel_at_any_time(
+    way: Way, served: Server, leave: Callable[[AsyncClient], Awaitable[None]]
+) -> None:
+    async def work() -> str:
+        async with AsyncClient(way.url(way.port(served))) as client:
+            await leave(client)
+            return (await client.generate(PROMPT, max_tokens=4, timeout=SOON)).text
+
+    began = time.monotonic()
+    assert run(work) == expected(served, 4)
+    assert time.monotonic() - began < SOON
+
+
+@both_protocols
+def test_a_loop_may_end_with_streams_open(way: Way, served: Server) -> None:
+    """A program that ends so closes neither stream nor client, and asyncio cancels what runs."""
+    held: list[object] = []
+
+    async def work() -> None:
+        client = AsyncClient(way.url(way.port(served)))
+        stream = client.stream(PROMPT, max_tokens=LONG)
+        await anext(stream)
+        held.extend([client, stream, asyncio.create_task(client.stream(PROMPT, max_tokens=LONG).read())])
+        await asyncio.sleep(0.2)
+
+    asyncio.run(work())
+    held.clear()
+    gc.collect()
