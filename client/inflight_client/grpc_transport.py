@@ -189,9 +189,13 @@ class GrpcResponses(Iterator[InferResponse]):
                 return
             # A signal's exception may come after gRPC has handed over a message, and before its notes say so: they hold
             # it for due, and it never comes. Were that the last event, the thread alone would wait for it.
-            rest = threading.Thread(target=self._take_rest, args=(_MESSAGE,), daemon=True)
+            rest = threading.Thread(target=self._take_what_comes, daemon=True)
             rest.start()
             rest.join(grpc_channel.END_SECONDS)
+
+    def _take_what_comes(self) -> None:
+        with contextlib.suppress(KeyError):  # gRPC's for an event that its notes no longer have
+            self._take_rest(_MESSAGE)
 
     def _take_rest(self, *but: int) -> None:
         while self._call._state.due.difference(but):
