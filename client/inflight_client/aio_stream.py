@@ -74,7 +74,10 @@ class AsyncStream:
     async def close(self) -> None:
         """Cancel what is still to come, and wait until nothing of the call is left. Twice is fine."""
         self._closed = True
+        left = self._responses is not None and not self._transcript.ended
         await self._drop()
+        if left:
+            await self._connection.abandon(self._call)
 
     aclose = close
     """As `contextlib.aclosing` calls it."""

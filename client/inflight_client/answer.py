@@ -36,7 +36,7 @@ class Answer:
         self._call = call
         asks_for_ids = call.wants_token_ids is not False and "return_token_ids" in deployment.inputs
         self._asks_for_ids = asks_for_ids
-        self._held = HeldText((), whole=True) if call.stream and deployment.accumulates else None
+        self._held = HeldText((), whole=True) if deployment.streams(call) and deployment.accumulates else None
         self._plain = not (asks_for_ids or call.return_log_probs or call.return_perf_metrics or self._held)
         self._responses = 0
         self._token_ids = 0

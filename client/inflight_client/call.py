@@ -29,7 +29,8 @@ class CallOptions(TypedDict, total=False):
     - `max_tokens` (128): the longest answer, in tokens.
     - `sampling` (greedy): how tokens are chosen, and where the answer stops.
     - `timeout`: seconds for the whole call, retries included. Servers of inflight are told, and drop what is too late.
-    - `first_token_timeout`: seconds until the first token is there, retries included.
+    - `first_token_timeout`: seconds until the first token is there, retries included. A deployment that gives one
+      response to a request has its whole answer there by then.
     - `request_id`: the id to cancel the request by; a random one unless given.
     - `priority` (0): requests with a higher one leave the server's queue first.
     - `tenant`, `traceparent`: on whose account, and as part of which trace (W3C); both reach the engine's events.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Generator
@@ -21,6 +22,9 @@ from inflight_client.transport import Responses, Transport
 from inflight_client.versions import warn_unless_fitting
 
 Found = TypeVar("Found")
+
+ABANDON_SECONDS = 1.0
+"""How long an answer that nobody waits for any more may hold up who left it."""
 
 
 class Connection:
@@ -51,6 +55,14 @@ class Connection:
         deployment = self.find(whole.sooner(first))
         request = deployment.request(call, call.request_id, whole.left(), self._settings.chat_template)
         return deployment.answer(call), self.transport.infer(request, whole, first)
+
+    def abandon(self, call: Call) -> None:
+        """The caller left before a whole answer came, which Triton tells nobody: ask the engine to end it."""
+        deployment = self._deployment
+        if deployment is None or deployment.streams(call):
+            return  # the end of a stream is noticed
+        with contextlib.suppress(InflightError):
+            self.stop(call.request_id, Deadline(ABANDON_SECONDS, "the end of the request"))
 
     def stop(self, request_id: str, deadline: Deadline) -> None:
         """Ask the server to end the requests of that id."""

@@ -64,6 +64,12 @@ class Deployment:
     def unsupported(self, option: str, why: str) -> InflightError:
         return InflightError(f"{self.words} can't honour {option}: {why}", "unsupported_input")
 
+    def streams(self, call: Call) -> bool:
+        """Whether the answer comes in pieces: asked for, or so that the first token can be told from the last."""
+        if call.stream or call.first_token_timeout is None:
+            return call.stream
+        return self.decoupled is not False and self.accumulates is not None and self.names.stream in self.inputs
+
     def request(
         self, call: Call, request_id: str, seconds_left: float | None, template: ChatTemplate | None
     ) -> InferRequest:

@@ -33,7 +33,7 @@ class ForeignAnswer(Answer):
     def __init__(self, deployment: Deployment, call: Call) -> None:
         super().__init__(deployment, call)
         self._llmapi = deployment.kind == "llmapi"
-        whole = call.stream and (self._llmapi or bool(deployment.accumulates))
+        whole = deployment.streams(call) and (self._llmapi or bool(deployment.accumulates))
         stops = tuple(call.sampling.stop)
         self._held = HeldText(stops, whole) if stops or whole else None
         self._reasons = "finish_reason" in deployment.outputs and (

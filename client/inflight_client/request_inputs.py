@@ -106,10 +106,10 @@ class RequestInputs:
                 )
             self._require(names.stream, "stream")
         if self._has(names.stream):
-            self.add(names.stream, call.stream)
+            self.add(names.stream, self._deployment.streams(call))
         if self._has(names.exclude_input):
             self.add(names.exclude_input, True)
-        elif not call.stream:
+        elif not self._deployment.streams(call):
             raise self._deployment.unsupported("generate", "its answers repeat the prompt; use stream instead")
 
     def _add_sampling(self, values: Mapping[str, Any]) -> None:

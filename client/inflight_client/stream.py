@@ -75,7 +75,10 @@ class Stream:
     def close(self) -> None:
         """Cancel what is still to come; nothing of the call stays behind. Twice is fine."""
         self._closed.set()
+        left = self._responses is not None and not self._transcript.ended
         self._drop()
+        if left:
+            self._connection.abandon(self._call)
 
     def __enter__(self) -> Stream:
         return self

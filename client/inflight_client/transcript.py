@@ -35,6 +35,11 @@ class Transcript:
             self._ended = time.monotonic()
 
     @property
+    def ended(self) -> bool:
+        """Whether the last delta has come."""
+        return self._last.finish_reason is not None
+
+    @property
     def text(self) -> str:
         return "".join(self._texts)
 
