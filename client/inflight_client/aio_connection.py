@@ -40,7 +40,8 @@ class AsyncConnection:
     async def send(self, call: Call, whole: Deadline, first: Deadline) -> tuple[Answer, AsyncResponses]:
         """Send a call's request, once: how to read the answer, and its responses. Raises InflightError."""
         deployment = await self.find(whole.sooner(first))
-        request = deployment.request(call, call.request_id, whole.left(), self._settings.chat_template)
+        last = whole if deployment.streams(call) else whole.sooner(first)  # what the server need not go on behind
+        request = deployment.request(call, call.request_id, last.left(), self._settings.chat_template)
         return deployment.answer(call), self.transport.infer(request, whole, first)
 
     async def abandon(self, call: Call) -> None:

@@ -54,6 +54,9 @@ class AsyncStream:
             raise StopAsyncIteration
         try:
             delta = await self._first() if self._answer is None else await self._take(self._answer)
+        except GeneratorExit:  # the loop is over: nothing can be waited for
+            self._forget()
+            raise
         except BaseException:
             await self.close()
             raise
@@ -91,8 +94,12 @@ class AsyncStream:
         await self.close()
 
     def __del__(self) -> None:
-        if self._responses is not None:
-            self._responses.cancel()
+        self._forget()
+
+    def _forget(self) -> None:
+        responses, self._responses = self._responses, None
+        if responses is not None:
+            responses.cancel()
 
     async def _first(self) -> Delta | None:
         """The first delta: up to here, and no further, a call is sent again."""

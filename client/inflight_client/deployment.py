@@ -68,7 +68,7 @@ class Deployment:
         """Whether the answer comes in pieces: asked for, or so that the first token can be told from the last."""
         if call.stream or call.first_token_timeout is None:
             return call.stream
-        return self.decoupled is not False and self.accumulates is not None and self.names.stream in self.inputs
+        return self.decoupled is True and self.accumulates is not None and self.names.stream in self.inputs
 
     def request(
         self, call: Call, request_id: str, seconds_left: float | None, template: ChatTemplate | None

@@ -255,7 +255,7 @@ def test_a_whole_answer_that_the_llm_api_leaves_without_an_end_lasts_no_longer_t
 @pytest.mark.parametrize("models", [text_models(decoupled=False), llmapi(decoupled=False)], ids=["ensemble", "llmapi"])
 def test_a_deployment_that_does_not_stream_answers_whole(way: Way, models: dict[str, Model], checkpoint: Path) -> None:
     with StandInServer(models, checkpoint) as server, calling(way, server) as caller:
-        assert caller.generate(PROMPT, max_tokens=6).text == PROMPT
+        assert caller.generate(PROMPT, max_tokens=6, first_token_timeout=60).text == PROMPT
         with pytest.raises(InflightError, match="call generate instead") as raised:
             next(caller.stream(PROMPT))
         assert raised.value.code == "unsupported_input"

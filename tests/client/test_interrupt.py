@@ -47,3 +47,13 @@ def test_an_interrupted_stream_keeps_what_came(paced_server: Server, scheme: str
         page_when(paced_server, idle)
         assert set(threading.enumerate()) <= threads
         assert client.generate("tea", max_tokens=2).usage is not None
+
+
+def test_an_interrupted_whole_answer_ends_on_the_server(paced_server: Server, interrupted: None) -> None:
+    """Over gRPC, whose leftovers rule this out elsewhere; Triton notices nothing, so the client asks for it."""
+    with Client(f"grpc://{paced_server.grpc_address}") as client:
+        client.generate("tea", max_tokens=1)
+        with pytest.raises(KeyboardInterrupt):
+            client.generate("one two three four", max_tokens=2000)
+        page_when(paced_server, idle)
+        assert client.generate("tea", max_tokens=2).usage is not None

@@ -16,7 +16,7 @@ import pytest
 from inflight_client import AsyncClient, Client, InflightError
 
 from inflight.deploy.server import Server
-from tests.client.answers import LONG, PROMPT, expected
+from tests.client.answers import LONG, PROMPT, TOO_LONG, expected
 from tests.client.leftovers import nothing_left, run
 from tests.client.ways import WAYS, Caller, Way, every_way
 from tests.serving.metrics_page import page_when
@@ -109,6 +109,41 @@ def test_an_interrupt_ends_the_request(way: Way, served: Server) -> None:
         page_when(served, lambda page: page.quiet)
 
 
+def interrupted_soon(server: Server) -> threading.Thread:
+    """Ctrl-C, once the engine is at work."""
+
+    def interrupt() -> None:
+        page_when(server, lambda page: page.requests["active"] > 0)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != Way("grpc", False)], ids=str)
+def test_an_interrupt_ends_a_whole_answer(way: Way, served: Server) -> None:
+    with way.client(served) as caller:
+        caller.health()
+        thread = interrupted_soon(served)
+        with pytest.raises(KeyboardInterrupt):
+            caller.generate(PROMPT, max_tokens=LONG)
+        thread.join()
+        page_when(served, lambda page: page.quiet)
+
+
+@every_way
+def test_leaving_many_ends_the_whole_answers_on_their_way(way: Way, served: Server) -> None:
+    with way.client(served) as caller:
+        prompts = [TOO_LONG, PROMPT, PROMPT]  # the first one fails at once
+        answers = caller.generate_many(prompts, max_tokens=LONG, concurrency=3, return_errors=True)
+        with closing(answers):  # type: ignore[type-var]
+            assert isinstance(next(answers), InflightError)
+            if not way.aio:  # there the others go on in the loop, which stands still now
+                page_when(served, lambda page: page.requests["active"] == 2)
+        page_when(served, lambda page: page.quiet)
+
+
 @every_way
 @pytest.mark.parametrize("leave", [by_forgetting, by_breaking_out])
 def test_a_client_is_closed_with_streams_that_nobody_closed(
@@ -182,6 +217,20 @@ async def time_of_the_callers_own(client: AsyncClient) -> None:
             await client.stream(PROMPT, max_tokens=LONG).read()
 
 
+async def a_cancelled_whole(client: AsyncClient) -> None:
+    task = asyncio.create_task(client.generate(PROMPT, max_tokens=LONG))
+    await asyncio.sleep(0.3)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def time_of_the_callers_own_for_a_whole(client: AsyncClient) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await client.generate(PROMPT, max_tokens=LONG)
+
+
 async def a_failed_group(client: AsyncClient) -> None:
     async def fail() -> None:
         await asyncio.sleep(0.2)
@@ -198,7 +247,17 @@ async def a_failed_group(client: AsyncClient) -> None:
 
 
 @both_protocols
-@pytest.mark.parametrize("leave", [a_cancelled_task, a_cancelled_reader, time_of_the_callers_own, a_failed_group])
+@pytest.mark.parametrize(
+    "leave",
+    [
+        a_cancelled_task,
+        a_cancelled_reader,
+        a_cancelled_whole,
+        pytest.param(time_of_the_callers_own, marks=pytest.mark.slow),
+        time_of_the_callers_own_for_a_whole,
+        a_failed_group,
+    ],
+)
 def test_asyncio_may_cancel_at_any_time(
     way: Way, served: Server, leave: Callable[[AsyncClient], Awaitable[None]]
 ) -> None:

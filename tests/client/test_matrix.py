@@ -17,7 +17,7 @@ from inflight_client.results import Generation
 from inflight.deploy.server import Server
 from tests.client.answers import LATE_PROMPT, LONG, PROMPT, TOO_LONG, expected
 from tests.client.leftovers import nothing_left
-from tests.client.ways import Caller, Way, every_way
+from tests.client.ways import WAYS, Caller, Way, every_way
 from tests.serving.metrics_page import page_when
 from tests.standins.weak_network import Faults, WeakNetwork
 from tests.standins.weak_toxics import Stall
@@ -148,6 +148,21 @@ def test_a_first_token_that_is_late_ends_the_call(way: Way, served: Server, ask:
         with late_within(0.2):
             ask(caller, LATE_PROMPT, max_tokens=3, first_token_timeout=0.2)
         assert the_whole(caller, max_tokens=10, first_token_timeout=30.0).output_tokens == 10
+
+
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param(way, marks=() if (way.protocol == "grpc") != way.aio else pytest.mark.slow) for way in WAYS],
+    ids=str,
+)
+def test_an_answer_may_last_longer_than_its_first_token(way: Way, served: Server) -> None:
+    with way.client(served) as caller:
+        caller.health()
+        answer = the_whole(caller, max_tokens=50, first_token_timeout=0.7)
+    assert answer.text == expected(served, 50)
+    assert answer.timings.first_token < 0.7 < answer.timings.total
+    assert answer.token_ids is not None
+    assert len(answer.token_ids) == answer.output_tokens == 50
 
 
 @every_way
