@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, TypeVar
 
 from inflight_client.answer import Answer
@@ -12,13 +14,13 @@ from inflight_client.call import Call
 from inflight_client.deadline import Deadline
 from inflight_client.deployment import Deployment
 from inflight_client.detection import Question, detect
-from inflight_client.errors import InflightError
+from inflight_client.errors import ClientClosed, InflightError
+from inflight_client.known_deployment import KnownDeployment, asking, unanswered
 from inflight_client.model_list import list_models
 from inflight_client.results import Health, Model
 from inflight_client.retry import Retries, Retry
 from inflight_client.settings import Settings
-from inflight_client.transport import AsyncResponses, AsyncTransport
-from inflight_client.versions import warn_unless_fitting
+from inflight_client.transport import AsyncResponses, AsyncTransport, InferRequest
 
 Found = TypeVar("Found")
 
@@ -32,8 +34,7 @@ class AsyncConnection:
     def __init__(self, settings: Settings, retry: Retry) -> None:
         self.transport = _transport(settings)
         self._settings = settings
-        self._warned = False
-        self._deployment: Deployment | None = None
+        self._known = KnownDeployment()
         self.retries = Retries(retry)
         self._finding = asyncio.Lock()
 
@@ -41,12 +42,22 @@ class AsyncConnection:
         """Send a call's request, once: how to read the answer, and its responses. Raises InflightError."""
         deployment = await self.find(whole.sooner(first))
         last = whole if deployment.streams(call) else whole.sooner(first)  # what the server need not go on behind
-        request = deployment.request(call, call.request_id, last.left(), self._settings.chat_template)
+        make = partial(deployment.request, call, call.request_id, last.left(), self._settings.chat_template)
+        # A template may take its time, and the loop belongs to all.
+        renders = call.is_chat and "messages" not in deployment.inputs
+        request = await self._in_a_thread(make, whole.sooner(first)) if renders else make()
         return deployment.answer(call), self.transport.infer(request, whole, first)
+
+    async def _in_a_thread(self, make: Callable[[], InferRequest], deadline: Deadline) -> InferRequest:
+        try:
+            async with asyncio.timeout(deadline.left()):
+                return await asyncio.to_thread(make)
+        except TimeoutError:
+            raise deadline.error() from None
 
     async def abandon(self, call: Call) -> None:
         """The caller left before a whole answer came, which Triton tells nobody: ask the engine to end it."""
-        deployment = self._deployment
+        deployment = self._known.last
         if deployment is None or deployment.streams(call):
             return  # the end of a stream is noticed
         with contextlib.suppress(InflightError):
@@ -70,6 +81,8 @@ class AsyncConnection:
         try:
             live, ready = await self.transport.live(deadline), await self.transport.ready(deadline)
             return Health.of(live, ready, await self.transport.model_ready((await self.find(deadline)).model, deadline))
+        except ClientClosed:
+            raise
         except InflightError as error:
             return Health(live, ready, False, str(error))
 
@@ -77,25 +90,26 @@ class AsyncConnection:
         return await self._ask(list_models(self._settings.model), deadline)
 
     async def find(self, deadline: Deadline) -> Deployment:
-        """The deployment, asked for once; after `forget`, once more."""
-        found = self._deployment
-        if found is not None:
+        """The deployment, asked for while it is not known. Raises InflightError."""
+        if (found := self._known.fresh()) is not None:
             return found
+        began = time.monotonic()
         try:
             async with asyncio.timeout(deadline.left()), self._finding:
-                if self._deployment is None:
-                    self._deployment = await self._ask(detect(self._settings.model), deadline)
-                found = self._deployment
+                if (found := self._known.fresh()) is not None:
+                    return found
+                self._known.check(began)
+                found = await self._ask(detect(self._settings.model), asking(deadline))
+                self._known.learn(found)
+                return found
         except TimeoutError:
             raise deadline.error() from None
-        if not self._warned:
-            self._warned = True
-            warn_unless_fitting(found.version)
-        return found
+        except InflightError as error:
+            self._known.fail(error)
+            raise unanswered(error, deadline) from None
 
-    def forget(self) -> None:
-        """The server was lost: what comes back may be another deployment."""
-        self._deployment = None
+    def forget_after(self, error: InflightError) -> None:
+        self._known.forget_after(error)
 
     async def close(self) -> None:
         await self.transport.close()

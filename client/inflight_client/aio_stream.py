@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import TracebackType
 
 from inflight_client.aio_connection import AsyncConnection
 from inflight_client.answer import Answer
 from inflight_client.call import Call
 from inflight_client.deadline import Deadline
-from inflight_client.errors import InflightError, ModelNotReady, ServerGone
+from inflight_client.errors import InflightError
 from inflight_client.results import Delta, Generation
 from inflight_client.transcript import Transcript
 from inflight_client.transport import AsyncResponses
@@ -28,6 +29,8 @@ class AsyncStream:
         self._answer: Answer | None = None
         self._responses: AsyncResponses | None = None
         self._closed = False
+        self._reading = False
+        self._beginning: asyncio.Task[Delta | None] | None = None
 
     @property
     def request_id(self) -> str:
@@ -52,14 +55,19 @@ class AsyncStream:
     async def __anext__(self) -> Delta:
         if self._closed:
             raise StopAsyncIteration
+        if self._reading:
+            raise RuntimeError("another task reads this stream already")
+        self._reading = True
         try:
-            delta = await self._first() if self._answer is None else await self._take(self._answer)
+            delta = await self._begin() if self._answer is None else await self._take(self._answer)
         except GeneratorExit:  # the loop is over: nothing can be waited for
             self._forget()
             raise
         except BaseException:
             await self.close()
             raise
+        finally:
+            self._reading = False
         if delta is None:
             await self.close()
             raise StopAsyncIteration
@@ -77,6 +85,9 @@ class AsyncStream:
     async def close(self) -> None:
         """Cancel what is still to come, and wait until nothing of the call is left. Twice is fine."""
         self._closed = True
+        if self._beginning is not None:
+            self._beginning.cancel()
+            await asyncio.wait([self._beginning])
         left = self._responses is not None and not self._transcript.ended
         await self._drop()
         if left:
@@ -101,8 +112,22 @@ class AsyncStream:
         if responses is not None:
             responses.cancel()
 
+    async def _begin(self) -> Delta | None:
+        """The first delta, by a task of its own that `close` can end, whatever it waits for."""
+        self._beginning = asyncio.ensure_future(self._first())
+        try:
+            return await self._beginning
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._closed and not (task is not None and task.cancelling()):
+                return None
+            raise
+        finally:
+            self._beginning = None
+
     async def _first(self) -> Delta | None:
         """The first delta: up to here, and no further, a call is sent again."""
+        self._transcript.start()
         whole = Deadline(self._call.timeout)
         first = Deadline(self._call.first_token_timeout, "the first token")
         async for attempt in self._connection.retries.of_async_call(whole.sooner(first)):
@@ -111,8 +136,7 @@ class AsyncStream:
                     return await self._attempt(whole, first)
                 except InflightError as error:
                     await self._drop()
-                    if isinstance(error, ServerGone | ModelNotReady):
-                        self._connection.forget()
+                    self._connection.forget_after(error)
                     raise
         raise AssertionError("the attempts ended with neither an answer nor an error")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Generator
 from typing import Any, TypeVar
 
@@ -13,13 +14,13 @@ from inflight_client.call import Call
 from inflight_client.deadline import Deadline
 from inflight_client.deployment import Deployment
 from inflight_client.detection import Question, detect
-from inflight_client.errors import InflightError
+from inflight_client.errors import ClientClosed, InflightError
+from inflight_client.known_deployment import KnownDeployment, asking, unanswered
 from inflight_client.model_list import list_models
 from inflight_client.results import Health, Model
 from inflight_client.retry import Retries, Retry
 from inflight_client.settings import Settings
 from inflight_client.transport import Responses, Transport
-from inflight_client.versions import warn_unless_fitting
 
 Found = TypeVar("Found")
 
@@ -34,8 +35,7 @@ class Connection:
         self.transport = _transport(settings)
         self._settings = settings
         self._retry = retry
-        self._warned = False
-        self._deployment: Deployment | None = None
+        self._known = KnownDeployment()
         self._start()
 
     def _start(self) -> None:
@@ -44,10 +44,13 @@ class Connection:
         self._finding = threading.Lock()
         self._retries = Retries(self._retry)
 
-    @property
-    def retries(self) -> Retries:
+    def _be_here(self) -> None:
         if self._process != os.getpid():
             self._start()
+
+    @property
+    def retries(self) -> Retries:
+        self._be_here()
         return self._retries
 
     def send(self, call: Call, whole: Deadline, first: Deadline) -> tuple[Answer, Responses]:
@@ -59,7 +62,7 @@ class Connection:
 
     def abandon(self, call: Call) -> None:
         """The caller left before a whole answer came, which Triton tells nobody: ask the engine to end it."""
-        deployment = self._deployment
+        deployment = self._known.last
         if deployment is None or deployment.streams(call):
             return  # the end of a stream is noticed
         with contextlib.suppress(InflightError):
@@ -83,6 +86,8 @@ class Connection:
         try:
             live, ready = self.transport.live(deadline), self.transport.ready(deadline)
             return Health.of(live, ready, self.transport.model_ready(self.find(deadline).model, deadline))
+        except ClientClosed:
+            raise
         except InflightError as error:
             return Health(live, ready, False, str(error))
 
@@ -90,26 +95,28 @@ class Connection:
         return self._ask(list_models(self._settings.model), deadline)
 
     def find(self, deadline: Deadline) -> Deployment:
-        """The deployment, asked for once; after `forget`, once more."""
-        found = self._deployment
-        if found is not None:
+        """The deployment, asked for while it is not known. Raises InflightError."""
+        self._be_here()
+        if (found := self._known.fresh()) is not None:
             return found
+        began = time.monotonic()
         if not self._finding.acquire(timeout=-1 if deadline.at is None else deadline.left() or 0):
             raise deadline.error()
         try:
-            if self._deployment is None:
-                self._deployment = self._ask(detect(self._settings.model), deadline)
-            found = self._deployment
+            if (found := self._known.fresh()) is not None:
+                return found
+            self._known.check(began)
+            found = self._ask(detect(self._settings.model), asking(deadline))
+            self._known.learn(found)
+            return found
+        except InflightError as error:
+            self._known.fail(error)
+            raise unanswered(error, deadline) from None
         finally:
             self._finding.release()
-        if not self._warned:
-            self._warned = True
-            warn_unless_fitting(found.version)
-        return found
 
-    def forget(self) -> None:
-        """The server was lost: what comes back may be another deployment."""
-        self._deployment = None
+    def forget_after(self, error: InflightError) -> None:
+        self._known.forget_after(error)
 
     def close(self) -> None:
         self.transport.close()

@@ -9,7 +9,7 @@ from inflight_client.answer import Answer
 from inflight_client.call import Call
 from inflight_client.connection import Connection
 from inflight_client.deadline import Deadline
-from inflight_client.errors import InflightError, ModelNotReady, ServerGone
+from inflight_client.errors import InflightError
 from inflight_client.results import Delta, Generation
 from inflight_client.transcript import Transcript
 from inflight_client.transport import Responses
@@ -93,6 +93,7 @@ class Stream:
 
     def _first(self) -> Delta | None:
         """The first delta: up to here, and no further, a call is sent again."""
+        self._transcript.start()
         whole = Deadline(self._call.timeout)
         first = Deadline(self._call.first_token_timeout, "the first token")
         for attempt in self._connection.retries.of_call(whole.sooner(first), self._closed):
@@ -101,8 +102,7 @@ class Stream:
                     return self._attempt(whole, first)
                 except InflightError as error:
                     self._drop()
-                    if isinstance(error, ServerGone | ModelNotReady):
-                        self._connection.forget()
+                    self._connection.forget_after(error)
                     raise
         raise AssertionError("the attempts ended with neither an answer nor an error")
 

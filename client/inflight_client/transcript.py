@@ -14,13 +14,17 @@ class Transcript:
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
         self.attempts = 0
-        self._started = time.monotonic()
+        self._started = 0.0
         self._first = 0.0
         self._ended = 0.0
         self._last = Delta("")
         self._texts: list[str] = []
         self._token_ids: list[int] = []
         self._log_probs: list[float] = []
+
+    def start(self) -> None:
+        """The caller begins to wait."""
+        self._started = time.monotonic()
 
     def add(self, delta: Delta) -> None:
         if not self._texts:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
 import warnings
+
+_NOT_CALLERS = tuple(os.path.dirname(module) + os.sep for module in (__file__, asyncio.__file__))
 
 
 class VersionWarning(UserWarning):
@@ -44,7 +49,15 @@ def mismatch(server: str | None) -> str:
 
 
 def warn_unless_fitting(server: str | None) -> None:
-    """Warn (VersionWarning) of a server whose version doesn't fit; a client does this once."""
+    """Warn (VersionWarning) of a server whose version doesn't fit, as of the caller's own line."""
     sentence = mismatch(server)
     if sentence:
-        warnings.warn(sentence, VersionWarning, stacklevel=4)
+        warnings.warn(sentence, VersionWarning, stacklevel=_callers_level())
+
+
+def _callers_level() -> int:
+    """How many frames up the first one stands that is neither of this package nor of asyncio."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_CALLERS):
+        frame, level = frame.f_back, level + 1
+    return level - 1
