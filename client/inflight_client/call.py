@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from typing import Any, TypedDict
 
 from inflight_client.errors import InflightError
+from inflight_client.json_text import json_text
 from inflight_client.sampling import Sampling
+from inflight_client.values import check_seconds, check_utf8, check_whole, shown, wrong
 
 Message = Mapping[str, Any]
 """A chat message: `role`, `content`, and whatever else the model's template reads."""
@@ -18,7 +18,9 @@ Message = Mapping[str, Any]
 Prompt = str | Sequence[Message]
 """What is to be continued: a text, or the messages of a conversation."""
 
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+"""https://www.w3.org/TR/trace-context/#traceparent-header: version ff and ids of zeros are invalid."""
+
 _NAME = re.compile(r"[ -~]{1,128}")
 """Printable ASCII, as it may go into headers and logs."""
 
@@ -71,21 +73,49 @@ class Call:
     return_token_ids: bool | None = None
     return_perf_metrics: bool = False
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    messages_json: str = field(init=False, default="")
+    """The messages as a JSON array; empty for a text."""
+    arguments_json: str = field(init=False, default="")
+    """What their template is given beside them, as a JSON object; empty for a text."""
 
     def __post_init__(self) -> None:
-        _check_prompt(self.prompt)
-        _check_whole("max_tokens", self.max_tokens, 1, 2**31 - 1)
-        _check_whole("priority", self.priority, -(2**31), 2**31 - 1)
+        self._take_prompt()
+        check_whole("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        check_whole("priority", self.priority, -(2**31), 2**31 - 1)
         for name in ("timeout", "first_token_timeout"):
-            _check_seconds(name, getattr(self, name))
+            check_seconds(name, getattr(self, name))
         if not isinstance(self.sampling, Sampling):
-            raise _wrong("sampling", self.sampling, "a Sampling")
+            raise wrong("sampling", self.sampling, "a Sampling")
         for name in ("request_id", "tenant"):
             value = getattr(self, name)
             if not isinstance(value, str) or (value and not _NAME.fullmatch(value)):
-                raise _wrong(name, value, "at most 128 printable ASCII characters")
+                raise wrong(name, value, "at most 128 printable ASCII characters")
         if not isinstance(self.traceparent, str) or (self.traceparent and not _TRACEPARENT.fullmatch(self.traceparent)):
-            raise _wrong("traceparent", self.traceparent, "as W3C's Trace Context has it, 00-<32 hex>-<16 hex>-<2 hex>")
+            wanted = "as W3C's Trace Context has it, 00-<32 hex>-<16 hex>-<2 hex>, neither id all zeros"
+            raise wrong("traceparent", self.traceparent, wanted)
+        for name in ("return_log_probs", "return_perf_metrics", "return_token_ids"):
+            value = getattr(self, name)
+            if not isinstance(value, bool) and not (value is None and name == "return_token_ids"):
+                raise wrong(name, value, "True or False")
+
+    def _take_prompt(self) -> None:
+        """Check the prompt, and write messages down as they are sent, whatever becomes of the caller's own."""
+        arguments = self.chat_template_kwargs
+        if not isinstance(arguments, Mapping):
+            raise wrong(
+                "chat_template_kwargs", arguments, "a mapping, of names that the template knows to their values"
+            )
+        if isinstance(self.prompt, str):
+            check_utf8("the prompt", self.prompt)
+            if arguments:
+                raise InflightError(
+                    "chat_template_kwargs goes with messages, and the prompt is a text; leave it out, or send messages",
+                    "invalid_messages",
+                )
+            return
+        _check_messages(self.prompt)
+        object.__setattr__(self, "messages_json", json_text("messages", list(self.prompt)))
+        object.__setattr__(self, "arguments_json", json_text("chat_template_kwargs", arguments))
 
     @property
     def is_chat(self) -> bool:
@@ -99,13 +129,14 @@ class Call:
         return self.return_token_ids
 
 
-def _check_prompt(prompt: Any) -> None:
-    if isinstance(prompt, str):
-        try:
-            prompt.encode()
-        except UnicodeEncodeError as error:
-            raise InflightError(f"the prompt can't be encoded as UTF-8: {error.reason}", "invalid_text") from None
-        return
+def check_request_id(value: Any) -> None:
+    """An id to cancel by, of whatever client: any text but none."""
+    if not isinstance(value, str) or not value:
+        raise wrong("request_id", value, "the id of a request, a text of at least one character")
+    check_utf8("request_id", value)
+
+
+def _check_messages(prompt: Any) -> None:
     if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
         raise InflightError(
             f"the prompt is a {type(prompt).__name__}; it must be a text or a list of messages", "invalid_text"
@@ -113,21 +144,7 @@ def _check_prompt(prompt: Any) -> None:
     for position, message in enumerate(prompt):
         if not (isinstance(message, Mapping) and isinstance(message.get("role"), str)):
             raise InflightError(
-                f"message {position} is {str(message)[:60]!r}; each must be a mapping with a role", "invalid_messages"
+                f"message {position} is {shown(message)}; each must be a mapping with a role", "invalid_messages"
             )
     if not prompt:
         raise InflightError("there are no messages; send at least one", "invalid_messages")
-
-
-def _check_whole(name: str, value: Any, low: int, high: int) -> None:
-    if not isinstance(value, Integral) or isinstance(value, bool) or not low <= int(value) <= high:
-        raise _wrong(name, value, f"a whole number from {low} to {high}")
-
-
-def _check_seconds(name: str, value: Any) -> None:
-    if value is not None and not (isinstance(value, Real) and math.isfinite(value) and float(value) > 0):
-        raise _wrong(name, value, "a number of seconds above 0, or None")
-
-
-def _wrong(name: str, value: Any, wanted: str) -> InflightError:
-    return InflightError(f"{name} is {str(value)[:60]}; it must be {wanted}", "invalid_parameter")

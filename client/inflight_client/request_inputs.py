@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from inflight_client.call import Call
@@ -17,20 +18,7 @@ if TYPE_CHECKING:
     from inflight_client.chat_template import ChatTemplate
     from inflight_client.deployment import Deployment
 
-_SAMPLING = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "seed",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "min_tokens",
-    "end_id",
-    "adapter",
-    "stop",
-    "bad_words",
-)
+_SAMPLING = tuple(field.name for field in fields(Sampling) if field.name != "guide")
 _LONGEST_DEADLINE_MS = 2**31 - 1
 
 
@@ -77,9 +65,9 @@ class RequestInputs:
             return
         if self._has("messages"):
             self.add("text_input", "")
-            self.add("messages", json.dumps(list(call.prompt), default=_plain, ensure_ascii=False))
+            self.add("messages", call.messages_json)
             if call.chat_template_kwargs:
-                self.add("chat_template_kwargs", json.dumps(dict(call.chat_template_kwargs), default=_plain))
+                self.add("chat_template_kwargs", call.arguments_json)
             return
         if template is None:
             raise InflightError(
@@ -87,7 +75,7 @@ class RequestInputs:
                 " chat_template=DIRECTORY, a checkpoint's or tokenizer's, or send text",
                 "no_chat_template",
             )
-        text = template.render(call.prompt, **call.chat_template_kwargs)
+        text = template.render(json.loads(call.messages_json), **json.loads(call.arguments_json))
         self.add("text_input", template.without_bos(text, self._deployment.adds_special_tokens))
 
     def _add_stream(self, call: Call) -> None:
@@ -172,16 +160,3 @@ def _as_llm_api_has_it(values: dict[str, Any]) -> None:
         values["top_k"] = 1
     elif not top_p:
         values.pop("top_p", None)
-
-
-def _plain(value: Any) -> Any:
-    """Mappings and sequences of other kinds, as JSON knows them."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    try:
-        return list(value)
-    except TypeError:
-        raise InflightError(
-            f"the messages hold a {type(value).__name__}, which JSON has not; send text, numbers, lists and mappings",
-            "invalid_messages",
-        ) from None

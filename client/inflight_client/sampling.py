@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
 from inflight_client.errors import InflightError
+from inflight_client.values import check_utf8, is_number, is_whole, shown, within, wrong
 
 GuideType = Literal["json", "json_schema", "regex", "ebnf_grammar"]
 
@@ -37,13 +37,14 @@ class Guide:
     text: str = ""
 
     def __post_init__(self) -> None:
-        if self.type not in get_args(GuideType):
+        if not isinstance(self.type, str) or self.type not in get_args(GuideType):
             raise InflightError(
-                f"the guide's type is {self.type!r}; it must be one of {', '.join(get_args(GuideType))}",
+                f"the guide's type is {shown(self.type)}; it must be one of {', '.join(get_args(GuideType))}",
                 "invalid_parameter",
             )
         if not isinstance(self.text, str) or (not self.text and self.type != "json"):
             raise InflightError(f"a guide of type {self.type} needs its text", "invalid_parameter")
+        check_utf8("the guide's text", self.text)
 
 
 @dataclass(frozen=True)
@@ -85,30 +86,30 @@ class Sampling:
             elif field.name in _BOUNDS and value is not None:
                 _check_number(field.name, value)
         if self.guide is not None and not isinstance(self.guide, Guide):
-            raise InflightError(f"guide is {self.guide!r:.60}; it must be a Guide", "invalid_parameter")
+            raise InflightError(f"guide is {shown(self.guide)}; it must be a Guide", "invalid_parameter")
 
 
 def _check_number(name: str, value: Any) -> None:
-    if name in _WHOLE_NUMBERS and (not isinstance(value, Integral) or isinstance(value, bool)):
-        raise InflightError(f"{name} is {value}; it must be a whole number", "invalid_parameter")
+    if name in _WHOLE_NUMBERS and not is_whole(value):
+        raise wrong(name, value, "a whole number")
+    if not is_number(value):
+        raise wrong(name, value, "a number")
     low, high = _BOUNDS[name]
-    # The highest seed is no float. NaN is within no bounds.
-    if not isinstance(value, Real) or not low <= (int(value) if isinstance(value, Integral) else float(value)) <= high:
-        raise InflightError(f"{name} is {value}; it must be {_in_words(low, high)}", "invalid_parameter")
+    if not within(value, low, high):
+        raise wrong(name, value, _in_words(low, high))
 
 
 def _words(name: str, value: Any) -> tuple[str, ...]:
     """The words as a tuple; each must be text that is not empty."""
+    if not isinstance(value, str | tuple | list):
+        raise wrong(name, value, "a text, or a list of texts")
     words = (value,) if isinstance(value, str) else tuple(value)
     for word in words:
         if not isinstance(word, str) or not word:
             raise InflightError(
-                f"{name} holds {word!r:.60}; each must be a text of at least one character", "invalid_parameter"
+                f"{name} holds {shown(word)}; each must be a text of at least one character", "invalid_parameter"
             )
-        try:
-            word.encode()
-        except UnicodeEncodeError as error:
-            raise InflightError(f"{name} can't be encoded as UTF-8: {error.reason}", "invalid_text") from None
+        check_utf8(name, word)
     return words
 
 

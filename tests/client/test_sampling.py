@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inflight_client import InflightError, Sampling
+from inflight_client import Guide, InflightError, Sampling
 
 
 @pytest.mark.parametrize(
@@ -43,10 +43,28 @@ def test_values_within_bounds_are_taken(values: dict[str, Any]) -> None:
         ("frequency_penalty", -2.5, "frequency_penalty is -2.5; it must be between -2 and 2"),
         ("min_tokens", -1, "min_tokens is -1; it must be 0 or more"),
         ("end_id", -2, "end_id is -2; it must be -1 or more"),
+        ("temperature", True, "temperature is True; it must be a number"),
+        ("temperature", "hot", "temperature is 'hot'; it must be a number"),
+        pytest.param("top_p", 10**400, "top_p is 1000", id="top_p beyond floats"),
+        pytest.param("top_k", 10**5000, "top_k is a int; it must be 0 or more", id="top_k of many digits"),
+        ("stop", None, "stop is None; it must be a text, or a list of texts"),
+        ("stop", 5, "stop is 5; it must be a text, or a list of texts"),
+        ("bad_words", {"tea"}, "bad_words is {'tea'}; it must be a text, or a list of texts"),
+        ("stop", [".", ""], "stop holds ''; each must be a text of at least one character"),
+        ("guide", "json", "guide is 'json'; it must be a Guide"),
     ],
 )
-def test_a_value_out_of_bounds_is_named(name: str, value: float, sentence: str) -> None:
+def test_a_value_out_of_bounds_is_named(name: str, value: Any, sentence: str) -> None:
     with pytest.raises(InflightError) as raised:
-        Sampling(**{name: value})  # type: ignore[arg-type]
+        Sampling(**{name: value})
     assert raised.value.code == "invalid_parameter"
     assert str(raised.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [([], "x"), ("haiku", "x"), ("regex", ""), ("regex", None), ("regex", "\ud800")]
+)
+def test_a_guide_has_a_type_and_a_text(kind: Any, text: Any) -> None:
+    with pytest.raises(InflightError, match="guide") as raised:
+        Guide(kind, text)
+    assert raised.value.code in ("invalid_parameter", "invalid_text")

@@ -1,0 +1,56 @@
+"""What a caller gave for JSON, as the text that is sent: written once, so that each attempt sends the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from inflight_client.errors import InflightError
+from inflight_client.values import shown
+
+DEEPEST = 100
+"""Lists and mappings within each other, at most: what holds itself is deeper than any."""
+
+
+def json_text(name: str, value: Any) -> str:
+    """A value of JSON's types as JSON: None, booleans, numbers, text, lists, tuples, and mappings with text as keys.
+
+    Raises InflightError `invalid_messages` for all else, saying where it stands: nothing is turned into something that
+    the caller did not write, no iterator is used up, and what is sent can be read back.
+    """
+    plain = _plain(name, value, 0)
+    try:
+        text = json.dumps(plain, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except UnicodeEncodeError as error:
+        why = f"text that can't be encoded as UTF-8 ({error.reason}); send whole characters"
+    except ValueError:
+        why = "a number that JSON has not; send finite numbers, of some thousand digits at most"
+    else:
+        return text
+    raise InflightError(f"{name} holds {why}", "invalid_messages")
+
+
+def _plain(where: str, value: Any, depth: int) -> Any:
+    """A copy of it; `where` it stands is told in messages."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if depth > DEEPEST:
+        raise InflightError(
+            f"{where[:60]}... is nested more than {DEEPEST} levels deep, or holds itself; send less", "invalid_messages"
+        )
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise InflightError(
+                    f"{where} has the key {shown(key)}, a {type(key).__name__}; JSON's keys are text",
+                    "invalid_messages",
+                )
+        return {key: _plain(f"{where}.{shown(key)[1:-1]}", each, depth + 1) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(f"{where}[{place}]", each, depth + 1) for place, each in enumerate(value)]
+    raise InflightError(
+        f"{where} is a {type(value).__name__}, which JSON has not; send text, numbers, lists and mappings",
+        "invalid_messages",
+    )

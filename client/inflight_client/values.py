@@ -1,0 +1,73 @@
+"""Values that a caller gave, checked: a wrong one is named, with what it must be, before anything is sent."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any
+
+from inflight_client.errors import InflightError
+
+LONGEST_SECONDS = 366 * 24 * 3600
+"""A year: beyond that, clocks and timers of the libraries below overflow, some at once."""
+
+
+def wrong(name: str, value: Any, wanted: str) -> InflightError:
+    return InflightError(f"{name} is {shown(value)}; it must be {wanted}", "invalid_parameter")
+
+
+def shown(value: Any) -> str:
+    """A value as a message may have it: one short line."""
+    try:
+        text = repr(value) if isinstance(value, str | bytes) else str(value)
+    except Exception:  # whatever a caller's own class does, or a number of thousands of digits
+        text = f"a {type(value).__name__}"
+    line = " ".join(text.split())
+    return line if len(line) <= 60 else f"{line[:57]}..."
+
+
+def check_whole(name: str, value: Any, low: int, high: int) -> None:
+    """A whole number within bounds, numpy's too; True and False are none."""
+    if not is_whole(value) or not low <= int(value) <= high:
+        raise wrong(name, value, f"a whole number from {low} to {high}")
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def within(value: Any, low: float, high: float) -> bool:
+    """Whether it is a number within bounds, numpy's too. NaN is within none, and True is no number."""
+    if is_whole(value):  # the highest seed is no float
+        return low <= int(value) <= high
+    if not is_number(value):
+        return False
+    try:
+        return low <= float(value) <= high
+    except OverflowError:
+        return False
+
+
+def check_number(name: str, value: Any, low: float, high: float = math.inf) -> None:
+    """A number within bounds; an infinite one only where `high` is."""
+    if not within(value, low, high) or value == math.inf:
+        wanted = f"{low:g} or more" if math.isinf(high) else f"{low:g} to {high:g}"
+        raise wrong(name, value, f"a number, {wanted}")
+
+
+def check_seconds(name: str, value: Any) -> None:
+    """A time to wait at most, or None for no such limit."""
+    if value is not None and not (within(value, 0, LONGEST_SECONDS) and value > 0):
+        raise wrong(name, value, f"a number of seconds above 0 and at most {LONGEST_SECONDS} (a year), or None")
+
+
+def check_utf8(name: str, text: str) -> None:
+    """Text that can be sent: a lone half of a surrogate pair can't."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InflightError(f"{name} can't be encoded as UTF-8: {error.reason}", "invalid_text") from None
