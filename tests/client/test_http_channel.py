@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from inflight_client.address import Address, Tls
@@ -38,6 +40,15 @@ def _context(shown: Certificate, wanted: Certificates | None = None) -> ssl.SSLC
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(wanted.ca)
     return context
+
+
+def _hang_up(listener: socket.socket, how: str) -> None:
+    """On whoever says something."""
+    sock, _ = listener.accept()
+    with sock:
+        sock.recv(65536)
+        if how == "rst":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 @both_ways
@@ -89,6 +100,17 @@ class TestTls:
             with pytest.raises(InflightError, match="check scheme") as caught:
                 caller.texts(request(), Deadline(30))
             assert caught.value.code == "permission_denied"
+
+    @pytest.mark.parametrize(("how", "code"), [("fin", "permission_denied"), ("rst", "server_unreachable")])
+    def test_who_hangs_up_on_it_may_have_none(self, way: Way, how: str, code: str) -> None:
+        """As Triton's plain port does, in an orderly way; a network breaks connections in others."""
+        with socket.create_server(("127.0.0.1", 0)) as plain, ThreadPoolExecutor(1) as pool:
+            pool.submit(_hang_up, plain, how)
+            url = f"https://127.0.0.1:{plain.getsockname()[1]}"
+            with way.to(url) as caller, pytest.raises(InflightError, match=url) as caught:
+                caller.texts(request(), Deadline(30))
+        assert caught.value.code == code
+        assert ("write http://" in str(caught.value)) == (how == "fin")
 
     def test_a_handshake_that_does_not_go_on(self, way: Way) -> None:
         with (
@@ -154,7 +176,18 @@ class TestNames:
         for way in (Way(False), Way(True)):
             with way.to("http://nobody.example") as caller, pytest.raises(InflightError) as caught:
                 caller.texts(request())
-            assert caught.value.code == "server_unreachable"
+            assert (caught.value.code, caught.value.retry) == ("host_not_found", False)
+            assert "http://nobody.example:8000" in str(caught.value)
+
+    def test_one_that_nobody_could_be_asked_for_may_be_found_later(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def look_up(*arguments: object, **options: object) -> None:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+        monkeypatch.setattr("socket.getaddrinfo", look_up)
+        for way in (Way(False), Way(True)):
+            with way.to("http://somebody.example") as caller, pytest.raises(InflightError) as caught:
+                caller.texts(request())
+            assert (caught.value.code, caught.value.retry) == ("server_unreachable", True)
 
     def test_of_several_addresses_one_that_answers_is_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
         found = socket.getaddrinfo

@@ -31,6 +31,8 @@ from tests.client.scripted_http import (
 )
 
 _STREAM = "text/event-stream"
+_SETTINGS = b"\0\0\x06\x04\0\0\0\0\0\0\x05\0@\0\0"  # what Triton's gRPC port says first, to whomever
+_WITHOUT_END = b'HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: {"text_output":"a"}\n\n'
 
 
 @pytest.fixture(autouse=True)
@@ -100,9 +102,10 @@ class TestAnswers:
             ("401 Unauthorized", "text/html", b"<html>", "permission_denied"),
             ("403 Forbidden", "application/json", b'{"error":"This API is restricted"}', "permission_denied"),
             ("404 Not Found", "application/json", b'{"error":"unknown model: \'x\' is not found"}', "model_not_found"),
-            ("404 Not Found", "text/html", b"<html>", "server_unreachable"),
-            ("101 Switching Protocols", "text/plain", b"", "answer_damaged"),
-            ("204 No Content", "text/plain", b"", "answer_damaged"),
+            ("404 Not Found", "text/html", b"<html>", "unsupported_deployment"),
+            ("405 Method Not Allowed", "text/plain", b'{"error":"Method Not Allowed"}', "unsupported_deployment"),
+            ("101 Switching Protocols", "text/plain", b"", "unsupported_deployment"),
+            ("204 No Content", "text/plain", b"", "unsupported_deployment"),
             ("301 Moved Permanently", "text/html", b"", "invalid_parameter"),
             ("413 Content Too Large", "text/html", b"", "prompt_too_long"),
             ("429 Too Many Requests", "text/html", b"", "overloaded"),
@@ -139,7 +142,9 @@ class TestDamage:
             pytest.param(STREAM_HEAD + event(text_output="a"), {"server_gone"}, id="cut between chunks"),
             pytest.param(STREAM_HEAD + chunk(b'data: {"te') + END, {"answer_damaged"}, id="an event without end"),
             pytest.param(b"SSH-2.0-OpenSSH_9.2\r\n\r\n", {"answer_damaged"}, id="no HTTP"),
-            pytest.param(b"\x15\x03\x01\x00\x02\x02F" * 99, {"answer_damaged"}, id="TLS"),
+            pytest.param(b"\x15\x03\x01\x00\x02\x02F" * 99, {"permission_denied"}, id="TLS"),
+            pytest.param(_SETTINGS, {"unsupported_deployment"}, id="HTTP/2"),
+            pytest.param(_WITHOUT_END, {"unsupported_deployment"}, id="an end that nobody tells"),
             pytest.param(b"x" * 200_000, {"answer_damaged"}, id="a head without end"),
             pytest.param(STREAM_HEAD + b"zz\r\n", {"answer_damaged"}, id="no chunk"),
             pytest.param(STREAM_HEAD + chunk(b"data: {]\n\n") + END, {"answer_damaged"}, id="no JSON"),
@@ -147,7 +152,9 @@ class TestDamage:
                 STREAM_HEAD + chunk(b'data: {"text_output":"\xff"}\n\n') + END, {"answer_damaged"}, id="no UTF-8"
             ),
             pytest.param(STREAM_HEAD + event(id="r-0", text_output="b") + END, {"answer_damaged"}, id="another's"),
-            pytest.param(whole("200 OK", b"<html>Please log in", "text/html"), {"answer_damaged"}, id="a portal"),
+            pytest.param(
+                whole("200 OK", b"<html>Please log in", "text/html"), {"unsupported_deployment"}, id="a portal"
+            ),
             pytest.param(
                 STREAM_HEAD.replace(b"200 OK", b"200 OK\r\nContent-Length: 5") + event(text_output="a"),
                 {"answer_damaged", "server_gone"},
@@ -170,6 +177,16 @@ class TestDamage:
             with pytest.raises(InflightError) as caught:
                 caller.ask(method, *arguments, NEVER)
         assert caught.value.code == "answer_damaged"
+
+    @pytest.mark.parametrize("method", ["server", "index", "metadata", "config"])
+    @pytest.mark.parametrize("kind", ["text/html", "text/plain; charset=utf-8", ""])
+    def test_a_page_of_another_server_is_told_by_its_address(self, way: Way, method: str, kind: str) -> None:
+        page = whole("200 OK", b"# HELP requests How many", kind)
+        with scripted(lambda peer, asked: peer.send(page)) as server, way.to(server.url) as caller:
+            arguments = ["ensemble"] if method in ("metadata", "config") else []
+            with pytest.raises(InflightError, match=f"{server.url} is no Triton server.*check the address") as caught:
+                caller.ask(method, *arguments, NEVER)
+        assert (caught.value.code, caught.value.retry) == ("unsupported_deployment", False)
 
 
 @both_ways

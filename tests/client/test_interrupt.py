@@ -54,6 +54,8 @@ def test_an_interrupted_whole_answer_ends_on_the_server(paced_server: Server, in
     with Client(f"grpc://{paced_server.grpc_address}") as client:
         client.generate("tea", max_tokens=1)
         with pytest.raises(KeyboardInterrupt):
-            client.generate("one two three four", max_tokens=2000)
+            client.generate("one two three four", max_tokens=3000)
+        began = time.monotonic()
         page_when(paced_server, idle)
+        assert time.monotonic() - began < 30  # its end comes after a minute
         assert client.generate("tea", max_tokens=2).usage is not None

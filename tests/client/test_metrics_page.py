@@ -62,7 +62,7 @@ class TestFetching:
 
     @pytest.mark.parametrize(
         ("status", "body", "code"),
-        [("404 Not Found", b"no", "server_unreachable"), ("200 OK", b"\xff", "answer_damaged")],
+        [("404 Not Found", b"no", "unsupported_deployment"), ("200 OK", b"\xff", "answer_damaged")],
     )
     def test_errors(self, fetch: Fetch, status: str, body: bytes, code: str) -> None:
         script: Script = lambda peer, asked: peer.send(whole(status, body))  # noqa: E731

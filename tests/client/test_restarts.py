@@ -75,9 +75,9 @@ class Visit:
     ("victim", "codes"),
     [
         ("tritonserver", {"server_gone"}),
-        ("the engine's process of tensorrt_llm", {"engine_died"}),
+        pytest.param("the engine's process of tensorrt_llm", {"engine_died"}, marks=pytest.mark.slow),
         # Triton tells some of the streams why they end; those that it doesn't end with the server.
-        pytest.param("the stub of tensorrt_llm", {"engine_died", "server_gone", "model_not_ready"}),
+        ("the stub of tensorrt_llm", {"engine_died", "server_gone", "model_not_ready"}),
         pytest.param("the stub of postprocessing", {"server_gone", "model_not_ready"}, marks=pytest.mark.slow),
     ],
 )

@@ -125,6 +125,7 @@ def test_nothing_outlives_a_supervisor_that_was_killed(serve: Serve) -> None:
     assert serving.regions() == []
 
 
+@pytest.mark.slow  # what the next one does too, and then starts another server
 def test_stubs_end_even_if_supervisor_and_guard_are_killed_together(serve: Serve) -> None:
     serving = serve()
     guard = next(process for process in serving.family if process.ppid() == serving.process.pid)

@@ -169,6 +169,7 @@ def test_a_wrong_recipe_is_one_sentence_with_its_code(
 
 
 @pytest.mark.slow
+@pytest.mark.slow  # test_failures has a disk that is full in each program's own words
 def test_a_disk_that_fills_up_midway_leaves_the_old_engine(
     tmp_path: Path, tiny_checkpoint: TinyCheckpoint, nvidia_programs: NvidiaPrograms
 ) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from inflight_client import Client, InflightError, Sampling
+from inflight_client import NO_RETRY, Client, InflightError, Sampling
 
 SOON = 60.0
 """Seconds within which what must happen at once has happened, on a slow and busy machine too. ENDLESS streams and the
@@ -38,7 +38,7 @@ class Stream:
 
     def _run(self) -> None:
         try:
-            with Client(self.address, self.model) as client:
+            with Client(self.address, self.model, retry=NO_RETRY) as client:
                 # An answer that may not end early keeps its stream open for as long as the test needs it.
                 sampling = Sampling(min_tokens=self.max_tokens)
                 for delta in client.stream("a long story", max_tokens=self.max_tokens, sampling=sampling):

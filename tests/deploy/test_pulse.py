@@ -15,7 +15,7 @@ from tests.fixtures.server import STEP_SECONDS, paced
 
 SHORT = Patience(look_every=0.2, ask_after=0.6, answer_within=1.5)
 # A healthy server answers in a hundredth of this, so a machine that is busy with other things doesn't matter.
-ENOUGH = Patience(look_every=0.2, ask_after=0.6, answer_within=3.5)
+ENOUGH = Patience(look_every=0.2, ask_after=0.6, answer_within=2.5)
 SECONDS = ENOUGH.ask_after + ENOUGH.answer_within + 1
 
 

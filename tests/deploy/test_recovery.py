@@ -24,7 +24,7 @@ ENGINE = "the engine's process of tensorrt_llm"
     ("victim", "codes"),
     [
         (ENGINE, {"engine_died"}),
-        ("the stub of tensorrt_llm", {"engine_died", "server_gone"}),
+        pytest.param("the stub of tensorrt_llm", {"engine_died", "server_gone"}, marks=pytest.mark.slow),
         # The connection breaks, unless the next chunk comes before the server is stopped and finds nobody to decode it.
         ("the stub of postprocessing", {"server_gone", "model_not_ready"}),
         pytest.param("the stub of preprocessing", {"server_gone"}, marks=pytest.mark.slow),

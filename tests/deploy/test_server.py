@@ -77,7 +77,7 @@ def test_nobody_else_may_read_its_shared_memory(server: Server) -> None:
 def test_draining_refuses_what_is_new_and_finishes_what_runs(tiny_engine: TinyEngine) -> None:
     server = Server(tiny_engine("llama"), paced())
     server.start()
-    running = [stream for model in TEXT_MODELS for stream in open_streams(server.grpc_address, 4, 200, model)]
+    running = [stream for model in TEXT_MODELS for stream in open_streams(server.grpc_address, 4, 100, model)]
     drained: list[bool] = []
     stopping = threading.Thread(target=lambda: drained.append(server.stop(drain_seconds=5 * SOON)))
     stopping.start()
@@ -104,7 +104,9 @@ def test_a_drain_does_not_wait_for_a_stream_whose_client_has_gone(tiny_engine: T
     assert server.stop(drain_seconds=SOON)
 
 
-@pytest.mark.parametrize(("drain_seconds", "hurried"), [(0.5, False), (5 * SOON, True)])
+@pytest.mark.parametrize(
+    ("drain_seconds", "hurried"), [(0.5, False), pytest.param(5 * SOON, True, marks=pytest.mark.slow)]
+)
 def test_a_drain_ends_when_its_time_is_over_or_somebody_hurries(
     tiny_engine: TinyEngine, drain_seconds: float, hurried: bool
 ) -> None:
