@@ -1,0 +1,86 @@
+"""How long a description of a deployment is trusted, and who hears of an attempt to get one that failed."""
+
+from __future__ import annotations
+
+import time
+import warnings
+
+import pytest
+from inflight_client import known_deployment
+from inflight_client.deadline import NEVER, Deadline
+from inflight_client.deployment import Deployment
+from inflight_client.errors import InflightError
+from inflight_client.known_deployment import KnownDeployment, asking, unanswered
+from inflight_client.versions import VersionWarning
+
+
+def described(version: str | None = None) -> Deployment:
+    return Deployment("ensemble", "inflight", {}, {}, version=version)
+
+
+def test_a_description_is_trusted_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = KnownDeployment()
+    assert known.fresh() is None
+    known.learn(described())
+    assert known.fresh() is known.last is not None
+    monkeypatch.setattr(known_deployment, "FRESH_SECONDS", 0.0)
+    assert known.fresh() is None
+    assert known.last is not None, "what must be ended may still be ended by it"
+
+
+@pytest.mark.parametrize(
+    ("code", "forgotten"),
+    [
+        ("server_gone", True),
+        ("server_unreachable", True),
+        ("engine_restarting", True),
+        ("model_not_found", True),
+        ("invalid_request", True),  # what the description says there is no longer taken
+        ("invalid_parameter", False),
+        ("prompt_too_long", False),
+        ("overloaded", False),
+        ("deadline_exceeded", False),
+    ],
+)
+def test_it_is_asked_for_again_where_another_one_may_be_there(code: str, forgotten: bool) -> None:
+    known = KnownDeployment()
+    known.learn(described())
+    known.forget_after(InflightError("it failed", code))
+    assert (known.fresh() is None) is forgotten
+
+
+def test_who_waited_for_an_attempt_that_failed_need_not_make_another() -> None:
+    known = KnownDeployment()
+    before = time.monotonic()
+    known.fail(InflightError("nobody answers", "server_unreachable"))
+    with pytest.raises(InflightError, match="nobody answers"):
+        known.check(before)
+    known.check(time.monotonic() + 1)  # who comes later tries for itself
+    known.fail(InflightError("its own time was over", "deadline_exceeded"))
+    known.check(before)  # who waits may have more
+
+
+def test_a_server_that_never_describes_itself_is_not_ready() -> None:
+    late = InflightError("it was not there", "deadline_exceeded")
+    assert unanswered(late, NEVER).code == "model_not_ready"
+    over = Deadline(0.0)
+    assert unanswered(late, over) is late
+    refused = InflightError("no", "permission_denied")
+    assert unanswered(refused, NEVER) is refused
+
+
+def test_the_questions_keep_to_the_calls_own_deadline() -> None:
+    assert asking(NEVER).seconds == known_deployment.QUESTION_SECONDS
+    soon = Deadline(0.5)
+    assert asking(soon) is soon
+
+
+def test_the_warning_is_the_callers_and_comes_once() -> None:
+    known = KnownDeployment()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        known.learn(described("9.9.9"))
+        known.learn(described("9.9.9"))
+    (warning,) = told
+    assert warning.category is VersionWarning
+    assert warning.filename == __file__
