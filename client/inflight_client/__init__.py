@@ -7,11 +7,15 @@ with Client("127.0.0.1:8001") as client:
         print(delta.text, end="", flush=True)
 """
 
+from typing import TYPE_CHECKING, Any
+
 from inflight_client.address import Tls
 from inflight_client.aio import AsyncClient
 from inflight_client.aio_stream import AsyncStream
 from inflight_client.call import CallOptions, Message, Prompt
+from inflight_client.chat_template import ChatTemplate
 from inflight_client.client import Client
+from inflight_client.deployment import Deployment
 from inflight_client.errors import (
     ERROR_CODES,
     AnswerDamaged,
@@ -27,11 +31,25 @@ from inflight_client.errors import (
     ServerGone,
     Unsupported,
 )
+from inflight_client.handout import Outcome
 from inflight_client.results import Delta, Generation, Health, Model, ServerTimings, Timings, Usage
 from inflight_client.retry import NO_RETRY, Retry
 from inflight_client.sampling import Guide, Sampling
 from inflight_client.stream import Stream
 from inflight_client.versions import VersionWarning
+
+if TYPE_CHECKING:
+    from inflight_client.metrics_page import Metrics
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Metrics, when it is asked for: it brings an HTTP client and a parser with it."""
+        if name != "Metrics":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from inflight_client.metrics_page import Metrics
+
+        return Metrics
+
 
 __all__ = [
     "ERROR_CODES",
@@ -41,10 +59,12 @@ __all__ = [
     "AsyncStream",
     "CallOptions",
     "Cancelled",
+    "ChatTemplate",
     "Client",
     "ClientClosed",
     "DeadlineExceeded",
     "Delta",
+    "Deployment",
     "ErrorCode",
     "Generation",
     "Guide",
@@ -52,8 +72,10 @@ __all__ = [
     "InflightError",
     "InvalidRequest",
     "Message",
+    "Metrics",
     "Model",
     "ModelNotReady",
+    "Outcome",
     "Overloaded",
     "PermissionDenied",
     "Prompt",

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from inflight_client.address import Tls
 from inflight_client.aio_connection import AsyncConnection
-from inflight_client.aio_many import AsyncMany, Prompts
+from inflight_client.aio_many import AsyncMany, Prompts, checked_async_prompts
 from inflight_client.aio_stream import AsyncStream
 from inflight_client.call import Call, CallOptions, Prompt
 from inflight_client.deadline import Deadline
 from inflight_client.deployment import Deployment
-from inflight_client.errors import InflightError
-from inflight_client.many import checked_concurrency
+from inflight_client.handout import Handout, checked_concurrency
 from inflight_client.results import Generation, Health, Model
 from inflight_client.retry import Retry
 from inflight_client.settings import Settings
 
 if TYPE_CHECKING:
     from inflight_client.chat_template import ChatTemplate
-    from inflight_client.many import Outcome
+    from inflight_client.handout import Outcome
     from inflight_client.metrics_page import Metrics
 
 QUESTION_SECONDS = 10.0
@@ -77,7 +76,7 @@ class AsyncClient:
         as_completed: Literal[False] = False,
         return_errors: Literal[False] = False,
         **options: Unpack[CallOptions],
-    ) -> AsyncIterator[Generation]: ...
+    ) -> AsyncGenerator[Generation, None]: ...
     @overload
     def generate_many(
         self,
@@ -87,7 +86,7 @@ class AsyncClient:
         as_completed: Literal[False] = False,
         return_errors: Literal[True],
         **options: Unpack[CallOptions],
-    ) -> AsyncIterator[Outcome]: ...
+    ) -> AsyncGenerator[Outcome, None]: ...
     @overload
     def generate_many(
         self,
@@ -97,7 +96,7 @@ class AsyncClient:
         as_completed: Literal[True],
         return_errors: Literal[False] = False,
         **options: Unpack[CallOptions],
-    ) -> AsyncIterator[tuple[int, Generation]]: ...
+    ) -> AsyncGenerator[tuple[int, Generation], None]: ...
     @overload
     def generate_many(
         self,
@@ -107,7 +106,8 @@ class AsyncClient:
         as_completed: Literal[True],
         return_errors: Literal[True],
         **options: Unpack[CallOptions],
-    ) -> AsyncIterator[tuple[int, Outcome]]: ...
+    ) -> AsyncGenerator[tuple[int, Outcome], None]: ...
+    @overload
     def generate_many(
         self,
         prompts: Prompts,
@@ -116,19 +116,30 @@ class AsyncClient:
         as_completed: bool = False,
         return_errors: bool = False,
         **options: Unpack[CallOptions],
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncGenerator[Outcome | tuple[int, Outcome], None]: ...
+    def generate_many(
+        self,
+        prompts: Prompts,
+        *,
+        concurrency: int = 32,
+        as_completed: bool = False,
+        return_errors: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> AsyncGenerator[Any, None]:
         """The answers to many prompts, `concurrency` at a time, in the order of the prompts.
 
         With `as_completed` each comes as soon as it is there, as a pair of its prompt's place and the answer. The first
         failure is raised and ends the others; with `return_errors` it stands in the answer's place. Prompts are read as
-        they are needed, so they may be a generator without end, an asynchronous one too.
+        places get free, so they may be a generator without end, or depend on answers; where they must wait for
+        something, an asynchronous one. What they raise is raised after the answers to those before. Leaving early (by
+        an error, cancelling or `contextlib.aclosing`) cancels what is on its way.
         """
         self._settings.call("-", options, stream=False)  # what is wrong with every call is raised at once
         many = AsyncMany(
             lambda prompt: self._stream(self._settings.call(prompt, options, stream=False)),
             checked_concurrency(concurrency),
         )
-        return _outcomes(many, prompts, as_completed, return_errors)
+        return many.outcomes(checked_async_prompts(prompts), Handout(as_completed, return_errors))
 
     async def cancel(self, request_id: str, timeout: float = QUESTION_SECONDS) -> None:
         """End the requests of that id, whoever sent them; an unknown id is no error.
@@ -173,11 +184,3 @@ class AsyncClient:
 
     def _stream(self, call: Call) -> AsyncStream:
         return AsyncStream(call, self._connection)
-
-
-async def _outcomes(many: AsyncMany, prompts: Prompts, as_completed: bool, return_errors: bool) -> AsyncIterator[Any]:
-    async with many:
-        async for place, outcome in many.as_completed(prompts) if as_completed else many.in_order(prompts):
-            if isinstance(outcome, InflightError) and not return_errors:
-                raise outcome
-            yield (place, outcome) if as_completed else outcome

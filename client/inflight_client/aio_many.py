@@ -3,73 +3,84 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from typing import Any
 
 from inflight_client.aio_stream import AsyncStream
 from inflight_client.call import Prompt
-from inflight_client.errors import InflightError
-from inflight_client.many import AHEAD, Outcome
+from inflight_client.handout import AHEAD, END_SECONDS, Handout, Outcome, SourceEnd, checked_prompts
 
 Prompts = Iterable[Prompt] | AsyncIterable[Prompt]
 
+_NO_MORE: Any = object()
+
 
 class AsyncMany:
-    """Runs prompts in tasks of its own, which end with it. Use `async with`."""
+    """Runs prompts in tasks of its own, once.
+
+    One task reads the prompts, each when there is a place for it, so an asynchronous source that waits holds nobody up.
+    An ordinary one is read in the event loop, and holds up all of it.
+    """
 
     def __init__(self, start: Callable[[Prompt], AsyncStream], concurrency: int) -> None:
         self._start = start
-        self._ahead = AHEAD * concurrency
-        self._places = asyncio.Semaphore(concurrency)
-        self._running: list[asyncio.Task[tuple[int, Outcome]]] = []
+        self._free = asyncio.Semaphore(concurrency)
+        self._ahead = asyncio.Semaphore(AHEAD * concurrency)
+        self._came: asyncio.Queue[tuple[int, Outcome | BaseException | SourceEnd]] = asyncio.Queue()
+        self._count = 0
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def in_order(self, prompts: Prompts) -> AsyncIterator[tuple[int, Outcome]]:
-        """What came of each prompt, with its place, in the order of the prompts."""
-        source = _numbered(prompts)
-        while await self._fill(source):
-            yield await self._running[0]
-            self._running.pop(0)
-
-    async def as_completed(self, prompts: Prompts) -> AsyncIterator[tuple[int, Outcome]]:
-        """What came of each prompt, with its place, as soon as it is there."""
-        source = _numbered(prompts)
-        while await self._fill(source):
-            done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                self._running.remove(task)
-                yield task.result()
-
-    async def __aenter__(self) -> AsyncMany:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
-
-    async def _fill(self, source: AsyncIterator[tuple[int, Prompt]]) -> bool:
-        """Start prompts until enough are on their way, or there are no more; false once none is."""
-        while len(self._running) < self._ahead:
-            found = await anext(source, None)
-            if found is None:
-                break
-            self._running.append(asyncio.create_task(self._run(*found)))
-        return bool(self._running)
-
-    async def _run(self, place: int, prompt: Prompt) -> tuple[int, Outcome]:
+    async def outcomes(self, prompts: Prompts, handout: Handout) -> AsyncGenerator[Any, None]:
+        """What comes of the prompts, as the handout gives it; at the end, however it comes, nothing goes on."""
         try:
-            async with self._places, self._start(prompt) as stream:
-                return place, await stream.read()
-        except InflightError as error:
-            return place, error
+            self._begin(self._read(prompts))
+            while not handout.over:
+                for outcome in handout.add(*await self._came.get()):
+                    self._ahead.release()
+                    yield outcome
+        finally:
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks, timeout=END_SECONDS)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _read(self, prompts: Prompts) -> None:
+        try:
+            await self._read_on(aiter(prompts) if isinstance(prompts, AsyncIterable) else iter(prompts))
+        except BaseException as error:  # the caller's, to whom it goes
+            self._came.put_nowait((self._count, SourceEnd(error)))
+        else:
+            self._came.put_nowait((self._count, SourceEnd()))
+
+    async def _read_on(self, source: AsyncIterator[Prompt] | Iterator[Prompt]) -> None:
+        """Read to the end, and start a task for each prompt."""
+        while True:
+            await self._free.acquire()
+            await self._ahead.acquire()
+            prompt = await anext(source, _NO_MORE) if isinstance(source, AsyncIterator) else next(source, _NO_MORE)
+            if prompt is _NO_MORE:
+                return
+            self._begin(self._run(self._count, prompt))
+            self._count += 1
+            await asyncio.sleep(0)  # an ordinary source gives the others a turn, too
+
+    async def _run(self, place: int, prompt: Prompt) -> None:
+        try:
+            async with self._start(prompt) as stream:
+                outcome: Outcome | BaseException = await stream.read()
+        except BaseException as error:  # what is not ours is raised where its answer would stand
+            outcome = error
+        self._came.put_nowait((place, outcome))
+        self._free.release()
 
 
-async def _numbered(prompts: Prompts) -> AsyncIterator[tuple[int, Prompt]]:
-    place = 0
-    if isinstance(prompts, AsyncIterable):
-        async for prompt in prompts:
-            yield place, prompt
-            place += 1
-        return
-    for prompt in prompts:
-        yield place, prompt
-        place += 1
+def checked_async_prompts(prompts: Any) -> Prompts:
+    """The prompts themselves; InflightError for what prompts can't be read from."""
+    source: Prompts = prompts if isinstance(prompts, AsyncIterable) else checked_prompts(prompts)
+    return source

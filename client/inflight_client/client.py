@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
@@ -12,7 +12,7 @@ from inflight_client.call import Call, CallOptions, Prompt
 from inflight_client.connection import Connection
 from inflight_client.deadline import Deadline
 from inflight_client.deployment import Deployment
-from inflight_client.errors import InflightError
+from inflight_client.handout import Handout, checked_concurrency, checked_prompts
 from inflight_client.results import Generation, Health, Model
 from inflight_client.retry import Retry
 from inflight_client.settings import Settings
@@ -20,7 +20,7 @@ from inflight_client.stream import Stream
 
 if TYPE_CHECKING:
     from inflight_client.chat_template import ChatTemplate
-    from inflight_client.many import Many, Outcome
+    from inflight_client.handout import Outcome
     from inflight_client.metrics_page import Metrics
 
 QUESTION_SECONDS = 10.0
@@ -79,7 +79,7 @@ class Client:
         as_completed: Literal[False] = False,
         return_errors: Literal[False] = False,
         **options: Unpack[CallOptions],
-    ) -> Iterator[Generation]: ...
+    ) -> Generator[Generation, None, None]: ...
     @overload
     def generate_many(
         self,
@@ -89,7 +89,7 @@ class Client:
         as_completed: Literal[False] = False,
         return_errors: Literal[True],
         **options: Unpack[CallOptions],
-    ) -> Iterator[Outcome]: ...
+    ) -> Generator[Outcome, None, None]: ...
     @overload
     def generate_many(
         self,
@@ -99,7 +99,7 @@ class Client:
         as_completed: Literal[True],
         return_errors: Literal[False] = False,
         **options: Unpack[CallOptions],
-    ) -> Iterator[tuple[int, Generation]]: ...
+    ) -> Generator[tuple[int, Generation], None, None]: ...
     @overload
     def generate_many(
         self,
@@ -109,7 +109,8 @@ class Client:
         as_completed: Literal[True],
         return_errors: Literal[True],
         **options: Unpack[CallOptions],
-    ) -> Iterator[tuple[int, Outcome]]: ...
+    ) -> Generator[tuple[int, Outcome], None, None]: ...
+    @overload
     def generate_many(
         self,
         prompts: Iterable[Prompt],
@@ -118,24 +119,35 @@ class Client:
         as_completed: bool = False,
         return_errors: bool = False,
         **options: Unpack[CallOptions],
-    ) -> Iterator[Any]:
+    ) -> Generator[Outcome | tuple[int, Outcome], None, None]: ...
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        concurrency: int = 32,
+        as_completed: bool = False,
+        return_errors: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> Generator[Any, None, None]:
         """The answers to many prompts, `concurrency` at a time, in the order of the prompts.
 
         With `as_completed` each comes as soon as it is there, as a pair of its prompt's place and the answer. The first
-        failure is raised and ends the others; with `return_errors` it stands in the answer's place. Prompts are read as
-        they are needed, so they may be a generator without end.
+        failure is raised and ends the others; with `return_errors` it stands in its place. Prompts are read, in
+        a thread of their own, as places get free, so they may be a generator without end, wait for something, or depend
+        on answers. What they raise is raised after the answers to those before. Leaving early (by an error, Ctrl-C or
+        `contextlib.closing`) cancels what is on its way; what can't be reached within two seconds ends by itself.
 
         >>> [answer.output_tokens for answer in client.generate_many(["Tea?", "Coffee?", "Water?"], max_tokens=4)]
         [4, 4, 4]
         """
-        from inflight_client.many import Many, checked_concurrency
+        from inflight_client.many import Many
 
         self._settings.call("-", options, stream=False)  # what is wrong with every call is raised at once
         many = Many(
             lambda prompt: self._stream(self._settings.call(prompt, options, stream=False)),
             checked_concurrency(concurrency),
         )
-        return _outcomes(many, prompts, as_completed, return_errors)
+        return many.outcomes(checked_prompts(prompts), Handout(as_completed, return_errors))
 
     def cancel(self, request_id: str, timeout: float = QUESTION_SECONDS) -> None:
         """End the requests of that id, whoever sent them; an unknown id is no error.
@@ -192,11 +204,3 @@ class Client:
 
     def _stream(self, call: Call) -> Stream:
         return Stream(call, self._connection)
-
-
-def _outcomes(many: Many, prompts: Iterable[Prompt], as_completed: bool, return_errors: bool) -> Iterator[Any]:
-    with many:
-        for place, outcome in many.as_completed(prompts) if as_completed else many.in_order(prompts):
-            if isinstance(outcome, InflightError) and not return_errors:
-                raise outcome
-            yield (place, outcome) if as_completed else outcome

@@ -2,105 +2,137 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from queue import SimpleQueue
+from typing import Any
 
 from inflight_client.call import Prompt
 from inflight_client.errors import InflightError
-from inflight_client.results import Generation
+from inflight_client.handout import AHEAD, END_SECONDS, Handout, Outcome, SourceEnd
 from inflight_client.stream import Stream
 
-Outcome = Generation | InflightError
 Open = Callable[[Prompt], Stream]
-
-AHEAD = 4
-"""How many times `concurrency` prompts are read before the first of them has been handed out: a slow one holds up no
-others, and a million prompts never stand in memory."""
-
-
-def checked_concurrency(value: int) -> int:
-    """The number itself; InflightError for what can't be one."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InflightError(f"concurrency is {value}; it must be a whole number, 1 or more", "invalid_parameter")
-    return value
 
 
 class Many:
-    """Runs prompts in threads of its own, which end with it. Use `with`."""
+    """Runs prompts in threads of its own, once.
+
+    One thread reads the prompts, each when there is a place for it, so a source that waits holds nobody up. The threads
+    are daemons: neither a source nor a connection that never answers keeps the interpreter from ending.
+    """
 
     def __init__(self, start: Open, concurrency: int) -> None:
         self._start = start
-        self._ahead = AHEAD * concurrency
-        self._threads = ThreadPoolExecutor(concurrency, "generate_many")
-        self._lock = threading.Lock()
+        self._concurrency = concurrency
+        self._free = threading.Semaphore(concurrency)
+        self._ahead = threading.Semaphore(AHEAD * concurrency)
+        self._asked: SimpleQueue[tuple[int, Prompt] | None] = SimpleQueue()
+        self._came: SimpleQueue[tuple[int, Outcome | BaseException | SourceEnd]] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._reader: threading.Thread | None = None
+        self._reading = False
+        self._count = 0
         self._streams: set[Stream] = set()
         self._ending = False
+        self._process = os.getpid()
 
-    def in_order(self, prompts: Iterable[Prompt]) -> Iterator[tuple[int, Outcome]]:
-        """What came of each prompt, with its place, in the order of the prompts."""
-        running: list[Future[Outcome]] = []
-        source = enumerate(prompts)
-        place = 0
-        while True:
-            self._fill(running, source)
-            if not running:
+    def outcomes(self, prompts: Iterable[Prompt], handout: Handout) -> Generator[Any, None, None]:
+        """What comes of the prompts, as the handout gives it; at the end, however it comes, nothing goes on."""
+        # Left to the interpreter's last moments, closing would be too late: no thread runs any more.
+        atexit.register(self.close)
+        try:
+            self._reader = _thread(self._read, prompts)
+            while not handout.over:
+                if self._process != os.getpid():
+                    raise InflightError("these answers come to the process that asked for them", "client_forked")
+                for outcome in handout.add(*self._came.get()):
+                    self._ahead.release()
+                    yield outcome
+        finally:
+            self.close()
+            atexit.unregister(self.close)
+
+    def close(self) -> None:
+        """Cancel what is on its way, and wait for its end, though not for ever. Twice is fine."""
+        if self._ending or self._process != os.getpid():
+            return
+        self._ending = True
+        until = time.monotonic() + END_SECONDS
+        self._free.release()
+        self._ahead.release()
+        for _ in range(self._concurrency):
+            self._asked.put(None)
+        threads = self._close_streams(until) + self._threads
+        if self._reader is not None and not self._reading:
+            threads.append(self._reader)
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def _close_streams(self, until: float) -> list[threading.Thread]:
+        """All at once: over a dead network each takes a moment."""
+        threads = []
+        for stream in list(self._streams):
+            try:
+                threads.append(_thread(stream.close))
+            except RuntimeError:  # the interpreter is ending, and starts no threads
+                if time.monotonic() < until:
+                    stream.close()
+        return threads
+
+    def _read(self, prompts: Iterable[Prompt]) -> None:
+        try:
+            self._read_on(iter(prompts))
+        except BaseException as error:  # the caller's, to whom it goes
+            self._came.put((self._count, SourceEnd(error)))
+        else:
+            self._came.put((self._count, SourceEnd()))
+        finally:
+            self._reading = False
+
+    def _read_on(self, source: Iterator[Prompt]) -> None:
+        """Read to the end, and start threads for the first prompts."""
+        while self._waited_for_a_place():
+            try:
+                prompt = next(source)
+            except StopIteration:
                 return
-            yield place, running.pop(0).result()
-            place += 1
+            self._asked.put((self._count, prompt))
+            self._count += 1
+            if self._count <= self._concurrency:
+                self._threads.append(_thread(self._work))
 
-    def as_completed(self, prompts: Iterable[Prompt]) -> Iterator[tuple[int, Outcome]]:
-        """What came of each prompt, with its place, as soon as it is there."""
-        running: list[Future[Outcome]] = []
-        places: dict[Future[Outcome], int] = {}
-        source = enumerate(prompts)
-        while True:
-            self._fill(running, source, places)
-            if not running:
-                return
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                running.remove(future)
-                yield places.pop(future), future.result()
+    def _waited_for_a_place(self) -> bool:
+        self._reading = False
+        self._free.acquire()
+        self._ahead.acquire()
+        self._reading = True  # before the look at the end: who ends it waits for no source
+        return not self._ending
 
-    def __enter__(self) -> Many:
-        return self
+    def _work(self) -> None:
+        while not self._ending and (asked := self._asked.get()) is not None:
+            place, prompt = asked
+            self._came.put((place, self._run(prompt)))
+            self._free.release()
 
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._ending = True
-            streams = list(self._streams)
-        if streams:  # at once: over a dead network each takes a moment
-            with ThreadPoolExecutor(len(streams), "generate_many_end") as ends:
-                list(ends.map(Stream.close, streams))
-        self._threads.shutdown(wait=True, cancel_futures=True)
-
-    def _fill(
-        self,
-        running: list[Future[Outcome]],
-        source: Iterator[tuple[int, Prompt]],
-        places: dict[Future[Outcome], int] | None = None,
-    ) -> None:
-        """Start prompts until enough are on their way, or there are no more."""
-        while len(running) < self._ahead:
-            found = next(source, None)
-            if found is None:
-                return
-            future = self._threads.submit(self._run, found[1])
-            running.append(future)
-            if places is not None:
-                places[future] = found[0]
-
-    def _run(self, prompt: Prompt) -> Outcome:
+    def _run(self, prompt: Prompt) -> Outcome | BaseException:
         try:
             stream = self._start(prompt)
-            with self._lock:
-                if self._ending:
-                    raise InflightError("the caller left before the prompt was sent", "cancelled")
-                self._streams.add(stream)
+            self._streams.add(stream)
             try:
+                if self._ending:  # which did not see the stream, perhaps
+                    raise InflightError("the caller left before the prompt was sent", "cancelled")
                 return stream.read()
             finally:
-                with self._lock:
-                    self._streams.discard(stream)
-        except InflightError as error:
+                self._streams.discard(stream)
+        except BaseException as error:  # what is not ours is raised where its answer would stand
             return error
+
+
+def _thread(work: Callable[..., None], *values: object) -> threading.Thread:
+    thread = threading.Thread(target=work, args=values, name="generate_many", daemon=True)
+    thread.start()
+    return thread
