@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from inflight_client.answer import Answer
 from inflight_client.call import Call
+from inflight_client.connection import ABANDON_SECONDS, REACH_SECONDS
 from inflight_client.deadline import Deadline
 from inflight_client.deployment import Deployment
 from inflight_client.detection import Question, detect
@@ -23,9 +24,6 @@ from inflight_client.settings import Settings
 from inflight_client.transport import AsyncResponses, AsyncTransport, InferRequest
 
 Found = TypeVar("Found")
-
-ABANDON_SECONDS = 1.0
-"""How long an answer that nobody waits for any more may hold up who left it."""
 
 
 class AsyncConnection:
@@ -44,7 +42,7 @@ class AsyncConnection:
         last = whole if deployment.streams(call) else whole.sooner(first)  # what the server need not go on behind
         make = partial(deployment.request, call, call.request_id, last.left(), self._settings.chat_template)
         # A template may take its time, and the loop belongs to all.
-        renders = call.is_chat and "messages" not in deployment.inputs
+        renders = call.is_chat and self._settings.chat_template is not None
         request = await self._in_a_thread(make, whole.sooner(first)) if renders else make()
         return deployment.answer(call), self.transport.infer(request, whole, first)
 
@@ -55,13 +53,20 @@ class AsyncConnection:
         except TimeoutError:
             raise deadline.error() from None
 
-    async def abandon(self, call: Call) -> None:
-        """The caller left before a whole answer came, which Triton tells nobody: ask the engine to end it."""
+    async def abandon(self, call: Call, sent: float) -> None:
+        """The caller left before a whole answer came, which Triton tells nobody: ask the engine to end it.
+
+        `sent` is when the request was, on the monotonic clock: one that has hardly begun is asked to end once more.
+        """
         deployment = self._known.last
         if deployment is None or deployment.streams(call):
             return  # the end of a stream is noticed
         with contextlib.suppress(InflightError):
-            await self.stop(call.request_id, Deadline(ABANDON_SECONDS, "the end of the request"))
+            deadline = Deadline(ABANDON_SECONDS, "the end of the request")
+            await self.stop(call.request_id, deadline)
+            if (early := sent + REACH_SECONDS - time.monotonic()) > 0:
+                await asyncio.sleep(early)
+                await self.stop(call.request_id, deadline)
 
     async def stop(self, request_id: str, deadline: Deadline) -> None:
         """Ask the server to end the requests of that id."""

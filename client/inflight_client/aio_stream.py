@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import TracebackType
 
 from inflight_client.aio_connection import AsyncConnection
@@ -29,6 +30,7 @@ class AsyncStream:
         self._answer: Answer | None = None
         self._responses: AsyncResponses | None = None
         self._closed = False
+        self._sent = 0.0
         self._reading = False
         self._beginning: asyncio.Task[Delta | None] | None = None
 
@@ -91,7 +93,7 @@ class AsyncStream:
         left = self._responses is not None and not self._transcript.ended
         await self._drop()
         if left:
-            await self._connection.abandon(self._call)
+            await self._connection.abandon(self._call, self._sent)
 
     aclose = close
     """As `contextlib.aclosing` calls it."""
@@ -144,6 +146,7 @@ class AsyncStream:
         """Send the request once, and wait for what comes first."""
         self._transcript.attempts += 1
         answer, self._responses = await self._connection.send(self._call, whole, first)
+        self._sent = time.monotonic()
         delta = await self._take(answer)
         self._answer = answer
         return delta

@@ -26,6 +26,8 @@ Found = TypeVar("Found")
 
 ABANDON_SECONDS = 1.0
 """How long an answer that nobody waits for any more may hold up who left it."""
+REACH_SECONDS = 0.25
+"""How long a request may be on its way to the engine, through the models before it, where a stop does not find it."""
 
 
 class Connection:
@@ -60,13 +62,20 @@ class Connection:
         request = deployment.request(call, call.request_id, last.left(), self._settings.chat_template)
         return deployment.answer(call), self.transport.infer(request, whole, first)
 
-    def abandon(self, call: Call) -> None:
-        """The caller left before a whole answer came, which Triton tells nobody: ask the engine to end it."""
+    def abandon(self, call: Call, sent: float) -> None:
+        """The caller left before a whole answer came, which Triton tells nobody: ask the engine to end it.
+
+        `sent` is when the request was, on the monotonic clock: one that has hardly begun is asked to end once more.
+        """
         deployment = self._known.last
         if deployment is None or deployment.streams(call):
             return  # the end of a stream is noticed
         with contextlib.suppress(InflightError):
-            self.stop(call.request_id, Deadline(ABANDON_SECONDS, "the end of the request"))
+            deadline = Deadline(ABANDON_SECONDS, "the end of the request")
+            self.stop(call.request_id, deadline)
+            if (early := sent + REACH_SECONDS - time.monotonic()) > 0:
+                time.sleep(early)
+                self.stop(call.request_id, deadline)
 
     def stop(self, request_id: str, deadline: Deadline) -> None:
         """Ask the server to end the requests of that id."""

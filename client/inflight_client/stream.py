@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import TracebackType
 
 from inflight_client.answer import Answer
@@ -29,6 +30,7 @@ class Stream:
         self._answer: Answer | None = None
         self._responses: Responses | None = None
         self._closed = threading.Event()
+        self._sent = 0.0
 
     @property
     def request_id(self) -> str:
@@ -78,7 +80,7 @@ class Stream:
         left = self._responses is not None and not self._transcript.ended
         self._drop()
         if left:
-            self._connection.abandon(self._call)
+            self._connection.abandon(self._call, self._sent)
 
     def __enter__(self) -> Stream:
         return self
@@ -110,6 +112,7 @@ class Stream:
         """Send the request once, and wait for what comes first."""
         self._transcript.attempts += 1
         answer, self._responses = self._connection.send(self._call, whole, first)
+        self._sent = time.monotonic()
         if self._closed.is_set():  # by another thread, meanwhile
             raise InflightError("the answer was cancelled before its end", "cancelled")
         delta = self._take(answer)
