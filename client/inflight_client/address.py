@@ -4,14 +4,37 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 from inflight_client.errors import InflightError
+from inflight_client.values import shown, wrong
 
 _PORTS = {"grpc": 8001, "grpcs": 8001, "http": 8000, "https": 443}
+_HOST = re.compile(
+    r"[0-9A-Za-z._~-]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[0-9A-Za-z._~-]+)?|(?=.*[^\x00-\x7f])[^\x00-,/:-@\[-^`{-\x7f\s]+"
+)
+"""A name, an IPv6 address (perhaps with its zone), or an international name."""
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_GRPC_HEADER = re.compile(r"(?!grpc-)[0-9a-z_.-]+(?<!-bin)")
+"""https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md: `-bin` are bytes, and `grpc-` gRPC's own."""
+_TRANSPORTS_OWN = {
+    "accept-encoding",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "expect",
+    "inference-header-content-length",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+}
+"""Headers that say how a message is sent, or is to be: others than the client's own would garble it."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +44,12 @@ class Tls:
     ca: str | Path | None = None
     certificate: str | Path | None = None
     key: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("ca", "certificate", "key"):
+            path = getattr(self, name)
+            if path is not None and not (isinstance(path, str | Path) and str(path)):
+                raise wrong(f"tls.{name}", path, "the path of a file")
 
 
 @dataclass(frozen=True)
@@ -41,20 +70,27 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """Read an address; without a scheme it is gRPC's. Raises InflightError `invalid_parameter`."""
+        if not isinstance(text, str):
+            raise wrong("the address", text, "a text, HOST:PORT or a URL")
         try:
             parts = urlsplit(text if "://" in text else f"grpc://{text}")
             port = parts.port
-        except (ValueError, TypeError) as error:
-            raise InflightError(f"the address {text!r} can't be read: {error}", "invalid_parameter") from None
-        if parts.scheme not in _PORTS or not parts.hostname or parts.username or parts.query or parts.fragment:
+        except ValueError as error:
+            raise InflightError(f"the address {shown(text)} can't be read: {error}", "invalid_parameter") from None
+        if "@" in parts.netloc:  # not shown: it may hold a password
             raise InflightError(
-                f"the address {text!r} can't be used; it must be HOST:PORT, or a URL of {', '.join(_PORTS)}",
+                "the address has a user or a password in it; leave them out, and give headers={'authorization': ...}",
+                "invalid_parameter",
+            )
+        if not _can_be_used(text, parts):
+            raise InflightError(
+                f"the address {shown(text)} can't be used; it must be HOST:PORT, or a URL of {', '.join(_PORTS)}",
                 "invalid_parameter",
             )
         path = parts.path.rstrip("/")
         if path and not parts.scheme.startswith("http"):
-            raise InflightError(f"the address {text!r} has a path, which gRPC has not", "invalid_parameter")
-        return cls(parts.scheme, parts.hostname, _PORTS[parts.scheme] if port is None else port, path)
+            raise InflightError(f"the address {shown(text)} has a path, which gRPC has not", "invalid_parameter")
+        return cls(parts.scheme, parts.hostname or "", _PORTS[parts.scheme] if port is None else port, path)
 
     @property
     def http(self) -> bool:
@@ -81,11 +117,43 @@ class Address:
             return self.host == "localhost"
 
 
-def checked_headers(headers: dict[str, str]) -> dict[str, str]:
-    """The headers with lower-case names. Raises InflightError `invalid_parameter` for what can't be sent."""
+def _can_be_used(text: str, parts: SplitResult) -> bool:
+    """Whether it says where a server is and nothing else."""
+    return (
+        parts.scheme in _PORTS
+        and _HOST.fullmatch(parts.hostname or "") is not None
+        and parts.port != 0
+        and not parts.netloc.endswith(":")
+        and not parts.path.startswith("//")
+        and not parts.query
+        and not parts.fragment
+        and text.isprintable()  # a line's end in it would be dropped without a word
+        and " " not in text
+    )
+
+
+def checked_headers(headers: Any, address: Address) -> dict[str, str]:
+    """The headers with lower-case names. Raises InflightError `invalid_parameter` for what can't be sent there."""
+    if not isinstance(headers, Mapping):
+        raise InflightError(
+            f"headers is a {type(headers).__name__}; it must be a mapping, of names to texts", "invalid_parameter"
+        )
     for name, value in headers.items():
         if not (isinstance(name, str) and _HEADER.fullmatch(name)):
-            raise InflightError(f"{name!r} can't be the name of a header", "invalid_parameter")
-        if not (isinstance(value, str) and value.isascii() and value.isprintable()):
-            raise InflightError(f"the header {name} must be printable ASCII text", "invalid_parameter")
+            raise InflightError(f"{shown(name)} can't be the name of a header", "invalid_parameter")
+        if name.lower() in _TRANSPORTS_OWN:
+            raise InflightError(
+                f"the header {name} is the client's own, since it says how messages are sent; leave it out",
+                "invalid_parameter",
+            )
+        if not address.http and not _GRPC_HEADER.fullmatch(name.lower()):
+            raise InflightError(
+                f"gRPC can't send the header {shown(name)} as text; its names are letters, digits and _.- and neither"
+                " begin with grpc- nor end with -bin",
+                "invalid_parameter",
+            )
+        if not (isinstance(value, str) and value.isascii() and value.isprintable() and value == value.strip()):
+            raise InflightError(
+                f"the header {name} must be printable ASCII text without spaces around it", "invalid_parameter"
+            )
     return {name.lower(): value for name, value in headers.items()}

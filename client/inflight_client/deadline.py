@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from inflight_client.errors import InflightError
+from inflight_client.values import check_seconds
 
 
 class Deadline:
@@ -14,6 +15,12 @@ class Deadline:
         self.seconds = seconds
         self.what = what
         self.at = None if seconds is None else time.monotonic() + seconds
+
+    @classmethod
+    def asked(cls, timeout: float | None, what: str) -> Deadline:
+        """The deadline of a caller's `timeout`. Raises InflightError `invalid_parameter` where it can't be one."""
+        check_seconds("timeout", timeout)
+        return cls(timeout, what)
 
     def left(self) -> float | None:
         """Seconds left, not below 0; None without a deadline."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError
+from inflight_client.values import LONGEST_SECONDS, check_number, check_whole, wrong
 
 if TYPE_CHECKING:
     from tenacity import AsyncRetrying, Retrying
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 class Retry:
     """How hard to try. What is transient (`InflightError.retry`) is sent again, never once a token has come.
 
-    Before the n-th retry a random time of at most `first_wait` * 2**n seconds passes, and never more than
-    `longest_wait`. A call tries for `seconds` at the most, and never past its own deadlines. All calls of a client
-    share a budget: `reserve` retries, and `ratio` more with each call, so that clients whose server is in trouble send
-    it but little more than they would have.
+    Before each retry a random time passes, of at most `first_wait` seconds before the first and twice as much before
+    each one after it, and never more than `longest_wait`. A call tries for `seconds` at the most, and never past its
+    own deadlines. All calls of a client share a budget: `reserve` retries, and `ratio` more with each call, so that
+    clients whose server is in trouble send it but little more than they would have.
     """
 
     seconds: float = 30.0
@@ -30,9 +31,23 @@ class Retry:
     ratio: float = 0.1
     reserve: int = 100
 
+    def __post_init__(self) -> None:
+        for name in ("seconds", "first_wait", "longest_wait"):
+            check_number(f"the retry's {name}", getattr(self, name), 0, LONGEST_SECONDS)
+        check_number("the retry's ratio", self.ratio, 0, 1000)
+        check_whole("the retry's attempts", self.attempts, 1, 2**31 - 1)
+        check_whole("the retry's reserve", self.reserve, 0, 2**31 - 1)
+
 
 NO_RETRY = Retry(attempts=1)
 """Every failure is the caller's at once."""
+
+
+def checked_retry(given: Retry | None) -> Retry:
+    """What a client is given, or the usual. Raises InflightError `invalid_parameter`."""
+    if given is not None and not isinstance(given, Retry):
+        raise wrong("retry", given, "a Retry, or None for the usual")
+    return Retry() if given is None else given
 
 
 class RetryBudget:

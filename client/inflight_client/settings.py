@@ -5,16 +5,21 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inflight_client.address import Address, Tls, checked_headers
-from inflight_client.call import Call, Prompt
+from inflight_client.call import Call, CallOptions, Prompt
 from inflight_client.errors import InflightError
+from inflight_client.sampling import Sampling
+from inflight_client.values import check_seconds, wrong
 
 if TYPE_CHECKING:
     from inflight_client.chat_template import ChatTemplate
 
 METRICS_PORT = 8002
+_TAKES_EVERY_OPTION: Prompt = [{"role": "user", "content": ""}]
+"""Messages: some options are no text's."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,13 @@ class Settings:
     ) -> Settings:
         """Check them. Raises InflightError (`invalid_parameter`, `no_chat_template`)."""
         where = Address.parse(address)
+        if model is not None and not (isinstance(model, str) and model and model.isprintable()):
+            raise wrong("model", model, "a model's name, or None for the one that answers text")
+        if tls is not None and not isinstance(tls, Tls):
+            raise wrong("tls", tls, "a Tls, or None")
+        if metrics_url is not None and not isinstance(metrics_url, str):
+            raise wrong("metrics_url", metrics_url, "a URL, or None")
+        check_seconds("timeout", timeout)
         if tls is not None and not where.secure:
             raise InflightError(
                 f"certificates are given and the address {address!r} asks for no TLS; write grpcs:// or https://",
@@ -51,7 +63,7 @@ class Settings:
         return cls(
             where,
             model,
-            checked_headers(dict(headers or {})),
+            checked_headers({} if headers is None else headers, where),
             tls,
             timeout,
             _template(chat_template),
@@ -60,8 +72,24 @@ class Settings:
 
     def call(self, prompt: Prompt, options: Mapping[str, Any], stream: bool) -> Call:
         """One call, with an id and the client's own timeout where the caller gives none."""
+        _check_names("stream" if stream else "generate", options)
         given = {"timeout": self.timeout, **options}
         return Call(prompt, stream, **{**given, "request_id": given.get("request_id") or uuid.uuid4().hex})
+
+    def check_many(self, options: Mapping[str, Any]) -> None:
+        """What would be wrong with every one of many calls is raised before the first."""
+        _check_names("generate_many", options)
+        self.call(_TAKES_EVERY_OPTION, options, stream=False)
+
+
+def _check_names(method: str, options: Mapping[str, Any]) -> None:
+    """As Python itself says it, where an option is none of the method's; and where it may belong."""
+    for name in options.keys() - CallOptions.__annotations__.keys():
+        if name in Sampling.__dataclass_fields__:
+            hint = f"how tokens are chosen is given as sampling=Sampling({name}=...)"
+        else:
+            hint = f"it takes {', '.join(CallOptions.__annotations__)}"
+        raise TypeError(f"{method}() got an unexpected keyword argument {name!r}; {hint}")
 
 
 def _template(given: Any) -> ChatTemplate | None:
@@ -70,4 +98,8 @@ def _template(given: Any) -> ChatTemplate | None:
         return None
     from inflight_client.chat_template import ChatTemplate
 
-    return given if isinstance(given, ChatTemplate) else ChatTemplate.from_directory(given)
+    if isinstance(given, ChatTemplate):
+        return given
+    if not (isinstance(given, str | Path) and str(given)):
+        raise wrong("chat_template", given, "a checkpoint's or tokenizer's directory, a ChatTemplate, or None")
+    return ChatTemplate.from_directory(given)

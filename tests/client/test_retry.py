@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from typing import Any
 
 import pytest
 from inflight_client.deadline import NEVER, Deadline
 from inflight_client.errors import ERROR_CODES, InflightError
 from inflight_client.retry import NO_RETRY, Retries, Retry, RetryBudget
+from tenacity import RetryCallState
 
 QUICK = Retry(first_wait=0.001, longest_wait=0.002)
 
@@ -77,3 +80,33 @@ def test_who_gives_up_waits_no_more() -> None:
     started = time.monotonic()
     attempts(Retries(Retry(first_wait=20, longest_wait=20, attempts=3)), "overloaded", given_up=given_up)
     assert time.monotonic() - started < 15
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("seconds", None, "a number, 0 to"),
+        ("seconds", math.inf, "a number, 0 to"),
+        ("seconds", "30", "a number, 0 to"),
+        ("first_wait", -1, "a number, 0 to"),
+        ("longest_wait", math.nan, "a number, 0 to"),
+        ("ratio", True, "a number, 0 to 1000"),
+        ("attempts", 0, "a whole number from 1 to"),
+        ("attempts", 2.5, "a whole number from 1 to"),
+        ("reserve", -1, "a whole number from 0 to"),
+    ],
+)
+def test_a_retry_that_can_not_be_followed_is_refused(name: str, value: Any, wanted: str) -> None:
+    with pytest.raises(InflightError) as raised:
+        Retry(**{name: value})
+    assert raised.value.code == "invalid_parameter"
+    assert str(raised.value).startswith(f"the retry's {name} is {value!r}; it must be {wanted}")
+
+
+def test_the_first_wait_is_the_longest_before_the_first_retry_and_doubles() -> None:
+    rules = Retries(Retry(first_wait=4, longest_wait=9)).of_call(NEVER, threading.Event())
+    state = RetryCallState(rules, None, (), {})
+    for state.attempt_number, most in ((1, 4), (2, 8), (3, 9), (9, 9)):
+        waits = [rules.wait(state) for _ in range(200)]
+        assert most * 0.8 < max(waits) <= most
+        assert min(waits) < most * 0.2

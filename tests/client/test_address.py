@@ -1,0 +1,101 @@
+"""Addresses and headers: what can't be used is told when the client is made, and no secret with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from inflight_client import InflightError, Tls
+from inflight_client.address import Address, checked_headers
+
+GRPC, HTTP = Address.parse("localhost"), Address.parse("http://localhost")
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "authority"),
+    [
+        ("localhost", "grpc://localhost:8001", "localhost:8001"),
+        ("triton_1.example:9001", "grpc://triton_1.example:9001", "triton_1.example:9001"),
+        ("GRPCS://Triton.example", "grpcs://triton.example:8001", "triton.example:8001"),
+        ("[::1]:9", "grpc://[::1]:9", "[::1]:9"),
+        ("http://[fe80::1%eth0]", "http://[fe80::1%eth0]:8000", "[fe80::1%eth0]:8000"),
+        ("http://bücher.example/llm/", "http://bücher.example:8000/llm", "bücher.example:8000"),
+        ("https://triton.example", "https://triton.example:443", "triton.example:443"),
+        ("https://triton.example:8443/a/b", "https://triton.example:8443/a/b", "triton.example:8443"),
+    ],
+)
+def test_an_address_is_read(text: str, url: str, authority: str) -> None:
+    address = Address.parse(text)
+    assert (address.url, address.authority) == (url, authority)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", ":8001", "localhost:", "localhost:0", "localhost:65536", "localhost:http", "http://", "http:///path"),
+        *("a b:1", " localhost", "localhost\n", "lo\tcalhost:1", "a,b:1", "a|b", "http://a\\b", "\ud800:1"),
+        *("http://http://x:1", "http://x//y", "ftp://x", "unix:///tmp/socket", "dns:///x:1", "://x"),
+        *("http://x?model=tea", "http://x#tea", "localhost:8001/v2", "[::1", "http://[tea]:1"),
+        *(None, 5, b"localhost:8001", ["localhost:8001"]),
+    ],
+    ids=repr,
+)
+def test_an_address_that_can_not_be_used_is_refused(text: Any) -> None:
+    with pytest.raises(InflightError, match="address") as raised:
+        Address.parse(text)
+    assert raised.value.code == "invalid_parameter"
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["http://me:s3cret@x", "http://:s3cret@x", "http://s3cret@x", "me:s3cret@x:8001"])
+def test_an_address_with_a_password_is_refused_and_not_shown(text: str) -> None:
+    with pytest.raises(InflightError, match="has a user or a password in it") as raised:
+        Address.parse(text)
+    assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("address", [GRPC, HTTP])
+def test_headers_are_taken_in_small_letters(address: Address) -> None:
+    given = {"Authorization": "Bearer abc", "x-tenant_1.b": "", "HOST": "other"}
+    assert checked_headers(given, address) == {"authorization": "Bearer abc", "x-tenant_1.b": "", "host": "other"}
+
+
+@pytest.mark.parametrize("address", [GRPC, HTTP])
+@pytest.mark.parametrize(
+    ("headers", "sentence"),
+    [
+        ("s3cret", "headers is a str; it must be a mapping, of names to texts"),
+        ([("a", "s3cret")], "headers is a list; it must be a mapping"),
+        ({1: "s3cret"}, "1 can't be the name of a header"),
+        ({"a b": "s3cret"}, "'a b' can't be the name of a header"),
+        ({"": "s3cret"}, "'' can't be the name of a header"),
+        ({":path": "s3cret"}, "':path' can't be the name of a header"),
+        ({"a": "s3cret\r\nb: c"}, "the header a must be printable ASCII text"),
+        ({"a": "s3crét"}, "the header a must be printable ASCII text"),
+        ({"a": " s3cret"}, "the header a must be printable ASCII text without spaces around it"),
+        ({"a": b"s3cret"}, "the header a must be printable ASCII text"),
+        ({"Content-Length": "3"}, "the header Content-Length is the client's own"),
+        ({"transfer-encoding": "chunked"}, "the header transfer-encoding is the client's own"),
+        ({"accept-encoding": "gzip"}, "the header accept-encoding is the client's own"),
+    ],
+)
+def test_a_header_that_can_not_be_sent_is_refused(headers: Any, sentence: str, address: Address) -> None:
+    with pytest.raises(InflightError) as raised:
+        checked_headers(headers, address)
+    assert raised.value.code == "invalid_parameter"
+    assert str(raised.value).startswith(sentence)
+    assert "s3cr" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["x-bin", "X-Bin", "x!y", "x~", "grpc-timeout"])
+def test_names_that_grpc_lacks_are_refused_for_it_alone(name: str) -> None:
+    with pytest.raises(InflightError, match="gRPC can't send the header") as raised:
+        checked_headers({name: "1"}, GRPC)
+    assert raised.value.code == "invalid_parameter"
+    assert checked_headers({name: "1"}, HTTP) == {name.lower(): "1"}
+
+
+@pytest.mark.parametrize("value", [5, "", b"ca.pem"])
+def test_certificates_are_files(value: Any) -> None:
+    with pytest.raises(InflightError, match=r"tls\.ca is .*; it must be the path of a file"):
+        Tls(ca=value)
