@@ -147,7 +147,7 @@ def test_leaving_many_ends_the_whole_answers_on_their_way(way: Way, served: Serv
             answers = caller.generate_many(prompts, max_tokens=LONG, concurrency=3, return_errors=True)
             with closing(answers):  # type: ignore[type-var]
                 assert isinstance(next(answers), InflightError)
-                if at_work and not way.aio:  # else the engine may not have seen them yet, and asyncio's loop stands still
+                if at_work and not way.aio:  # whose loop stands still now; else the engine may not have seen them
                     page_when(served, lambda page: page.requests["active"] == 2)
             ends_soon(served)
 
