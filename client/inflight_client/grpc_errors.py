@@ -6,7 +6,7 @@ import grpc
 
 from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError
-from inflight_client.server_words import broke, code_of_words, error_from_words, unreachable
+from inflight_client.server_words import broke, code_of_words, error_from_words, no_such_host, no_triton, unreachable
 
 _BY_STATUS = {
     grpc.StatusCode.CANCELLED: "cancelled",
@@ -16,8 +16,10 @@ _BY_STATUS = {
     grpc.StatusCode.PERMISSION_DENIED: "permission_denied",
     grpc.StatusCode.RESOURCE_EXHAUSTED: "overloaded",
 }
-# gRPC's own words, in lower case, where no connection was made: nobody listens there, or the name leads nowhere ...
+# gRPC's own words, in lower case, where no connection was made: nobody listens there, or nobody tells the address ...
 _NEVER_CONNECTED = ("failed to connect", "errors resolving", "lookup failed", "dns resolution failed")
+# ... or there is none (c-ares' words and the system resolver's; others say that no name server was reached) ...
+_NO_SUCH_NAME = ("domain name not found", "name or service not known", "nodename nor servname")
 # ... where the two did not come to trust each other ...
 _NOT_TRUSTED = ("certificate_verify_failed", "ssl handshake", "tls handshake", "hostname verification", "ssl_error")
 # ... and where something else than gRPC answers.
@@ -36,7 +38,9 @@ def error_from_status(status: grpc.StatusCode, details: str, where: str, deadlin
                 "permission_denied",
             )
         if any(words in lower for words in _NOT_GRPC):
-            return InflightError(f"what answers at {where} is no gRPC server; check the port", "server_unreachable")
+            return no_triton(where, "it does not speak gRPC")
+        if any(words in lower for words in _NO_SUCH_NAME):
+            return no_such_host(where)
         if any(words in lower for words in _NEVER_CONNECTED):
             return unreachable(where)
     if code_of_words(details):
@@ -46,10 +50,7 @@ def error_from_status(status: grpc.StatusCode, details: str, where: str, deadlin
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in lower:
         return InflightError(f"the server takes no message as long as this: {details}", "invalid_request")
     if status is grpc.StatusCode.UNIMPLEMENTED:
-        return InflightError(
-            f"the server at {where} does not speak KServe's v2 protocol ({details}); check the address",
-            "unsupported_deployment",
-        )
+        return no_triton(where, f"it does not speak KServe's v2 protocol: {details}")
     if status is grpc.StatusCode.CANCELLED and "locally cancelled" in lower:
         return InflightError("the call was cancelled", "cancelled")
     if status in _BY_STATUS:

@@ -11,8 +11,7 @@ from typing import Any, cast
 import httpcore2
 
 from inflight_client.http_exchange import CONNECT_SECONDS, CURRENT
-from inflight_client.http_network import is_readable, lost, set_options, tls_error
-from inflight_client.server_words import unreachable
+from inflight_client.http_network import is_readable, lost, name_error, no_tls, set_options, tls_error
 
 _ENOUGH = 256 * 1024
 """Bytes that may lie unread before the peer is made to wait."""
@@ -43,8 +42,8 @@ class AioNetwork(httpcore2.AsyncNetworkBackend):
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await loop.create_connection(lambda: stream, host, port, **_patience(loop))
-        except (OSError, UnicodeError):
-            raise unreachable(exchange.where) from None
+        except (OSError, UnicodeError) as error:
+            raise name_error(error, exchange) from None
         set_options(stream.get_extra_info("socket"))
         exchange.take(stream)
         return stream
@@ -118,6 +117,7 @@ class AioStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         if self._received:
             data = bytes(self._received[:max_bytes])
             del self._received[:max_bytes]
+            exchange.hear(data)
             if not self._over and self._transport is not None:
                 self._transport.resume_reading()
             return data
@@ -159,7 +159,7 @@ class AioStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
                 raise tls_error(error, exchange) from None
             raise
         if self._transport is None:  # the other side hung up at once
-            raise unreachable(exchange.where)
+            raise no_tls(exchange)
         return self
 
     def get_extra_info(self, info: str) -> Any:

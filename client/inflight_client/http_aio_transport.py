@@ -78,7 +78,10 @@ class HttpAioTransport:
 
     async def page(self, deadline: Deadline) -> bytes:
         """What stands at the address itself."""
-        return await self._ask("", deadline)
+        status, kind, body = await self._get("", deadline, None)
+        if status != 200:
+            raise answers.status_error(status, kind, body, self.where)
+        return body
 
     async def close(self) -> None:
         """Calls that are under way end with `client_closed`."""
@@ -98,10 +101,7 @@ class HttpAioTransport:
         return answers.is_ready(status, kind, body, self.where)
 
     async def _ask(self, path: str, deadline: Deadline, content: bytes | None = None) -> bytes:
-        status, kind, body = await self._get(path, deadline, content)
-        if status != 200:
-            raise answers.status_error(status, kind, body, self.where)
-        return body
+        return answers.json_body(*await self._get(path, deadline, content), self.where)
 
     async def _get(self, path: str, deadline: Deadline, content: bytes | None) -> tuple[int, str, bytes]:
         exchange = AioExchange(self.where, deadline)

@@ -8,7 +8,7 @@ from typing import Any
 from inflight_client.errors import InflightError
 from inflight_client.http_messages import EventParser, json_object, json_value
 from inflight_client.results import Model
-from inflight_client.server_words import broke, code_of_words, error_from_words, last_words
+from inflight_client.server_words import broke, code_of_words, error_from_words, last_words, no_triton
 from inflight_client.transport import ModelMetadata, ServerMetadata
 
 _BY_STATUS = {
@@ -23,6 +23,10 @@ _BY_STATUS = {
 }
 _GATEWAYS = (502, 503)
 """A proxy's own statuses where the server behind it is away."""
+
+_NO_ENDPOINT = (404, 405)
+"""Statuses of servers that have no such path, as Triton's metrics port; of a model Triton says in words that it has
+none."""
 
 _NOT_READY = (400, 503)
 """Triton's statuses where it is not ready, of which the first comes without a word."""
@@ -45,14 +49,14 @@ def status_error(status: int, content_type: str, body: bytes, where: str) -> Inf
         return error_from_words(words)
     if status in _GATEWAYS and not words:
         return broke(where, f"HTTP status {status}")
-    if status == 404:
+    if status in _NO_ENDPOINT:
         return InflightError(
-            f"what answers at {where} is no Triton server's HTTP endpoint ({words or 'not found'}); "
-            "check its port, and the path that a proxy wants before /v2",
-            "server_unreachable",
+            f"what answers at {where} is no Triton server's HTTP endpoint ({words or f'HTTP status {status}'}); "
+            "check the address: its port, and the path that a proxy wants before /v2",
+            "unsupported_deployment",
         )
     if status < 300:
-        return InflightError(f"what answers at {where} is no Triton server (HTTP status {status})", "answer_damaged")
+        return no_triton(where, f"HTTP status {status}")
     if status < 400:
         return InflightError(
             f"the server at {where} redirects (HTTP status {status}), which is not followed; give its target",
@@ -63,6 +67,15 @@ def status_error(status: int, content_type: str, body: bytes, where: str) -> Inf
     said = f": {words}" if words else ""
     code = _BY_STATUS.get(status, "invalid_request")
     return InflightError(f"the server at {where} answered with HTTP status {status}{said}", code)
+
+
+def json_body(status: int, content_type: str, body: bytes, where: str) -> bytes:
+    """An answer that is due as JSON. Raises InflightError for an error's, and for that of a server of other things."""
+    if status != 200:
+        raise status_error(status, content_type, body, where)
+    if not (content_type.startswith("application/json") or body.lstrip().startswith((b"{", b"["))):
+        raise no_triton(where, f"it sends {content_type or 'no type'!r} where JSON is due")
+    return body
 
 
 def _words(content_type: str, body: bytes) -> str:

@@ -14,6 +14,7 @@ from inflight_client import tls_files
 from inflight_client.address import Address, Tls
 from inflight_client.errors import InflightError
 from inflight_client.http_exchange import Exchange
+from inflight_client.server_words import no_triton
 
 MAX_CONNECTIONS = 1024
 """Calls at once, each of which has a connection; those beyond wait, within their deadlines, until one comes free."""
@@ -96,12 +97,19 @@ def content_type(response: httpcore2.Response) -> str:
 
 
 def check_stream(response: httpcore2.Response, where: str) -> None:
-    """Raises InflightError `answer_damaged` where an answer without error is none of Triton's."""
-    if not content_type(response).startswith("text/event-stream"):
+    """Raises InflightError `unsupported_deployment` for what is no stream, or one whose end can't be told from a cut.
+
+    Triton's are sent in chunks. Behind a proxy that speaks HTTP/1.0 they would end where the connection does; and most
+    deployments of others don't tell by themselves that an answer is whole.
+    """
+    kind = content_type(response)
+    if not kind.startswith("text/event-stream"):
+        raise no_triton(where, f"it sends {kind or 'no type'!r} where server-sent events are due")
+    if not any(name.lower() in (b"transfer-encoding", b"content-length") for name, _ in response.headers):
         raise InflightError(
-            f"what answers at {where} sent {content_type(response) or 'no type'!r} where server-sent events were due; "
-            "is it a Triton server?",
-            "answer_damaged",
+            f"the answer from {where} comes neither in chunks nor with a length, so that nobody can tell its end from "
+            "a broken connection; let the proxy on the way speak HTTP/1.1",
+            "unsupported_deployment",
         )
 
 

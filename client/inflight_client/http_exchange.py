@@ -12,7 +12,7 @@ import httpcore2
 
 from inflight_client.deadline import NEVER, Deadline
 from inflight_client.errors import InflightError
-from inflight_client.server_words import broke
+from inflight_client.server_words import broke, no_triton
 
 CONNECT_SECONDS = 20.0
 """A connection that isn't made by then is not made: a call without a deadline would else wait for a black hole."""
@@ -24,6 +24,12 @@ _LIBRARY_ERRORS = (
     httpcore2.TimeoutException,
     httpcore2.UnsupportedProtocol,
 )
+
+
+_HTTP2 = b"\x04\0\0\0\0\0"
+"""Behind its length, how the frame goes on that an HTTP/2 server sends first (RFC 9113, 3.4 and 6.5): SETTINGS."""
+_TLS = b"\x15\x03"
+"""How TLS's alerts begin (RFC 8446, 5.1), which answer what is no TLS."""
 
 
 class Abortable(Protocol):
@@ -46,6 +52,8 @@ class Exchange:
         self.deadline = deadline
         self.hung_up = False
         """The peer closed the connection."""
+        self._heard = b""
+        """The first bytes of what came."""
         self._stream: Abortable | None = None
         self._given_up: InflightError | None = None
 
@@ -54,6 +62,11 @@ class Exchange:
         self._stream = stream
         if self._given_up is not None:
             raise self._given_up
+
+    def hear(self, data: bytes) -> None:
+        """What came over the connection."""
+        if not self._heard:
+            self._heard = data[:9]
 
     def give_up(self, error: InflightError) -> None:
         """End it, from whatever thread: whoever waits for it gets the error."""
@@ -116,6 +129,10 @@ class Exchange:
             return InflightError(f"the request can't be sent as HTTP: {words}", "invalid_parameter")
         if isinstance(error, httpcore2.ProxyError):
             return InflightError(f"the proxy on the way to {self.where} refuses: {words}", "server_unreachable")
+        if self._heard[3:] == _HTTP2:
+            return no_triton(self.where, "it speaks HTTP/2 alone, as the gRPC port does; HTTP has a port of its own")
+        if self._heard[:2] == _TLS:
+            return InflightError(f"what answers at {self.where} wants TLS; write https://", "permission_denied")
         if isinstance(error, httpcore2.RemoteProtocolError) and not self.hung_up:
             return InflightError(
                 f"what came from {self.where} is no HTTP ({words}); send the request again", "answer_damaged"

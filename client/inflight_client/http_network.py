@@ -15,7 +15,7 @@ import httpcore2
 from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError
 from inflight_client.http_exchange import CONNECT_SECONDS, CURRENT, Exchange
-from inflight_client.server_words import unreachable
+from inflight_client.server_words import no_such_host, unreachable
 
 _Addresses = list[tuple[Any, ...]]
 
@@ -89,6 +89,7 @@ class DeadlineStream(httpcore2.NetworkStream):
             raise lost(error, httpcore2.ReadError, exchange) from None
         finally:
             self._end()
+        exchange.hear(data)
         if not data:
             exchange.hung_up = True
         return data
@@ -205,6 +206,24 @@ def tls_error(error: Exception, exchange: Exchange) -> InflightError:
         )
     if isinstance(error, ValueError):
         return InflightError(f"{exchange.where} can't be a certificate's name: {error}", "invalid_parameter")
+    hung_up = isinstance(error, ssl.SSLEOFError) or (isinstance(error, ConnectionResetError) and error.errno is None)
+    return no_tls(exchange) if hung_up else unreachable(exchange.where)  # asyncio's own error has no number
+
+
+def no_tls(exchange: Exchange) -> InflightError:
+    """The other side ended the connection in an orderly way where TLS was to begin, as Triton's plain ports do."""
+    return InflightError(
+        f"what answers at {exchange.where} hung up instead of agreeing on TLS; if it has none, write http://",
+        "permission_denied",
+    )
+
+
+def name_error(error: Exception | None, exchange: Exchange) -> InflightError:
+    """Why there is no address for a name: it does not exist, or (which may pass) nobody could be asked."""
+    if isinstance(error, UnicodeError):
+        return no_such_host(exchange.where)
+    if isinstance(error, socket.gaierror) and error.errno not in (socket.EAI_AGAIN, socket.EAI_SYSTEM):
+        return no_such_host(exchange.where)
     return unreachable(exchange.where)
 
 
@@ -235,14 +254,15 @@ def _left(made: Deadline, exchange: Exchange) -> float:
 
 
 def _addresses(host: str, port: int, made: Deadline, exchange: Exchange) -> _Addresses:
-    """The addresses of a host. Raises InflightError `server_unreachable` for a name that has none."""
+    """The addresses of a host. Raises InflightError where there are none."""
     found: _Addresses = []
+    failed: list[Exception] = []
 
     def look_up() -> None:
         try:
             found.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except (OSError, UnicodeError):
-            pass
+        except (OSError, UnicodeError) as error:
+            failed.append(error)
 
     if _is_number(host):
         look_up()
@@ -253,7 +273,7 @@ def _addresses(host: str, port: int, made: Deadline, exchange: Exchange) -> _Add
         thread.join(made.left())
         exchange.left()
     if not found:
-        raise unreachable(exchange.where)
+        raise name_error(failed[0] if failed else None, exchange)
     return found
 
 

@@ -74,7 +74,10 @@ class HttpTransport:
 
     def page(self, deadline: Deadline) -> bytes:
         """What stands at the address itself."""
-        return self._ask("", deadline)
+        status, kind, body = self._get("", deadline, None)
+        if status != 200:
+            raise answers.status_error(status, kind, body, self.where)
+        return body
 
     def close(self) -> None:
         """Calls that are under way end with `client_closed`."""
@@ -88,10 +91,7 @@ class HttpTransport:
         return answers.is_ready(status, kind, body, self._channel.where)
 
     def _ask(self, path: str, deadline: Deadline, content: bytes | None = None) -> bytes:
-        status, kind, body = self._get(path, deadline, content)
-        if status != 200:
-            raise answers.status_error(status, kind, body, self._channel.where)
-        return body
+        return answers.json_body(*self._get(path, deadline, content), self.where)
 
     def _get(self, path: str, deadline: Deadline, content: bytes | None) -> tuple[int, str, bytes]:
         exchange = Exchange(self.where, deadline)

@@ -71,6 +71,18 @@ def unreachable(where: str) -> InflightError:
     return InflightError(f"no server answers at {where}; check the address or start one", "server_unreachable")
 
 
+def no_such_host(where: str) -> InflightError:
+    """The address has a name that nobody knows."""
+    return InflightError(f"the host's name in {where} leads to no address; check it", "host_not_found")
+
+
+def no_triton(where: str, how: str) -> InflightError:
+    """Somebody answers, and it is something else, now and later; `how` is what shows it."""
+    return InflightError(
+        f"what answers at {where} is no Triton server ({how}); check the address", "unsupported_deployment"
+    )
+
+
 def broke(where: str, how: str) -> InflightError:
     """A connection was lost in the middle of a call; `how` are the library's words for it."""
     return InflightError(f"the call to the server at {where} broke ({how}); send the request again", "server_gone")

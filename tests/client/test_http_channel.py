@@ -168,27 +168,6 @@ class TestProxies:
 
 
 class TestNames:
-    def test_one_that_leads_nowhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def look_up(*arguments: object, **options: object) -> None:
-            raise socket.gaierror(-2, "Name or service not known")
-
-        monkeypatch.setattr("socket.getaddrinfo", look_up)
-        for way in (Way(False), Way(True)):
-            with way.to("http://nobody.example") as caller, pytest.raises(InflightError) as caught:
-                caller.texts(request())
-            assert (caught.value.code, caught.value.retry) == ("host_not_found", False)
-            assert "http://nobody.example:8000" in str(caught.value)
-
-    def test_one_that_nobody_could_be_asked_for_may_be_found_later(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def look_up(*arguments: object, **options: object) -> None:
-            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-
-        monkeypatch.setattr("socket.getaddrinfo", look_up)
-        for way in (Way(False), Way(True)):
-            with way.to("http://somebody.example") as caller, pytest.raises(InflightError) as caught:
-                caller.texts(request())
-            assert (caught.value.code, caught.value.retry) == ("server_unreachable", True)
-
     def test_of_several_addresses_one_that_answers_is_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
         found = socket.getaddrinfo
 

@@ -159,3 +159,24 @@ class TestDeadlines:
                 caller.texts(request(), Deadline(0.1))
             over.set()
         assert caught.value.code == "deadline_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "retry"),
+    [
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), "host_not_found", False),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), "server_unreachable", True),
+    ],
+)
+@both_ways
+def test_a_name_that_does_not_exist_is_not_looked_up_again(
+    way: Way, error: OSError, code: str, retry: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look_up(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    with way.to("http://nobody.example") as caller, pytest.raises(InflightError) as caught:
+        caller.texts(request())
+    assert (caught.value.code, caught.value.retry) == (code, retry)
+    assert "http://nobody.example:8000" in str(caught.value)

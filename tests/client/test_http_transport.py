@@ -103,8 +103,7 @@ class TestAnswers:
             ("403 Forbidden", "application/json", b'{"error":"This API is restricted"}', "permission_denied"),
             ("404 Not Found", "application/json", b'{"error":"unknown model: \'x\' is not found"}', "model_not_found"),
             ("404 Not Found", "text/html", b"<html>", "unsupported_deployment"),
-            ("405 Method Not Allowed", "text/plain", b'{"error":"Method Not Allowed"}', "unsupported_deployment"),
-            ("101 Switching Protocols", "text/plain", b"", "unsupported_deployment"),
+            ("101 Switching Protocols", "text/plain", b"", "answer_damaged"),
             ("204 No Content", "text/plain", b"", "unsupported_deployment"),
             ("301 Moved Permanently", "text/html", b"", "invalid_parameter"),
             ("413 Content Too Large", "text/html", b"", "prompt_too_long"),
@@ -177,16 +176,6 @@ class TestDamage:
             with pytest.raises(InflightError) as caught:
                 caller.ask(method, *arguments, NEVER)
         assert caught.value.code == "answer_damaged"
-
-    @pytest.mark.parametrize("method", ["server", "index", "metadata", "config"])
-    @pytest.mark.parametrize("kind", ["text/html", "text/plain; charset=utf-8", ""])
-    def test_a_page_of_another_server_is_told_by_its_address(self, way: Way, method: str, kind: str) -> None:
-        page = whole("200 OK", b"# HELP requests How many", kind)
-        with scripted(lambda peer, asked: peer.send(page)) as server, way.to(server.url) as caller:
-            arguments = ["ensemble"] if method in ("metadata", "config") else []
-            with pytest.raises(InflightError, match=f"{server.url} is no Triton server.*check the address") as caught:
-                caller.ask(method, *arguments, NEVER)
-        assert (caught.value.code, caught.value.retry) == ("unsupported_deployment", False)
 
 
 @both_ways
