@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from inflight_client.deadline import Deadline
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Retry:
-    """How hard to try. What is transient (`InflightError.retry`) is sent again, never once a token has come.
+    """How hard to try. What is transient (`InflightError.retry`) is sent again, never once a token has come; a call
+    whose answer was damaged only once, since each attempt is a whole answer's work and a peer that garbles goes on.
 
     Before each retry a random time passes, of at most `first_wait` seconds before the first and twice as much before
     each one after it, and never more than `longest_wait`. A call tries for `seconds` at the most, and never past its
@@ -107,8 +109,16 @@ class Retries:
         self._budget.earn()
         left = deadline.left()
         seconds = self._retry.seconds if left is None else min(left, self._retry.seconds)
+        damaged = count(1)
+
+        def again(error: BaseException) -> bool:
+            """Asked once for each attempt that failed."""
+            if not (isinstance(error, InflightError) and error.retry):
+                return False
+            return error.code != "answer_damaged" or next(damaged) == 1
+
         return {
-            "retry": retry_if_exception(lambda error: isinstance(error, InflightError) and error.retry),
+            "retry": retry_if_exception(again),
             "stop": stop_any(
                 stop_after_attempt(self._retry.attempts),
                 stop_before_delay(seconds),
