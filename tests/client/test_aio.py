@@ -57,7 +57,7 @@ def breaking(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         (failing, "engine_died", 60),
         (ending, "server_gone", 60),
         (breaking, "server_gone", 60),
-        (never_ending, "deadline_exceeded", 2),
+        (never_ending, "deadline_exceeded", 1),
     ],
 )
 def test_a_broken_stream_says_so(script: Any, code: str, timeout: float) -> None:
