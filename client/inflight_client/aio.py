@@ -11,12 +11,12 @@ from inflight_client.address import Tls
 from inflight_client.aio_connection import AsyncConnection
 from inflight_client.aio_many import AsyncMany, Prompts, checked_async_prompts
 from inflight_client.aio_stream import AsyncStream
-from inflight_client.call import Call, CallOptions, Prompt
+from inflight_client.call import Call, CallOptions, Prompt, checked_request_id
 from inflight_client.deadline import Deadline
 from inflight_client.deployment import Deployment
 from inflight_client.handout import Handout, checked_concurrency
 from inflight_client.results import Generation, Health, Model
-from inflight_client.retry import Retry
+from inflight_client.retry import Retry, checked_retry
 from inflight_client.settings import Settings
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class AsyncClient:
         metrics_url: str | None = None,
     ) -> None:
         self._settings = Settings.of(address, model, headers, tls, timeout, chat_template, metrics_url)
-        self._connection = AsyncConnection(self._settings, retry or Retry())
+        self._connection = AsyncConnection(self._settings, checked_retry(retry))
 
     async def generate(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Generation:
         """The whole answer to a text or to chat messages. Raises InflightError."""
@@ -134,7 +134,7 @@ class AsyncClient:
         something, an asynchronous one. What they raise is raised after the answers to those before. Leaving early (by
         an error, cancelling or `contextlib.aclosing`) cancels what is on its way.
         """
-        self._settings.call("-", options, stream=False)  # what is wrong with every call is raised at once
+        self._settings.check_many(options)
         many = AsyncMany(
             lambda prompt: self._stream(self._settings.call(prompt, options, stream=False)),
             checked_concurrency(concurrency),
@@ -146,11 +146,11 @@ class AsyncClient:
 
         Their streams end with finish reason `cancelled` and what was said so far.
         """
-        await self._connection.stop(request_id, Deadline(timeout, "the end of the request"))
+        await self._connection.stop(checked_request_id(request_id), Deadline.asked(timeout, "the end of the request"))
 
     async def health(self, timeout: float = QUESTION_SECONDS) -> Health:
         """How the server stands; where nobody answers, that is the answer."""
-        return await self._connection.health(Deadline(timeout, "the server's health"))
+        return await self._connection.health(Deadline.asked(timeout, "the server's health"))
 
     async def ready(self, timeout: float = QUESTION_SECONDS) -> bool:
         """Whether a request would be answered."""
@@ -158,17 +158,17 @@ class AsyncClient:
 
     async def models(self, timeout: float = QUESTION_SECONDS) -> list[Model]:
         """The models of the server's repository, with their states."""
-        return await self._connection.models(Deadline(timeout, "the list of models"))
+        return await self._connection.models(Deadline.asked(timeout, "the list of models"))
 
     async def metrics(self, timeout: float = QUESTION_SECONDS) -> Metrics:
         """The server's metrics page (`metrics_url`, by default port 8002 of its host), read once."""
         from inflight_client.metrics_page import Metrics, fetch_async
 
-        return Metrics.parse(await fetch_async(self._settings.metrics_url, Deadline(timeout, "the metrics page")))
+        return Metrics.parse(await fetch_async(self._settings.metrics_url, Deadline.asked(timeout, "the metrics page")))
 
     async def deployment(self, timeout: float = QUESTION_SECONDS) -> Deployment:
         """What the client talks to: which model, which tensors, which version."""
-        return await self._connection.find(Deadline(timeout, "the deployment's description"))
+        return await self._connection.find(Deadline.asked(timeout, "the deployment's description"))
 
     async def close(self) -> None:
         """Close the connection; calls that are still open end with an error. Twice is fine."""

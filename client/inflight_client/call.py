@@ -129,11 +129,12 @@ class Call:
         return self.return_token_ids
 
 
-def check_request_id(value: Any) -> None:
+def checked_request_id(value: str) -> str:
     """An id to cancel by, of whatever client: any text but none."""
     if not isinstance(value, str) or not value:
         raise wrong("request_id", value, "the id of a request, a text of at least one character")
     check_utf8("request_id", value)
+    return value
 
 
 def _check_messages(prompt: Any) -> None:

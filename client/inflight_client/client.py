@@ -8,13 +8,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from inflight_client.address import Tls
-from inflight_client.call import Call, CallOptions, Prompt
+from inflight_client.call import Call, CallOptions, Prompt, checked_request_id
 from inflight_client.connection import Connection
 from inflight_client.deadline import Deadline
 from inflight_client.deployment import Deployment
 from inflight_client.handout import Handout, checked_concurrency, checked_prompts
 from inflight_client.results import Generation, Health, Model
-from inflight_client.retry import Retry
+from inflight_client.retry import Retry, checked_retry
 from inflight_client.settings import Settings
 from inflight_client.stream import Stream
 
@@ -54,7 +54,7 @@ class Client:
         metrics_url: str | None = None,
     ) -> None:
         self._settings = Settings.of(address, model, headers, tls, timeout, chat_template, metrics_url)
-        self._connection = Connection(self._settings, retry or Retry())
+        self._connection = Connection(self._settings, checked_retry(retry))
 
     def generate(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Generation:
         """The whole answer to a text or to chat messages. Raises InflightError."""
@@ -142,7 +142,7 @@ class Client:
         """
         from inflight_client.many import Many
 
-        self._settings.call("-", options, stream=False)  # what is wrong with every call is raised at once
+        self._settings.check_many(options)
         many = Many(
             lambda prompt: self._stream(self._settings.call(prompt, options, stream=False)),
             checked_concurrency(concurrency),
@@ -154,7 +154,7 @@ class Client:
 
         Their streams end with finish reason `cancelled` and what was said so far.
         """
-        self._connection.stop(request_id, Deadline(timeout, "the end of the request"))
+        self._connection.stop(checked_request_id(request_id), Deadline.asked(timeout, "the end of the request"))
 
     def health(self, timeout: float = QUESTION_SECONDS) -> Health:
         """How the server stands; where nobody answers, that is the answer.
@@ -162,7 +162,7 @@ class Client:
         >>> bool(client.health())
         True
         """
-        return self._connection.health(Deadline(timeout, "the server's health"))
+        return self._connection.health(Deadline.asked(timeout, "the server's health"))
 
     def ready(self, timeout: float = QUESTION_SECONDS) -> bool:
         """Whether a request would be answered."""
@@ -174,13 +174,13 @@ class Client:
         >>> [model.name for model in client.models() if model.ready][0]
         'ensemble'
         """
-        return self._connection.models(Deadline(timeout, "the list of models"))
+        return self._connection.models(Deadline.asked(timeout, "the list of models"))
 
     def metrics(self, timeout: float = QUESTION_SECONDS) -> Metrics:
         """The server's metrics page (`metrics_url`, by default port 8002 of its host), read once."""
         from inflight_client.metrics_page import Metrics, fetch
 
-        return Metrics.parse(fetch(self._settings.metrics_url, Deadline(timeout, "the metrics page")))
+        return Metrics.parse(fetch(self._settings.metrics_url, Deadline.asked(timeout, "the metrics page")))
 
     def deployment(self, timeout: float = QUESTION_SECONDS) -> Deployment:
         """What the client talks to: which model, which tensors, which version.
@@ -188,7 +188,7 @@ class Client:
         >>> client.deployment().kind, client.deployment().model
         ('inflight', 'ensemble')
         """
-        return self._connection.find(Deadline(timeout, "the deployment's description"))
+        return self._connection.find(Deadline.asked(timeout, "the deployment's description"))
 
     def close(self) -> None:
         """Close the connection; calls that are still open end with an error. Twice is fine."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from inflight_client.call import Prompt
 from inflight_client.errors import InflightError
 from inflight_client.results import Generation
+from inflight_client.values import check_whole
 
 Outcome = Generation | InflightError
 """What came of one of many prompts, where failures take their answers' places."""
@@ -63,9 +64,8 @@ class Handout:
 
 def checked_concurrency(value: int) -> int:
     """The number itself; InflightError for what can't be one."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InflightError(f"concurrency is {value}; it must be a whole number, 1 or more", "invalid_parameter")
-    return value
+    check_whole("concurrency", value, 1, 2**31 - 1)
+    return int(value)
 
 
 def checked_prompts(prompts: Any) -> Iterable[Prompt]:

@@ -139,7 +139,7 @@ def test_a_prompt_that_is_no_utf_8_is_a_users_mistake(generate: Command, stdin: 
         (["tell", "--top-k", "-4"], "top_k is -4"),
         (["tell", "--max-tokens", "0"], "0 is not in the range"),
         (["tell", "--timeout", "0"], "0.0 is not in the range"),
-        (["tell", "--traceparent", "mine"], "traceparent is mine"),
+        (["tell", "--traceparent", "mine"], "traceparent is 'mine'"),
         (["tell", "--header", "no colon"], "NAME: VALUE"),
         (["tell", "--ca", "/nowhere.pem"], "'/nowhere.pem' does not exist"),
         (["tell", "--messages", "talk.json"], "PROMPT and --messages exclude"),

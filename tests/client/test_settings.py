@@ -1,0 +1,115 @@
+"""What a client is made with is checked when it is made, and its options by their names."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inflight_client import AsyncClient, Client, InflightError, Sampling
+from inflight_client.settings import Settings
+
+
+def settings(**given: Any) -> Settings:
+    usual = dict.fromkeys(("model", "headers", "tls", "timeout", "chat_template", "metrics_url"))
+    return Settings.of(**{"address": "localhost:8001", **usual, **given})
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("timeout", -1, "timeout is -1; it must be a number of seconds above 0"),
+        ("timeout", "5", "timeout is '5'; it must be a number of seconds above 0"),
+        ("timeout", 1e10, "timeout is 10000000000.0; it must be a number of seconds above 0"),
+        ("timeout", math.nan, "timeout is nan; it must be a number of seconds above 0"),
+        ("model", "", "model is ''; it must be a model's name"),
+        ("model", 5, "model is 5; it must be a model's name"),
+        ("model", "a\nb", "model is 'a\\nb'; it must be a model's name"),
+        ("headers", "abc", "headers is a str; it must be a mapping"),
+        ("headers", {"x-bin": "abc"}, "gRPC can't send the header 'x-bin' as text"),
+        ("tls", "ca.pem", "tls is 'ca.pem'; it must be a Tls"),
+        ("retry", 3, "retry is 3; it must be a Retry"),
+        ("retry", 0, "retry is 0; it must be a Retry"),
+        ("chat_template", 5, "chat_template is 5; it must be a checkpoint's or tokenizer's directory"),
+        ("chat_template", "", "chat_template is ''; it must be a checkpoint's"),
+        ("metrics_url", 8002, "metrics_url is 8002; it must be a URL"),
+        ("address", 8001, "the address is 8001; it must be a text"),
+    ],
+)
+def test_a_client_is_not_made_with_what_can_not_be_used(kind: Any, name: str, value: Any, sentence: str) -> None:
+    with pytest.raises(InflightError) as raised:
+        kind(**{name: value})
+    assert raised.value.code == "invalid_parameter"
+    assert str(raised.value).startswith(sentence)
+
+
+def test_a_directory_without_a_template_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InflightError, match="has no chat template") as raised:
+        settings(chat_template=tmp_path)
+    assert raised.value.code == "no_chat_template"
+
+
+def test_a_call_takes_the_clients_timeout_and_an_id_of_its_own() -> None:
+    given = settings(timeout=7)
+    first, second = (given.call("Tea?", {}, stream=True) for _ in range(2))
+    assert (first.timeout, first.stream) == (7, True)
+    assert first.request_id != second.request_id
+    assert uuid.UUID(first.request_id)
+    own = given.call("Tea?", {"timeout": None, "request_id": "mine"}, stream=False)
+    assert (own.timeout, own.request_id) == (None, "mine")
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.7}, {"stop": "."}])
+@pytest.mark.parametrize("method", ["generate", "stream", "generate_many"])
+def test_an_option_of_sampling_is_told_where_it_belongs(method: str, options: dict[str, Any]) -> None:
+    name = next(iter(options))
+    with Client() as client, pytest.raises(TypeError) as raised:
+        list(getattr(client, method)(["Tea?"] if method == "generate_many" else "Tea?", **options))
+    assert str(raised.value) == (
+        f"{method}() got an unexpected keyword argument {name!r};"
+        f" how tokens are chosen is given as sampling=Sampling({name}=...)"
+    )
+
+
+@pytest.mark.parametrize("name", ["max_new_tokens", "stream", "prompts"])
+def test_an_unknown_option_is_told_those_that_there_are(name: str) -> None:
+    options: Any = {name: True}
+    with Client() as client, pytest.raises(TypeError) as raised:
+        client.generate("Tea?", **options)
+    assert str(raised.value).startswith(
+        f"generate() got an unexpected keyword argument {name!r}; it takes max_tokens, sampling, timeout,"
+    )
+    assert "Call" not in str(raised.value)
+
+
+def test_what_is_wrong_with_each_of_many_is_raised_before_the_first() -> None:
+    with Client() as client:
+        with pytest.raises(InflightError, match="max_tokens is 0"):
+            client.generate_many(["Tea?"], max_tokens=0)
+        with pytest.raises(InflightError, match="the prompts are a str"):
+            client.generate_many("ab")
+        with pytest.raises(InflightError, match=r"concurrency is 0\b"):
+            client.generate_many(["Tea?"], concurrency=0)
+        client.generate_many([[{"role": "user", "content": "Tea?"}]], chat_template_kwargs={"n": 1}).close()
+
+
+def test_options_of_messages_and_sampling_fit_many() -> None:
+    settings().check_many({"chat_template_kwargs": {"tools": []}, "sampling": Sampling(top_k=4), "request_id": "a"})
+
+
+@pytest.mark.parametrize("method", ["health", "ready", "models", "metrics", "deployment", "cancel"])
+@pytest.mark.parametrize("timeout", ["1", -1, 0, 1e10, True])
+def test_questions_name_a_wrong_timeout(method: str, timeout: Any) -> None:
+    arguments = ("mine",) if method == "cancel" else ()
+    with Client() as client, pytest.raises(InflightError, match=r"^timeout is .*; it must be a number") as raised:
+        getattr(client, method)(*arguments, timeout=timeout)
+    assert raised.value.code == "invalid_parameter"
+
+
+@pytest.mark.parametrize("request_id", ["", None, 5])
+def test_nothing_is_cancelled_by_no_id(request_id: Any) -> None:
+    with Client() as client, pytest.raises(InflightError, match=r"^request_id is .*; it must be the id of a request"):
+        client.cancel(request_id)
