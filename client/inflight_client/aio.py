@@ -161,10 +161,16 @@ class AsyncClient:
         return await self._connection.models(Deadline.asked(timeout, "the list of models"))
 
     async def metrics(self, timeout: float = QUESTION_SECONDS) -> Metrics:
-        """The server's metrics page (`metrics_url`, by default port 8002 of its host), read once."""
+        """The server's metrics page (`metrics_url`, by default http on port 8002 of its host), read once.
+
+        On the server's own host it is asked for with the client's headers and certificates, but never in plain words
+        where the server is asked over TLS: then give an https:// `metrics_url`.
+        """
         from inflight_client.metrics_page import Metrics, fetch_async
 
-        return Metrics.parse(await fetch_async(self._settings.metrics_url, Deadline.asked(timeout, "the metrics page")))
+        return Metrics.parse(
+            await fetch_async(self._settings.metrics_url, Deadline.asked(timeout, "the metrics page"), self._settings)
+        )
 
     async def deployment(self, timeout: float = QUESTION_SECONDS) -> Deployment:
         """What the client talks to: which model, which tensors, which version."""

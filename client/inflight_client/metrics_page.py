@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from inflight_client.address import Address
+from inflight_client.address import Address, Tls
 from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError
 from inflight_client.http_aio_transport import HttpAioTransport
 from inflight_client.http_transport import HttpTransport
+
+if TYPE_CHECKING:
+    from inflight_client.settings import Settings
 
 _Labels = frozenset[tuple[str, str]]
 
@@ -57,18 +61,24 @@ class Metrics:
         }
 
 
-def fetch(url: str, deadline: Deadline) -> str:
-    """A metrics page's text. Raises InflightError."""
-    transport = HttpTransport(_address(url), {}, None)
+def fetch(url: str, deadline: Deadline, server: Settings | None = None) -> str:
+    """A metrics page's text, asked for with the headers and certificates for `server` where it is that server's.
+
+    That is: on the same host, and not in plain words where the server itself is asked over TLS; others get neither.
+    Raises InflightError.
+    """
+    address = _address(url)
+    transport = HttpTransport(address, *_credentials(address, server))
     try:
         return _text(transport.page(deadline))
     finally:
         transport.close()
 
 
-async def fetch_async(url: str, deadline: Deadline) -> str:
-    """A metrics page's text. Raises InflightError."""
-    transport = HttpAioTransport(_address(url), {}, None)
+async def fetch_async(url: str, deadline: Deadline, server: Settings | None = None) -> str:
+    """As `fetch`."""
+    address = _address(url)
+    transport = HttpAioTransport(address, *_credentials(address, server))
     try:
         return _text(await transport.page(deadline))
     finally:
@@ -82,6 +92,12 @@ def _address(url: str) -> Address:
     if urlsplit(url).port is None:  # this is no server's inference endpoint, whose default port is another
         return replace(address, port=443 if address.secure else 80)
     return address
+
+
+def _credentials(page: Address, server: Settings | None) -> tuple[Mapping[str, str], Tls | None]:
+    if server is None or page.host != server.address.host or (server.address.secure and not page.secure):
+        return {}, None
+    return server.headers, server.tls
 
 
 def _text(page: bytes) -> str:

@@ -104,7 +104,7 @@ class Inquiry:
         return Deadline(self._seconds)
 
     def _load(self, deadline: Deadline) -> EngineLoad:
-        return EngineLoad.of(Metrics.parse(fetch(self._settings.metrics_url, deadline)))
+        return EngineLoad.of(Metrics.parse(fetch(self._settings.metrics_url, deadline, self._settings)))
 
     def _asked(self, question: Callable[[Deadline], Answer]) -> Answer | None:
         try:

@@ -1,22 +1,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import ssl
+from typing import Protocol
 
 import pytest
+from inflight_client.address import Tls
 from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError
 from inflight_client.metrics_page import Metrics, fetch, fetch_async
+from inflight_client.settings import Settings
 
 from inflight.deploy.server import Server
 from tests.client.leftovers import nothing_left, run
 from tests.client.scripted_http import Asked, Peer, Script, scripted, whole
+from tests.fixtures.certificates import Certificates
 
-Fetch = Callable[[str, Deadline], str]
+
+class Fetch(Protocol):
+    def __call__(self, url: str, deadline: Deadline, server: Settings | None = None) -> str: ...
 
 
-def _async_fetch(url: str, deadline: Deadline) -> str:
-    text: str = run(lambda: fetch_async(url, deadline))
+def _async_fetch(url: str, deadline: Deadline, server: Settings | None = None) -> str:
+    text: str = run(lambda: fetch_async(url, deadline, server))
     return text
 
 
@@ -89,6 +95,31 @@ class TestFetching:
         with scripted(script) as server, nothing_left(), pytest.raises(InflightError, match="the page was") as caught:
             fetch(f"{server.url}/metrics", Deadline(0.1, "the page"))
         assert caught.value.code == "deadline_exceeded"
+
+    @pytest.mark.parametrize(
+        ("server", "goes"),
+        [
+            ("http://127.0.0.1:1", True),
+            ("127.0.0.1:1", True),
+            ("http://localhost:1", False),  # another name may be another's
+            ("grpcs://127.0.0.1:1", False),  # what goes there over TLS does not go here without
+            ("https://127.0.0.1:1", False),
+        ],
+    )
+    def test_a_clients_headers_go_to_its_own_server_alone(self, fetch: Fetch, server: str, goes: bool) -> None:
+        settings = Settings.of(server, None, {"authorization": "Bearer a"}, None, None, None, None)
+        with scripted(lambda peer, asked: peer.send(whole("200 OK", b"a 5\n", "text/plain"))) as pages:
+            fetch(f"{pages.url}/metrics", Deadline(60), settings)
+        assert [asked.headers.get("authorization") for asked in pages.requests] == ["Bearer a" if goes else None]
+
+    def test_certificates_go_with_them(self, fetch: Fetch, certificates: Certificates) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates.server.certificate, certificates.server.key)
+        settings = Settings.of("grpcs://127.0.0.1:1", None, {"x-key": "k"}, Tls(ca=certificates.ca), None, None, None)
+        script: Script = lambda peer, asked: peer.send(whole("200 OK", b"a 5\n", "text/plain"))  # noqa: E731
+        with scripted(script, context) as pages:
+            assert fetch(f"{pages.url}/metrics", Deadline(60), settings) == "a 5\n"
+        assert [asked.headers["x-key"] for asked in pages.requests] == ["k"]
 
     def test_an_address_of_grpc_is_none_of_a_page(self, fetch: Fetch) -> None:
         with pytest.raises(InflightError, match="URL of http") as caught:

@@ -53,8 +53,8 @@ def failing(retries: Retries, codes: list[str]) -> list[str]:
             with attempt:
                 sent.append(codes[len(sent)])
                 raise InflightError("it failed", sent[-1])
-    except InflightError as error:
-        assert error.code == sent[-1]
+    except InflightError:
+        pass
     return sent
 
 
