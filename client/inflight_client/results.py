@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 UNKNOWN = "unknown"
 """The finish reason where a deployment says that an answer ended, and not why."""
@@ -21,7 +21,36 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
 
-class Delta(NamedTuple):
+class _Asked(Protocol):
+    @property
+    def usage(self) -> Usage | None: ...
+
+
+class _Counts:
+    """The usage's counts, of what may have one."""
+
+    __slots__ = ()
+
+    @property
+    def input_tokens(self: _Asked) -> int | None:
+        """Tokens of the prompt; None where nobody counted them."""
+        return None if self.usage is None else self.usage.input_tokens
+
+    @property
+    def output_tokens(self: _Asked) -> int | None:
+        """Tokens of the answer; None where nobody counted them."""
+        return None if self.usage is None else self.usage.output_tokens
+
+
+class _Step(NamedTuple):
+    text: str
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    token_ids: tuple[int, ...] | None = None
+    log_probs: tuple[float, ...] | None = None
+
+
+class Delta(_Step, _Counts):
     """One step of a streamed answer: the text that it adds (often one token's, at times none).
 
     The last delta, and only that, has a finish reason: `stop`, `length`, `stop_word`, `cancelled`, or `unknown` where
@@ -29,21 +58,7 @@ class Delta(NamedTuple):
     logarithms, one for each token) are this step's, where asked for. (A tuple: one is made for every token.)
     """
 
-    text: str
-    finish_reason: str | None = None
-    usage: Usage | None = None
-    token_ids: tuple[int, ...] | None = None
-    log_probs: tuple[float, ...] | None = None
-
-    @property
-    def input_tokens(self) -> int | None:
-        """Tokens of the prompt; None where nobody counted them."""
-        return None if self.usage is None else self.usage.input_tokens
-
-    @property
-    def output_tokens(self) -> int | None:
-        """Tokens of the answer; None where nobody counted them."""
-        return None if self.usage is None else self.usage.output_tokens
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -70,7 +85,7 @@ class Timings:
 
 
 @dataclass(frozen=True)
-class Generation:
+class Generation(_Counts):
     """A whole answer, why it ended, how many tokens went in and came out, and how long it took.
 
     `usage` is None where the deployment counts no tokens; `token_ids` and `log_probs` where they were not asked for.
@@ -85,16 +100,6 @@ class Generation:
     token_ids: tuple[int, ...] | None = None
     log_probs: tuple[float, ...] | None = None
     cumulative_log_prob: float | None = None
-
-    @property
-    def input_tokens(self) -> int | None:
-        """Tokens of the prompt; None where nobody counted them."""
-        return None if self.usage is None else self.usage.input_tokens
-
-    @property
-    def output_tokens(self) -> int | None:
-        """Tokens of the answer; None where nobody counted them."""
-        return None if self.usage is None else self.usage.output_tokens
 
 
 @dataclass(frozen=True)

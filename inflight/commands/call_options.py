@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, TypeVar, cast
 
 import click
@@ -14,17 +15,6 @@ from inflight.commands.seconds import Seconds
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-_SAMPLING = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "seed",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "min_tokens",
-    "stop",
-)
 _CALL = ("max_tokens", "timeout", "first_token_timeout", "tenant", "traceparent")
 
 
@@ -92,7 +82,7 @@ def call_options_of(asked: dict[str, Any]) -> CallOptions:
     """
     given = {name: asked.pop(name) for name in _CALL}
     try:
-        sampling = Sampling(**{name: asked.pop(name) for name in _SAMPLING})
+        sampling = Sampling(**{field.name: asked.pop(field.name) for field in fields(Sampling) if field.name in asked})
         options = cast(CallOptions, {**given, "sampling": sampling})
         Call("", stream=True, **options)
     except InflightError as error:
