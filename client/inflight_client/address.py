@@ -72,16 +72,19 @@ class Address:
         """Read an address; without a scheme it is gRPC's. Raises InflightError `invalid_parameter`."""
         if not isinstance(text, str):
             raise wrong("the address", text, "a text, HOST:PORT or a URL")
-        try:
-            parts = urlsplit(text if "://" in text else f"grpc://{text}")
-            port = parts.port
-        except ValueError as error:
-            raise InflightError(f"the address {shown(text)} can't be read: {error}", "invalid_parameter") from None
-        if "@" in parts.netloc:  # not shown: it may hold a password
+        if "@" in re.split("[/?#]", text.partition("://")[2] or text)[0]:  # not shown: it may hold a password
             raise InflightError(
                 "the address has a user or a password in it; leave them out, and give headers={'authorization': ...}",
                 "invalid_parameter",
             )
+        try:
+            parts = urlsplit(text if "://" in text else f"grpc://{text}")
+            port = parts.port
+        except ValueError as error:
+            raise InflightError(
+                f"the address {shown(text)} can't be read ({error}); write HOST:PORT, an IPv6 host in brackets",
+                "invalid_parameter",
+            ) from None
         if not _can_be_used(text, parts):
             raise InflightError(
                 f"the address {shown(text)} can't be used; it must be HOST:PORT, or a URL of {', '.join(_PORTS)}",

@@ -55,7 +55,7 @@ def within(value: Any, low: float, high: float) -> bool:
 def check_number(name: str, value: Any, low: float, high: float = math.inf) -> None:
     """A number within bounds; an infinite one only where `high` is."""
     if not within(value, low, high) or value == math.inf:
-        wanted = f"{low:g} or more" if math.isinf(high) else f"{low:g} to {high:g}"
+        wanted = f"{low:.15g} or more" if math.isinf(high) else f"{low:.15g} to {high:.15g}"
         raise wrong(name, value, f"a number, {wanted}")
 
 

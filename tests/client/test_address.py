@@ -20,6 +20,7 @@ GRPC, HTTP = Address.parse("localhost"), Address.parse("http://localhost")
         ("[::1]:9", "grpc://[::1]:9", "[::1]:9"),
         ("http://[fe80::1%eth0]", "http://[fe80::1%eth0]:8000", "[fe80::1%eth0]:8000"),
         ("http://bücher.example/llm/", "http://bücher.example:8000/llm", "bücher.example:8000"),
+        ("https://triton.example/@llm", "https://triton.example:443/@llm", "triton.example:443"),
         ("https://triton.example", "https://triton.example:443", "triton.example:443"),
         ("https://triton.example:8443/a/b", "https://triton.example:8443/a/b", "triton.example:8443"),
     ],
@@ -47,7 +48,17 @@ def test_an_address_that_can_not_be_used_is_refused(text: Any) -> None:
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["http://me:s3cret@x", "http://:s3cret@x", "http://s3cret@x", "me:s3cret@x:8001"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://me:s3cret@x",
+        "http://:s3cret@x",
+        "http://:s3cret@x:99999",
+        "me:s3cret@[x",
+        "http://s3cret@x",
+        "me:s3cret@x:8001",
+    ],
+)
 def test_an_address_with_a_password_is_refused_and_not_shown(text: str) -> None:
     with pytest.raises(InflightError, match="has a user or a password in it") as raised:
         Address.parse(text)
