@@ -104,8 +104,10 @@ def _closure(wanted: list[Requirement]) -> set[str]:
 
 TYPED = """
 from collections.abc import Iterator
+from contextlib import aclosing, closing
 
-from inflight_client import AsyncClient, Client, Delta, Generation, InflightError, Sampling, Usage
+import inflight_client
+from inflight_client import AsyncClient, Client, Delta, Generation, InflightError, Metrics, Outcome, Sampling, Usage
 from inflight_client.call import CallOptions
 
 with Client("127.0.0.1:8001") as client:
@@ -114,18 +116,29 @@ with Client("127.0.0.1:8001") as client:
     for delta in client.stream([{"role": "user", "content": "tea"}], first_token_timeout=1.5):
         one: Delta = delta
     many: Iterator[Generation] = client.generate_many(["a", "b"], concurrency=2)
+    with closing(client.generate_many(["a"], return_errors=True)) as outcomes:
+        for outcome in outcomes:
+            both: Outcome = outcome
+    perhaps = bool(whole.text)
+    for either in client.generate_many(["a"], as_completed=perhaps, return_errors=perhaps):
+        each: Outcome | tuple[int, Outcome] = either
+    page: Metrics = client.metrics()
     options: CallOptions = {"tenant": "me"}
     client.generate("tea", **options)
     client.generate("tea", max_token=3)
     client.generate("tea", max_tokens="3")
     client.generate(7)
     whole.txt
+    inflight_client.Metric
 
 
 async def later() -> str:
     async with AsyncClient() as client:
         async for delta in client.stream("tea"):
             delta.text.upper()
+        async with aclosing(client.generate_many(["a"], as_completed=True)) as pairs:
+            async for place, answer in pairs:
+                answer.text.upper()
         return await client.generate("tea")
 """
 
@@ -134,6 +147,7 @@ WRONG = {
     'max_tokens="3"': 'Argument "max_tokens" to "generate" of "Client" has incompatible type "str"',
     "generate(7)": 'Argument 1 to "generate" of "Client" has incompatible type "int"',
     "whole.txt": '"Generation" has no attribute "txt"',
+    "inflight_client.Metric": 'Module has no attribute "Metric"',
     "return await": 'Incompatible return value type (got "Generation", expected "str")',
 }
 
