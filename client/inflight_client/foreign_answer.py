@@ -33,12 +33,15 @@ class ForeignAnswer(Answer):
     def __init__(self, deployment: Deployment, call: Call) -> None:
         super().__init__(deployment, call)
         self._llmapi = deployment.kind == "llmapi"
-        whole = deployment.streams(call) and (self._llmapi or bool(deployment.accumulates))
+        self._streams = deployment.streams(call)
+        whole = self._streams and (self._llmapi or bool(deployment.accumulates))
         stops = tuple(call.sampling.stop)
         self._held = HeldText(stops, whole) if stops or whole else None
         self._reasons = "finish_reason" in deployment.outputs and (
             "return_finish_reason" in deployment.inputs or not self._llmapi
         )
+        self._said = False
+        """Whether a text has come, be it empty."""
         self._read: int | None = None
         self._written: int | None = None
         self._log_probs: tuple[float, ...] = ()
@@ -50,6 +53,10 @@ class ForeignAnswer(Answer):
             raise self._damaged("something came after its end")
         self._responses += 1
         text = response.text("text_output")
+        if text is not None:
+            if self._said and not self._streams:
+                raise self._damaged("a second text came where one is due")
+            self._said = True
         reason = self._reason(response)
         final = reason is not None or (response.final is True and not self._reasons)
         self._count(response)
@@ -79,6 +86,8 @@ class ForeignAnswer(Answer):
         token_ids: tuple[int, ...] | None,
         log_probs: tuple[float, ...] | None,
     ) -> Delta:
+        if reason == UNKNOWN and not self._said:
+            raise self._damaged("it has no text at all")
         self._ended = True
         reason = self._checked_reason(reason)
         if self._held is None:

@@ -163,6 +163,19 @@ def test_the_text_models_tell_no_reason_and_the_counts_of_each_response(flags: t
     assert (deltas[-1].finish_reason, deltas[-1].usage) == ("unknown", Usage(5, 4))
 
 
+def test_an_answer_of_others_has_a_text_be_it_empty() -> None:
+    for responses in ([Response(final=True)], [Response(num_output_tokens=1)], [Response(), Response(final=True)]):
+        assert "it has no text at all" in damage(theirs(), *responses)
+    assert read(theirs(), said(""), Response(final=True))[-1].finish_reason == "unknown"
+
+
+def test_a_whole_answer_of_others_comes_once() -> None:
+    once, twice = said("tea"), said("tea")
+    assert "a second text came" in damage(theirs(stream=False), once, twice)
+    assert text(read(theirs(stream=False), once, Response(final=True))) == "tea"
+    assert text(read(theirs(), once, twice)) == "teatea", "tokens may well repeat themselves"
+
+
 def test_a_last_response_may_be_empty() -> None:
     deltas = read(theirs(), Response(False, text_output="One"), Response(True))
     assert text(deltas) == "One"
