@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from typing import NoReturn
@@ -25,6 +26,8 @@ COMMANDS = {
 
 # What these import of ours is always there; anything else may be an extra that was not asked for.
 OURS = ("inflight", "inflight_client", "build_engines")
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class LazyGroup(click.Group):
@@ -65,6 +68,7 @@ def cli() -> None:
     inflight build ./my-checkpoint --out ./my-engine
     inflight serve ./my-engine
     inflight generate "Tell me about tea."
+    inflight chat
     """
 
 
@@ -88,6 +92,14 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(
             f"the package {error.name} is missing; install inflight with its extras, [build,serve]", "package_missing"
         )
+    except OSError as error:
+        from inflight.commands.standard_streams import drop_output, is_of_output
+
+        if not is_of_output(error):
+            raise
+        drop_output()
+        why = "disk_full" if error.errno in _NO_ROOM else ""
+        _fail(f"standard output can't be written: {error.strerror}", why)
     except Exception as error:
         code = getattr(error, "code", None)
         if not isinstance(code, str):
@@ -96,5 +108,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _fail(message: str, code: str) -> NoReturn:
-    click.echo(f"Error: {message} [{code}]", err=True)
+    click.echo(f"Error: {message} [{code}]" if code else f"Error: {message}", err=True)
     sys.exit(1)

@@ -127,6 +127,10 @@ class Connection:
     def forget_after(self, error: InflightError) -> None:
         self._known.forget_after(error)
 
+    def forget(self) -> None:
+        """Look at the deployment anew before the next call."""
+        self._known.forget()
+
     def close(self) -> None:
         self.transport.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from inflight_client.deadline import Deadline
@@ -21,7 +22,7 @@ class KnownDeployment:
     def __init__(self) -> None:
         self.last: Deployment | None = None
         """The newest description, however old."""
-        self._since = 0.0
+        self._since = -math.inf
         self._failure: InflightError | None = None
         self._failed_at = 0.0
         self._warned = False
@@ -51,7 +52,11 @@ class KnownDeployment:
         if isinstance(error, ServerGone | ModelNotReady) or (
             isinstance(error, InvalidRequest) and error.code == "invalid_request"
         ):
-            self._since = 0.0
+            self.forget()
+
+    def forget(self) -> None:
+        """Look anew before the next call."""
+        self._since = -math.inf
 
 
 def asking(deadline: Deadline) -> Deadline:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from inflight_client.connection import Connection
 from inflight_client.deadline import Deadline
@@ -16,12 +16,29 @@ from inflight_client.results import Health, Model
 from inflight_client.settings import Settings
 from inflight_client.versions import mismatch
 
+from inflight import compatible
 from inflight.commands.engine_load import EngineLoad
 
 ENGINE_MODEL = "tensorrt_llm"
 """The engine's model has upstream's name on every deployment but those whose one model is another."""
 
 Answer = TypeVar("Answer")
+
+
+class Engine(NamedTuple):
+    """What runs behind the model: our name of the engine or Triton's of the backend, and who built it."""
+
+    name: str
+    version: str
+
+    def mismatch(self, deployed_by: str | None) -> str:
+        """In a sentence that the server is of a version which doesn't fit; empty where it does, or none is told."""
+        if not (self.version and deployed_by) or compatible(self.version, deployed_by):
+            return ""
+        return (
+            f"the engine was built by inflight {self.version}, and the server was deployed by {deployed_by}, which may"
+            " not fit; build the engine again"
+        )
 
 
 @dataclass(frozen=True)
@@ -35,7 +52,7 @@ class ServerReport:
     health: Health
     server: str | None = None
     deployment: Deployment | None = None
-    engine: str | None = None
+    engine: Engine | None = None
     models: tuple[Model, ...] = ()
     load: EngineLoad | None = None
     tokens_per_second: float | None = None
@@ -43,8 +60,12 @@ class ServerReport:
 
     @property
     def warning(self) -> str:
-        """That versions don't fit, in a sentence; empty where they do."""
-        return mismatch(self.deployment.version) if self.deployment else ""
+        """Which versions don't fit, in a sentence; empty where all do."""
+        if self.deployment is None:
+            return ""
+        version = self.deployment.version
+        found = (mismatch(version), self.engine.mismatch(version) if self.engine else "")
+        return "; ".join(sentence for sentence in found if sentence)
 
     def as_object(self) -> dict[str, Any]:
         """For JSON."""
@@ -56,7 +77,13 @@ class ServerReport:
             "server": self.server,
             "deployment": None
             if found is None
-            else {"kind": found.kind, "model": found.model, "version": found.version, "engine": self.engine},
+            else {
+                "kind": found.kind,
+                "model": found.model,
+                "version": found.version,
+                "engine": self.engine.name if self.engine else None,
+                "engine_version": (self.engine.version or None) if self.engine else None,
+            },
             "models": [asdict(model) for model in self.models],
             "load": None
             if self.load is None
@@ -113,8 +140,8 @@ class Inquiry:
             self._failures.append(f"{error} [{error.code}]")
             return None
 
-    def _engine(self, deadline: Deadline) -> str | None:
-        """What runs behind the model: our name of the engine, or Triton's of the backend."""
+    def _engine(self, deadline: Deadline) -> Engine | None:
+        """What runs behind the model; None where the configuration doesn't tell."""
         model = self._connection.find(deadline).model
         try:
             config = self._connection.transport.config(ENGINE_MODEL, deadline)
@@ -122,4 +149,6 @@ class Inquiry:
             if error.code != "model_not_found":
                 raise
             config = self._connection.transport.config(model, deadline)
-        return ModelConfig(config).parameter("inflight_engine") or str(config.get("backend", "")) or None
+        told = ModelConfig(config)
+        name = told.parameter("inflight_engine") or str(config.get("backend", ""))
+        return Engine(name, told.parameter("inflight_engine_version")) if name else None

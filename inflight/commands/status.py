@@ -91,7 +91,9 @@ def _lines(report: ServerReport) -> Iterator[tuple[str, str]]:
     yield ("ready" if health else "NOT READY"), report.address + (f": {health.reason}" if health.reason else "")
     if report.deployment is not None:
         version = f" {report.deployment.version}" if report.deployment.version else ""
-        engine = f", engine {report.engine}" if report.engine else ""
+        engine = f", engine {report.engine.name}" if report.engine else ""
+        if report.engine is not None and report.engine.version:
+            engine += f" built by {report.engine.version}"
         yield "deployment", f"{report.deployment.kind}{version}{engine}; text goes to {report.deployment.model}"
     if report.server is not None:
         yield "server", report.server

@@ -84,3 +84,11 @@ def test_the_warning_is_the_callers_and_comes_once() -> None:
     (warning,) = told
     assert warning.category is VersionWarning
     assert warning.filename == __file__
+
+
+def test_whoever_wants_to_look_anew_does_however_young_the_machine_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = KnownDeployment()
+    known.learn(described())
+    known.forget()
+    monkeypatch.setattr(known_deployment.time, "monotonic", lambda: 3.0)  # seconds after the machine was started
+    assert known.fresh() is None

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from inflight_client import Client
@@ -14,6 +15,7 @@ from inflight_client.metrics_page import Metrics
 
 import inflight
 from inflight.commands.engine_load import EngineLoad
+from inflight.commands.server_report import Engine
 from inflight.deploy.server import Server
 from tests.client.leftovers import idle
 from tests.commands.running import Command
@@ -37,7 +39,8 @@ def test_a_server_at_rest(status: Command, paced_server: Server) -> None:
     assert done.code == 0
     lines = dict(line.split(maxsplit=1) for line in done.out.splitlines())
     assert lines["ready"] == f"grpc://{paced_server.grpc_address}"
-    assert lines["deployment"] == f"inflight {inflight.__version__}, engine fake; text goes to ensemble"
+    version = inflight.__version__
+    assert lines["deployment"] == f"inflight {version}, engine fake built by {version}; text goes to ensemble"
     assert lines["server"].startswith("triton 2.")
     assert lines["models"] == f"{', '.join(MODELS)}: READY"
     assert lines["requests"] == "0 of 64 in flight, 0 waiting"
@@ -55,6 +58,7 @@ def test_a_busy_server_over_http_as_json(status: Command, paced_server: Server) 
     assert done.code == 0
     assert report["ready"] is True
     assert report["deployment"]["kind"] == "inflight"
+    assert report["deployment"]["engine_version"] == inflight.__version__
     assert sorted(model["name"] for model in report["models"]) == MODELS
     assert (report["load"]["running"], report["load"]["waiting"]) == (3, 0)
     assert 0 < report["load"]["kv_cache_use"] <= 1
@@ -101,6 +105,26 @@ def test_versions_that_do_not_fit_are_told(
     assert done.code == 0
     assert f"WARNING     the server was deployed by inflight {deployed}, and this client is of 9.9.9" in done.out
     assert "9.9.9" in json.loads(status(*at(paced_server), "--json").out)["warning"]
+
+
+@pytest.mark.parametrize(
+    ("built", "deployed", "told"),
+    [("0.1.0", "0.1.3", False), ("0.1.0", "0.2.0", True), ("", "0.2.0", False), ("0.1.0", None, False)],
+)
+def test_an_engine_of_another_version_than_its_server_is_told(built: str, deployed: str | None, told: bool) -> None:
+    sentence = Engine("openvino", built).mismatch(deployed)
+    assert bool(sentence) is told
+    if told:
+        assert sentence.startswith("the engine was built by inflight 0.1.0, and the server was deployed by 0.2.0")
+
+
+def test_a_full_disk_is_one_sentence() -> None:
+    program = "from inflight.cli import main; main()"
+    command = [sys.executable, "-c", program, "status", "--address", "127.0.0.1:1", "--json"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "Error: standard output can't be written: No space left on device [disk_full]\n"
 
 
 def test_watching_goes_on_until_ctrl_c(paced_server: Server) -> None:
