@@ -8,6 +8,9 @@ from typing import Any
 
 from inflight_client import Delta, Generation
 
+_MEASURABLE = 0.05
+"""Seconds of streaming that a rate says something of: tokens that came together have none."""
+
 
 def summary(answer: Generation) -> str:
     """How long it took and why it ended, for the end of a streamed answer.
@@ -19,7 +22,7 @@ def summary(answer: Generation) -> str:
     if tokens is None:  # a deployment that counts none
         return f"[{times.total:.2f} s, the first text after {times.first_token:.2f} s, ended by {answer.finish_reason}]"
     after = times.total - times.first_token
-    rate = f", then {(tokens - 1) / after:.1f} tokens/s" if tokens > 1 and after > 0 else ""
+    rate = f", then {(tokens - 1) / after:.1f} tokens/s" if tokens > 1 and after >= _MEASURABLE else ""
     return (
         f"[{tokens} tokens in {times.total:.2f} s: the first after {times.first_token:.2f} s{rate};"
         f" ended by {answer.finish_reason}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TypeVar, cast
@@ -15,7 +16,24 @@ from inflight.commands.seconds import Seconds
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-_CALL = ("max_tokens", "timeout", "first_token_timeout", "tenant", "traceparent")
+_CALL = ("max_tokens", "timeout", "first_token_timeout", "tenant", "traceparent", "chat_template_kwargs")
+
+
+class JsonObject(click.ParamType[dict[str, Any]]):
+    """An object of JSON, as a mapping; None where the option isn't given."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
+        if isinstance(value, dict):
+            return value
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            self.fail(f"{value} is no JSON: {error}.", param, ctx)
+        if not isinstance(found, dict):
+            self.fail(f"{value} is no object of JSON, such as {{}}.", param, ctx)
+        return found
 
 
 def call_options(max_tokens: int) -> Callable[[Decorated], Decorated]:
@@ -65,6 +83,13 @@ def call_options(max_tokens: int) -> Callable[[Decorated], Decorated]:
             metavar="DIR",
             help="A checkpoint whose template renders messages, for servers that can't.",
         ),
+        click.option(
+            "--chat-template-kwargs",
+            type=JsonObject(),
+            metavar="JSON",
+            help="What the template is given beside the messages, an object: tools, enable_thinking, and what else it"
+            " reads.",
+        ),
     ]
 
     def decorate(function: Decorated) -> Decorated:
@@ -81,10 +106,12 @@ def call_options_of(asked: dict[str, Any]) -> CallOptions:
     Raises click.UsageError for values out of bounds.
     """
     given = {name: asked.pop(name) for name in _CALL}
+    given["chat_template_kwargs"] = given["chat_template_kwargs"] or {}
     try:
         sampling = Sampling(**{field.name: asked.pop(field.name) for field in fields(Sampling) if field.name in asked})
         options = cast(CallOptions, {**given, "sampling": sampling})
-        Call("", stream=True, **options)
+        # The template's arguments go with messages alone.
+        Call([{"role": "user"}] if given["chat_template_kwargs"] else "", stream=True, **options)
     except InflightError as error:
         raise click.UsageError(f"{error} [{error.code}]") from error
     return options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from inflight.commands.answer_report import answer_line
 from inflight.commands.call_options import call_options, call_options_of
 from inflight.commands.connection_options import connected, connection_options
 from inflight.commands.conversation import Conversation
+from inflight.commands.standard_streams import has_person, standard_input
 
 
 @click.command(short_help="Talk with the model of a server.")
@@ -47,7 +47,7 @@ def command(
     options = call_options_of(asked)
     conversation = Conversation(system)
     with connected(asked, retry_seconds, chat_template=chat_template) as client:
-        if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        if as_json or not has_person():
             _answer_lines(client, conversation, options, as_json)
         else:
             _talk(client, conversation, options, no_history)
@@ -81,7 +81,7 @@ def _answer_lines(client: Client, conversation: Conversation, options: CallOptio
 
 def _lines() -> Iterator[str]:
     """Standard input's lines that hold anything, as they come."""
-    for line in sys.stdin.buffer:
+    for line in standard_input():
         text = line.decode("utf-8", "surrogateescape").strip("\r\n")
         if text.strip():
             yield text

@@ -19,7 +19,8 @@ HELP = '''\
 /save FILE      write the conversation as JSON
 /load FILE      go on with one that was written
 /exit           leave, as Ctrl-D does
-"""             begins a message of several lines, and ends it; a backslash at its end continues a line
+"""             begins a message of several lines, and ends it; a backslash at its end continues a line;
+                what is quoted so is never a command
 Ctrl-C          ends an answer; twice in a row leaves'''
 
 
@@ -39,7 +40,7 @@ class ChatSession:
         interrupted = False
         while True:
             try:
-                text = self._terminal.read()
+                text, is_command = self._terminal.read()
             except EOFError:
                 return self._terminal.end()
             except KeyboardInterrupt:
@@ -50,7 +51,7 @@ class ChatSession:
                 self._terminal.say("Once more leaves, as Ctrl-D does.")
                 continue
             interrupted = False
-            if text.startswith("/"):
+            if is_command:
                 if not self._command(*text.strip().partition(" ")[::2]):
                     return None
             elif text.strip():
@@ -84,7 +85,7 @@ class ChatSession:
         """The error, and where the conversation stands now."""
         sentence = f"Error: {error} [{error.code}]"
         if error.code == "prompt_too_long" and self._conversation.exchanges:
-            return f"{sentence}\nIt is too long by now: make room with /drop, /undo or /reset, and ask again."
+            return f"{sentence}\nIt is too long by now: make room with /drop, /undo or /reset, or send less."
         return f"{sentence}\nThe conversation stands as it was before this message."
 
     def _command(self, name: str, argument: str) -> bool:
@@ -128,8 +129,8 @@ class ChatSession:
                 self._conversation.load(Path(path).expanduser())
         except InflightError as error:
             self._terminal.say(f"Error: {error} [{error.code}]")
-        except OSError as error:
-            self._terminal.say(f"Error: {path}: {error.strerror}")
+        except (OSError, ValueError, RuntimeError) as error:  # the last two for a NUL, and for the home of nobody
+            self._terminal.say(f"Error: {path}: {getattr(error, 'strerror', None) or error}")
         else:
             self._terminal.say(self._standing())
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import readline
+from typing import NamedTuple
 
 import click
 
 from inflight.commands.chat_history import ChatHistory
+from inflight.commands.standard_streams import shown
 
 _PROMPT, _FURTHER = ">>> ", "... "
 _QUOTES = '"""'
-# An answer moves no cursor, changes no colour and rings no bell.
-_HARMLESS = {code: None for code in [*range(32), 127, *range(128, 160)] if chr(code) not in "\n\t"}
+
+
+class Typed(NamedTuple):
+    """What was typed: a message, or a line that begins with a slash and was neither quoted, continued nor pasted."""
+
+    text: str
+    is_command: bool
 
 
 class ChatTerminal:
@@ -24,21 +31,25 @@ class ChatTerminal:
         for message in history.load():
             readline.add_history(message)
 
-    def read(self) -> str:
-        '''The next message. EOFError at Ctrl-D, KeyboardInterrupt at Ctrl-C.
+    def read(self) -> Typed:
+        '''The next message or command. EOFError at Ctrl-D, KeyboardInterrupt at Ctrl-C.
 
         A backslash at its end continues a line; """ begins a message of several lines, and ends it.
         '''
         line = input(_PROMPT)
-        message = self._until_quotes(line.removeprefix(_QUOTES)) if line.startswith(_QUOTES) else self._unbroken(line)
-        if message.strip():
-            readline.add_history(message)
-            self._history.add(message)
-        return message
+        quoted = line.startswith(_QUOTES)
+        text = self._until_quotes(line.removeprefix(_QUOTES)) if quoted else self._unbroken(line)
+        is_command = text.startswith("/") and not quoted and "\n" not in text
+        if text.strip():
+            # Called back, a quoted line is what it was.
+            kept = f"{_QUOTES}{text}{_QUOTES}" if quoted and text.startswith("/") and "\n" not in text else text
+            readline.add_history(kept)
+            self._history.add(kept)
+        return Typed(text, is_command)
 
     def show(self, text: str) -> None:
         """A piece of an answer."""
-        click.echo(text.translate(_HARMLESS), nl=False)
+        click.echo(shown(text), nl=False)
 
     def end(self) -> None:
         """The answer's end."""

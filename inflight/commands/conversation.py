@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from inflight_client import InflightError
 
+from inflight.commands.whole_file import replace_file
+
 Messages = list[dict[str, Any]]
+
+LARGEST = 16 << 20
+"""Bytes of a conversation, at most: a server takes no more either."""
 
 
 class Conversation:
@@ -63,7 +68,7 @@ class Conversation:
         """Write the messages as JSON. What stands there and is no conversation stays: InflightError. Else OSError."""
         if path.exists():
             load_messages(path)
-        path.write_text(json.dumps(self.messages, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        replace_file(path, json.dumps(self.messages, ensure_ascii=False, indent=2) + "\n")
 
     def load(self, path: Path) -> None:
         """Take a file's messages in place of these. Raises InflightError `invalid_messages`, OSError."""
@@ -79,12 +84,19 @@ class Conversation:
 
 
 def load_messages(path: Path) -> Messages:
-    """A file's messages. Raises InflightError `invalid_messages`, OSError."""
-    return read_messages(path.read_bytes(), str(path))
+    """A regular file's messages: a pipe or a device may never end. Raises InflightError `invalid_messages`, OSError."""
+    path.stat()  # says why there is none
+    if not path.is_file():
+        raise InflightError(f"{path} is no regular file; name another one", "invalid_messages")
+    with path.open("rb") as file:
+        return read_messages(file, str(path))
 
 
-def read_messages(raw: bytes, name: str) -> Messages:
-    """Messages out of JSON: a list of objects with a role. Raises InflightError `invalid_messages`."""
+def read_messages(file: BinaryIO, name: str) -> Messages:
+    """Messages out of JSON: a list of objects with a role. Raises InflightError `invalid_messages`, OSError."""
+    raw = file.read(LARGEST + 1)
+    if len(raw) > LARGEST:
+        raise InflightError(f"{name} holds more than {LARGEST >> 20} MiB, which no server takes", "invalid_messages")
     try:
         found = json.loads(raw)
     except (ValueError, RecursionError) as error:

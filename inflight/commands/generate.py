@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ from inflight_client.call import CallOptions, Prompt
 from inflight.commands.answer_report import answer_line, delta_line, end_line, summary
 from inflight.commands.call_options import call_options, call_options_of
 from inflight.commands.connection_options import connected, connection_options
-from inflight.commands.conversation import load_messages, read_messages
+from inflight.commands.conversation import read_messages
+from inflight.commands.standard_streams import shown, shows_terminal, standard_input
 
 
 @click.command(short_help="Send a prompt to a server and stream the answer.")
@@ -61,6 +61,8 @@ def command(
     """  # fmt: skip
     sent = _prompt(prompt, messages)
     options = call_options_of(asked)
+    if options["chat_template_kwargs"] and messages is None:
+        raise click.UsageError("--chat-template-kwargs goes with --messages.")
     if log_probs:
         options["return_log_probs"] = True
     if token_ids:
@@ -70,7 +72,7 @@ def command(
             _stream(client, sent, options, as_json)
         else:
             answer = client.generate(sent, **options)
-            click.echo(answer_line(answer) if as_json else answer.text)
+            click.echo(answer_line(answer) if as_json else _told(answer.text))
 
 
 def _prompt(prompt: str | None, messages: str | None) -> Prompt:
@@ -78,21 +80,22 @@ def _prompt(prompt: str | None, messages: str | None) -> Prompt:
     if (prompt is None) == (messages is None):
         raise click.UsageError("Missing argument 'PROMPT'." if prompt is None else "PROMPT and --messages exclude.")
     if messages == "-":
-        return read_messages(sys.stdin.buffer.read(), "standard input")
+        return read_messages(standard_input(), "standard input")
     if messages is not None:
         try:
-            return load_messages(Path(messages))
+            with Path(messages).open("rb") as file:  # perhaps a pipe, of a shell's <(...)
+                return read_messages(file, messages)
         except OSError as error:
             raise click.BadParameter(f"{messages}: {error.strerror}.", param_hint="'--messages'") from error
     # Bytes that are no UTF-8 reach the client, which names the mistake, however strict this terminal's locale is.
-    return sys.stdin.buffer.read().decode("utf-8", "surrogateescape") if prompt == "-" else prompt or ""
+    return standard_input().read().decode("utf-8", "surrogateescape") if prompt == "-" else prompt or ""
 
 
 def _stream(client: Client, sent: Prompt, options: CallOptions, as_json: bool) -> None:
     """Show the answer as it comes."""
     with client.stream(sent, **options) as stream:
         for delta in stream:
-            click.echo(delta_line(delta) if as_json else delta.text, nl=as_json)
+            click.echo(delta_line(delta) if as_json else _told(delta.text), nl=as_json)
         answer = stream.generation
     assert answer is not None, "a stream that ended well has its whole answer"
     if as_json:
@@ -100,3 +103,8 @@ def _stream(client: Client, sent: Prompt, options: CallOptions, as_json: bool) -
     else:
         click.echo()
         click.echo(summary(answer), err=True)
+
+
+def _told(text: str) -> str:
+    """Programs get an answer as it is, people without what would command their terminal."""
+    return shown(text) if shows_terminal() else text

@@ -86,13 +86,15 @@ def test_a_conversation_at_a_terminal(paced_server: Server, client: Client, tmp_
             ("/undo", "There is nothing to forget."),
             (f"/load {saved}", "The conversation has 1 message of yours."),
             ("/load /nowhere", "Error: /nowhere: No such file or directory"),
+            ("/load /dev/zero", "Error: /dev/zero is no regular file"),
+            ("/save ~nobody-of-that-name/x", "Error: ~nobody-of-that-name/x: "),
             ("/help", "forget the conversation"),
         ):
             terminal.wait_for(PROMPT)
             terminal.type(f"{line}\n")
             terminal.wait_for(answer)
         terminal.wait_for(PROMPT)
-        terminal.type('"""one\n')
+        terminal.type('"""/exit\n')  # within quotes no command
         terminal.wait_for("... ")
         terminal.type('two"""\n')
         terminal.wait_for("ended by length]")
@@ -104,12 +106,12 @@ def test_a_conversation_at_a_terminal(paced_server: Server, client: Client, tmp_
         assert terminal.rest()[0] == 0
     messages = json.loads(saved.read_text())
     assert [message["role"] for message in messages] == ["system", "user", "assistant", "user", "assistant"]
-    assert [message["content"] for message in messages[:4]] == ["be brief", "tea?", first, "one\ntwo"]
+    assert [message["content"] for message in messages[:4]] == ["be brief", "tea?", first, "/exit\ntwo"]
     assert messages[4]["content"] == client.generate(messages[:4], max_tokens=6).text
     history = tmp_path / "inflight" / "chat_history"
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
     lines = [json.loads(line) for line in history.read_text().splitlines()]
-    assert (lines[0], lines[-3]) == ("tea?", "one\ntwo")
+    assert (lines[0], lines[-3]) == ("tea?", "/exit\ntwo")
 
 
 def test_ctrl_c_ends_an_answer_and_keeps_what_came(paced_server: Server, tmp_path: Path) -> None:

@@ -77,6 +77,18 @@ def test_a_conversation_is_sent_as_messages(
     assert generate("--messages", "-", *asked, stdin=path.read_bytes()).out == text + "\n"
 
 
+def test_the_template_is_given_what_is_asked_for(generate: Command, paced_server: Server, client: Client) -> None:
+    bare = client.generate(MESSAGES, max_tokens=1, chat_template_kwargs={"add_generation_prompt": False}).usage
+    assert bare is not None
+    asked = ("--messages", "-", "--max-tokens", "1", "--json", "--address", paced_server.grpc_address)
+    given = [(), ("--chat-template-kwargs", '{"add_generation_prompt": false}')]
+    whole, cut = (
+        generate(*asked, *more, stdin=json.dumps(MESSAGES).encode()).objects[-1]["usage"]["input_tokens"]
+        for more in given
+    )
+    assert cut == bare.input_tokens < whole
+
+
 def test_what_is_asked_of_tokens_comes_with_them(generate: Command, paced_server: Server) -> None:
     done = generate(
         *("tell me of tea", "--max-tokens", "5", "--json", "--log-probs", "--token-ids"),
@@ -142,6 +154,10 @@ def test_a_prompt_that_is_no_utf_8_is_a_users_mistake(generate: Command, stdin: 
         (["tell", "--traceparent", "mine"], "traceparent is 'mine'"),
         (["tell", "--header", "no colon"], "NAME: VALUE"),
         (["tell", "--ca", "/nowhere.pem"], "'/nowhere.pem' does not exist"),
+        (["tell", "--chat-template-kwargs", "{}{"], "{}{ is no JSON"),
+        (["tell", "--chat-template-kwargs", "[1]"], "[1] is no object of JSON"),
+        (["tell", "--chat-template-kwargs", '{"a": NaN}'], "chat_template_kwargs holds a number that JSON has not"),
+        (["tell", "--chat-template-kwargs", '{"a": 1}'], "--chat-template-kwargs goes with --messages"),
         (["tell", "--messages", "talk.json"], "PROMPT and --messages exclude"),
         (["--messages", "/nowhere.json"], "/nowhere.json: No such file"),
         ([], "Missing argument 'PROMPT'"),
