@@ -1,55 +1,112 @@
-"""How much a chat template may make: characters, bits and seconds, looked at before each thing that could grow."""
+"""How much a chat template may make of what callers send: characters, bits and work, looked at before it is done.
+
+The template is the operator's own. These bounds keep a caller's messages from holding up everybody's: what an
+ordinary template does is bounded, and what only a hostile one would do is not, beyond what costs nothing to look at.
+"""
 
 from __future__ import annotations
 
-import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 MOST_CHARACTERS = 16 * 2**20
 """The longest text, list or string."""
-MOST_SECONDS = 10.0
+MOST_SECONDS = 1.0
+"""Of the processor, in the thread that renders; preprocessing serves nobody else meanwhile."""
 _MOST_SHOWN = 4 * MOST_CHARACTERS
 """Of all that its expressions show together: what a macro shows is counted where it is shown again."""
-_MOST_WIDTH = 1_000_000
 _MOST_BITS = 16_384
 _OTHER = 4
 """Characters that anything else takes in a text, what stands between two of them included."""
-_MOST_FIELD = 10_000
-_WIDE = re.compile(r"\d{5,}|\*|\{[^{}]*\{")
-"""In a format: a width above `_MOST_FIELD`, one that an argument gives, or a field within a field."""
+_LOOK_EACH = 4096
+"""Values that are walked through between two looks at the clock."""
 
 
 class TooMuchError(Exception):
     """A template goes beyond what it may take."""
 
 
-class Spent(threading.local):
+class _Spent(threading.local):
     """What the rendering that runs in this thread has taken so far."""
 
     shown = 0
-    until = float("inf")
+    until: float | None = None
 
-    def begin(self) -> None:
-        self.shown = 0
-        self.until = time.monotonic() + MOST_SECONDS
 
-    def end(self) -> None:
-        self.until = float("inf")
+_spent = _Spent()
 
-    def take(self, characters: int) -> None:
-        """Account for text; raises TooMuchError where it is too much, or too late."""
-        self.shown += characters
-        if self.shown > _MOST_SHOWN:
-            raise TooMuchError(f"it makes more than {_MOST_SHOWN} characters")
-        if time.monotonic() > self.until:
-            raise TooMuchError(f"it takes more than {MOST_SECONDS:g} seconds")
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """What is rendered inside takes no more, all together, than one template may; the outermost of several counts."""
+    if _spent.until is not None:
+        yield
+        return
+    _spent.shown = 0
+    _spent.until = time.thread_time() + MOST_SECONDS
+    try:
+        yield
+    finally:
+        _spent.until = None
+
+
+def take(characters: int) -> None:
+    """Account for text that is shown; raises TooMuchError where it is too much, or too late."""
+    _spent.shown += characters
+    if _spent.shown > _MOST_SHOWN:
+        raise TooMuchError(f"it makes more than {_MOST_SHOWN} characters")
+    check_time()
+
+
+def check_time() -> None:
+    if _spent.until is not None and time.thread_time() > _spent.until:
+        raise TooMuchError(f"it takes more than {MOST_SECONDS:g} s of work")
+
+
+def check_length(length: int) -> None:
+    if length > MOST_CHARACTERS:
+        raise TooMuchError(f"it makes something of {length} characters or parts; at most {MOST_CHARACTERS} are allowed")
+
+
+def check_size(value: Any) -> int:
+    """About how many characters `value` has as text, all that it holds included. Raises TooMuchError for too many."""
+    return _walk(value, 0, 0)
+
+
+def check_json(value: Any, indent: Any, separators: Any) -> None:
+    """Raise TooMuchError where the JSON of `value`, whose lines `indent` moves in by their depth, would be too long."""
+    step = len(indent) if isinstance(indent, str) else max(0, indent) if isinstance(indent, int) else 0
+    between = sum(len(one) for one in separators or () if isinstance(one, str))
+    _walk(value, step, between)
+
+
+def _walk(value: Any, step: int, between: int) -> int:
+    """The sum of what each value takes, `step` more for each level that it lies deep, and what stands around it."""
+    size, seen, around, level = 0, 0, between, [value]
+    while level:
+        deeper: list[Any] = []
+        for one in level:
+            size += (len(one) if isinstance(one, str | bytes) else _OTHER) + around
+            if isinstance(one, Mapping):
+                deeper += one
+                deeper += one.values()
+            elif isinstance(one, list | tuple):
+                check_length(size + _OTHER * (len(deeper) + len(one)))
+                deeper += one
+            seen += 1
+            if seen % _LOOK_EACH == 0:
+                check_length(size)
+                check_time()
+        check_length(size)
+        level, around = deeper, around + step
+    return size
 
 
 def check_operator(operator: str, left: Any, right: Any) -> None:
-    """Raise TooMuchError where `left operator right` would be too large."""
+    """Raise TooMuchError where `left operator right` would be too large; formats are looked at elsewhere."""
     if operator == "+" and _sized(left) and _sized(right):
         check_length(len(left) + len(right))
     elif operator == "*":
@@ -59,37 +116,6 @@ def check_operator(operator: str, left: Any, right: Any) -> None:
         _check_bits(left, right, lambda: left.bit_length() + right.bit_length())
     elif operator == "**":
         _check_bits(left, right, lambda: left.bit_length() * max(right, 0))
-    elif operator == "%" and isinstance(left, str):
-        _check_format(left, right)
-
-
-def check_call(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """Raise TooMuchError where a method of a string or number, called so, would make too much."""
-    owner = getattr(function, "__self__", None)
-    if not isinstance(owner, str | bytes | int | float):
-        return
-    check_growth(getattr(function, "__name__", ""), owner, [*arguments, *named.values()])
-
-
-def check_growth(name: str, value: Any, arguments: Sequence[Any]) -> None:
-    """Raise TooMuchError where a filter or method of this name would make too much of `value`.
-
-    What is no text is measured as the text that it is made into.
-    """
-    check_size(value)
-    if isinstance(value, str) and name in ("format", "format_map"):
-        _check_format(value, arguments)
-    elif any(isinstance(one, int) and abs(one) > _MOST_WIDTH for one in arguments):
-        raise TooMuchError(f"{name} is asked for more than {_MOST_WIDTH}")
-    widths = [one for one in arguments if isinstance(one, int)]
-    texts = [one for one in arguments if isinstance(one, str)]
-    if name in ("indent", "wordwrap", "expandtabs", "tojson"):
-        check_length(check_size(value) * max([1, *widths, *map(len, texts)]))
-    elif name == "replace" and isinstance(value, str) and len(texts) >= 2:
-        check_length(len(value) + value.count(texts[0]) * max(0, len(texts[1]) - len(texts[0])))
-    elif name == "translate" and arguments and isinstance(arguments[0], dict):
-        longest = max((len(one) for one in arguments[0].values() if isinstance(one, str)), default=1)
-        check_length(len(value) * longest)
 
 
 def joined(separator: Any, parts: Iterable[Any]) -> str:
@@ -103,26 +129,6 @@ def joined(separator: Any, parts: Iterable[Any]) -> str:
     return between.join(texts)
 
 
-def check_size(value: Any) -> int:
-    """About how many characters `value` has as text, all that it holds included. Raises TooMuchError for too many."""
-    size, left = 0, [value]
-    while left:
-        one = left.pop()
-        size += len(one) if isinstance(one, str | bytes) else _OTHER
-        check_length(size)
-        if isinstance(one, Mapping):
-            left += [*one, *one.values()]
-        elif isinstance(one, list | tuple):
-            check_length(size + len(one) + len(left))
-            left += one
-    return size
-
-
-def check_length(length: int) -> None:
-    if length > MOST_CHARACTERS:
-        raise TooMuchError(f"it makes something of {length} characters or parts; at most {MOST_CHARACTERS} are allowed")
-
-
 def _sized(value: Any) -> bool:
     return isinstance(value, str | bytes | list | tuple)
 
@@ -130,10 +136,3 @@ def _sized(value: Any) -> bool:
 def _check_bits(left: Any, right: Any, bits: Callable[[], int]) -> None:
     if isinstance(left, int) and isinstance(right, int) and bits() > _MOST_BITS:
         raise TooMuchError(f"it makes a number of more than {_MOST_BITS} bits")
-
-
-def _check_format(text: str, values: Any) -> None:
-    if _WIDE.search(text):
-        raise TooMuchError("a format has a width that can't be told, or is too large")
-    fields = text.count("%") + text.count("{")
-    check_length(len(text) + fields * (_MOST_FIELD + check_size(values)))

@@ -1,6 +1,7 @@
-"""A chat template as a program that can do no harm: jinja2's sandbox, with bounds on what it makes and how long.
+"""A chat template in jinja2's sandbox, with bounds on what it makes of a caller's messages and for how long.
 
-What it makes of messages is what transformers' environment makes of them, up to those bounds.
+What it makes of messages is what transformers' environment makes of them, up to those bounds. The sandbox hides
+Python's insides; the bounds are made for the operator's own templates and hostile messages, see `chat_bounds`.
 """
 
 from __future__ import annotations
@@ -18,15 +19,9 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from inflight.runtime.chat_bounds import (
-    MOST_CHARACTERS,
-    Spent,
-    check_call,
-    check_growth,
-    check_operator,
-    check_size,
-    joined,
-)
+from inflight.runtime.chat_bounds import MOST_CHARACTERS, bounded, check_operator, check_size, joined, take
+from inflight.runtime.chat_formats import check_percent
+from inflight.runtime.chat_growth import check_format_method, check_growth, check_method
 from inflight.runtime.messages import RequestError
 
 _MOST_WORDS = 400
@@ -60,7 +55,6 @@ class _Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self) -> None:
-        self.spent = Spent()
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
@@ -83,6 +77,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         return _with_concatenations_called(tree)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if operator == "%" and isinstance(left, str):
+            check_percent(left, right)
         check_operator(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
@@ -90,7 +86,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         if getattr(__obj, "__name__", "") == "join" and isinstance(getattr(__obj, "__self__", None), str):
             args = tuple(map(list, args))
             joined(__obj.__self__, *args)
-        check_call(__obj, args, kwargs)
+        check_method(__obj, args, kwargs)
         return super().call(__context, __obj, *args, **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
@@ -100,14 +96,14 @@ class _Environment(ImmutableSandboxedEnvironment):
             return None
 
         def checked(*args: Any, **kwargs: Any) -> str:
-            check_growth("format", value.__self__, [*args, *kwargs.values()])
+            check_format_method(value, args, kwargs)
             return wrapped(*args, **kwargs)
 
         return checked
 
     def account(self, characters: int) -> None:
         """Called by the templates' own loops and macros."""
-        self.spent.take(characters)
+        take(characters)
 
     def concatenated(self, *values: Any) -> str:
         """What `~` gives."""
@@ -115,7 +111,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def _shown(self, value: Any) -> Any:
         """Called with what each expression shows."""
-        self.spent.take(check_size(value))
+        take(check_size(value))
         return value
 
 
@@ -127,7 +123,7 @@ class SandboxedTemplate:
         self._environment = _Environment()
         try:
             self._template = self._environment.from_string(source)
-        except (TemplateError, RecursionError, SyntaxError, ValueError) as error:
+        except Exception as error:  # whatever a broken file brings about: texts are served all the same
             raise RequestError(
                 f"the checkpoint's chat template {name} can't be compiled ({error}); mend it, or send text",
                 "no_chat_template",
@@ -137,20 +133,18 @@ class SandboxedTemplate:
         """The text; RequestError (`invalid_messages`) for whatever goes wrong, and for what goes beyond the bounds."""
         pieces = []
         length = 0
-        self._environment.spent.begin()
         try:
-            for piece in self._template.generate(variables):
-                length += len(piece)
-                if length > MOST_CHARACTERS:
-                    raise OverflowError(f"it makes more than {MOST_CHARACTERS} characters")
-                pieces.append(piece)
+            with bounded():
+                for piece in self._template.generate(variables):
+                    length += len(piece)
+                    if length > MOST_CHARACTERS:
+                        raise OverflowError(f"it makes more than {MOST_CHARACTERS} characters")
+                    pieces.append(piece)
         except Exception as error:
             words = " ".join(str(error).split())[:_MOST_WORDS] or type(error).__name__
             raise RequestError(
                 f"the chat template {self._name} does not take the messages: {words}", "invalid_messages"
             ) from None
-        finally:
-            self._environment.spent.end()
         return "".join(pieces)
 
 
@@ -175,7 +169,7 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def checked(*given: Any, **named: Any) -> Any:
         value, *arguments = given[first:]
-        check_growth(name, value, [*arguments, *named.values()])
+        check_growth(name, value, arguments, named)
         return function(*given, **named)
 
     return checked

@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from inflight.runtime.chat_json import as_json, parse_kwargs, parse_messages, refused
 from inflight.runtime.messages import RequestError
 
-MOST_MESSAGE_BYTES = 16 * 2**20
-"""The longest messages, as JSON; a context of a million tokens is some five million bytes."""
 _MOST_SOURCE_BYTES = 2**20
 """The longest template; published ones have up to some tens of thousands."""
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -48,13 +47,12 @@ class ChatRenderer:
         try:
             settings = _read_object(directory / "tokenizer_config.json")
             sources = _sources(directory, settings)
-            tokens = _special_tokens(settings, directory) if sources else {}
-        except (OSError, ValueError) as error:
+            return cls(sources, _special_tokens(settings, directory)) if sources else None
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:  # or of the wrong types
             raise RequestError(
                 f"the chat template of {directory.name} can't be read ({error}); mend the file, or send text",
                 "no_chat_template",
             ) from None
-        return cls(sources, tokens) if sources else None
 
     @property
     def bos_token(self) -> str:
@@ -69,12 +67,15 @@ class ChatRenderer:
         last message instead of beginning a new one. Raises RequestError (`invalid_messages`), with the template's own
         words where it refuses the messages.
         """
-        chat = _plain("messages", list(messages))
-        given = _plain("chat_template_kwargs", kwargs)
+        return self.render_json(as_json("messages", list(messages)), as_json("chat_template_kwargs", kwargs))
+
+    def render_json(self, messages: bytes, kwargs: bytes) -> str:
+        """The same of messages and arguments as they come in a request: JSON in UTF-8, no arguments being empty."""
+        chat, given = parse_messages(messages), parse_kwargs(kwargs)
         _check(chat, given)
         resume = bool(given.pop("continue_final_message", False))
         if resume and given.get("add_generation_prompt"):
-            raise _refused(
+            raise refused(
                 "continue_final_message and add_generation_prompt exclude each other; continue the last message, or"
                 " have a new one begun"
             )
@@ -88,7 +89,7 @@ class ChatRenderer:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise _refused(
+            raise refused(
                 f"the messages hold what is no Unicode text ({error.reason}); send whole characters"
             ) from None
         return text
@@ -99,32 +100,8 @@ class ChatRenderer:
             name = "tool_use" if tools is not None and "tool_use" in self._templates else "default"
         if not isinstance(name, str) or name not in self._templates:
             known = ", ".join(sorted(self._templates))
-            raise _refused(f"there is no chat template named {str(name)[:60]!r}; choose one of {known}")
+            raise refused(f"there is no chat template named {str(name)[:60]!r}; choose one of {known}")
         return self._templates[name]
-
-
-def parse_messages(raw: bytes) -> list[Any]:
-    """The messages that `raw` holds as JSON; RequestError (`invalid_messages`) for anything but a list."""
-    messages = _parsed("messages", raw)
-    if not isinstance(messages, list):
-        raise _refused("messages must be a JSON array of objects with role and content")
-    return messages
-
-
-def parse_kwargs(raw: bytes) -> dict[str, Any]:
-    """What the template is given beside the messages, from JSON; RequestError (`invalid_messages`) for no object."""
-    kwargs = _parsed("chat_template_kwargs", raw) if raw else {}
-    if not isinstance(kwargs, dict):
-        raise _refused("chat_template_kwargs must be a JSON object")
-    return kwargs
-
-
-def _parsed(name: str, raw: bytes) -> Any:
-    _check_bytes(name, len(raw))
-    try:
-        return json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise _refused(f"{name} is not valid JSON ({error}); send it as JSON in UTF-8") from None
 
 
 def _compiled(name: str, source: str) -> _Template:
@@ -151,10 +128,11 @@ def _sources(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
         return sources
     said = settings.get("chat_template")
     if isinstance(said, list):
-        return {str(one["name"]): str(one["template"]) for one in said if {"name", "template"} <= set(one)}
-    if isinstance(said, dict):
-        return {str(name): str(source) for name, source in said.items()}
-    return {} if said is None else {"default": str(said)}
+        said = {one["name"]: one["template"] for one in said if {"name", "template"} <= set(one)}
+    named = said if isinstance(said, dict) else {} if said is None else {"default": said}
+    if not all(isinstance(source, str) for pair in named.items() for source in pair):
+        raise ValueError("chat_template is neither a text nor texts by name")
+    return named
 
 
 def _special_tokens(settings: Mapping[str, Any], directory: Path) -> dict[str, Any]:
@@ -191,33 +169,18 @@ def _read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _plain(name: str, value: Any) -> Any:
-    """A copy made of JSON's types alone: nothing that a template could reach more through, or could change."""
-    try:
-        said = json.dumps(value, default=dict)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise _refused(f"{name} can't be written as JSON ({error}); use JSON's types alone") from None
-    _check_bytes(name, len(said))
-    return json.loads(said)
-
-
-def _check_bytes(name: str, size: int) -> None:
-    if size > MOST_MESSAGE_BYTES:
-        raise _refused(f"{name} has {size} bytes as JSON; at most {MOST_MESSAGE_BYTES} are taken")
-
-
 def _check(chat: list[Any], kwargs: Mapping[str, Any]) -> None:
     if not chat:
-        raise _refused("messages is empty; send at least one message")
+        raise refused("messages is empty; send at least one message")
     for position, message in enumerate(chat):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise _refused(f"message {position} has no role; each is an object with role and content")
+            raise refused(f"message {position} has no role; each is an object with role and content")
     for name in ("tools", "documents"):
         value = kwargs.get(name)
         if value is not None and not (isinstance(value, list) and all(isinstance(one, dict) for one in value)):
-            raise _refused(f"chat_template_kwargs has {name} that are no list of objects; send them as such")
+            raise refused(f"chat_template_kwargs has {name} that are no list of objects; send them as such")
     if "messages" in kwargs:
-        raise _refused("chat_template_kwargs has messages; send them as messages alone")
+        raise refused("chat_template_kwargs has messages; send them as messages alone")
 
 
 def _mark_last_text(chat: list[Any]) -> str:
@@ -231,7 +194,7 @@ def _mark_last_text(chat: list[Any]) -> str:
         holder, key = message, "content"
     text = holder.get(key)
     if not isinstance(text, str):
-        raise _refused("continue_final_message is set and the last message has no text to continue")
+        raise refused("continue_final_message is set and the last message has no text to continue")
     holder[key] = text + _MARK
     return text
 
@@ -240,13 +203,9 @@ def _up_to_mark(text: str, last: str) -> str:
     """The rendered text up to the end of the message to be continued; stripped at its end if the template does so."""
     mark = _MARK.strip()
     if last.strip() not in text or mark not in text:
-        raise _refused(
+        raise refused(
             "continue_final_message is set and the chat template does not show the whole last message; begin a new one"
         )
     position = text.rindex(mark)
     kept = text[:position]
     return kept if text[position:].startswith(_MARK) else kept.rstrip()
-
-
-def _refused(message: str) -> RequestError:
-    return RequestError(message, "invalid_messages")

@@ -6,7 +6,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from inflight.runtime.chat_template import ChatRenderer, parse_kwargs, parse_messages
+from inflight.runtime.chat_bounds import bounded
+from inflight.runtime.chat_template import ChatRenderer
 from inflight.runtime.messages import RequestError
 from inflight.runtime.tokenizer import check_size, checked_text, encode, longest_token_bytes
 from inflight.runtime.triton_inputs import Inputs
@@ -40,7 +41,8 @@ class PromptReader:
         A rendered conversation has its special tokens in it, so none are put around it.
         """
         raw_texts = inputs.required("QUERY")[:, 0].tolist()
-        given = [self._conversation(inputs, row, bool(raw)) for row, raw in enumerate(raw_texts)]
+        with bounded():  # others wait as long as all its conversations take
+            given = [self._conversation(inputs, row, bool(raw)) for row, raw in enumerate(raw_texts)]
         texts = [self._checked(raw, chat) for raw, chat in zip(raw_texts, given, strict=True)]
         special = [chat is None and self._add_special_tokens for chat in given]
         ids = {wanted: iter(self._encoded(texts, special, wanted)) for wanted in set(special)}
@@ -71,4 +73,4 @@ class PromptReader:
         # Rendering takes time too, and others would wait.
         check_size(messages, "messages", self._longest_token + _JSON_BYTES, self._max_tokens)
         check_size(kwargs, "chat_template_kwargs", self._longest_token + _JSON_BYTES, self._max_tokens)
-        return self._renderer.render(parse_messages(messages), **parse_kwargs(kwargs)).encode()
+        return self._renderer.render_json(messages, kwargs).encode()

@@ -1,4 +1,4 @@
-"""What a template can do to whoever renders it: nothing."""
+"""What a template can reach, and what callers can make ordinary templates do: nothing, and little."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inflight.runtime import chat_bounds
 from inflight.runtime.chat_sandbox import SandboxedTemplate
@@ -70,6 +71,11 @@ DOUBLING = (
         "{{ '%10000000000d' | format(5) }}",
         "{{ '{:10000000000}'.format(5) }}",
         "{{ '{:{}}'.format(5, 10000000000) }}",
+        "{{ '{a:10000000000}'.format_map({'a': 5}) }}",
+        "{{ '{0}{0}{0}'.format('a' * 10000000) }}",
+        "{{ '%.*f' % (10000000000, 0.5) }}",
+        "{{ ('a\n' * 100000) | indent('b' * 100000) }}",
+        "{{ ('a ' * 100000) | wordwrap(1, wrapstring='b' * 100000) }}",
         "{{ 'a'.ljust(10000000000) }}",
         "{{ 'a'.center(10000000000) }}",
         "{{ '5'.zfill(10000000000) }}",
@@ -117,7 +123,7 @@ def test_nothing_grows_without_bounds(source: str) -> None:
     ],
 )
 def test_nothing_goes_on_for_ever(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_bounds, "MOST_SECONDS", 0.3)
+    monkeypatch.setattr(chat_bounds, "MOST_SECONDS", 0.1)
     with pytest.raises(RequestError) as refusal:
         render(source)
     assert refusal.value.code == "invalid_messages"
@@ -142,6 +148,51 @@ def test_nothing_goes_on_for_ever(source: str, monkeypatch: pytest.MonkeyPatch) 
 )
 def test_what_templates_do_stays_as_it_is(source: str, text: str) -> None:
     assert render(source) == text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ '**%s**' % x }}{{ '* %s' | format(x) }}{{ 'ticket 12345: %s' % x }}{{ '100%% of %s' | format(x) }}",
+        """{{ '{"a": {"b": "%s"}}' % x }}{{ '{{%s}}' % x }}{{ '%s %s' % (x, x) }}{{ '%%99999999999d%s' % x }}""",
+        "{{ '**{}**'.format(x) }}{{ '{{12345}} {0} * {1!r}'.format(x, x) }}{{ '{x:>9}'.format(x=x) }}",
+        "{{ '{:{}}|{:.{}}'.format(x, 9, x, 2) }}{{ '{0.x}{0[x]}'.format({'x': x}) }}{{ '{x}'.format_map({'x': x}) }}",
+        "{{ '%*d|%-*s|%.*f' % (5, 3, 7, x, 2, 0.125) }}{{ '%05.1f%+d%x' % (2.25, 3, 255) }}{{ '%(x)s*' % {'x': x} }}",
+        "{{ '%(x)s' | format(x=x) }}{{ '%-10d|' % 2 }}{{ '%c%%' % 'c' }}",
+        "{{ '%s: %s, %s' | format(long, 1, 2) | length }}{{ '{}{}{}{}'.format(long, 1, 2, 3) | length }}",
+        "{{ x | truncate(5000000) }}{{ x.replace('t', 'T', 5000000) }}{{ x.find('a', 5000000) }}{{ 5000000 | round }}",
+        "{{ long[:300000] | wordwrap(79) | length }}{{ long | indent(4) | length }}",
+        "{{ (long ~ '\n' ~ x) | indent | length }}",
+        "{{ x | center(20) }}{{ x.rjust(9) }}{{ '\t'.expandtabs(3) }}{{ [1, 2] | batch(3, 0) | list }}",
+        "{{ strange | string }}{{ strange | pprint }}{{ strange | length }}{{ x | indent(width=3, first=true) }}",
+    ],
+)
+def test_harmless_templates_say_what_jinja2_says(source: str) -> None:
+    variables = {"x": "tea", "long": "tea " * 1_250_000, "strange": {"a": [1, None, {"b": "{*}"}]}}
+    assert render(source, **variables) == ImmutableSandboxedEnvironment().from_string(source).render(variables)
+
+
+@pytest.mark.parametrize("indent", ["indent=4", "indent='    '", "false, 4"])
+def test_indented_json_is_reckoned_by_its_depth_before_it_is_made(indent: str) -> None:
+    nested: Any = [0] * 150_000
+    for _ in range(60):
+        nested = [nested]
+    with pytest.raises(RequestError, match="makes something of") as refusal:
+        render("{% set unseen = x | tojson(@) %}".replace("@", indent), x=nested)
+    assert refusal.value.code == "invalid_messages"
+
+
+def test_several_conversations_share_what_one_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_bounds, "_MOST_SHOWN", 1000)
+    template = SandboxedTemplate("default", "{{ 'a' * 400 }}")
+    for _ in range(3):
+        assert len(template.render({})) == 400
+    with chat_bounds.bounded():
+        for _ in range(2):
+            template.render({})
+        with pytest.raises(RequestError, match="more than 1000 characters"):
+            template.render({})
+    assert len(template.render({})) == 400
 
 
 def test_threads_render_one_template_at_once() -> None:

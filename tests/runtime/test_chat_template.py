@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from inflight.runtime.chat_template import ChatRenderer, parse_kwargs, parse_messages
+from inflight.runtime.chat_json import parse_messages
+from inflight.runtime.chat_template import ChatRenderer
 from inflight.runtime.messages import RequestError
 from tests.runtime.chat_templates import CHATML, PHI3, STYLES, write_directory
 
@@ -44,6 +45,13 @@ def style(tmp_path_factory: pytest.TempPathFactory) -> Style:
         return made[name]
 
     return find
+
+
+def nested(levels: int) -> Any:
+    value: Any = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
 
 
 def renderer_of(directory: Path) -> ChatRenderer:
@@ -195,6 +203,32 @@ def test_a_template_that_is_none_is_told(
     assert refusal.value.code == "no_chat_template"
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"chat_template": [1]},
+        {"chat_template": 5},
+        {"chat_template": {"default": None}},
+        {"chat_template": [{"name": [], "template": "x"}]},
+        {"chat_template": "\ud800"},
+        {"chat_template": "x", "additional_special_tokens": 5},
+        {"chat_template": "{{ " + "(" * 5000 + ")" * 5000 + " }}"},
+    ],
+)
+def test_wrong_types_in_the_configuration_are_told(tmp_path: Path, settings: dict[str, Any]) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(RequestError) as refusal:
+        ChatRenderer.from_directory(tmp_path)
+    assert refusal.value.code == "no_chat_template"
+
+
+def test_wrong_types_in_the_special_tokens_are_told(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "x"}')
+    (tmp_path / "special_tokens_map.json").write_text('{"additional_special_tokens": 3}')
+    with pytest.raises(RequestError, match="mend the file, or send text"):
+        ChatRenderer.from_directory(tmp_path)
+
+
 def test_a_damaged_configuration_is_told(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(RequestError, match="can't be read") as refusal:
@@ -225,6 +259,9 @@ def test_without_jinja2_messages_are_refused_by_a_sentence(tmp_path: Path, monke
         ([{"role": "user", "content": "\ud800"}], {}, "no Unicode text"),
         ([{"role": "user", "content": object()}], {}, "can't be written as JSON"),
         ([{"role": "user", "content": "x" * 17_000_000}], {}, "at most 16777216 are taken"),
+        ([USER], {"tools": [{"a": nested(63)}]}, "chat_template_kwargs is nested too deep; at most 64 levels"),
+        ([{"role": "user", "content": nested(5000)}], {}, "can't be written as JSON|nested too deep"),
+        ([USER], {"x": [0] * 300_000}, "chat_template_kwargs has too many values"),
     ],
 )
 def test_what_can_not_be_rendered_is_refused_by_one_sentence(
@@ -234,20 +271,6 @@ def test_what_can_not_be_rendered_is_refused_by_one_sentence(
         style("chatml")[1].render(messages, **kwargs)
     assert refusal.value.code == "invalid_messages"
     assert "\n" not in str(refusal.value)
-
-
-@pytest.mark.parametrize("raw", [b"", b"{", b"\xff", b"{}", b'"hello"', b"[" * 100_000])
-def test_messages_that_are_no_json_array_are_refused(raw: bytes) -> None:
-    with pytest.raises(RequestError, match="messages") as refusal:
-        parse_messages(raw)
-    assert refusal.value.code == "invalid_messages"
-
-
-def test_template_arguments_are_a_json_object() -> None:
-    assert parse_kwargs(b"") == {}
-    assert parse_kwargs(b'{"enable_thinking": false}') == {"enable_thinking": False}
-    with pytest.raises(RequestError, match="must be a JSON object"):
-        parse_kwargs(b"[]")
 
 
 def test_the_messages_of_the_caller_stay_as_they_are(style: Style) -> None:
