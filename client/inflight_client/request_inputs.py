@@ -63,7 +63,7 @@ class RequestInputs:
         if isinstance(call.prompt, str):
             self.add("text_input", call.prompt)
             return
-        if self._has("messages"):
+        if template is None and self._has("messages"):
             self.add("text_input", "")
             self.add("messages", call.messages_json)
             if call.chat_template_kwargs:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from inflight_client.call import Call
+from inflight_client.chat_template import ChatTemplate
 from inflight_client.deployment import Deployment
 from inflight_client.errors import InflightError
 from inflight_client.sampling import Guide, Sampling
@@ -140,6 +142,14 @@ def test_a_conversation_goes_to_ours_as_it_is(ours: Deployment) -> None:
     with pytest.raises(InflightError, match="a object, which JSON has not") as raised:
         asked(ours, [{"role": "user", "content": object()}])
     assert raised.value.code == "invalid_messages"
+
+
+def test_a_template_that_the_client_is_given_is_the_one_that_counts(ours: Deployment, tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("{% for one in messages %}<{{ one.content }}>{% endfor %}")
+    template = ChatTemplate.from_directory(tmp_path)
+    request = ours.request(Call([{"role": "user", "content": "Tea?"}], stream=False), "mine", None, template)
+    assert values(request)["text_input"] == "<Tea?>"
+    assert "messages" not in request.inputs
 
 
 def test_others_without_a_template_say_how_to_give_one() -> None:
