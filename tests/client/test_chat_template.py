@@ -84,12 +84,6 @@ def test_where_preprocessing_adds_no_special_tokens_the_text_begins_with_bos(tmp
     assert request.inputs["text_input"].values[0].startswith("<s>[INST]")
 
 
-def test_ours_renders_for_itself_whatever_template_the_client_has(tmp_path: Path) -> None:
-    template = ChatTemplate.from_directory(directory_of(tmp_path / "tokenizer", MISTRAL))
-    request = find(repository(OURS)).request(Call(CHAT, False), "mine", None, template)
-    assert json.loads(request.inputs["messages"].values[0]) == CHAT
-
-
 def test_what_the_template_is_given_beside_the_messages_reaches_it(tmp_path: Path) -> None:
     template = ChatTemplate.from_directory(directory_of(tmp_path / "tokenizer", CHATML))
     call = Call(CHAT, False, chat_template_kwargs={"enable_thinking": False})

@@ -100,7 +100,7 @@ def test_a_broken_connection_is_told_from_a_server_that_was_never_there() -> Non
 def test_a_host_that_does_not_resolve_is_no_server_that_went_away() -> None:
     with Client("nobody.invalid:8001", retry=NO_RETRY) as client, pytest.raises(InflightError) as raised:
         client.generate("tell")
-    assert raised.value.code == "server_unreachable"
+    assert raised.value.code == "host_not_found"
 
 
 def test_a_proxy_is_for_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
