@@ -11,7 +11,7 @@ from inflight_client.call import Call
 from inflight_client.chat_template import ChatTemplate
 from inflight_client.errors import InflightError
 
-from tests.client.deployments import OURS, find, repository
+from tests.client.deployments import find
 from tests.runtime.chat_templates import CHATML, LLAMA3, MISTRAL, write_directory
 from tests.standins.kserve.repository import llmapi, text_models
 
