@@ -60,7 +60,7 @@ def test_a_block_of_python_runs(
 
 
 def test_links_of_the_clients_pages_lead_somewhere() -> None:
-    for name in ("docs/client.md", "docs/errors.md"):
+    for name in ("docs/client.md", "docs/command-line.md", "docs/errors.md"):
         page = ROOT / name
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             assert target.startswith("http") or (page.parent / target).exists(), f"{name}: {target}"

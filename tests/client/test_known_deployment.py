@@ -90,5 +90,5 @@ def test_whoever_wants_to_look_anew_does_however_young_the_machine_is(monkeypatc
     known = KnownDeployment()
     known.learn(described())
     known.forget()
-    monkeypatch.setattr(known_deployment.time, "monotonic", lambda: 3.0)  # seconds after the machine was started
+    monkeypatch.setattr("time.monotonic", lambda: 3.0)  # seconds after the machine was started
     assert known.fresh() is None
