@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from inflight_client import Client
 
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
 from tests.client.answers import PREFILL_SECONDS_PER_TOKEN
+from tests.client.held_answers import Held
+from tests.client.scripted_server import serving
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import STEP_SECONDS, fake_engine
 
@@ -19,3 +22,23 @@ def slow_server(tiny_engine: TinyEngine) -> Iterator[Server]:
     engine = fake_engine(step_seconds=STEP_SECONDS, prefill_seconds_per_token=PREFILL_SECONDS_PER_TOKEN)
     with Server(tiny_engine("llama"), DeploymentOptions(parameters=engine)) as running:
         yield running
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    """What the server of `held_address` answers."""
+    script = Held()
+    yield script
+    script.go.set()
+
+
+@pytest.fixture
+def held_address(held: Held) -> Iterator[str]:
+    with serving(held) as (_, address):
+        yield address
+
+
+@pytest.fixture
+def held_client(held_address: str) -> Iterator[Client]:
+    with Client(held_address) as client:
+        yield client
