@@ -6,7 +6,15 @@ import grpc
 
 from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError
-from inflight_client.server_words import broke, code_of_words, error_from_words, no_such_host, no_triton, unreachable
+from inflight_client.server_words import (
+    broke,
+    code_of_words,
+    error_from_words,
+    hung_up,
+    no_such_host,
+    no_triton,
+    unreachable,
+)
 
 _BY_STATUS = {
     grpc.StatusCode.CANCELLED: "cancelled",
@@ -41,6 +49,8 @@ def error_from_status(status: grpc.StatusCode, details: str, where: str, deadlin
             return no_triton(where, "it does not speak gRPC")
         if any(words in lower for words in _NO_SUCH_NAME):
             return no_such_host(where)
+        if "failed to connect" in lower and "socket closed" in lower:
+            return hung_up(where, "TLS" if "handshake" in lower else "gRPC")
         if any(words in lower for words in _NEVER_CONNECTED):
             return unreachable(where)
     if code_of_words(details):

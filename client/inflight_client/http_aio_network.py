@@ -11,7 +11,8 @@ from typing import Any, cast
 import httpcore2
 
 from inflight_client.http_exchange import CONNECT_SECONDS, CURRENT
-from inflight_client.http_network import is_readable, lost, name_error, no_tls, set_options, tls_error
+from inflight_client.http_network import is_readable, lost, name_error, set_options, tls_error
+from inflight_client.server_words import hung_up
 
 _ENOUGH = 256 * 1024
 """Bytes that may lie unread before the peer is made to wait."""
@@ -159,7 +160,7 @@ class AioStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
                 raise tls_error(error, exchange) from None
             raise
         if self._transport is None:  # the other side hung up at once
-            raise no_tls(exchange)
+            raise hung_up(exchange.where, "TLS")
         return self
 
     def get_extra_info(self, info: str) -> Any:

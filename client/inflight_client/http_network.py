@@ -15,7 +15,7 @@ import httpcore2
 from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError
 from inflight_client.http_exchange import CONNECT_SECONDS, CURRENT, Exchange
-from inflight_client.server_words import no_such_host, unreachable
+from inflight_client.server_words import hung_up, no_such_host, unreachable
 
 _Addresses = list[tuple[Any, ...]]
 
@@ -206,16 +206,9 @@ def tls_error(error: Exception, exchange: Exchange) -> InflightError:
         )
     if isinstance(error, ValueError):
         return InflightError(f"{exchange.where} can't be a certificate's name: {error}", "invalid_parameter")
-    hung_up = isinstance(error, ssl.SSLEOFError) or (isinstance(error, ConnectionResetError) and error.errno is None)
-    return no_tls(exchange) if hung_up else unreachable(exchange.where)  # asyncio's own error has no number
-
-
-def no_tls(exchange: Exchange) -> InflightError:
-    """The other side ended the connection in an orderly way where TLS was to begin, as Triton's plain ports do."""
-    return InflightError(
-        f"what answers at {exchange.where} hung up instead of agreeing on TLS; if it has none, write http://",
-        "permission_denied",
-    )
+    if isinstance(error, ssl.SSLEOFError) or (isinstance(error, ConnectionResetError) and error.errno is None):
+        return hung_up(exchange.where, "TLS")  # asyncio's own error has no number
+    return unreachable(exchange.where)
 
 
 def name_error(error: Exception | None, exchange: Exchange) -> InflightError:

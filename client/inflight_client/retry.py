@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Retry:
     """How hard to try. What is transient (`InflightError.retry`) is sent again, never once a token has come; a call
-    whose answer was damaged only once, since each attempt is a whole answer's work and a peer that garbles goes on.
+    whose answer was damaged only once, since each attempt is a whole answer's work and a peer that garbles goes on, and
+    so one on whom the peer hung up, which mostly is a wrong port.
 
     Before each retry a random time passes, of at most `first_wait` seconds before the first and twice as much before
     each one after it, and never more than `longest_wait`. A call tries for `seconds` at the most, and never past its
@@ -109,13 +110,13 @@ class Retries:
         self._budget.earn()
         left = deadline.left()
         seconds = self._retry.seconds if left is None else min(left, self._retry.seconds)
-        damaged = count(1)
+        once = count(1)
 
         def again(error: BaseException) -> bool:
             """Asked once for each attempt that failed."""
             if not (isinstance(error, InflightError) and error.retry):
                 return False
-            return error.code != "answer_damaged" or next(damaged) == 1
+            return error.code not in ("answer_damaged", "hung_up") or next(once) == 1
 
         return {
             "retry": retry_if_exception(again),

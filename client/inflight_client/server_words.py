@@ -76,6 +76,14 @@ def no_such_host(where: str) -> InflightError:
     return InflightError(f"the host's name in {where} leads to no address; check it", "host_not_found")
 
 
+def hung_up(where: str, due: str) -> InflightError:
+    """A connection was made, and ended in an orderly way before it was one: Triton's ports do so to each other's."""
+    return InflightError(
+        f"what listens at {where} hung up instead of speaking {due}; check the address: its port and its scheme",
+        "hung_up",
+    )
+
+
 def no_triton(where: str, how: str) -> InflightError:
     """Somebody answers, and it is something else, now and later; `how` is what shows it."""
     return InflightError(

@@ -35,7 +35,7 @@ def fail(retries: Retries, error: Exception, sent: list[int], deadline: Deadline
 
 @pytest.mark.parametrize("code", ERROR_CODES)
 def test_what_is_transient_is_sent_again_and_nothing_else(code: str) -> None:
-    most = 2 if code == "answer_damaged" else QUICK.attempts
+    most = 2 if code in ("answer_damaged", "hung_up") else QUICK.attempts
     assert attempts(Retries(QUICK), code) == (most if ERROR_CODES[code].retry else 1)
 
 
