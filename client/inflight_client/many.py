@@ -53,8 +53,8 @@ class Many:
                     self._ahead.release()
                     yield outcome
         finally:
-            self.close()
             atexit.unregister(self.close)
+            self.close()
 
     def close(self) -> None:
         """Cancel what is on its way, and wait for its end, though not for ever. Twice is fine."""
