@@ -16,7 +16,7 @@ def replace_file(path: Path, text: str, mode: int | None = None) -> None:
     place = path.resolve()  # a link stays a link
     if mode is None:
         mode = stat.S_IMODE(place.stat().st_mode) if place.exists() else 0o600
-    descriptor, beside = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name[:100]}.")
+    descriptor, beside = tempfile.mkstemp(dir=place.parent, prefix=".inflight-")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             os.fchmod(file.fileno(), mode)

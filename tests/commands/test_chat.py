@@ -57,6 +57,13 @@ def test_the_systems_message_comes_before_all_else(chat: Command, paced_server: 
     assert chat(*arguments, stdin=b"tea?\n").out == text + "\n"
 
 
+def test_the_template_is_given_what_is_asked_for(chat: Command, paced_server: Server) -> None:
+    arguments = ("--max-tokens", "1", "--json", "--address", paced_server.grpc_address)
+    bare = ("--chat-template-kwargs", '{"add_generation_prompt": false}')
+    whole, cut = (chat(*arguments, *more, stdin=b"tea?\n").objects[0]["usage"]["input_tokens"] for more in ((), bare))
+    assert cut < whole
+
+
 @pytest.mark.parametrize("stdin", [b"tea?\n", b"tea \xff\n"])
 def test_the_first_failure_ends_a_pipe(chat: Command, stdin: bytes) -> None:
     done = chat("--address", "127.0.0.1:1", stdin=stdin + b"more\n")

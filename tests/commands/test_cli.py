@@ -132,6 +132,8 @@ def test_an_interrupt_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ZeroDivisionError):
         exit_code_of(monkeypatch, ZeroDivisionError())
+    with pytest.raises(OSError, match="No space left"):  # not of what was printed
+        exit_code_of(monkeypatch, OSError(28, "No space left", "/tmp/file"))
 
 
 @pytest.mark.parametrize(
