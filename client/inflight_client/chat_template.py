@@ -84,7 +84,10 @@ def _adds_bos(directory: Path, bos: str) -> bool:
     tokenizer = _read(directory / "tokenizer.json")
     if not tokenizer:  # tokenizers that are not `fast` go by the setting
         return bool(settings.get("add_bos_token", False))
-    return _begins_with(tokenizer.get("post_processor"), bos)
+    try:
+        return _begins_with(tokenizer.get("post_processor"), bos)
+    except (AttributeError, LookupError, TypeError):  # no post-processor that a tokenizer could load
+        return False
 
 
 def _begins_with(processor: Any, bos: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from inflight_client.errors import InflightError
 from inflight_client.values import shown
 
-DEEPEST = 100
+DEEPEST = 64
 """Lists and mappings within each other, at most: what holds itself is deeper than any."""
 
 

@@ -108,7 +108,7 @@ WRONG_JSON = [
     (np.int64(3), " is a int64, which JSON has not"),
     ({("a", "b"): 1}, " has the key ('a', 'b'), a tuple; JSON's keys are text"),
     ({1: 2}, " has the key 1, a int; JSON's keys are text"),
-    (endless(), "is nested more than 100 levels deep, or holds itself"),
+    (endless(), "is nested more than 64 levels deep, or holds itself"),
     (math.nan, "a number that JSON has not"),
     (10**5000, "a number that JSON has not"),
     ("\ud800", "text that can't be encoded as UTF-8"),
