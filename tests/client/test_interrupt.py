@@ -6,10 +6,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
-from inflight_client import Client
+from inflight_client import Client, Stream
 
 from inflight.deploy.server import Server
 from tests.client.leftovers import idle
@@ -17,19 +17,34 @@ from tests.serving.metrics_page import page_when
 
 
 @pytest.fixture
-def interrupted() -> Iterator[None]:
-    """After half a second a signal raises KeyboardInterrupt, once, as Ctrl-C does in the main thread."""
+def interrupt() -> Iterator[Callable[[], None]]:
+    """Called, it has a signal raise KeyboardInterrupt a little later, once, as Ctrl-C does in the main thread.
+
+    The caller is by then in the middle of an answer that takes far longer: anywhere else it would end the tests.
+    """
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
-    timer.start()
-    yield
-    timer.cancel()
-    timer.join()
+    timers: list[threading.Timer] = []
+
+    def soon() -> None:
+        timers.append(threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)))
+        timers[-1].start()
+
+    yield soon
+    for timer in timers:
+        timer.cancel()
+        timer.join()
     signal.signal(signal.SIGUSR1, before)
 
 
+def read_on(stream: Stream) -> None:
+    for _ in stream:
+        pass
+
+
 @pytest.mark.parametrize("scheme", ["grpc", "http"])
-def test_an_interrupted_stream_keeps_what_came(paced_server: Server, scheme: str, interrupted: None) -> None:
+def test_an_interrupted_stream_keeps_what_came(
+    paced_server: Server, scheme: str, interrupt: Callable[[], None]
+) -> None:
     """What gRPC's library keeps of a call whose message an interrupt lost goes with the process, so only threads are
     counted."""
     address = paced_server.grpc_address if scheme == "grpc" else paced_server.http_address
@@ -37,9 +52,10 @@ def test_an_interrupted_stream_keeps_what_came(paced_server: Server, scheme: str
         client.generate("tea", max_tokens=1)
         threads = set(threading.enumerate())
         stream = client.stream("one two three four", max_tokens=2000)
+        next(stream)
+        interrupt()
         with pytest.raises(KeyboardInterrupt):
-            for _ in stream:
-                pass
+            read_on(stream)
         began = time.monotonic()
         stream.close()
         assert time.monotonic() - began < 30
@@ -49,10 +65,11 @@ def test_an_interrupted_stream_keeps_what_came(paced_server: Server, scheme: str
         assert client.generate("tea", max_tokens=2).usage is not None
 
 
-def test_an_interrupted_whole_answer_ends_on_the_server(paced_server: Server, interrupted: None) -> None:
+def test_an_interrupted_whole_answer_ends_on_the_server(paced_server: Server, interrupt: Callable[[], None]) -> None:
     """Over gRPC, whose leftovers rule this out elsewhere; Triton notices nothing, so the client asks for it."""
     with Client(f"grpc://{paced_server.grpc_address}") as client:
         client.generate("tea", max_tokens=1)
+        interrupt()
         with pytest.raises(KeyboardInterrupt):
             client.generate("one two three four", max_tokens=3000)
         began = time.monotonic()

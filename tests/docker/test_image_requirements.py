@@ -28,7 +28,7 @@ def asked(*arguments: str, python: Path = Path(sys.executable)) -> list[str]:
 def test_the_cpu_image_gets_the_base_and_the_extra() -> None:
     wanted = asked("--extras", "serve")
     assert set(SERVE) <= set(wanted)
-    assert "click>=8.1" in wanted
+    assert "click>=8.5" in wanted
     assert not any(line.startswith(("torch", "transformers", "optimum", "nncf", "hatchling")) for line in wanted)
 
 
