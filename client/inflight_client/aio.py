@@ -12,7 +12,7 @@ from inflight_client.aio_connection import AsyncConnection
 from inflight_client.aio_many import AsyncMany, Prompts, checked_async_prompts
 from inflight_client.aio_stream import AsyncStream
 from inflight_client.call import Call, CallOptions, Prompt, checked_request_id
-from inflight_client.deadline import Deadline
+from inflight_client.deadline import QUESTION_SECONDS, Deadline
 from inflight_client.deployment import Deployment
 from inflight_client.handout import Handout, checked_concurrency
 from inflight_client.results import Generation, Health, Model
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from inflight_client.chat_template import ChatTemplate
     from inflight_client.handout import Outcome
     from inflight_client.metrics_page import Metrics
-
-QUESTION_SECONDS = 10.0
-"""How long health, models, metrics and cancel wait unless told otherwise."""
 
 
 class AsyncClient:

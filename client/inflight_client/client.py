@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from inflight_client.address import Tls
 from inflight_client.call import Call, CallOptions, Prompt, checked_request_id
 from inflight_client.connection import Connection
-from inflight_client.deadline import Deadline
+from inflight_client.deadline import QUESTION_SECONDS, Deadline
 from inflight_client.deployment import Deployment
 from inflight_client.handout import Handout, checked_concurrency, checked_prompts
 from inflight_client.results import Generation, Health, Model
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from inflight_client.chat_template import ChatTemplate
     from inflight_client.handout import Outcome
     from inflight_client.metrics_page import Metrics
-
-QUESTION_SECONDS = 10.0
-"""How long health, models, metrics and cancel wait unless told otherwise."""
 
 
 class Client:

@@ -7,6 +7,9 @@ import time
 from inflight_client.errors import InflightError
 from inflight_client.values import check_seconds
 
+QUESTION_SECONDS = 10.0
+"""How long a question about the server waits (health, models, metrics, cancel, what it is) unless told otherwise."""
+
 
 class Deadline:
     """A moment of the monotonic clock, or none at all; `what` is what must be there by then, for the error's words."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import time
 
-from inflight_client.deadline import Deadline
+from inflight_client.deadline import QUESTION_SECONDS, Deadline
 from inflight_client.deployment import Deployment
 from inflight_client.errors import InflightError, InvalidRequest, ModelNotReady, ServerGone
 from inflight_client.versions import warn_unless_fitting
 
 FRESH_SECONDS = 60.0
 """How long a description is trusted: another deployment may be started at the same address while nobody looks."""
-QUESTION_SECONDS = 10.0
-"""How long a server may take to describe itself where the call has more time or no deadline at all."""
 
 
 class KnownDeployment:

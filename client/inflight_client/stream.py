@@ -7,16 +7,16 @@ import time
 from types import TracebackType
 
 from inflight_client.answer import Answer
+from inflight_client.answer_so_far import AnswerSoFar
 from inflight_client.call import Call
 from inflight_client.connection import Connection
 from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError
 from inflight_client.results import Delta, Generation
-from inflight_client.transcript import Transcript
 from inflight_client.transport import Responses
 
 
-class Stream:
+class Stream(AnswerSoFar):
     """An iterator over the deltas of one answer. The request is sent when the first one is asked for.
 
     Leaving it early, by `close()`, by the end of a `with` block or by forgetting it, cancels the request on the server.
@@ -24,30 +24,11 @@ class Stream:
     """
 
     def __init__(self, call: Call, connection: Connection) -> None:
-        self._call = call
+        super().__init__(call)
         self._connection = connection
-        self._transcript = Transcript(call.request_id)
-        self._answer: Answer | None = None
         self._responses: Responses | None = None
         self._closed = threading.Event()
         self._sent = 0.0
-
-    @property
-    def request_id(self) -> str:
-        """What `Client.cancel` knows the request by."""
-        return self._call.request_id
-
-    @property
-    def text(self) -> str:
-        """The text so far."""
-        return self._transcript.text
-
-    @property
-    def generation(self) -> Generation | None:
-        """The whole answer, once its last delta has come."""
-        if self._answer is None:
-            return None
-        return self._transcript.generation(self._answer.cumulative_log_prob, self._answer.server_timings)
 
     def __iter__(self) -> Stream:
         return self

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 from inflight_client import known_deployment
-from inflight_client.deadline import NEVER, Deadline
+from inflight_client.deadline import NEVER, QUESTION_SECONDS, Deadline
 from inflight_client.deployment import Deployment
 from inflight_client.errors import InflightError
 from inflight_client.known_deployment import KnownDeployment, asking, unanswered
@@ -70,7 +70,7 @@ def test_a_server_that_never_describes_itself_is_not_ready() -> None:
 
 
 def test_the_questions_keep_to_the_calls_own_deadline() -> None:
-    assert asking(NEVER).seconds == known_deployment.QUESTION_SECONDS
+    assert asking(NEVER).seconds == QUESTION_SECONDS
     soon = Deadline(0.5)
     assert asking(soon) is soon
 
