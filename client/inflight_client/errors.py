@@ -33,6 +33,11 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "storage_denied": ErrorCode("the storage refuses access, or there are no credentials for it", "give the credentials of somebody who has access"),
     "storage_not_found": ErrorCode("there is no such bucket", "make it, or name another"),
     "storage_unreachable": ErrorCode("the storage does not answer, or not as it should", "check its address, or try again later", retry=True),
+    # load tests
+    "workload_invalid": ErrorCode("the prompts, trace or distribution of a load test can't be used", "read the message"),
+    "run_not_found": ErrorCode("no run of a load test stands there", "check the path; `inflight load run` makes one"),
+    "run_damaged": ErrorCode("a file of a run is truncated or garbled", "make the run again"),
+    "load_failed": ErrorCode("the load test could not be made, or lost a part of itself", "read the message"),
     # a request
     "invalid_text": ErrorCode("the prompt is not text the tokenizer can take", "send UTF-8 without NUL"),
     "invalid_messages": ErrorCode("the chat messages can't be rendered with the model's template", "read the message"),

@@ -1,0 +1,173 @@
+"""The figures of a run: what `report.json` holds, and what reports, sweeps and comparisons read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How one quantity was spread, in its unit (seconds for times). Percentiles are linear between order statistics."""
+
+    count: int
+    mean: float
+    std: float
+    min: float
+    p50: float
+    p75: float
+    p90: float
+    p95: float
+    p99: float
+    p999: float
+    max: float
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Requests due in the measured part, by what became of them. `errors` counts their codes."""
+
+    due: int
+    completed: int
+    cancelled: int
+    rejected: int
+    late: int
+    failed: int
+    unfinished: int
+    errors: Mapping[str, int] = field(default_factory=dict)
+    messages: Mapping[str, str] = field(default_factory=dict)
+    """One sentence for each code, of the first that had it."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """`input`, `output`: of the requests due in the measured part. `per_second`: output tokens (responses with tokens,
+    weighted by their request's tokens per response) that came in the measured part, whoever asked for them."""
+
+    input: int
+    output: int
+    per_second: float
+    per_response: float
+    """Above 1 a response carries several tokens, and the gap between responses is not the gap between tokens."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One bound of the promise, such as `p99 ttft <= 0.5`: what it says, what was found, whether it was kept."""
+
+    text: str
+    found: float | None
+    limit: float
+    kept: bool
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """Requests that were good on their own: completed, and each of their latencies within the promise's limits."""
+
+    good: int
+    per_second: float
+    of_sent: float
+    """Of all that were due, rejected, late and failed ones among them; not those whose client left as planned."""
+    of_completed: float
+
+
+@dataclass(frozen=True)
+class ServerSide:
+    """The server's own figures over the measured part; None where its metrics page has none of that."""
+
+    queue_seconds: float | None
+    """Mean time in the queue, of the engine where it tells, else of Triton."""
+    ttft_seconds: float | None
+    requests_per_batch: float | None
+    """Mean of requests that were decoded together."""
+    kv_use_peak: float | None
+    """From 0 to 1."""
+    waiting_peak: float | None
+    rejected: float | None
+    cancelled: float | None
+    output_tokens: float | None
+    executions: Mapping[str, float] = field(default_factory=dict)
+    """For each model of Triton's: mean requests in one execution, as its dynamic batcher made them."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """One count as both sides have it, over the whole run with warm-up. `note` says what is counted."""
+
+    name: str
+    client: int
+    server: int
+    note: str = ""
+
+    @property
+    def difference(self) -> int:
+        return self.client - self.server
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Per million tokens, from a price per hour: of output tokens, and of input and output tokens together."""
+
+    currency: str
+    price_per_hour: float
+    per_million_output: float | None
+    per_million_total: float | None
+    per_million_good_output: float | None
+    """Only the tokens of good requests count."""
+
+
+@dataclass(frozen=True)
+class Grade:
+    """How far the load generator itself can be trusted: `reasons` says why not, and is empty where it can."""
+
+    reasons: tuple[str, ...]
+    schedule_lag: Spread | None
+    """Seconds from due to sent."""
+    cpu_cores: Mapping[str, float]
+    """Mean processor cores of each of its processes, by name."""
+    cpu_peak: float
+    loop_lag: float
+    """The worst delay of an event loop, in seconds."""
+
+    @property
+    def trusted(self) -> bool:
+        return not self.reasons
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Columns of equal length, one value for each second from the run's start; None where nothing was measured."""
+
+    t: tuple[float, ...]
+    columns: Mapping[str, tuple[float | None, ...]]
+    """due, sent, completed, failed (a second); open (requests); tokens (a second); ttft_p50, ttft_p99, itl_p50,
+    itl_p99 (seconds, of requests due in that second); running, waiting, kv_use (the server's)."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All figures of one run.
+
+    `latencies` has a `Spread` in seconds under each of `ttft`, `e2e` (from the moment a request was due),
+    `ttft_sent`, `e2e_sent` (from the moment it was sent), `itl` (gaps between responses of all requests, pooled) and
+    `tpot` ((last - first response) / (output tokens - 1), one a request). Only completed requests count, but for `itl`
+    and `ttft`, which have those of cancelled ones too as far as they came.
+    """
+
+    measured_seconds: float
+    requests: Requests
+    offered_per_second: float
+    completed_per_second: float
+    tokens: Tokens
+    latencies: Mapping[str, Spread]
+    promise: tuple[Bound, ...]
+    goodput: Goodput | None
+    server: ServerSide | None
+    matches: tuple[Match, ...]
+    cost: Cost | None
+    grade: Grade
+    timeline: Timeline
+    facts: Mapping[str, Any]
+    """Versions, deployment, machine, when it began; and the plan."""

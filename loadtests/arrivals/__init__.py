@@ -1,0 +1,1 @@
+"""When sessions begin: closed loop, open loop, steps, ramps, spikes, traces."""

@@ -1,0 +1,111 @@
+"""The files of a run. Records are written as they come, so a run that is killed can still be reported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from loadtests.errors import LoadError
+from loadtests.plan import Plan
+from loadtests.record import Record
+
+
+class RunDirectory:
+    """Reads and writes a run's files.
+
+    - `plan.json`: the plan, without secrets; `facts.json`: when and where it ran, against which versions.
+    - `requests.jsonl`: one `Record` a line.
+    - `server.jsonl`: the server's counters and gauges, once a second: `{"t": seconds, "moment": "before" | "during" |
+      "after", "values": {series: value}}`, series as on the metrics page.
+    - `generator.jsonl`: how each of the load's processes stood, once a second: `{"worker", "t", "cpu", "lag", "open",
+      "sent"}`: processor cores in use, the worst delay of its event loop in seconds, open requests, requests sent.
+    - `report.json`, `report.html`, `requests.csv`, `timeline.csv`: what `report` makes of all that.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def make(cls, path: Path) -> RunDirectory:
+        """A new one. Raises LoadError where something stands already or nothing can be written."""
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            raise LoadError(f"{path} exists; choose another --out, or remove it", "output_exists") from None
+        except OSError as error:
+            raise LoadError(f"{path} can't be made: {error.strerror}", "load_failed") from None
+        return cls(path)
+
+    @property
+    def requests(self) -> Path:
+        return self.path / "requests.jsonl"
+
+    @property
+    def server(self) -> Path:
+        return self.path / "server.jsonl"
+
+    @property
+    def generator(self) -> Path:
+        return self.path / "generator.jsonl"
+
+    def write_plan(self, plan: Plan) -> None:
+        (self.path / "plan.json").write_text(plan.model_dump_json(indent=2) + "\n")
+
+    def plan(self) -> Plan:
+        """Raises LoadError where there is none, or it is damaged."""
+        return Plan.model_validate(self._object("plan.json"))
+
+    def write_facts(self, facts: Mapping[str, Any]) -> None:
+        (self.path / "facts.json").write_text(json.dumps(facts, indent=2) + "\n")
+
+    def facts(self) -> dict[str, Any]:
+        return self._object("facts.json")
+
+    def records(self) -> list[Record]:
+        """All whole lines; a last one that was cut by a kill is left out. Raises LoadError for a damaged one."""
+        found = []
+        for number, values in _lines(self.requests):
+            try:
+                found.append(Record.of(values))
+            except (TypeError, KeyError, ValueError) as error:
+                raise LoadError(f"{self.requests}, line {number}, is no record: {error}", "run_damaged") from None
+        return found
+
+    def server_samples(self) -> list[dict[str, Any]]:
+        return [values for _, values in _lines(self.server)]
+
+    def generator_samples(self) -> list[dict[str, Any]]:
+        return [values for _, values in _lines(self.generator)]
+
+    def _object(self, name: str) -> dict[str, Any]:
+        file = self.path / name
+        try:
+            found = json.loads(file.read_text())
+        except FileNotFoundError:
+            raise LoadError(f"{self.path} is no directory of a run: it has no {name}", "run_not_found") from None
+        except (OSError, ValueError, ValidationError) as error:
+            raise LoadError(f"{file} can't be read: {error}", "run_damaged") from None
+        if not isinstance(found, dict):
+            raise LoadError(f"{file} must hold one JSON object", "run_damaged")
+        return found
+
+
+def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each line's number and object. A last line without an end is what a kill left, and not one."""
+    try:
+        text: Iterable[str] = file.read_text().splitlines(keepends=True)
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:
+        raise LoadError(f"{file} can't be read: {error}", "run_damaged") from None
+    for number, line in enumerate(text, 1):
+        if not line.endswith("\n"):
+            return
+        try:
+            yield number, json.loads(line)
+        except ValueError as error:
+            raise LoadError(f"{file}, line {number}, is no JSON: {error}", "run_damaged") from None
