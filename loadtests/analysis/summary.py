@@ -147,6 +147,21 @@ class Timeline:
 
 
 @dataclass(frozen=True)
+class Slice:
+    """A part of the measured time in which the load was level, or nearly so: a step, or a short piece of a ramp.
+
+    Times are seconds from the run's start. `latencies` is as a Summary's, of the requests due in this part.
+    """
+
+    start: float
+    end: float
+    offered_per_second: float
+    completed_per_second: float
+    tokens_per_second: float
+    latencies: Mapping[str, Spread]
+
+
+@dataclass(frozen=True)
 class Summary:
     """All figures of one run.
 
@@ -170,4 +185,9 @@ class Summary:
     grade: Grade
     timeline: Timeline
     facts: Mapping[str, Any]
-    """Versions, deployment, machine, when it began; and the plan."""
+    """Versions, deployment, machine, when it began; and, as `plan`, the plan."""
+    curves: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
+    """Under the names of `latencies`: (percentile from 0 to 100, seconds), ascending, closer together towards 100, and
+    no closer than there are requests: between 99 and 100 none where there are fewer than a hundred but the last."""
+    slices: tuple[Slice, ...] = ()
+    """Empty where the load was level all the time."""
