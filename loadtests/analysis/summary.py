@@ -39,6 +39,17 @@ class Requests:
     messages: Mapping[str, str] = field(default_factory=dict)
     """One sentence for each code, of the first that had it."""
 
+    @property
+    def staying(self) -> int:
+        """Those whose client did not leave as planned: what shares of good and bad requests are of."""
+        return self.due - self.cancelled
+
+    @property
+    def error_rate(self) -> float:
+        """Rejected, late, failed and unfinished ones, of all whose client stayed; 0 where there was none."""
+        bad = self.rejected + self.late + self.failed + self.unfinished
+        return bad / self.staying if self.staying else 0.0
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -54,17 +65,28 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Bound:
-    """One bound of the promise, such as `p99 ttft <= 0.5`: what it says, what was found, whether it was kept."""
+    """One bound of the promise, such as `p99 ttft <= 500ms`: what it says, what was found, whether it was kept.
+
+    `found` and `limit` are seconds, or of `error_rate` a share of 1. `found` is None where nothing was measured, and
+    the bound is then not kept. `note` says where there were too few samples to be sure; see `promise.needed`.
+    """
 
     text: str
     found: float | None
     limit: float
     kept: bool
+    samples: int = 0
+    note: str = ""
 
 
 @dataclass(frozen=True)
 class Goodput:
-    """Requests that were good on their own: completed, and each of their latencies within the promise's limits."""
+    """Requests that were good on their own: completed, and each of their latencies within the promise's limits.
+
+    A request's TTFT, TPOT and end-to-end time are its own; its ITL is the mean of its gaps, as AIPerf has it (one gap
+    in a hundred may be longer where the promise is of the 99th percentile). Where the promise bounds one quantity
+    twice (`p50 ttft <= 200ms`, `p99 ttft <= 1s`), the wider limit judges: the narrower is for half of the requests.
+    """
 
     good: int
     per_second: float
@@ -75,13 +97,16 @@ class Goodput:
 
 @dataclass(frozen=True)
 class ServerSide:
-    """The server's own figures over the measured part; None where its metrics page has none of that."""
+    """The server's own figures over the measured part; None where its metrics page has none of that.
+
+    Differences of counters are between the samples nearest to the part's ends, gauges are of all samples between.
+    """
 
     queue_seconds: float | None
     """Mean time in the queue, of the engine where it tells, else of Triton."""
     ttft_seconds: float | None
     requests_per_batch: float | None
-    """Mean of requests that were decoded together."""
+    """Mean of requests with a place in the batch, over the samples in which there was one."""
     kv_use_peak: float | None
     """From 0 to 1."""
     waiting_peak: float | None
@@ -90,20 +115,33 @@ class ServerSide:
     output_tokens: float | None
     executions: Mapping[str, float] = field(default_factory=dict)
     """For each model of Triton's: mean requests in one execution, as its dynamic batcher made them."""
+    notes: tuple[str, ...] = ()
+    """What is odd about these figures, such as a server that was started again during the run."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """One count as both sides have it, over the whole run with warm-up. `note` says what is counted."""
+    """One count as both sides have it, over the whole run with warm-up. `note` says what is counted.
+
+    Both may be right and yet differ: of a client that left, the server may have made tokens that nobody saw. `fewer`
+    and `more` say by how many the server may have less or more than the client for a reason that the note tells; both
+    are 0 where the counts must be equal, and `more` is None where there is no bound.
+    """
 
     name: str
     client: int
     server: int
     note: str = ""
+    fewer: int = 0
+    more: int | None = 0
 
     @property
     def difference(self) -> int:
         return self.client - self.server
+
+    @property
+    def agrees(self) -> bool:
+        return -self.fewer <= -self.difference and (self.more is None or -self.difference <= self.more)
 
 
 @dataclass(frozen=True)
@@ -142,8 +180,10 @@ class Timeline:
 
     t: tuple[float, ...]
     columns: Mapping[str, tuple[float | None, ...]]
-    """due, sent, completed, failed (a second); open (requests); tokens (a second); ttft_p50, ttft_p99, itl_p50,
-    itl_p99 (seconds, of requests due in that second); running, waiting, kv_use (the server's)."""
+    """due, sent, completed, cancelled, failed (requests in that second; failed: also rejected, late and unfinished);
+    open (requests, at the second's end); tokens (that came in it); ttft_p50, ttft_p99 (seconds, of requests due in it),
+    itl_p50, itl_p99 (seconds, of gaps that ended in it); running, waiting (requests), kv_use (0 to 1; the server's);
+    cpu (processor cores of all of the generator's processes), lag (seconds, the worst of their event loops)."""
 
 
 @dataclass(frozen=True)
@@ -167,11 +207,13 @@ class Summary:
 
     `latencies` has a `Spread` in seconds under each of `ttft`, `e2e` (from the moment a request was due),
     `ttft_sent`, `e2e_sent` (from the moment it was sent), `itl` (gaps between responses of all requests, pooled) and
-    `tpot` ((last - first response) / (output tokens - 1), one a request). Only completed requests count, but for `itl`
-    and `ttft`, which have those of cancelled ones too as far as they came.
+    `tpot` ((last - first response) / (output tokens - 1), one a request of two responses or more). Only completed
+    requests count, but for `itl`, `ttft` and `ttft_sent`, which have those of cancelled ones too as far as they came. A
+    name is missing where nothing was measured: whole answers have end-to-end times alone.
     """
 
     measured_seconds: float
+    """The plan's seconds, or less where the run ended before."""
     requests: Requests
     offered_per_second: float
     completed_per_second: float
