@@ -1,0 +1,179 @@
+"""How many users, or sessions a second, over time: constant, in steps, in ramps, with spikes, as people type it."""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from loadtests.errors import LoadError
+
+_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
+_STAGE = re.compile(rf"(?P<first>{_NUMBER})(?:\.\.(?P<last>{_NUMBER}))?(?:/(?P<time>{_NUMBER})(?P<unit>ms|s|m|h))?")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_HIGHEST = 1e6
+_LONGEST = 366 * 86400.0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """From `start` on, in seconds, the level goes in a straight line from `first` to `last`, for `length` seconds."""
+
+    start: float
+    length: float
+    first: float
+    last: float
+
+    @property
+    def slope(self) -> float:
+        return (self.last - self.first) / self.length if self.first != self.last else 0.0
+
+    @property
+    def total(self) -> float:
+        """The integral of the level over the whole stage."""
+        return _area(self.first, self.last, self.length)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A level over time, in straight pieces, without end: the last stage is constant and infinitely long.
+
+    >>> profile = Profile.parse("2/10s,2..6/10s,6")
+    >>> profile.level(5.0), profile.level(15.0), profile.level(100.0)
+    (2.0, 4.0, 6.0)
+    >>> profile.total(20.0), profile.when(60.0)
+    (60.0, 20.0)
+    """
+
+    stages: tuple[Stage, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Profile:
+        """From stages with a comma between them; after the last one its level holds.
+
+        `8` is constant; `5/30s` is 5 for half a minute; `1..20/60s` goes from 1 to 20 in a minute. Times are in `ms`,
+        `s`, `m` or `h`. Only the last stage may have no time. Raises LoadError for anything else.
+        """
+        stages: list[Stage] = []
+        start = 0.0
+        parts = [part.strip() for part in text.split(",")]
+        for number, part in enumerate(parts, 1):
+            first, last, length = _stage(text, part, is_last=number == len(parts))
+            stages.append(Stage(start, length, first, last))
+            start += length
+        if math.isfinite(start):
+            stages.append(Stage(start, math.inf, stages[-1].last, stages[-1].last))
+        return cls(tuple(stages))
+
+    def level(self, t: float) -> float:
+        """The level at `t` seconds; where it jumps, the new one."""
+        stage = self.stages[bisect_right(self._starts, max(t, 0.0)) - 1]
+        return stage.first + stage.slope * (max(t, 0.0) - stage.start) if stage.slope else stage.first
+
+    def total(self, t: float) -> float:
+        """The integral of the level from 0 to `t`: of a rate, how many are due until then."""
+        at = bisect_right(self._starts, max(t, 0.0)) - 1
+        stage = self.stages[at]
+        return self._totals[at] + _area(stage.first, self.level(t), max(t, 0.0) - stage.start)
+
+    def when(self, total: float) -> float:
+        """The moment from which on the integral is greater than `total`; infinity where it never is.
+
+        Where the level is 0 for a while, that is the end of that while: nothing is due in it.
+        """
+        return float(self.moments(np.array([total]))[0])
+
+    def moments(self, totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """`when` of each of many totals."""
+        at = np.maximum(np.searchsorted(self._totals, totals, side="right") - 1, 0)
+        first, slope, start = (column[at] for column in self._columns)
+        rest = np.maximum(totals - np.asarray(self._totals)[at], 0.0)
+        # The root of first * u + slope * u^2 / 2 = rest, written so that small slopes lose no digits.
+        below = first + np.sqrt(np.maximum(first * first + 2.0 * slope * rest, 0.0))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            after = np.where(below > 0.0, 2.0 * rest / below, np.where(np.isinf(self._lengths[at]), np.inf, 0.0))
+        return np.asarray(start + np.minimum(after, self._lengths[at]), dtype=np.float64)
+
+    @property
+    def changes(self) -> tuple[float, ...]:
+        """The moments, from 0 on, at which the number of users changes: `users` there is the new number."""
+        return tuple(moment for moment, _ in self._users)
+
+    def users(self, t: float) -> int:
+        """The level at `t` as a number of users: the nearest whole one."""
+        return self._users[bisect_right(self._users, (max(t, 0.0), math.inf)) - 1][1]
+
+    @cached_property
+    def _starts(self) -> list[float]:
+        return [stage.start for stage in self.stages]
+
+    @cached_property
+    def _totals(self) -> list[float]:
+        """The integral at the beginning of each stage."""
+        totals = [0.0]
+        for stage in self.stages[:-1]:
+            totals.append(totals[-1] + stage.total)
+        return totals
+
+    @cached_property
+    def _lengths(self) -> npt.NDArray[np.float64]:
+        return np.array([stage.length for stage in self.stages])
+
+    @cached_property
+    def _columns(self) -> tuple[npt.NDArray[np.float64], ...]:
+        rows = [(stage.first, stage.slope, stage.start) for stage in self.stages]
+        return tuple(np.array(column) for column in zip(*rows, strict=True))
+
+    @cached_property
+    def _users(self) -> list[tuple[float, int]]:
+        """Moments and the number of users from each on, without those that change nothing."""
+        steps = [step for stage in self.stages for step in _whole_steps(stage)]
+        kept = [(before, after) for before, after in pairwise([(-1.0, -1), *steps]) if before[1] != after[1]]
+        return [after for _, after in kept]
+
+
+def _area(first: float, last: float, length: float) -> float:
+    return (first + last) / 2.0 * length if first or last else 0.0
+
+
+def _whole_steps(stage: Stage) -> list[tuple[float, int]]:
+    """When the nearest whole number to the level changes within a stage, and to what; its beginning among them."""
+    first, last = (math.floor(level + 0.5) for level in (stage.first, stage.last))
+    up = range(first + 1, last + 1)
+    down = range(first - 1, last - 1, -1)
+    crossings = [(number - 0.5, number) for number in up] or [(number + 0.5, number) for number in down]
+    found = [(stage.start, first)]
+    for level, number in crossings:
+        found.append((stage.start + min((level - stage.first) / stage.slope, stage.length), number))
+    return found
+
+
+def _stage(text: str, part: str, is_last: bool) -> tuple[float, float, float]:
+    """First level, last level and seconds of one stage, infinitely many where it has none."""
+    found = _STAGE.fullmatch(part)
+    if not found:
+        raise _refused(text, f"{part!r} is no stage; write a level (8), one for a time (5/30s) or a ramp (1..20/60s)")
+    first = float(found["first"])
+    last = float(found["last"] or found["first"])
+    if max(first, last) > _HIGHEST:
+        raise _refused(text, f"the level of {part!r} is above {_HIGHEST:.0f}")
+    if found["time"] is None:
+        if not is_last:
+            raise _refused(text, f"only the last stage may have no time; write {part!r} as {part}/30s, say")
+        if first != last:
+            raise _refused(text, f"the ramp {part!r} needs a time; write {part}/60s, say")
+        return first, last, math.inf
+    length = float(found["time"]) * _UNITS[found["unit"]]
+    if not 0.001 <= length <= _LONGEST:
+        raise _refused(text, f"the time of {part!r} is not between a millisecond and a year")
+    return first, last, length
+
+
+def _refused(text: str, why: str) -> LoadError:
+    return LoadError(f"the profile {text!r} can't be used: {why}", "invalid_parameter")

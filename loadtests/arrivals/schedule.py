@@ -1,0 +1,65 @@
+"""When the sessions of an open loop are due: a random process, stretched so that its rate follows the profile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import numpy as np
+import numpy.typing as npt
+
+from loadtests.arrivals.profile import Profile
+from loadtests.errors import LoadError
+from loadtests.plan import Arrivals
+
+_AT_ONCE = 4096
+_BURSTIEST = 0.01
+# Keeps these draws apart from those of a workload with the same seed.
+_STREAM = 0x6172726976616C
+
+
+def due_moments(arrivals: Arrivals, seed: int, end: float) -> Iterator[float]:
+    """The moments, in seconds, at which session 0, 1, 2, ... are due, ascending, all before `end`.
+
+    A renewal process of one arrival a second on average is laid along the integral of the profile (time rescaling), so
+    each process goes with each profile, and the expected number until `t` is `Profile.total(t)` exactly. Intervals of
+    a constant profile are, in units of its rate: all 1, the first at 0 (`constant`); exponential (`poisson`); Gamma
+    with shape b = `burstiness` and mean 1 (`gamma`), whose coefficient of variation is 1 / sqrt(b), as vLLM's
+    `--burstiness` has it. The first interval of a Gamma process is that of one which has run for long already (what is
+    left of an interval that a random moment falls into); without that, bursty processes would begin with too many.
+
+    The same seed gives the same moments, in any process. Raises LoadError for a profile or burstiness that can't be.
+    """
+    if arrivals.kind != "rate":
+        raise LoadError(f"arrivals of kind {arrivals.kind!r} have no schedule; only 'rate' has", "invalid_parameter")
+    if arrivals.process == "gamma" and arrivals.burstiness < _BURSTIEST:
+        raise LoadError(
+            f"a burstiness of {arrivals.burstiness:g} can't be used: below {_BURSTIEST} nearly all intervals are 0",
+            "invalid_parameter",
+        )
+    return _moments(Profile.parse(arrivals.profile), arrivals, seed, end)
+
+
+def _moments(profile: Profile, arrivals: Arrivals, seed: int, end: float) -> Iterator[float]:
+    for totals in _unit_process(arrivals, np.random.default_rng([_STREAM, seed])):
+        moments = profile.moments(totals)
+        before = int(np.searchsorted(moments, end, side="left"))
+        yield from moments[:before].tolist()
+        if before < len(moments):
+            return
+
+
+def _unit_process(arrivals: Arrivals, random: np.random.Generator) -> Iterator[npt.NDArray[np.float64]]:
+    """The moments of a process with one arrival a second on average, some thousands at a time, without end."""
+    reached = 0.0
+    for block in count():
+        if arrivals.process == "constant":
+            yield np.arange(block * _AT_ONCE, (block + 1) * _AT_ONCE, dtype=np.float64)
+            continue
+        shape = arrivals.burstiness if arrivals.process == "gamma" else 1.0
+        intervals = random.standard_gamma(shape, _AT_ONCE) / shape
+        if block == 0:
+            intervals[0] = random.random() * random.standard_gamma(shape + 1.0) / shape
+        totals = reached + np.cumsum(intervals)
+        reached = float(totals[-1])
+        yield totals

@@ -1,0 +1,124 @@
+"""Levels over time: what people type, its integral and inverse, and what is refused."""
+
+import doctest
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import loadtests.arrivals.profile
+from loadtests.arrivals.profile import Profile
+from loadtests.errors import LoadError
+
+LEVELS = st.one_of(st.just(0.0), st.floats(0.01, 1000.0).map(lambda level: round(level, 2)))
+TIMES = st.floats(0.1, 1000.0).map(lambda time: round(time, 2))
+
+
+@st.composite
+def texts(draw: st.DrawFn) -> str:
+    """Some stages, constant and ramps, with or without an open end."""
+    stages = []
+    for first, last, time in draw(st.lists(st.tuples(LEVELS, st.none() | LEVELS, TIMES), max_size=5)):
+        stages.append(f"{first:f}/{time:f}s" if last is None else f"{first:f}..{last:f}/{time:f}s")
+    if not stages or draw(st.booleans()):
+        stages.append(f"{draw(LEVELS):f}")
+    return ",".join(stages)
+
+
+def test_the_examples_of_the_documentation() -> None:
+    assert doctest.testmod(loadtests.arrivals.profile).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "levels"),
+    [
+        ("8", {0: 8, 1e6: 8}),
+        ("5/30s,10/30s,20/30s", {0: 5, 29.9: 5, 30: 10, 60: 20, 1000: 20}),
+        ("1..20/60s", {0: 1, 30: 10.5, 60: 20, 61: 20}),
+        ("5/30s,50/2s,5", {29: 5, 30: 50, 31.9: 50, 32: 5}),
+        ("5/500ms, 6/1m, 7/1h, 8", {0.4: 5, 0.5: 6, 60.5: 7, 3660.5: 8}),
+        ("4..0/4s,.5", {2: 2, 3.9: 0.1, 4: 0.5}),
+    ],
+)
+def test_a_text_says_the_level_over_time(text: str, levels: dict[float, float]) -> None:
+    profile = Profile.parse(text)
+    assert {t: profile.level(t) for t in levels} == pytest.approx(levels)
+
+
+@given(texts(), st.lists(st.floats(0, 6000), min_size=2, max_size=10))
+def test_the_total_is_the_integral_of_the_level(text: str, moments: list[float]) -> None:
+    profile = Profile.parse(text)
+    first, last = min(moments), max(moments)
+    edges = np.unique(np.concatenate([[s.start for s in profile.stages], np.linspace(first, last, 20)]))
+    edges = edges[(edges >= first) & (edges <= last)]
+    middles = (edges[1:] + edges[:-1]) / 2  # the midpoint rule is exact for straight pieces
+    integral = sum(profile.level(m) * w for m, w in zip(middles.tolist(), np.diff(edges).tolist(), strict=True))
+    assert profile.total(last) - profile.total(first) == pytest.approx(integral, rel=1e-6, abs=1e-6)
+
+
+@given(texts(), st.floats(0, 1e6))
+def test_when_is_the_inverse_of_the_total(text: str, total: float) -> None:
+    profile = Profile.parse(text)
+    moment = profile.when(total)
+    if math.isinf(moment):
+        assert profile.stages[-1].first == 0
+        assert profile.total(profile.stages[-1].start) <= total * (1 + 1e-9)
+    else:
+        assert profile.total(moment) == pytest.approx(total, rel=1e-6, abs=1e-6)
+
+
+@given(texts(), st.lists(st.floats(0, 1e6), min_size=2, max_size=2).map(sorted))
+def test_later_totals_are_reached_later(text: str, totals: list[float]) -> None:
+    profile = Profile.parse(text)
+    assert profile.when(totals[0]) <= profile.when(totals[1])
+
+
+def test_nothing_is_due_while_the_level_is_zero() -> None:
+    profile = Profile.parse("5/10s,0/10s,5/10s,0")
+    assert profile.when(49.99) < 10
+    assert profile.when(50.0) == 20
+    assert profile.when(100.0) == math.inf
+
+
+@given(texts())
+def test_the_number_of_users_changes_where_it_says_and_nowhere_else(text: str) -> None:
+    profile = Profile.parse(text)
+    changes = profile.changes
+    assert changes[0] == 0
+    assert list(changes) == sorted(changes)
+    for before, after in zip(changes, [*changes[1:], changes[-1] + 100], strict=True):
+        middle = (before + after) / 2
+        assert profile.users(before) == profile.users(middle)
+        assert abs(profile.users(middle) - profile.level(middle)) <= 0.5 + 1e-6
+    assert all(profile.users(a) != profile.users(b) for a, b in pairwise(changes) if a < b)
+
+
+def test_a_ramp_adds_its_users_one_by_one() -> None:
+    profile = Profile.parse("1..3/4s,1")
+    assert [(t, profile.users(t)) for t in profile.changes] == [(0, 1), (1, 2), (3, 3), (4, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "'' is no stage"),
+        ("eight", "'eight' is no stage"),
+        ("-1", "'-1' is no stage"),
+        ("5/30", "'5/30' is no stage"),
+        ("nan", "'nan' is no stage"),
+        ("5/30s,", "'' is no stage"),
+        ("5,6/30s", "only the last stage may have no time; write '5' as 5/30s, say"),
+        ("1..20", "the ramp '1..20' needs a time; write 1..20/60s, say"),
+        ("5/0s", "the time of '5/0s' is not between a millisecond and a year"),
+        ("9999999", "the level of '9999999' is above 1000000"),
+    ],
+)
+def test_what_is_no_profile_is_refused_in_one_sentence(text: str, says: str) -> None:
+    with pytest.raises(LoadError) as caught:
+        Profile.parse(text)
+    assert str(caught.value).startswith(f"the profile {text!r} can't be used: {says}")
+    assert "\n" not in str(caught.value)
+    assert caught.value.code == "invalid_parameter"
