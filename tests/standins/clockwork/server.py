@@ -1,0 +1,108 @@
+"""Stands in for a server of an LLM in tests: a real Triton that serves the model whose every delay is known."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf import json_format, text_format
+from tritonclient.grpc import model_config_pb2
+
+from inflight.deploy import ports, triton
+from inflight.deploy.probe import Probe
+from inflight.deploy.process import TritonProcess
+from inflight.deploy.run_directory import RunDirectory
+from tests.standins.kserve.repository import text_models
+
+MODEL = Path(__file__).parent / "model.py"
+_START_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the model really did with one request: seconds of the machine's monotonic clock."""
+
+    arrived: float
+    ttft: float
+    itl: float
+    sent: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Clockwork:
+    """A running server; its models have the same file and a process each."""
+
+    ports: ports.Ports
+    logs: Path
+
+    @property
+    def grpc_address(self) -> str:
+        return f"127.0.0.1:{self.ports.grpc}"
+
+    @property
+    def http_address(self) -> str:
+        return f"http://127.0.0.1:{self.ports.http}"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://127.0.0.1:{self.ports.metrics}/metrics"
+
+    def done(self, model: str, since: float, until: float) -> list[Known]:
+        """The answers of a model that have ended and whose requests arrived in between."""
+        lines = (self.logs / model).read_text().splitlines()
+        found = [Known(**{**values, "sent": tuple(values["sent"])}) for values in map(json.loads, lines)]
+        return [known for known in found if since <= known.arrived < until]
+
+
+@contextmanager
+def clockwork(*models: str) -> Iterator[Clockwork]:
+    """Serve models of these names on free ports, until the end."""
+    run = RunDirectory.create()
+    try:
+        for name in models:
+            _write_model(run.path / "repository" / name, run.path / name)
+        chosen = ports.choose("127.0.0.1", None, None, None)
+        installation = triton.mirror(triton.find(), run.path / "triton")
+        command = triton.command(
+            installation,
+            run.path / "repository",
+            host="127.0.0.1",
+            ports=chosen,
+            shm_prefix=run.shm_prefix,
+            admin_key="clockwork",
+            exit_seconds=1,
+        )
+        process = TritonProcess(command, triton.environment(installation), run.log, run.shm_prefix)
+        try:
+            patient = time.monotonic() + _START_SECONDS
+            while not Probe("127.0.0.1", chosen.http, "clockwork").ready():
+                if process.poll() is not None or time.monotonic() > patient:
+                    raise RuntimeError(run.log.read_text()[-2000:])
+                time.sleep(0.05)
+            yield Clockwork(chosen, run.path)
+        finally:
+            process.end(3)
+    finally:
+        run.close()
+
+
+def _write_model(folder: Path, log: Path) -> None:
+    said = text_models()["ensemble"].config()
+    for name in ("platform", "ensemble_scheduling"):
+        said.pop(name)
+    said |= {
+        "name": folder.name,
+        "backend": "python",
+        "model_transaction_policy": {"decoupled": True},
+        "instance_group": [{"kind": "KIND_CPU", "count": 1}],
+        "parameters": {"log": {"string_value": str(log)}},
+    }
+    config = json_format.ParseDict(said, model_config_pb2.ModelConfig())
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(text_format.MessageToString(config))
+    shutil.copy(MODEL, folder / "1" / "model.py")
