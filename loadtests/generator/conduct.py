@@ -1,0 +1,107 @@
+"""Makes the run of one plan: alone, or as the master of workers here and elsewhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import gevent
+from locust.env import Environment
+from locust.runners import MasterRunner
+
+from loadtests.arrivals.profile import Profile
+from loadtests.errors import LoadError
+from loadtests.generator.load_test import LoadTest
+from loadtests.generator.result_files import ResultFiles
+from loadtests.generator.users import ScheduledArrivals, user_class_of
+from loadtests.plan import Plan
+from loadtests.run_directory import RunDirectory
+
+_SLACK_SECONDS = 15.0
+"""How much later than its end a run may tell its last records."""
+_LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Team:
+    """Who sends: `workers` processes of this machine, and `expected` of others, which find the master at `bind`."""
+
+    workers: int = 1
+    expected: int = 0
+    bind: str = "127.0.0.1:0"
+    join_seconds: float = 60.0
+
+    @property
+    def alone(self) -> bool:
+        return self.workers == 1 and not self.expected
+
+
+def conduct(directory: RunDirectory, plan: Plan, files: Mapping[str, bytes], team: Team) -> None:
+    """Carry it out, and say on standard output when it begins. Raises LoadError or InflightError."""
+    kind = user_class_of(plan)
+    environment = Environment(user_classes=[kind], host=plan.address)
+    results = ResultFiles(directory)
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        if team.alone:
+            environment.create_local_runner()
+        else:
+            _gather(environment, team, processes)
+        test = LoadTest(environment, results, lambda: (plan, files))
+        users = max(1, team.workers + team.expected) if kind is ScheduledArrivals else _most_users(plan)
+        environment.runner.start(users, spawn_rate=users)
+        _await_begin(test)
+        _await_end(test, plan, processes)
+    finally:
+        if environment.runner is not None:
+            environment.runner.quit()
+        results.close()
+        for process in processes:
+            process.terminate()
+            process.wait()
+    if test.failure is not None:
+        raise LoadError(*test.failure)
+
+
+def _most_users(plan: Plan) -> int:
+    profile = Profile.parse(plan.arrivals.profile)
+    return max([1, *(profile.users(moment) for moment in profile.changes if moment < plan.end)])
+
+
+def _gather(environment: Environment, team: Team, processes: list[subprocess.Popen[bytes]]) -> None:
+    """Become the master, start this machine's workers, and wait until all are there."""
+    host, _, port = team.bind.rpartition(":")
+    runner: MasterRunner = environment.create_master_runner(host, int(port))
+    bound = runner.server.port
+    for _ in range(team.workers):
+        command = [sys.executable, "-m", "loadtests.generator.main", "--worker-of", f"127.0.0.1:{bound}"]
+        processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+    wanted = team.workers + team.expected
+    with gevent.Timeout(team.join_seconds, False):
+        while len(runner.clients.ready) < wanted:
+            gevent.sleep(_LOOK_SECONDS)
+    if (there := len(runner.clients.ready)) < wanted:
+        raise LoadError(
+            f"of {wanted} workers only {there} came within {team.join_seconds:g} seconds; they find the master at "
+            f"{host}:{bound}",
+            "load_failed",
+        )
+
+
+def _await_begin(test: LoadTest) -> None:
+    while test.begun is None and not test.ended.is_set():
+        gevent.sleep(0.01)
+    if test.begun is not None and test.failure is None:
+        print(json.dumps({"begun": test.begun}), flush=True)
+
+
+def _await_end(test: LoadTest, plan: Plan, processes: list[subprocess.Popen[bytes]]) -> None:
+    """Until all have told all; a worker that is lost is told by what it does not tell (see `Grade`)."""
+    longest = plan.end + plan.grace + _SLACK_SECONDS
+    with gevent.Timeout(longest, False):
+        while not test.ended.wait(_LOOK_SECONDS):
+            if processes and all(process.poll() is not None for process in processes):
+                return

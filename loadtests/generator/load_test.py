@@ -1,0 +1,178 @@
+"""A load test as Locust runs it: in one process, or in a master that plans and workers that send."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gevent
+from gevent.event import Event
+from gevent.lock import Semaphore
+from inflight_client import InflightError
+from locust.env import Environment
+from locust.runners import MasterRunner, WorkerRunner
+
+from loadtests.errors import LoadError
+from loadtests.generator.entries import Entries
+from loadtests.generator.result_files import Results
+from loadtests.generator.self_watch import SelfWatch
+from loadtests.generator.share import Share
+from loadtests.plan import Plan
+from loadtests.record import Record
+
+_PLAN, _RESULTS, _FAILED = "inflight_plan", "inflight_results", "inflight_failed"
+_AHEAD = 0.5
+"""Seconds from the plan's arrival to the run's start, so that all workers are there."""
+_PERIOD = 1.0
+"""How often workers send what they have."""
+
+Planned = Callable[[], tuple[Plan, Mapping[str, bytes]]]
+"""Gives a plan, with the files that it names."""
+
+logger = logging.getLogger(__name__)
+
+
+class LoadTest:
+    """Hangs itself into an environment's events; users find it there as `environment.inflight`.
+
+    Where the runner is the master's, workers are sent the plan, with the files it names, and send back records, each
+    exactly once. Otherwise this process sends the requests itself.
+    """
+
+    def __init__(self, environment: Environment, results: Results, plan: Planned | None = None) -> None:
+        """With `plan`, what to do when the test starts; a worker has none, for it is told by its master."""
+        self.environment = environment
+        self._results = results
+        self._plan = plan
+        self.ended = Event()
+        """Whether all processes have told all that they had, or the run has failed."""
+        self.failure: tuple[str, str] | None = None
+        """A sentence and its code."""
+        self.begun: float | None = None
+        """The run's start, on this machine's monotonic clock."""
+        self._records: list[str] = []
+        self._samples: list[dict[str, Any]] = []
+        self._running = False
+        self._flushing = Semaphore()
+        self._greenlets: list[gevent.Greenlet] = []
+        self._missing: set[int] = set()
+        environment.inflight = self
+        environment.events.test_start.add_listener(self._on_start)
+        environment.events.test_stop.add_listener(self._on_stop)
+        if isinstance(environment.runner, MasterRunner):
+            environment.runner.register_message(_RESULTS, self._on_results)
+            environment.runner.register_message(_FAILED, self._on_failed)
+        elif isinstance(environment.runner, WorkerRunner):
+            environment.runner.register_message(_PLAN, self._on_plan)
+
+    @property
+    def share(self) -> Share:
+        """This process's part of the run."""
+        return self._share
+
+    def _on_start(self, **_: Any) -> None:
+        runner = self.environment.runner
+        if self._plan is None:
+            return  # the master's message was there first
+        self.ended.clear()
+        try:
+            plan, files = self._plan()
+            if not isinstance(runner, MasterRunner):
+                self._begin(plan, files, 0, 1)
+                return
+        except (LoadError, InflightError) as error:
+            self._fail(str(error), error.code)
+            return
+        self.begun = time.monotonic() + _AHEAD
+        workers = [worker.id for worker in runner.clients.ready]
+        self._missing = set(range(len(workers)))
+        for index, worker in enumerate(workers):
+            data = {"plan": plan.model_dump_json(), "files": dict(files), "index": index, "count": len(workers)}
+            runner.send_message(_PLAN, data, client_id=worker)
+
+    def _on_plan(self, msg: Any, **_: Any) -> None:
+        data = msg.data
+        try:
+            self._begin(Plan.model_validate_json(data["plan"]), data["files"], data["index"], data["count"])
+        except (LoadError, InflightError) as error:
+            self.environment.runner.send_message(_FAILED, {"message": str(error), "code": error.code})
+
+    def _begin(self, plan: Plan, files: Mapping[str, bytes], index: int, count: int) -> None:
+        self._share = Share(plan, files, index, count, self._tell)
+        self.index = index
+        self.begun = self._share.begin(_AHEAD).start
+        self._entries = Entries(self.environment, f"{plan.way} {self._share.deployment.model}")
+        self._watch = SelfWatch(self._share, index, self._samples.append)
+        self._running = True
+        self._greenlets = [gevent.spawn(work) for work in (self._watch.run, self._finish)]
+        gevent.spawn(self._flush_often)
+
+    def _tell(self, record: Record) -> None:
+        self._records.append(record.line())
+        self._entries.add(record)
+
+    def _flush_often(self) -> None:
+        while self._running:
+            self._flush()
+            gevent.sleep(_PERIOD)
+
+    def _finish(self) -> None:
+        self._share.finish()
+        self._end()
+
+    def _on_stop(self, **_: Any) -> None:
+        """Locust ends the test, or the process: its users are gone."""
+        if not isinstance(self.environment.runner, MasterRunner):
+            self._end()
+
+    def _end(self) -> None:
+        """Tell the rest, once."""
+        if not self._running:
+            return
+        self._running = False
+        greenlets, self._greenlets = self._greenlets, []
+        gevent.killall([greenlet for greenlet in greenlets if greenlet is not gevent.getcurrent()])
+        self._watch.tell()
+        self._flush(last=True)
+        self._share.close()
+
+    def _flush(self, last: bool = False) -> None:
+        """Hand over what there is; to the master, or to the files."""
+        with self._flushing:  # what is on its way to the master is not the last
+            records, samples = list(self._records), list(self._samples)
+            self._records.clear()
+            self._samples.clear()
+            runner = self.environment.runner
+            if isinstance(runner, WorkerRunner):
+                data = {"records": records, "samples": samples, "index": self.index, "last": last}
+                runner.send_message(_RESULTS, data)
+                return
+            self._add(records, samples)
+            if last:
+                self.ended.set()
+
+    def _add(self, records: list[str], samples: list[dict[str, Any]]) -> None:
+        try:
+            self._results.add(records, samples)
+        except OSError as error:
+            self._fail(f"the run's files can't be written: {error.strerror}", "disk_full")
+
+    def _on_results(self, msg: Any, **_: Any) -> None:
+        data = msg.data
+        self._add(data["records"], data["samples"])
+        if data["last"]:
+            self._missing.discard(data["index"])
+            if not self._missing:
+                self.ended.set()
+
+    def _on_failed(self, msg: Any, **_: Any) -> None:
+        self._fail(msg.data["message"], msg.data["code"])
+
+    def _fail(self, message: str, code: str) -> None:
+        """The run can't go on; the first reason counts."""
+        if self.failure is None:
+            self.failure = (message, code)
+            logger.error("%s", message)
+        self.ended.set()

@@ -1,0 +1,64 @@
+"""`python -m loadtests.generator.main RUN_DIRECTORY`: carries out the plan that stands there, under Locust.
+
+It says on standard output, one JSON object a line, when the run begins (`begun`, on the monotonic clock) and when it
+could not (`message`, `code`). The results go into the run's files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from pathlib import Path
+
+from locust.env import Environment  # before all that opens sockets or threads: it patches the process for gevent
+
+# isort: split
+import grpc.experimental.gevent as grpc_gevent
+from inflight_client import InflightError
+
+from loadtests.errors import LoadError
+from loadtests.generator.conduct import Team, conduct
+from loadtests.generator.load_test import LoadTest
+from loadtests.generator.result_files import NoFiles
+from loadtests.generator.users import WAYS, ScheduledArrivals
+from loadtests.run_directory import RunDirectory
+from loadtests.workloads.files import load_files
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path, nargs="?")
+    parser.add_argument("--workers", type=int, default=Team.workers, help="processes of this machine that send")
+    parser.add_argument("--expect", type=int, default=Team.expected, help="workers of other machines to wait for")
+    parser.add_argument("--bind", default=Team.bind, help="where workers find the master")
+    parser.add_argument("--join-seconds", type=float, default=Team.join_seconds, help="how long to wait for workers")
+    parser.add_argument("--worker-of", metavar="HOST:PORT", help="be a worker of the master there")
+    given = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    grpc_gevent.init_gevent()
+    if given.worker_of:
+        work(given.worker_of)
+        return
+    directory = RunDirectory(given.directory)
+    try:
+        plan = directory.plan()
+        team = Team(given.workers, given.expect, given.bind, given.join_seconds)
+        conduct(directory, plan, load_files(plan.workload), team)
+    except (LoadError, InflightError) as error:
+        print(json.dumps({"message": str(error), "code": error.code}), flush=True)
+        sys.exit(1)
+
+
+def work(master: str) -> None:
+    """Send what a master says, until it says no more."""
+    host, _, port = master.rpartition(":")
+    environment = Environment(user_classes=[*WAYS, ScheduledArrivals])
+    runner = environment.create_worker_runner(host, int(port))
+    LoadTest(environment, NoFiles())
+    runner.greenlet.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Writes what the load's processes tell into the files of the run, as it comes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol
+
+from loadtests.run_directory import RunDirectory
+
+
+class Results(Protocol):
+    """Takes lines of records, and samples of how a process stands. May raise OSError."""
+
+    def add(self, records: list[str], samples: list[dict[str, Any]]) -> None: ...
+
+
+class ResultFiles:
+    """Appends to a run directory's `requests.jsonl` and `generator.jsonl`; what was added stands after a kill."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._requests = directory.requests.open("a", encoding="utf-8")
+        self._generator = directory.generator.open("a", encoding="utf-8")
+
+    def add(self, records: list[str], samples: list[dict[str, Any]]) -> None:
+        for file, lines in ((self._requests, records), (self._generator, map(json.dumps, samples))):
+            file.writelines(f"{line}\n" for line in lines)
+            file.flush()
+
+    def close(self) -> None:
+        self._requests.close()
+        self._generator.close()
+
+
+class NoFiles:
+    """Where only Locust's own table is wanted."""
+
+    def add(self, records: list[str], samples: list[dict[str, Any]]) -> None:
+        pass
