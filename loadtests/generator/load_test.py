@@ -50,6 +50,8 @@ class LoadTest:
         """Whether all processes have told all that they had, or the run has failed."""
         self.failure: tuple[str, str] | None = None
         """A sentence and its code."""
+        self.share: Share | None = None
+        """This process's part of the run; None in a master, and where it could not begin."""
         self.begun: float | None = None
         """The run's start, on this machine's monotonic clock."""
         self._records: list[str] = []
@@ -66,11 +68,6 @@ class LoadTest:
             environment.runner.register_message(_FAILED, self._on_failed)
         elif isinstance(environment.runner, WorkerRunner):
             environment.runner.register_message(_PLAN, self._on_plan)
-
-    @property
-    def share(self) -> Share:
-        """This process's part of the run."""
-        return self._share
 
     def _on_start(self, **_: Any) -> None:
         runner = self.environment.runner
@@ -100,13 +97,14 @@ class LoadTest:
             self.environment.runner.send_message(_FAILED, {"message": str(error), "code": error.code})
 
     def _begin(self, plan: Plan, files: Mapping[str, bytes], index: int, count: int) -> None:
-        self._share = Share(plan, files, index, count, self._tell)
+        share = Share(plan, files, index, count, self._tell)
         self.index = index
-        self.begun = self._share.begin(_AHEAD).start
-        self._entries = Entries(self.environment, f"{plan.way} {self._share.deployment.model}")
-        self._watch = SelfWatch(self._share, index, self._samples.append)
+        self.begun = share.begin(_AHEAD).start
+        self._entries = Entries(self.environment, f"{plan.way} {share.deployment.model}")
+        self._watch = SelfWatch(share, index, self._samples.append)
+        self.share = share
         self._running = True
-        self._greenlets = [gevent.spawn(work) for work in (self._watch.run, self._finish)]
+        self._greenlets = [gevent.spawn(self._watch.run), gevent.spawn(self._finish, share)]
         gevent.spawn(self._flush_often)
 
     def _tell(self, record: Record) -> None:
@@ -118,8 +116,8 @@ class LoadTest:
             self._flush()
             gevent.sleep(_PERIOD)
 
-    def _finish(self) -> None:
-        self._share.finish()
+    def _finish(self, share: Share) -> None:
+        share.finish()
         self._end()
 
     def _on_stop(self, **_: Any) -> None:
@@ -136,7 +134,8 @@ class LoadTest:
         gevent.killall([greenlet for greenlet in greenlets if greenlet is not gevent.getcurrent()])
         self._watch.tell()
         self._flush(last=True)
-        self._share.close()
+        if self.share is not None:
+            self.share.close()
 
     def _flush(self, last: bool = False) -> None:
         """Hand over what there is; to the master, or to the files."""

@@ -11,48 +11,57 @@ from loadtests.plan import Plan
 
 if TYPE_CHECKING:
     from loadtests.generator.load_test import LoadTest
+    from loadtests.generator.share import Share
 
 
 class InflightUser(User):  # type: ignore[misc]
-    """A user of a closed loop: begins a session when the one before has ended."""
+    """What all users have: the load test that they are part of."""
+
+    abstract = True
+
+    @property
+    def share(self) -> Share:
+        """What this process has to send; where it could not begin there is nothing, and the user stops."""
+        share = cast("LoadTest", self.environment.inflight).share
+        if share is None:
+            raise StopUser
+        return share
+
+
+class ClosedLoopUser(InflightUser):
+    """Begins a session when the one before has ended."""
 
     abstract = True
     way: ClassVar[str] = "stream"
     http: ClassVar[bool] = False
-
-    @property
-    def load_test(self) -> LoadTest:
-        return cast("LoadTest", self.environment.inflight)
-
-    def on_start(self) -> None:
-        if self.load_test.failure:
-            raise StopUser
-        self.number = self.load_test.share.add_user()
+    number: int | None = None
 
     @task  # type: ignore[untyped-decorator]
     def visit(self) -> None:
-        if not self.load_test.share.visit(self.number):
+        if self.number is None:
+            self.number = self.share.add_user()
+        if not self.share.visit(self.number):
             raise StopUser
 
 
-class GrpcStreamUser(InflightUser):
+class GrpcStreamUser(ClosedLoopUser):
     """Streams its answers over gRPC."""
 
 
-class GenerateStreamUser(InflightUser):
+class GenerateStreamUser(ClosedLoopUser):
     """Streams its answers from /v2/models/MODEL/generate_stream."""
 
     http = True
 
 
-class GenerateUser(InflightUser):
+class GenerateUser(ClosedLoopUser):
     """Waits for whole answers of /v2/models/MODEL/generate."""
 
     way = "whole"
     http = True
 
 
-class GrpcUser(InflightUser):
+class GrpcUser(ClosedLoopUser):
     """Waits for whole answers over gRPC."""
 
     way = "whole"
@@ -62,8 +71,8 @@ class ScheduledArrivals(InflightUser):
     """Sends what an open loop has due in its process, as many requests at once as it takes. One a process is enough."""
 
     @task  # type: ignore[untyped-decorator]
-    def visit(self) -> None:
-        self.load_test.share.follow_schedule()
+    def follow_schedule(self) -> None:
+        self.share.follow_schedule()
         raise StopUser
 
 
