@@ -1,0 +1,96 @@
+"""What all charts share: a figure for plotly.js, with colours that the page's style sheet names.
+
+Figures are plain objects and not plotly's Python classes, since their colours are names of the style sheet's
+variables (`--blue`): the page's script puts the theme's colours in, and others when the theme changes or it is printed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Values = Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """`title` is what it shows, in words, for those who can't see it too; `height` is in pixels."""
+
+    name: str
+    title: str
+    data: Sequence[Mapping[str, Any]]
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    height: int = 280
+
+    def figure(self) -> dict[str, Any]:
+        return {"name": self.name, "data": list(self.data), "layout": {**self.layout, "height": self.height}}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What figures are multiplied with to be shown, and what they are then."""
+
+    factor: float
+    name: str
+
+    def of(self, values: Iterable[float | None]) -> list[float | None]:
+        return [rounded(None if value is None else value * self.factor) for value in values]
+
+
+ONE = Unit(1, "")
+
+
+def time_unit(values: Iterable[float | None]) -> Unit:
+    """The unit in which the largest of these seconds is easily read."""
+    largest = max((value for value in values if value is not None and math.isfinite(value)), default=0.0)
+    return Unit(1, "s") if largest >= 2 else Unit(1e3, "ms") if largest >= 0.001 else Unit(1e6, "µs")
+
+
+def rounded(value: float | None) -> float | None:
+    """As many digits as a picture can show, and nothing that JSON has no word for."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
+
+
+def line(name: str, x: Values, y: Values, colour: str, unit: str = "", **more: Any) -> dict[str, Any]:
+    """One line; `colour` is a variable of the style sheet."""
+    suffix = f" {unit}" if unit else ""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": x,
+        "y": y,
+        "line": {"color": colour, "width": 2, "dash": more.pop("dash", "solid"), "shape": more.pop("shape", "linear")},
+        "hovertemplate": f"%{{y:,.4~r}}{suffix}",
+        **more,
+    }
+
+
+def axis(title: str = "", **more: Any) -> dict[str, Any]:
+    """An axis in the page's colours, without a zero line of its own."""
+    return {
+        "title": {"text": title, "standoff": 8},
+        "gridcolor": "--grid",
+        "linecolor": "--axis",
+        "zeroline": False,
+        "showline": True,
+        "exponentformat": "none",
+        "separatethousands": True,
+        "automargin": True,
+        **more,
+    }
+
+
+def limit_line(value: float | None, called: str, *, logarithmic: bool = False) -> dict[str, Any]:
+    """Shapes and annotations of a horizontal line at a limit that the promise has; empty for None."""
+    if value is None or value <= 0:
+        return {}
+    mark = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value}
+    note = {"xref": "paper", "x": 0, "xanchor": "left", "yanchor": "bottom", "showarrow": False, "text": called}
+    return {
+        "shapes": [{**mark, "line": {"color": "--limit", "width": 1.5, "dash": "dash"}}],
+        # On a logarithmic axis plotly places annotations, but not shapes, by the logarithm.
+        "annotations": [{**note, "y": math.log10(value) if logarithmic else value, "font": {"color": "--limit"}}],
+    }

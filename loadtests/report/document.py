@@ -1,0 +1,70 @@
+"""A whole HTML document, with all that it needs inside: it opens without a network, and asks for nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from loadtests.report.chart import Chart
+from loadtests.report.formats import shown
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def document(template: str, title: str, charts: Sequence[Chart], **content: Any) -> str:
+    """The page of `template`, with these charts, drawn by plotly.js: put in once, and not at all without charts."""
+    figures = json.dumps([chart.figure() for chart in charts], allow_nan=False, separators=(",", ":"))
+    plotly, script = get_plotlyjs(), _file("charts.js")
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            title=title,
+            policy=_policy(plotly, script),
+            style=_trusted(_file("style.css")),
+            figures=_trusted(figures.replace("<", "\\u003c")) if charts else None,
+            plotly=_trusted(plotly),
+            script=_trusted(script),
+            **content,
+        )
+    )
+
+
+def _policy(*scripts: str) -> str:
+    """What a browser may do for the page: run these scripts and no other, and fetch nothing."""
+    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _trusted(ours: str) -> Markup:
+    """Text of our own files or of plotly, put in as it is."""
+    return Markup(ours)
+
+
+def _file(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: shown(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
+    )

@@ -1,0 +1,117 @@
+"""What a run says in one sentence, and in a few large figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadtests.analysis.summary import Summary
+from loadtests.report.formats import bound_text, count, money, number, seconds, share
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One main figure: `note` says what it is of, or what stands beside it."""
+
+    name: str
+    value: str
+    note: str = ""
+    tone: str = ""
+
+
+def headline(summary: Summary) -> str:
+    """How much load, which latency, whether the promise was kept, and what it cost, in one sentence."""
+    requests = summary.requests
+    if not requests.due:
+        return f"Nothing was measured: no request was due in {seconds(summary.measured_seconds)}."
+    if not requests.completed:
+        return f"None of {count(requests.due, 'request')} was completed in {seconds(summary.measured_seconds)}."
+    said = [f"At {load(summary)} {_latency(summary)}"]
+    if summary.promise:
+        said.append(_promise(summary))
+    else:
+        said.append(f"{_completed(summary)} of the requests were completed, and nothing was promised")
+    if summary.cost and summary.cost.per_million_output is not None:
+        price = money(summary.cost.per_million_output, summary.cost.currency)
+        said.append(f"a million output tokens cost {price}")
+    return "; ".join(said) + "."
+
+
+def load(summary: Summary) -> str:
+    """How much was asked for, in words."""
+    arrivals = plan_of(summary).get("arrivals", {})
+    rate = f"{number(summary.offered_per_second)} requests/s"
+    peak = max((value for value in summary.timeline.columns.get("open", ()) if value is not None), default=None)
+    if arrivals.get("kind") == "users" and peak is not None:
+        return f"{count(round(peak), 'request')} at a time ({rate})"
+    return rate
+
+
+def plan_of(summary: Summary) -> Mapping[str, Any]:
+    """The plan that the run was made from; empty where the facts have none."""
+    found = summary.facts.get("plan")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _latency(summary: Summary) -> str:
+    told = (
+        (("ttft", "the first token came"), ("itl", "each further one"))
+        if "ttft" in summary.latencies
+        else (("e2e", "the answer was there"),)
+    )
+    found = [
+        f"{words} within {seconds(summary.latencies[name].p99)}" for name, words in told if name in summary.latencies
+    ]
+    return " and ".join(found) + " (p99)" if found else "no latency could be measured"
+
+
+def _promise(summary: Summary) -> str:
+    broken = [bound for bound in summary.promise if not bound.kept]
+    if not broken:
+        return f"the promise was kept ({', '.join(bound_text(bound) for bound in summary.promise)})"
+    return f"the promise was broken ({', '.join(bound_text(bound) for bound in broken)})"
+
+
+def _completed(summary: Summary) -> str:
+    # Whose client left as planned was not to be completed.
+    wanted = summary.requests.due - summary.requests.cancelled
+    return share(summary.requests.completed / wanted) if wanted else share(None)
+
+
+def tiles(summary: Summary) -> Sequence[Tile]:
+    """The main figures; those that the run has nothing for are left out."""
+    requests = summary.requests
+    lost = requests.rejected + requests.late + requests.failed + requests.unfinished
+    made = [
+        Tile(
+            "Requests",
+            f"{number(summary.completed_per_second)}/s",
+            f"completed, of {number(summary.offered_per_second)}/s due",
+        ),
+        Tile("Output tokens", f"{number(summary.tokens.per_second)}/s", "of all requests together"),
+    ]
+    for name, called in (("ttft", "TTFT"), ("itl", "ITL"), ("e2e", "End to end")):
+        if name in summary.latencies:
+            spread = summary.latencies[name]
+            made.append(Tile(f"{called}, p99", seconds(spread.p99), f"p50 {seconds(spread.p50)}"))
+    if summary.goodput:
+        good = summary.goodput
+        made.append(Tile("Goodput", share(good.of_sent), f"of those due; {number(good.per_second)} requests/s"))
+    made.append(
+        Tile(
+            "Lost",
+            share(lost / requests.due) if requests.due else share(None),
+            f"{lost:,} of {count(requests.due, 'request')}",
+            "bad" if lost else "",
+        )
+    )
+    if summary.cost:
+        made.append(
+            Tile(
+                "Cost",
+                money(summary.cost.per_million_output, summary.cost.currency),
+                f"for a million output tokens, at {money(summary.cost.price_per_hour, summary.cost.currency)} an hour",
+            )
+        )
+    return made

@@ -1,0 +1,75 @@
+"""The pages that a person reads: of a run, of a sweep, of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from loadtests.analysis.summary import Summary
+from loadtests.report import tables
+from loadtests.report.curves import curve_charts
+from loadtests.report.definitions import definitions
+from loadtests.report.document import document
+from loadtests.report.formats import number, seconds, text
+from loadtests.report.headline import headline, plan_of, tiles
+from loadtests.report.timeline import timeline_chart
+from loadtests.report.trade_off import Point, trade_off_charts
+
+
+def run_page(summary: Summary) -> str:
+    """One run, as a whole HTML document that needs no network."""
+    warmup, end = _measured(plan_of(summary))
+    timeline = timeline_chart(summary.timeline, warmup, end)
+    curves = list(curve_charts(summary))
+    trade_off = list(trade_off_charts(_slices(summary), summary.promise))
+    return document(
+        "run.html",
+        "Load test",
+        [*([timeline] if timeline else []), *curves, *trade_off],
+        kind=_kind(summary),
+        reasons=[text(reason) for reason in summary.grade.reasons],
+        headline=headline(summary),
+        tiles=tiles(summary),
+        promise=tables.promise(summary.promise) if summary.promise else None,
+        timeline=timeline,
+        curves=curves,
+        trade_off=trade_off,
+        outcomes=tables.outcomes(summary.requests),
+        errors=tables.errors(summary.requests) if summary.requests.errors else None,
+        latencies=tables.latencies(summary.latencies),
+        sides=tables.sides(summary, summary.server) if summary.server else None,
+        matches=tables.matches(summary.matches) if summary.matches else None,
+        cost=tables.cost(summary.cost) if summary.cost else None,
+        lag=tables.lag(summary.grade),
+        processes=tables.processes(summary.grade),
+        definitions=definitions(),
+        facts=list(tables.facts(summary.facts)),
+    )
+
+
+def _kind(summary: Summary) -> str:
+    """A line above the headline: what this is, of what, and how long it measured."""
+    plan = plan_of(summary)
+    where = f" of {text(plan['address'])}" if plan.get("address") else ""
+    return f"Load test{where}, measured for {seconds(summary.measured_seconds)}"
+
+
+def _measured(plan: Mapping[str, Any]) -> tuple[float, float | None]:
+    """From which second to which requests count; without a plan, all of them."""
+    warmup, length = plan.get("warmup", 0.0), plan.get("seconds")
+    if not isinstance(warmup, int | float) or not isinstance(length, int | float):
+        return 0.0, None
+    return float(warmup), float(warmup + length)
+
+
+def _slices(summary: Summary) -> list[Point]:
+    """The steps of the run, by their load."""
+    ordered = sorted(summary.slices, key=lambda part: part.offered_per_second)
+    return [
+        Point(
+            f"{number(part.start)} s to {number(part.end)} s, {number(part.offered_per_second)} requests/s",
+            part.tokens_per_second,
+            part.latencies,
+        )
+        for part in ordered
+    ]

@@ -1,0 +1,164 @@
+"""The tables of a run's page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from loadtests.analysis.summary import Bound, Cost, Grade, Match, Requests, ServerSide, Spread, Summary
+from loadtests.report.formats import bound_text, money, number, seconds, share, signed, text
+from loadtests.report.table import Cell, Row, Table
+
+LATENCIES = {
+    "ttft": "TTFT, from due",
+    "ttft_sent": "TTFT, from sent",
+    "itl": "ITL",
+    "tpot": "TPOT",
+    "e2e": "End to end, from due",
+    "e2e_sent": "End to end, from sent",
+}
+TIMES = ("min", "mean", "p50", "p75", "p90", "p95", "p99", "p999", "max", "std")
+TIME_HEADS = ("min", "mean", "p50", "p75", "p90", "p95", "p99", "p99.9", "max", "std. dev.")
+
+
+def promise(bounds: Sequence[Bound]) -> Table:
+    rows: list[Row] = [
+        [bound_text(bound), bound_value(bound, bound.limit), bound_value(bound, bound.found), verdict(bound.kept)]
+        for bound in bounds
+    ]
+    return Table(("bound", "limit", "found", "verdict"), rows)
+
+
+def verdict(kept: bool) -> Cell:
+    return Cell("kept", "good") if kept else Cell("broken", "bad")
+
+
+def bound_value(bound: Bound, value: float | None) -> str:
+    """A bound's figure in its unit, which the name of what it bounds tells."""
+    if any(word in LATENCIES for word in bound.text.lower().split()):
+        return seconds(value)
+    return share(value) if "%" in bound.text else number(value)
+
+
+def outcomes(requests: Requests) -> Table:
+    """What became of the requests, in the order in which a reader cares."""
+    told = (
+        ("completed", requests.completed, "the whole answer came", ""),
+        ("cancelled", requests.cancelled, "the client left before the end, as the workload wanted", ""),
+        ("rejected", requests.rejected, "the server had no room", "bad"),
+        ("late", requests.late, "the answer was not there in its time", "bad"),
+        ("failed", requests.failed, "any other error", "bad"),
+        ("unfinished", requests.unfinished, "the run ended before the answer", "bad"),
+    )
+    rows: list[Row] = [
+        [name, words, Cell(f"{count:,}", tone if count else ""), share(count / requests.due if requests.due else None)]
+        for name, count, words, tone in told
+    ]
+    rows.append(["due", "all that ought to have been sent", f"{requests.due:,}", share(1.0 if requests.due else None)])
+    return Table(("outcome", "what it says", "requests", "of due"), rows, words=2)
+
+
+def errors(requests: Requests) -> Table:
+    """Errors by code, the most frequent first, with the first message of each."""
+    ranked = sorted(requests.errors.items(), key=lambda item: -item[1])
+    rows: list[Row] = [
+        [text(code), text(requests.messages.get(code, "")), Cell(f"{count:,}", "bad")] for code, count in ranked
+    ]
+    return Table(("code", "the first one's message", "requests"), rows, words=2)
+
+
+def latencies(found: Mapping[str, Spread]) -> Table:
+    rows: list[Row] = [
+        [called, f"{found[name].count:,}", *(seconds(getattr(found[name], column)) for column in TIMES)]
+        for name, called in LATENCIES.items()
+        if name in found
+    ]
+    return Table(("latency", "count", *TIME_HEADS), rows)
+
+
+def sides(summary: Summary, server: ServerSide) -> Table:
+    """What the server says of itself, and beside it what its clients saw of the same."""
+    ttft = summary.latencies.get("ttft_sent")
+    requests = summary.requests
+    whole = sum(1 for bound in (server.rejected, server.cancelled, server.output_tokens) if bound is not None)
+    rows: list[Row] = [
+        ["mean TTFT (the client's from sent)", seconds(server.ttft_seconds), seconds(ttft.mean if ttft else None)],
+        ["mean time in the queue", seconds(server.queue_seconds), ""],
+        ["mean requests decoded together", number(server.requests_per_batch), ""],
+        ["most requests waiting", number(server.waiting_peak), ""],
+        ["largest use of the KV cache", share(server.kv_use_peak), ""],
+    ]
+    if whole:
+        rows += [
+            ["requests rejected", number(server.rejected), f"{requests.rejected:,}"],
+            ["requests cancelled", number(server.cancelled), f"{requests.cancelled:,}"],
+            ["output tokens", number(server.output_tokens), f"{summary.tokens.output:,}"],
+        ]
+    rows += [
+        [f"mean requests in an execution of {text(model)}", number(mean), ""]
+        for model, mean in server.executions.items()
+    ]
+    return Table(("over the measured part", "server", "clients"), rows)
+
+
+def matches(found: Sequence[Match]) -> Table:
+    rows: list[Row] = [
+        [
+            text(match.name),
+            text(match.note),
+            f"{match.client:,}",
+            f"{match.server:,}",
+            Cell(signed(match.difference), "bad" if match.difference else "good"),
+        ]
+        for match in found
+    ]
+    return Table(("count over the whole run", "what is counted", "clients", "server", "difference"), rows, words=2)
+
+
+def cost(found: Cost) -> Table:
+    rows: list[Row] = [
+        ["a million output tokens", money(found.per_million_output, found.currency)],
+        ["a million tokens, input and output together", money(found.per_million_total, found.currency)],
+        ["a million output tokens of good requests", money(found.per_million_good_output, found.currency)],
+    ]
+    return Table((f"at {money(found.price_per_hour, found.currency)} an hour", "cost"), rows)
+
+
+def lag(grade: Grade) -> Table | None:
+    """How late requests were sent."""
+    if grade.schedule_lag is None:
+        return None
+    times = [seconds(getattr(grade.schedule_lag, column)) for column in TIMES]
+    return Table(
+        ("from due to sent", "count", *TIME_HEADS), [["schedule lag", f"{grade.schedule_lag.count:,}", *times]]
+    )
+
+
+def processes(grade: Grade) -> Table:
+    rows: list[Row] = [[text(name), number(cores)] for name, cores in grade.cpu_cores.items()]
+    rows += [["the busiest at its peak", number(grade.cpu_peak)]]
+    rows += [["worst delay of an event loop", seconds(grade.loop_lag)]]
+    return Table(("process of the load generator", "processor cores"), rows)
+
+
+def facts(found: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
+    """One table for each group of facts, the plan last; what stands alone comes first."""
+    groups = {name: value for name, value in found.items() if isinstance(value, Mapping) and value}
+    alone = {name: value for name, value in found.items() if name not in groups}
+    if alone:
+        yield "The run", Table(("fact", "value"), _flat(alone), words=2)
+    for name, group in sorted(groups.items(), key=lambda item: item[0] == "plan"):
+        yield text(name.replace("_", " ")).capitalize(), Table(("fact", "value"), _flat(group), words=2)
+
+
+def _flat(group: Mapping[str, Any], before: str = "") -> list[Row]:
+    rows: list[Row] = []
+    for name, value in group.items():
+        called = f"{before}{name}".replace("_", " ")
+        if isinstance(value, Mapping):
+            rows += _flat(value, f"{called}: ")
+        elif isinstance(value, list | tuple):
+            rows.append((text(called), text(", ".join(map(str, value)))))
+        elif value is not None and value != "":
+            rows.append((text(called), text(value)))
+    return rows

@@ -1,0 +1,52 @@
+(() => {
+  "use strict";
+  const figures = JSON.parse(document.getElementById("figures").textContent);
+  const config = {
+    displaylogo: false,
+    displayModeBar: "hover",
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    responsive: true,
+  };
+  const PAPER = 690; // CSS pixels between the margins of A4, less a card's padding
+
+  // Colours stand in figures as names of the style sheet's variables.
+  const coloured = (value, style) => {
+    if (typeof value === "string") return value.startsWith("--") ? style.getPropertyValue(value).trim() : value;
+    if (Array.isArray(value)) return value.map((part) => coloured(part, style));
+    if (value === null || typeof value !== "object") return value;
+    return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, coloured(part, style)]));
+  };
+
+  const draw = (width) => {
+    const style = getComputedStyle(document.documentElement);
+    const look = {
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: "--ink" },
+      hoverlabel: { bgcolor: "--card", bordercolor: "--line", font: { color: "--ink" } },
+      margin: { l: 44, r: 12, t: 26, b: 44 },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: "--quiet", activecolor: "--ink" },
+      uirevision: "kept",
+      autosize: width === undefined,
+    };
+    return Promise.all(
+      figures.map((figure) => {
+        const layout = coloured({ ...look, ...figure.layout }, style);
+        if (width !== undefined) layout.width = width;
+        return Plotly.react(figure.name, coloured(figure.data, style), layout, config);
+      }),
+    );
+  };
+
+  const drawn = () => draw().then(() => { document.documentElement.dataset.charts = String(figures.length); });
+  drawn();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawn);
+  addEventListener("beforeprint", () => {
+    document.documentElement.classList.add("printing");
+    draw(PAPER);
+  });
+  addEventListener("afterprint", () => {
+    document.documentElement.classList.remove("printing");
+    drawn();
+  });
+})();

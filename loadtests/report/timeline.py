@@ -1,0 +1,120 @@
+"""The run over time: load, tokens, latencies and the server's queue and cache, on one time axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadtests.analysis.summary import Timeline
+from loadtests.report.chart import ONE, Chart, Unit, Values, axis, line, rounded, time_unit
+
+_ROW = 112
+_BETWEEN = 34
+_EDGES = 74
+
+
+@dataclass(frozen=True)
+class Row:
+    """One strip: which columns of the time line it has, what each is called, its colour and dash."""
+
+    title: str
+    lines: Sequence[tuple[str, str, str, str]]
+    unit: str = ""
+
+
+_P50, _P99 = "dot", "solid"
+_ROWS = (
+    Row(
+        "Requests (1/s)",
+        (
+            ("due", "due", "--grey", "solid"),
+            ("sent", "sent", "--orange", "dot"),
+            ("completed", "completed", "--blue", "solid"),
+            ("failed", "failed", "--red", "solid"),
+        ),
+    ),
+    Row("Open requests", (("open", "open", "--blue", "solid"),)),
+    Row("Output tokens (1/s)", (("tokens", "tokens", "--green", "solid"),)),
+    Row("TTFT, from due", (("ttft_p50", "p50", "--blue", _P50), ("ttft_p99", "p99", "--blue", _P99)), "time"),
+    Row("ITL", (("itl_p50", "p50", "--green", _P50), ("itl_p99", "p99", "--green", _P99)), "time"),
+    Row(
+        "Requests in the server", (("running", "running", "--blue", "solid"), ("waiting", "waiting", "--orange", "dot"))
+    ),
+    Row("KV cache in use (%)", (("kv_use", "in use", "--purple", "solid"),), "share"),
+)
+
+
+def timeline_chart(timeline: Timeline, warmup: float = 0.0, end: float | None = None) -> Chart | None:
+    """None where nothing was measured. `warmup`, `end`: the seconds from and to which requests count."""
+    rows = [row for row in _ROWS if _lines(timeline, row)]
+    if not timeline.t or not rows:
+        return None
+    height = len(rows) * _ROW + (len(rows) - 1) * _BETWEEN + _EDGES
+    inner = height - _EDGES
+    data: list[dict[str, Any]] = []
+    layout: dict[str, Any] = {"hovermode": "x unified", "hoversubplots": "axis", "annotations": []}
+    for number, row in enumerate(rows, 1):
+        key = "" if number == 1 else str(number)
+        top = 1 - (number - 1) * (_ROW + _BETWEEN) / inner
+        unit = _unit(timeline, row)
+        layout[f"yaxis{key}"] = axis(domain=[max(0.0, top - _ROW / inner), top], rangemode="tozero", nticks=4)
+        layout["annotations"].append(_title(row, unit, top))
+        lines = _lines(timeline, row)
+        if len(lines) > 1:
+            layout[f"legend{key}"] = {"orientation": "h", "x": 1, "xanchor": "right", "y": top, "yanchor": "bottom"}
+        for column, name, colour, dash in lines:
+            values = unit.of(timeline.columns[column])
+            called = name if len(lines) > 1 else row.title.partition(" (")[0].lower()
+            where = {"yaxis": f"y{key}", "legend": f"legend{key}", "showlegend": len(lines) > 1}
+            data.append(_trace(called, timeline.t, values, colour, unit.name, dash, **where))
+    last = timeline.t[-1] + 1
+    layout["xaxis"] = axis("seconds since the run's start", anchor=f"y{len(rows)}", range=[0, last])
+    layout["shapes"], notes = _edges(warmup, end, last)
+    layout["annotations"] += notes
+    return Chart("timeline", "Load, latencies and the server over time", data, layout, height)
+
+
+def _lines(timeline: Timeline, row: Row) -> list[tuple[str, str, str, str]]:
+    """Those of a row's lines that have a value at all."""
+    return [told for told in row.lines if any(value is not None for value in timeline.columns.get(told[0], ()))]
+
+
+def _unit(timeline: Timeline, row: Row) -> Unit:
+    if row.unit == "time":
+        return time_unit(value for told in row.lines for value in timeline.columns.get(told[0], ()))
+    return Unit(100, "%") if row.unit == "share" else ONE
+
+
+def _title(row: Row, unit: Unit, top: float) -> Mapping[str, Any]:
+    called = f"{row.title} ({unit.name})" if row.unit == "time" else row.title
+    place = {"xref": "paper", "yref": "paper", "x": 0, "xanchor": "left", "y": top, "yanchor": "bottom"}
+    return {**place, "text": f"<b>{called}</b>", "showarrow": False}
+
+
+def _trace(name: str, t: Values, y: Values, colour: str, unit: str, dash: str, **more: Any) -> dict[str, Any]:
+    """A value that stands alone between two gaps has no line to be seen by, so it gets a point."""
+    alone = [
+        value if value is not None and (not i or y[i - 1] is None) and (i + 1 == len(y) or y[i + 1] is None) else None
+        for i, value in enumerate(y)
+    ]
+    if any(value is not None for value in alone):
+        sizes = [4 if value is not None else 0 for value in alone]
+        more |= {"mode": "lines+markers", "marker": {"size": sizes, "color": colour, "line": {"width": 0}}}
+    return line(name, t, y, colour, unit, dash=dash, **more)
+
+
+def _edges(warmup: float, end: float | None, last: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What was not measured, shaded and named."""
+    parts = [("warm-up", 0.0, warmup)] if warmup > 0 else []
+    if end is not None and 0 < end < last:
+        parts.append(("nothing new", end, last))
+    shapes: list[dict[str, Any]] = []
+    notes: list[dict[str, Any]] = []
+    for name, start, stop in parts:
+        span = {"xref": "x", "yref": "paper", "x0": rounded(start), "x1": rounded(stop), "y0": 0, "y1": 1}
+        shapes.append({**span, "type": "rect", "fillcolor": "--shade", "line": {"width": 0}, "layer": "below"})
+        if stop - start > last * 0.06:
+            place = {"xref": "x", "yref": "paper", "x": (start + stop) / 2, "y": 1, "yanchor": "top"}
+            notes.append({**place, "text": name, "showarrow": False, "font": {"color": "--quiet", "size": 11}})
+    return shapes, notes

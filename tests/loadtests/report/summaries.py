@@ -1,0 +1,175 @@
+"""Made-up figures of runs, as pages are tested with: of a usual one, and of those that go wrong."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from loadtests.analysis.summary import (
+    Bound,
+    Cost,
+    Goodput,
+    Grade,
+    Match,
+    Requests,
+    ServerSide,
+    Slice,
+    Spread,
+    Summary,
+    Timeline,
+    Tokens,
+)
+
+PLAN: dict[str, Any] = {
+    "address": "127.0.0.1:8001",
+    "model": None,
+    "workload": {"input_tokens": "lognormal(512, 0.6)", "output_tokens": "64"},
+    "arrivals": {"kind": "rate", "profile": "8, 16 at 60, 24 at 90", "process": "poisson"},
+    "warmup": 10.0,
+    "seconds": 120.0,
+    "seed": 7,
+    "promise": ["p99 ttft <= 500ms", "p99 itl <= 50ms"],
+}
+
+
+def spread(values: np.ndarray[Any, Any]) -> Spread:
+    at = np.percentile(values, [50, 75, 90, 95, 99, 99.9])
+    p50, p75, p90, p95, p99, p999 = (float(value) for value in at)
+    mean, std, least, most = (float(value) for value in (values.mean(), values.std(), values.min(), values.max()))
+    return Spread(len(values), mean, std, least, p50, p75, p90, p95, p99, p999, most)
+
+
+def curve(values: np.ndarray[Any, Any]) -> tuple[tuple[float, float], ...]:
+    tail = [100 - 100 * 2.0 ** (-step / 4) for step in range(int(4 * math.log2(len(values))) + 1)]
+    at = [*tail, 100.0]
+    return tuple((percentile, float(np.percentile(values, percentile))) for percentile in at)
+
+
+def usual(seed: int = 1, scale: float = 1.0) -> Summary:
+    """Ten seconds of warm-up, two minutes in three steps, ten seconds in which the rest ends."""
+    dice = np.random.default_rng(seed)
+    sent = dice.lognormal(math.log(0.12 * scale), 0.4, 1600)
+    waits = np.where(dice.random(1600) < 0.03, dice.exponential(0.4, 1600), dice.exponential(0.002, 1600))
+    itl = dice.gamma(9.0, 0.003 * scale, 90_000)
+    tpot = dice.gamma(60.0, 0.00045 * scale, 1600)
+    times = {
+        "ttft": sent + waits,
+        "ttft_sent": sent,
+        "e2e": sent + waits + tpot * 63,
+        "e2e_sent": sent + tpot * 63,
+        "itl": itl,
+        "tpot": tpot,
+    }
+    latencies = {name: spread(values) for name, values in times.items()}
+    return Summary(
+        measured_seconds=120.0,
+        requests=Requests(
+            1680,
+            1600,
+            40,
+            24,
+            6,
+            8,
+            2,
+            errors={"overloaded": 24, "deadline_exceeded": 6, "unavailable": 8},
+            messages={
+                "overloaded": "The server has 256 requests waiting and takes no more; try again later.",
+                "deadline_exceeded": "The answer was not there within 600 s.",
+                "unavailable": "The connection was closed before the answer's end.",
+            },
+        ),
+        offered_per_second=14.0,
+        completed_per_second=13.3,
+        tokens=Tokens(860_160, 102_400, 853.0, 1.0),
+        latencies=latencies,
+        promise=tuple(
+            Bound(text, latencies[name].p99, limit, latencies[name].p99 <= limit)
+            for text, name, limit in (("p99 ttft <= 500ms", "ttft", 0.5), ("p99 itl <= 50ms", "itl", 0.05))
+        ),
+        goodput=Goodput(1540, 12.8, 0.939, 0.9625),
+        server=ServerSide(0.021, 0.131, 9.7, 0.83, 31, 24, 40, 102_400, {"preprocessing": 1.9, "ensemble": 1.0}),
+        matches=(
+            Match("requests", 1812, 1812, "all that were sent, with warm-up"),
+            Match("cancelled", 43, 42, "requests whose client left"),
+            Match("output tokens", 110_400, 110_400),
+        ),
+        cost=Cost("USD", 2.5, 0.814, 0.0867, 0.846),
+        grade=Grade((), spread(dice.exponential(0.0012, 1680)), {"worker 0": 0.41, "worker 1": 0.39}, 0.62, 0.0081),
+        timeline=timeline(dice),
+        facts={
+            "began": "2026-11-22T00:30:00Z",
+            "versions": {"inflight": "0.1.0", "triton": "2.59.0", "openvino": "2026.4.1"},
+            "machine": {"processor": "AMD EPYC 7B13", "cores": 2, "memory_gib": 24},
+            "plan": PLAN,
+        },
+        curves={name: curve(values) for name, values in times.items()},
+        slices=tuple(
+            Slice(
+                start,
+                start + 40,
+                rate,
+                rate * 0.97,
+                rate * 62,
+                {"ttft": _scaled(latencies["ttft"], slow), "itl": _scaled(latencies["itl"], slow**0.5)},
+            )
+            for start, rate, slow in ((10.0, 8.0, 0.6), (50.0, 14.0, 0.8), (90.0, 20.0, 1.4))
+        ),
+    )
+
+
+def timeline(dice: np.random.Generator) -> Timeline:
+    t = np.arange(140)
+    rate = np.where(t < 50, 8, np.where(t < 90, 14, 20)) * (t < 130)
+    due = dice.poisson(rate)
+    open_ = np.maximum(0, rate * 1.7 + dice.normal(0, 1.5, 140)) * (t < 134)
+    ttft = 0.1 + rate * 0.004 + dice.random(140) * 0.03
+    itl = 0.018 + rate * 0.0005 + dice.random(140) * 0.002
+    missing = [None if value == 0 else 1.0 for value in due]
+
+    def some(values: np.ndarray[Any, Any]) -> tuple[float | None, ...]:
+        return tuple(None if gap is None else float(value) for value, gap in zip(values, missing, strict=True))
+
+    columns: dict[str, tuple[float | None, ...]] = {
+        "due": tuple(map(float, due)),
+        "sent": tuple(map(float, due)),
+        "completed": tuple(map(float, np.roll(due, 2) * 0.95)),
+        "failed": tuple(map(float, dice.random(140) < 0.1)),
+        "open": tuple(map(float, open_)),
+        "tokens": tuple(map(float, open_ * 36)),
+        "ttft_p50": some(ttft),
+        "ttft_p99": some(ttft * 2.5),
+        "itl_p50": some(itl),
+        "itl_p99": some(itl * 1.6),
+        "running": tuple(map(float, np.minimum(open_, 24))),
+        "waiting": tuple(map(float, np.maximum(open_ - 24, 0))),
+        "kv_use": tuple(map(float, np.minimum(open_ / 40, 1))),
+    }
+    return Timeline(tuple(map(float, t)), columns)
+
+
+def _scaled(found: Spread, factor: float) -> Spread:
+    names = ("mean", "std", "min", "p50", "p75", "p90", "p95", "p99", "p999", "max")
+    return replace(found, **{name: getattr(found, name) * factor for name in names})
+
+
+def empty() -> Summary:
+    """A run in which nothing was due, and of which nothing else is known."""
+    return Summary(
+        measured_seconds=0.0,
+        requests=Requests(0, 0, 0, 0, 0, 0, 0),
+        offered_per_second=0.0,
+        completed_per_second=0.0,
+        tokens=Tokens(0, 0, 0.0, 0.0),
+        latencies={},
+        promise=(),
+        goodput=None,
+        server=None,
+        matches=(),
+        cost=None,
+        grade=Grade((), None, {}, 0.0, 0.0),
+        timeline=Timeline((), {}),
+        facts={},
+    )

@@ -1,0 +1,147 @@
+"""What stands on a page, without a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from loadtests.analysis.summary import Grade, Requests, Spread, Summary
+from loadtests.report.page import run_page
+from tests.loadtests.report.summaries import empty, usual
+
+
+class Reader(HTMLParser):
+    """The words of a page, and the addresses that it names."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.addresses: list[str] = []
+        self.tags: list[str] = []
+        self.feed(page)
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attributes if name in ("src", "href", "action", "srcset")]
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1] not in ("script", "style"):
+            self.words.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.tags:
+            self.tags[-1] = ""  # what follows a script's end is text again
+
+
+def figures(page: str) -> list[dict[str, Any]]:
+    found = re.search(r'id="figures">(.*?)</script>', page)
+    assert found
+    drawn: list[dict[str, Any]] = json.loads(found[1])
+    return drawn
+
+
+def read(summary: Summary) -> str:
+    return Reader(run_page(summary)).text
+
+
+def test_the_headline_answers_the_question_in_one_sentence() -> None:
+    summary = usual()
+    fast = {name: replace(spread, p99=0.04) for name, spread in summary.latencies.items()}
+    kept = replace(
+        summary, latencies=fast, promise=tuple(replace(bound, found=0.04, kept=True) for bound in summary.promise)
+    )
+    assert (
+        "At 14 requests/s the first token came within 40 ms and each further one within 40 ms (p99); "
+        "the promise was kept (p99 ttft ≤ 500ms, p99 itl ≤ 50ms); a million output tokens cost 0.814 USD."
+    ) in read(kept)
+    broken = replace(kept, promise=(replace(kept.promise[0], found=0.7, kept=False), kept.promise[1]))
+    assert "the promise was broken (p99 ttft ≤ 500ms);" in read(broken)
+
+
+def test_a_closed_loop_is_told_by_how_many_were_at_it_at_a_time() -> None:
+    plan = {"arrivals": {"kind": "users", "profile": "32"}}
+    summary = replace(usual(), facts={"plan": plan})
+    summary = replace(summary, timeline=replace(summary.timeline, columns={"open": (0.0, *[32.0] * 138, 3.0)}))
+    assert "At 32 requests at a time (14 requests/s) the first token" in read(summary)
+
+
+def test_a_run_that_is_not_to_be_trusted_says_so_before_all_else() -> None:
+    reasons = ("Requests were sent up to 1.4 s late (p99 230 ms).", "Worker 1 used 1.0 of its processor core.")
+    page = run_page(replace(usual(), grade=replace(usual().grade, reasons=reasons)))
+    assert page.index('role="alert"') < page.index("<h1>")
+    text = Reader(page).text
+    assert text.index(reasons[0]) < text.index(reasons[1]) < text.index("At 14 requests/s")
+    assert "can be relied on" not in text
+    assert 'role="alert"' not in run_page(usual())
+
+
+def test_each_latency_stands_with_all_its_percentiles() -> None:
+    spread = Spread(1234, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1)
+    text = read(replace(usual(), latencies={"tpot": spread}))
+    assert "TPOT 1,234 300 ms 100 ms 400 ms 500 ms 600 ms 700 ms 800 ms 900 ms 1.1 s 200 ms" in text
+
+
+def test_counts_that_differ_between_the_sides_are_red() -> None:
+    page = run_page(usual())
+    assert '<td class="figure bad">+1</td>' in page
+    assert page.count('<td class="figure good">0</td>') == 2
+
+
+def test_a_page_without_the_servers_side_says_what_is_not_known() -> None:
+    text = read(replace(usual(), server=None, matches=()))
+    assert "The server's metrics were not read" in text
+    assert "nothing to compare with" in text
+
+
+@pytest.mark.parametrize("facts", [{}, {"plan": None}, {"plan": {"warmup": "x"}}, {"plan": {"arrivals": {}}}])
+def test_a_run_of_which_nothing_is_known_has_a_page_still(facts: dict[str, Any]) -> None:
+    page = run_page(replace(empty(), facts=facts))
+    assert "Nothing was measured: no request was due" in page
+    assert len(page) < 100_000, "a page without charts needs no plotly"
+
+
+def test_a_run_in_which_nothing_was_completed_says_so() -> None:
+    requests = Requests(40, 0, 0, 40, 0, 0, 0, {"overloaded": 40}, {"overloaded": "No room."})
+    text = read(replace(empty(), measured_seconds=10.0, requests=requests, grade=Grade((), None, {}, 0, 0)))
+    assert "None of 40 requests was completed in 10 s." in text
+    assert "overloaded No room. 40" in text
+
+
+def test_a_page_names_nothing_that_would_be_fetched() -> None:
+    page = run_page(usual())
+    assert Reader(page).addresses == ["data:,"]
+    assert "default-src 'none'" in page.replace("&#39;", "'")
+
+
+def test_charts_hold_what_was_measured_in_the_unit_that_they_name() -> None:
+    summary = usual()
+    drawn = {figure["name"]: figure for figure in figures(run_page(summary))}
+    assert set(drawn) == {
+        "timeline",
+        "curve-ttft",
+        "curve-e2e",
+        "curve-itl",
+        "curve-tpot",
+        "trade-off-ttft",
+        "trade-off-itl",
+    }
+    itl = drawn["curve-itl"]
+    assert itl["layout"]["yaxis"]["title"]["text"] == "ms"
+    assert itl["data"][0]["y"][-1] == pytest.approx(summary.latencies["itl"].max * 1e3, rel=1e-3)
+    assert itl["layout"]["shapes"][0]["y0"] == 50
+    kv = next(trace for trace in drawn["timeline"]["data"] if trace["line"]["color"] == "--purple")
+    assert max(kv["y"]) == pytest.approx(100 * max(v for v in summary.timeline.columns["kv_use"] if v), rel=1e-3)
+
+
+def test_figures_that_are_no_numbers_leave_gaps() -> None:
+    summary = usual()
+    broken = dict(summary.timeline.columns) | {"tokens": (float("nan"), float("inf"), *[1.0] * 138)}
+    drawn = figures(run_page(replace(summary, timeline=replace(summary.timeline, columns=broken))))
+    tokens = next(trace for trace in drawn[0]["data"] if trace["name"] == "output tokens")
+    assert tokens["y"][:3] == [None, None, 1.0]
