@@ -216,7 +216,9 @@ class Summary:
     """The plan's seconds, or less where the run ended before."""
     requests: Requests
     offered_per_second: float
+    """Requests due in the measured part, by its seconds."""
     completed_per_second: float
+    """Requests that were completed in the measured part, whenever they were due, by its seconds."""
     tokens: Tokens
     latencies: Mapping[str, Spread]
     promise: tuple[Bound, ...]

@@ -1,0 +1,216 @@
+"""The records of a run in columns, so that a million requests fit the memory and are reckoned with at once."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtests.errors import LoadError
+from loadtests.record import Outcome, Record
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+OUTCOMES = tuple(Outcome)
+UNKNOWN = -1
+"""In a column of counts: the record has none."""
+
+_FIELDS = frozenset(field.name for field in fields(Record))
+_LONGEST = 1e8
+"""Seconds; no run takes three years, but a damaged number may say so."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """One entry a request, in the order of due, then session and turn; whichever worker's came first in the file.
+
+    Moments are seconds since the run's start. `outcome` indexes `OUTCOMES`; `finish`, `code` and `message` index
+    `texts`. `chunks` has the moments of all responses, request after request: those of request i are
+    `chunks[offsets[i]:offsets[i + 1]]`.
+    """
+
+    worker: Ints
+    session: Ints
+    turn: Ints
+    due: Floats
+    sent: Floats
+    ended: Floats
+    outcome: Ints
+    max_tokens: Ints
+    input_tokens: Ints
+    output_tokens: Ints
+    finish: Ints
+    code: Ints
+    message: Ints
+    offsets: Ints
+    chunks: Floats
+    texts: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.due)
+
+    def of(self, *outcomes: Outcome) -> Flags:
+        """Which requests came to one of these ends."""
+        return np.isin(self.outcome, [OUTCOMES.index(outcome) for outcome in outcomes])
+
+    def text_is(self, column: Ints, *texts: str) -> Flags:
+        """Where a column of texts has one of these."""
+        return np.isin(column, [index for index, text in enumerate(self.texts) if text in texts])
+
+    @cached_property
+    def responses(self) -> Ints:
+        """How many responses with tokens each request had."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def seen_tokens(self) -> Ints:
+        """Tokens of each request that its client knows of: as the record says, else one a response."""
+        return np.where(self.output_tokens == UNKNOWN, self.responses, self.output_tokens)
+
+    @cached_property
+    def first(self) -> Floats:
+        """The moment of each request's first response; NaN where none came."""
+        return self._chunk_at(self.offsets[:-1])
+
+    @cached_property
+    def last(self) -> Floats:
+        """The moment of each request's last response; NaN where none came."""
+        return self._chunk_at(self.offsets[1:] - 1)
+
+    @cached_property
+    def gap_owner(self) -> Ints:
+        """Whose each of `gaps` is."""
+        return np.repeat(np.arange(len(self)), np.maximum(self.responses - 1, 0))
+
+    @cached_property
+    def gap_end(self) -> Ints:
+        """Where in `chunks` each gap ends: at all but the first of each request."""
+        inner = np.ones(len(self.chunks), dtype=bool)
+        inner[self.offsets[:-1][self.responses > 0]] = False
+        return np.flatnonzero(inner)
+
+    @cached_property
+    def gaps(self) -> Floats:
+        """Seconds between responses that followed each other, of all requests in turn."""
+        ends = self.gap_end
+        found: Floats = self.chunks[ends] - self.chunks[ends - 1]
+        return found
+
+    def due_between(self, start: float, end: float) -> slice:
+        """Where the requests stand that are due from `start` on and before `end`."""
+        low, high = np.searchsorted(self.due, (start, end)).tolist()
+        return slice(low, high)
+
+    def part(self, place: slice) -> Columns:
+        """The requests of that place; their columns are views of these."""
+        low, high = place.start, place.stop
+        first, last = int(self.offsets[low]), int(self.offsets[high])
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        parts = {name: column[low:high] for name, column in own.items() if name not in ("offsets", "chunks", "texts")}
+        offsets = self.offsets[low : high + 1] - first
+        return Columns(**parts, offsets=offsets, chunks=self.chunks[first:last], texts=self.texts)
+
+    def _chunk_at(self, places: Ints) -> Floats:
+        found = np.full(len(self), np.nan)
+        some = self.responses > 0
+        found[some] = self.chunks[places[some]]
+        return found
+
+
+class _Reader:
+    """Takes records as they are in the file, and holds them as narrow as they can be."""
+
+    def __init__(self) -> None:
+        self.numbers = {name: array("q") for name in ("worker", "session", "turn", "max_tokens")}
+        self.counts = {name: array("q") for name in ("input_tokens", "output_tokens")}
+        self.moments = {name: array("d") for name in ("due", "sent", "ended")}
+        self.outcome = array("q")
+        self.chunks = array("d")
+        self.responses = array("q")
+        self.texts: dict[str, int] = {"": 0}
+        self.named = {name: array("q") for name in ("finish_reason", "code", "message")}
+
+    def take(self, values: dict[str, Any]) -> None:
+        """Raises TypeError, KeyError, ValueError or OverflowError for what is no record."""
+        if unknown := values.keys() - _FIELDS:
+            raise ValueError(f"{min(unknown)} is unknown")
+        outcome = OUTCOMES.index(Outcome(values["outcome"]))
+        for name, column in self.numbers.items():
+            column.append(values[name])
+        for name, moments in self.moments.items():
+            moments.append(values[name])
+        for name, counts in self.counts.items():
+            count = values.get(name)
+            counts.append(UNKNOWN if count is None else count)
+        for name, column in self.named.items():
+            column.append(self.texts.setdefault(values.get(name, ""), len(self.texts)))
+        chunks = values.get("chunks", ())
+        self.chunks.extend(array("d", chunks))
+        self.responses.append(len(chunks))
+        self.outcome.append(outcome)
+
+    def columns(self) -> Columns:
+        moments = {name: np.frombuffer(column, dtype=float) for name, column in self.moments.items()}
+        numbers = {name: np.frombuffer(column, dtype=np.int64) for name, column in (self.numbers | self.counts).items()}
+        order = np.lexsort((numbers["turn"], numbers["session"], moments["due"]))
+        responses = np.frombuffer(self.responses, dtype=np.int64)
+        chunks = np.frombuffer(self.chunks, dtype=float)
+        begins = np.cumsum(responses) - responses
+        offsets = np.concatenate(([0], np.cumsum(responses[order])))
+        if np.any(order[1:] < order[:-1]):
+            moved = np.repeat(begins[order] - offsets[:-1], responses[order])
+            chunks = chunks[moved + np.arange(len(chunks))]
+        named = {name: np.frombuffer(column, dtype=np.int64)[order] for name, column in self.named.items()}
+        return Columns(
+            **{name: column[order] for name, column in (moments | numbers).items()},
+            outcome=np.frombuffer(self.outcome, dtype=np.int64)[order],
+            finish=named["finish_reason"],
+            code=named["code"],
+            message=named["message"],
+            offsets=offsets,
+            chunks=chunks,
+            texts=tuple(self.texts),
+        )
+
+
+def read_columns(file: Path) -> Columns:
+    """All whole lines of a run's requests.jsonl, none where there is no such file; a last one that was cut is left out.
+
+    Raises LoadError `run_damaged` for any other line that is no record, and for moments that can't be.
+    """
+    reader = _Reader()
+    for number, line in _lines(file):
+        try:
+            reader.take(json.loads(line))
+        except (TypeError, KeyError, ValueError, OverflowError, AttributeError) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise LoadError(f"{file}, line {number}, is no record: {what}", "run_damaged") from None
+    columns = reader.columns()
+    for moments in (columns.due, columns.sent, columns.ended, columns.chunks):
+        # A clock that is set some seconds ahead is negative before the start. (NaN fails the comparison.)
+        if not np.all(np.abs(moments) < _LONGEST):
+            raise LoadError(f"{file} has a moment that is no number of seconds since the run's start", "run_damaged")
+    if np.any(columns.gaps < 0):
+        raise LoadError(f"{file} has a request whose responses are not in the order of time", "run_damaged")
+    return columns
+
+
+def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.endswith(b"\n"):
+                    yield number, line
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise LoadError(f"{file} can't be read: {error.strerror}", "run_damaged") from None

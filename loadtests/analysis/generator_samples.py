@@ -1,0 +1,35 @@
+"""How the processes of the load generator stood, second by second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loadtests.errors import LoadError
+
+
+@dataclass(frozen=True)
+class GeneratorSample:
+    """One process in one second, as generator.jsonl has it."""
+
+    worker: str
+    t: float
+    cpu: float
+    lag: float
+    open: int
+    sent: int
+
+
+def generator_samples(lines: Iterable[Mapping[str, Any]]) -> list[GeneratorSample]:
+    """Raises LoadError `run_damaged` for a line that is no sample."""
+    try:
+        return [
+            GeneratorSample(
+                *(str(line["worker"]), float(line["t"]), float(line["cpu"]), float(line["lag"])),
+                *(int(line.get("open", 0)), int(line.get("sent", 0))),
+            )
+            for line in lines
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise LoadError(f"generator.jsonl has a line that is no sample: {error}", "run_damaged") from None

@@ -1,0 +1,115 @@
+"""How far the load generator itself can be trusted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from loadtests.analysis.columns import Columns
+from loadtests.analysis.generator_samples import GeneratorSample
+from loadtests.analysis.measured import Measured
+from loadtests.analysis.spread import spread_of
+from loadtests.analysis.summary import Grade, Spread
+from loadtests.arrivals.schedule import due_moments
+from loadtests.plan import Plan
+
+MOST_LAG = 0.010
+"""Seconds: the 99th percentile of the schedule's lag above which an open loop was not what it says."""
+
+MOST_CPU = 0.9
+"""Of a core: a process that needs more has no time left to look when its responses come."""
+
+MOST_FULL = 0.05
+"""The share of its seconds in which a process may need more than that."""
+
+MOST_LOOP_LAG = 0.1
+"""Seconds for which an event loop may once not have looked."""
+
+_SLACK = 0.5
+"""Seconds before the end of a run that was cut short in which a due session may be missing."""
+
+
+def grade(plan: Plan, run: Columns, part: Columns, measured: Measured, samples: list[GeneratorSample]) -> Grade:
+    """`run` has all requests, `part` those of the measured part. A run without any sample of its generator can't be
+    trusted either."""
+    lag = spread_of(np.maximum(part.sent - part.due, 0.0))
+    during = [sample for sample in samples if measured.start <= sample.t <= measured.end]
+    cores: dict[str, list[float]] = defaultdict(list)
+    for sample in during:
+        cores[sample.worker].append(sample.cpu)
+    loop_lag = max((sample.lag for sample in during), default=0.0)
+    reasons = [
+        *_late(plan, lag),
+        *_busy(cores, loop_lag),
+        *_ended_early(plan, run, measured),
+        *_lost(run, samples),
+        *_fewer(plan, run, measured, lag),
+    ]
+    if not samples:
+        reasons.append("nothing is known of the load generator's processor time and event loops: it wrote no samples")
+    means = {worker: float(np.mean(values)) for worker, values in sorted(cores.items())}
+    return Grade(tuple(reasons), lag, means, max((sample.cpu for sample in during), default=0.0), loop_lag)
+
+
+def _late(plan: Plan, lag: Spread | None) -> Iterator[str]:
+    if lag and plan.arrivals.kind != "users" and lag.p99 > MOST_LAG:
+        yield (
+            f"one request in a hundred was sent {lag.p99 * 1e3:.0f} ms or more after it was due, and on time is up to "
+            f"{MOST_LAG * 1e3:.0f} ms: use more workers, or a machine with more cores"
+        )
+
+
+def _busy(cores: Mapping[str, list[float]], loop_lag: float) -> Iterator[str]:
+    for worker, values in sorted(cores.items()):
+        full = sum(value > MOST_CPU for value in values)
+        if full > MOST_FULL * len(values):
+            yield (
+                f"process {worker} of the load generator used more than {MOST_CPU:.0%} of a core in {full} of "
+                f"{len(values)} seconds, so times may be its own and not the server's: use more workers"
+            )
+    if loop_lag > MOST_LOOP_LAG:
+        yield (
+            f"an event loop of the load generator stood still for {loop_lag * 1e3:.0f} ms, and what came meanwhile was "
+            "seen too late: something else used the processor, or there were too few workers"
+        )
+
+
+def _ended_early(plan: Plan, run: Columns, measured: Measured) -> Iterator[str]:
+    if measured.cut_short:
+        missing = plan.end - measured.end
+        yield f"the run ended {missing:.0f} s before its time, and requests that were open then have no record"
+    if after := int((run.sent > plan.end + MOST_LAG).sum()):
+        yield f"{after} requests were sent after the run's end, for the generator was behind its schedule"
+
+
+def _lost(run: Columns, samples: Iterable[GeneratorSample]) -> Iterator[str]:
+    """Each process counts what it sends, and each of these must have a record."""
+    told: dict[str, int] = defaultdict(int)
+    for sample in samples:
+        told[sample.worker] = max(told[sample.worker], sample.sent)
+    sent = sum(told.values())
+    if sent > len(run):
+        missing = sent - len(run)
+        yield f"{missing} of {sent} requests that were sent have no record: a worker was lost, or the run was killed"
+    whose, counts = np.unique(np.stack((run.session, run.turn)), axis=1, return_counts=True)
+    if doubled := int((counts > 1).sum()):
+        session, turn = whose[:, counts > 1][:, 0]
+        yield f"{doubled} requests have more than one record, such as turn {turn} of session {session}"
+
+
+def _fewer(plan: Plan, run: Columns, measured: Measured, lag: Spread | None) -> Iterator[str]:
+    """Every session of an open loop begins at its moment, whatever becomes of those before.
+
+    Where the first ones were all made on time and the others not at all the workload had no more.
+    """
+    if plan.arrivals.kind != "rate":
+        return
+    until = measured.end - _SLACK if measured.cut_short else plan.end
+    due = sum(1 for _ in due_moments(plan.arrivals, plan.seed, until))
+    due = min(due, plan.sessions or due)
+    begun = np.unique(run.session[(run.turn == 0) & (run.due < until)])
+    had_no_more = len(begun) > 0 and len(begun) == begun[-1] + 1 and lag is not None and lag.p99 <= MOST_LAG
+    if len(begun) < due and not had_no_more:
+        yield f"{len(begun)} of the {due} sessions of the schedule were begun"

@@ -1,0 +1,26 @@
+"""How a quantity was spread."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadtests.analysis.columns import Floats
+from loadtests.analysis.summary import Spread
+
+_LEVELS = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
+
+
+def spread_of(values: Floats) -> Spread | None:
+    """Exact, from all values; None where there is none. Percentiles are linear between order statistics
+    (numpy's default; Hyndman and Fan's type 7), the deviation is that of these values themselves (divided by n)."""
+    if not len(values):
+        return None
+    found = np.percentile(values, list(_LEVELS.values()))
+    return Spread(
+        count=len(values),
+        mean=float(values.mean()),
+        std=float(values.std()),
+        min=float(values.min()),
+        max=float(values.max()),
+        **{name: float(value) for name, value in zip(_LEVELS, found, strict=True)},
+    )
