@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from inflight.deploy.server import Server
 from tests.fixtures.engines import TinyEngine
 
 READERS = 64
+QUICK = (("ensemble", "grpc"), ("tensorrt_llm_bls", "http"))
 MAX_TOKENS = 60
 KIB = 1024
 MOST_FOR_A_STREAM = 256 * KIB
@@ -24,10 +26,12 @@ def fast_server(tiny_engine: TinyEngine) -> Iterator[Server]:
         yield running
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize(
-    "model",
-    ["ensemble", "tensorrt_llm_bls", pytest.param("tensorrt_llm", marks=pytest.mark.slow)],
+    ("model", "transport"),
+    [
+        pytest.param(*each, marks=[] if each in QUICK else pytest.mark.slow)
+        for each in itertools.product(("ensemble", "tensorrt_llm_bls", "tensorrt_llm"), TRANSPORTS)
+    ],
 )
 def test_what_waits_is_bounded_by_each_readers_max_tokens(fast_server: Server, model: str, transport: str) -> None:
     found = wait_unread(fast_server, model, transport, READERS, MAX_TOKENS)

@@ -41,6 +41,7 @@ def run(engine: TinyEngine, plan: Plan, **leak: int) -> Verdict:
     return soak(engine("llama"), options, plan, report=print)
 
 
+@pytest.mark.slow
 def test_a_short_soak_keeps_its_promises(tiny_engine: TinyEngine) -> None:
     verdict = run(tiny_engine, SHORT)
     assert verdict.failures == []

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from build_engines.build import Built, Options, build_engine
 from build_engines.errors import BuildError
+from build_engines.llmapi.arguments import Arguments
 from build_engines.manifest import Manifest, Precision, verify
 from tests.build_engines.building import Begun, Heard, UntilExport, build, names
 from tests.fixtures.engines import TinyEngine
@@ -35,7 +36,8 @@ def test_an_engine_says_what_it_is_and_needs_no_checkpoint(engine: Path, checkpo
     assert manifest.versions.keys() >= {"inflight", "openvino", "openvino-genai", "optimum-intel", "transformers"}
 
 
-@pytest.mark.parametrize("precision", [pytest.param("int8", marks=pytest.mark.slow), "int4"])
+@pytest.mark.slow  # a quick one is built with 4 bits by force
+@pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_integer_weights_are_smaller_and_generate(
     tmp_path: Path, checkpoint: Path, engine: Path, precision: Precision
 ) -> None:
@@ -47,6 +49,7 @@ def test_integer_weights_are_smaller_and_generate(
     assert (built.manifest.precision, built.manifest.kv_cache_precision) == (precision, "u8")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_a_pad_token_makes_an_engine_without_one(tiny_engine: TinyEngine) -> None:
     assert Manifest.read(tiny_engine("gpt2")).pad_id is None
 
@@ -118,8 +121,10 @@ def test_force_replaces_the_engine_as_a_whole(engine: Path, checkpoint: Path) ->
     (checkpoint / "additional_chat_templates").mkdir()
     (checkpoint / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
     (engine / "stale").write_text("")
-    options = Options(precision="fp32", max_sequence_length=512)
+    exact = Manifest.read(engine).files["openvino_model.bin"].bytes
+    options = Options(precision="int4", max_sequence_length=512)
     built = build_engine(str(checkpoint), engine, options, force=True)
+    assert built.manifest.files["openvino_model.bin"].bytes < exact / 3
     assert built.fresh
     assert verify(engine, hashes=True) == built.manifest
     assert (built.manifest.max_sequence_length, built.manifest.end_ids) == (512, [1, 4])
@@ -129,9 +134,30 @@ def test_force_replaces_the_engine_as_a_whole(engine: Path, checkpoint: Path) ->
     assert names(engine.parent) == ["checkpoint", "engine"]
 
 
+class OneWaits(Heard):
+    """Begins to write only when another build was heard to wait for that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting = threading.Event()
+
+    def step(self, sentence: str) -> None:
+        super().step(sentence)
+        if "waiting" in sentence:
+            self.waiting.set()
+        elif sentence == "Laying the checkpoint out":
+            assert self.waiting.wait(120)
+
+
 def test_two_builds_to_one_place_make_one_engine(tmp_path: Path, checkpoint: Path) -> None:
-    out, built, heard = tmp_path / "engine", list[Built](), Heard()
-    threads = [threading.Thread(target=lambda: built.append(build(checkpoint, out, heard))) for _ in range(2)]
+    """Of the target that compiles nothing: who may write is settled before any of them begins."""
+    out, built, heard = tmp_path / "engine", list[Built](), OneWaits()
+    options = Options("llmapi", settings=Arguments())
+
+    def build_it() -> None:
+        built.append(build_engine(str(checkpoint), out, options, progress=heard))
+
+    threads = [threading.Thread(target=build_it) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -142,6 +168,7 @@ def test_two_builds_to_one_place_make_one_engine(tmp_path: Path, checkpoint: Pat
     assert names(tmp_path) == ["checkpoint", "engine"]
 
 
+@pytest.mark.slow
 def test_more_positions_than_the_model_has_are_refused(tmp_path: Path, checkpoint: Path) -> None:
     options = Options(max_sequence_length=2049, trial=False)
     with pytest.raises(BuildError, match="can be built for 2048 tokens at most") as caught:
@@ -158,6 +185,7 @@ def refusal(checkpoint: Path, out: Path) -> BuildError:
     return caught.value
 
 
+@pytest.mark.slow
 def test_an_architecture_that_the_exporter_does_not_know(tmp_path: Path, checkpoint: Path) -> None:
     config = json.loads((checkpoint / "config.json").read_text())
     config |= {"model_type": "brand_new", "architectures": ["BrandNewForCausalLM"]}
@@ -174,6 +202,7 @@ def test_weights_that_do_not_fit_the_config_are_not_made_up(tmp_path: Path, chec
     assert "model.layers.1.mlp.up_proj.weight" in str(error)
 
 
+@pytest.mark.slow
 def test_a_garbled_tokenizer_is_found_before_converting(tmp_path: Path, checkpoint: Path) -> None:
     (checkpoint / "tokenizer.json").write_text("{}")
     error = refusal(checkpoint, tmp_path / "engine")

@@ -17,6 +17,8 @@ from build_engines.manifest import Manifest
 from tests.fixtures.engines import ARCHITECTURES, TinyCheckpoint, TinyEngine
 
 NEW_TOKENS = 64
+QUICK = ("llama", "gemma2")
+"""Other tests build their engines too. The second has what sets models apart: windows, soft caps, tied weights."""
 # Two logits that lie nearer than this may change places with the order of a sum.
 TIE = 1e-4
 # Around blocks of the cache (32 tokens), windows of the tiny checkpoints (256), and chunks of the prefill (512).
@@ -77,7 +79,10 @@ def generate_in_flight(engine: Path, prompts: list[list[int]]) -> tuple[list[lis
     return [handle.read_all()[0].generated_ids for handle in handles], running
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "architecture",
+    [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in ARCHITECTURES],
+)
 def test_fifty_prompts_in_flight_are_answered_as_transformers_would(
     tiny_checkpoint: TinyCheckpoint, tiny_engine: TinyEngine, architecture: str
 ) -> None:

@@ -80,14 +80,6 @@ def wait_for_none(processes: list[psutil.Process]) -> list[psutil.Process]:
     return psutil.wait_procs(processes, timeout=SOON)[1]
 
 
-def test_it_serves_what_it_was_asked_for(serve: Serve) -> None:
-    serving = serve("--kv-cache-tokens", "32768")
-    assert serving.said["kv_cache_tokens"] == 32768
-    assert psutil.Process(serving.said["pid"]).name() == "tritonserver"
-    with Client(serving.said["grpc"]) as client:
-        assert client.generate("hello", max_tokens=2).output_tokens == 2
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_lets_running_requests_finish_and_ends_with_0(serve: Serve, number: int, tmp_path: Path) -> None:
     serving = serve("--drain-seconds", "200", main=PACED_MAIN)
@@ -117,8 +109,12 @@ def test_a_second_signal_stops_at_once(serve: Serve) -> None:
     assert "Traceback" not in errors
 
 
-def test_nothing_outlives_a_supervisor_that_was_killed(serve: Serve) -> None:
-    serving = serve()
+def test_it_serves_what_it_was_asked_for_and_nothing_outlives_a_supervisor_that_was_killed(serve: Serve) -> None:
+    serving = serve("--kv-cache-tokens", "32768")
+    assert serving.said["kv_cache_tokens"] == 32768
+    assert psutil.Process(serving.said["pid"]).name() == "tritonserver"
+    with Client(serving.said["grpc"]) as client:
+        assert client.generate("hello", max_tokens=2).output_tokens == 2
     assert len(serving.family) >= 5
     serving.process.kill()
     assert wait_for_none(serving.family) == []

@@ -136,7 +136,9 @@ def test_what_speculation_cannot_do_is_refused_by_name(
         assert refused.value.code == "invalid_parameter"
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", ["bad draft", *(pytest.param(way, marks=pytest.mark.slow) for way in ("good draft", "lookup"))]
+)
 def test_every_block_comes_back(steppers: dict[str, OpenVinoStepper], way: str) -> None:
     """Four requests take the whole cache, to the last token; some before them were cancelled at every point."""
     stepper = steppers[way]

@@ -14,13 +14,20 @@ from tests.fixtures.engines import DemoEngine, TinyEngine
 from tests.fixtures.server import STEP_SECONDS, fake_engine
 from tests.fixtures.tensorrtllm import GpuEngine, stand_in_backend
 from tests.runtime.test_detokenizer import ADDED, SPECIAL
-from tests.serving.echo import QUEUE, TOKENIZER
+from tests.serving.echo import ENDLESS, QUEUE, TOKENIZER
 
 
 @pytest.fixture(scope="package")
-def demo_server(demo_engine: DemoEngine) -> Iterator[Server]:
-    """The demo model at fp32; shared, so no test may harm it."""
-    with Server(demo_engine("fp32"), DeploymentOptions(kv_cache_tokens=65536)) as running:
+def demo_server(young_demo_engine: DemoEngine) -> Iterator[Server]:
+    """The demo model at fp32, which was hardly trained; shared, so no test may harm it."""
+    with Server(young_demo_engine("fp32"), DeploymentOptions(kv_cache_tokens=65536)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def trained_server(demo_engine: DemoEngine) -> Iterator[Server]:
+    """The demo model at fp32 as `make demo` has it, for slow tests; shared, so no test may harm it."""
+    with Server(demo_engine("fp32")) as running:
         yield running
 
 
@@ -37,7 +44,8 @@ def cpp_engine(gpu_engine: GpuEngine) -> Path:
     """Its model has two end tokens, of which the backend is told one."""
     ends = [TOKENIZER.token_to_id(SPECIAL), TOKENIZER.token_to_id(ADDED)]
     limits = GpuLimits(max_batch_size=64, max_num_tokens=8192, max_input_len=1024, max_beam_width=2)
-    return gpu_engine("llama", tokenizer=TOKENIZER, end_ids=ends, limits=limits)
+    longest = ENDLESS + limits.max_input_len
+    return gpu_engine("llama", tokenizer=TOKENIZER, end_ids=ends, limits=limits, max_sequence_length=longest)
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ ATTEMPTS = 5
 """To have most prompts in flight at once: a small model may be done with some before a busy machine has sent all."""
 
 
+@pytest.mark.slow
 def test_the_demo_model(demo_checkpoint: Callable[[], Path], demo_engine: DemoEngine) -> None:
     answer_as_transformers_would(demo_checkpoint(), demo_engine("fp32"))
 

@@ -143,9 +143,10 @@ def test_the_last_response_says_why_it_ended_and_counts_tokens(paced_server: Ser
         assert (stop.finish_reason, stop.count("num_output_tokens")) == ("stop", 6)
 
 
-def test_a_model_ends_its_answer_itself(demo_server: Server) -> None:
+@pytest.mark.slow
+def test_a_model_ends_its_answer_itself(trained_server: Server) -> None:
     prompt = "Product: teapot | Brand: Müller | Colour: blue | Material: clay | Description:"
-    with Grpc(demo_server.grpc_address) as connection:
+    with Grpc(trained_server.grpc_address) as connection:
         stream = connection.text(prompt, 300)
         text = joined(stream)
     assert stream.responses[-1].finish_reason == "stop"

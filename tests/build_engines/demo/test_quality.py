@@ -34,6 +34,7 @@ def checkpoint(demo_checkpoint: Callable[[], pathlib.Path]) -> pathlib.Path:
     return demo_checkpoint()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chat", [False, True], ids=["raw", "chat"])
 def test_answers_to_unseen_attribute_sets_are_good(checkpoint: pathlib.Path, chat: bool) -> None:
     # 80 is what is promised; several seeds gave 98 and more.
@@ -43,6 +44,7 @@ def test_answers_to_unseen_attribute_sets_are_good(checkpoint: pathlib.Path, cha
     assert quality.passed >= 80, quality
 
 
+@pytest.mark.slow
 def test_answers_end_by_themselves(checkpoint: pathlib.Path) -> None:
     tokenizer = load_tokenizer(checkpoint)
     model = AutoModelForCausalLM.from_pretrained(checkpoint)
@@ -56,8 +58,8 @@ def test_answers_end_by_themselves(checkpoint: pathlib.Path) -> None:
         assert answer.count(END_ID) == 1
 
 
-def test_prompts_of_two_thousand_tokens_are_accepted(checkpoint: pathlib.Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(checkpoint)
+def test_prompts_of_two_thousand_tokens_are_accepted(young_demo_checkpoint: Callable[[], pathlib.Path]) -> None:
+    model = AutoModelForCausalLM.from_pretrained(young_demo_checkpoint())
     assert model.config.max_position_embeddings >= 4096
     ids = torch.randint(5, model.config.vocab_size, (1, 2000), generator=torch.Generator().manual_seed(0))
     answer = model.generate(
