@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import sys
 from typing import NoReturn
 
 import click
 
 from inflight import __version__
+from inflight.lazy_group import LazyGroup
 
 COMMANDS = {
     "assemble": ("inflight.commands.assemble", "Write a model repository for somebody else's Triton."),
@@ -19,47 +19,19 @@ COMMANDS = {
     "demo": ("inflight.commands.demo", "Checkpoint, engine, server, streamed answer: the whole way, once."),
     "doctor": ("inflight.commands.doctor", "Say what is missing on this machine and how to mend it."),
     "generate": ("inflight.commands.generate", "Send a prompt to a server and stream the answer."),
+    "load": ("inflight.commands.load", "Load tests: run, sweep, compare, report."),
     "plan": ("inflight.commands.plan", "Say what fits, before anything is fetched or built."),
     "serve": ("inflight.commands.serve", "Serve an engine directory on Triton until told to stop."),
     "status": ("inflight.commands.status", "Say how a server stands: ready, what it serves, how busy it is."),
 }
 
 # What these import of ours is always there; anything else may be an extra that was not asked for.
-OURS = ("inflight", "inflight_client", "build_engines")
+OURS = ("inflight", "inflight_client", "build_engines", "loadtests")
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class LazyGroup(click.Group):
-    """A group whose help needs no import: each module holds its command under the name `command`."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command = importlib.import_module(COMMANDS[cmd_name][0]).command
-        assert isinstance(command, click.Command)
-        _show_variables(command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
-
-
-def _show_variables(command: click.Command) -> None:
-    """Let the help name the environment variable of each option."""
-    for option in command.params:
-        if isinstance(option, click.Option):
-            option.show_envvar = True
-    if isinstance(command, click.Group):
-        for inner in command.commands.values():
-            _show_variables(inner)
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="inflight")
 def cli() -> None:
     """Take a Hugging Face checkpoint, compile it, and serve it on NVIDIA Triton with in-flight batching.
@@ -90,7 +62,8 @@ def main(arguments: list[str] | None = None) -> None:
         if (error.name or "").partition(".")[0] in OURS:
             raise
         _fail(
-            f"the package {error.name} is missing; install inflight with its extras, [build,serve]", "package_missing"
+            f"the package {error.name} is missing; install inflight with its extras, [build,serve,load]",
+            "package_missing",
         )
     except OSError as error:
         from inflight.commands.standard_streams import drop_output, is_of_output

@@ -15,7 +15,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Part(BaseModel):
     """What all parts of a plan have in common: nothing unknown, nothing changed later."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Arrivals(Part):
@@ -30,10 +30,13 @@ class Arrivals(Part):
     profile: str = "8"
     """How many users, or sessions a second, over time; see `loadtests.arrivals.profile`."""
     process: Literal["constant", "poisson", "gamma"] = "poisson"
+    """How sessions of an open loop follow one another."""
     burstiness: Positive = 1.0
-    """For gamma: the shape of the intervals' distribution. 1 is Poisson, less comes in bursts."""
+    """For gamma: the shape of the intervals; 1 is Poisson, less comes in bursts."""
     pause: Seconds = 0.0
+    """Seconds that a user of a closed loop waits between two sessions."""
     speed: Positive = 1.0
+    """How many times as fast as it was recorded a trace is replayed."""
 
 
 class Plan(Part):
@@ -44,28 +47,39 @@ class Plan(Part):
     """
 
     address: str = "127.0.0.1:8001"
+    """The server: HOST:PORT for gRPC, or a URL of grpc, grpcs, http or https."""
     model: str | None = None
+    """The model to ask; without it the one that takes text."""
     metrics_url: str | None = None
+    """The server's metrics page; without it port 8002 of its host."""
     way: Literal["stream", "whole"] = "stream"
-    """Tokens as they come (gRPC streaming, /generate_stream), or whole answers (/generate)."""
+    """Answers token by token (gRPC streaming, /generate_stream), or whole (/generate)."""
     workload: WorkloadSpec = WorkloadSpec()
     arrivals: Arrivals = Arrivals()
     warmup: Seconds = 0.0
+    """Seconds at the beginning whose requests are not counted."""
     seconds: Positive = 60.0
+    """Seconds that are measured."""
     sessions: Annotated[int, Field(ge=1)] | None = None
     """No more sessions than so many."""
     grace: Seconds = 30.0
+    """Seconds that requests have to end when nothing new is sent any more."""
     timeout: Positive = 600.0
-    """For each request; the server is told it."""
+    """Seconds for each request; the server is told."""
     temperature: Seconds = 0.0
+    """How answers are sampled; 0 is greedy."""
     ignore_end: bool = True
-    """Let every answer run to its `max_tokens`, so that lengths are those that the workload asks for."""
+    """Let every answer run to its full length, so that lengths are those of the workload."""
     tenant: str = ""
+    """On whose account the requests are."""
     seed: int = 0
+    """What is drawn at random is the same for the same seed."""
     promise: tuple[str, ...] = ()
-    """Bounds such as `p99 ttft <= 500ms`; see `loadtests.analysis.promise`."""
+    """A bound that must hold, such as 'p99 ttft <= 500ms'."""
     price_per_hour: Positive | None = None
+    """What an hour of the server costs."""
     currency: str = "USD"
+    """The currency of the price."""
 
     @property
     def end(self) -> float:

@@ -23,6 +23,7 @@ class RunDirectory:
       "after", "values": {series: value}}`, series as on the metrics page.
     - `generator.jsonl`: how each of the load's processes stood, once a second: `{"worker", "t", "cpu", "lag", "open",
       "sent"}`: processor cores in use, the worst delay of its event loop in seconds, open requests, requests sent.
+    - `generator.log`: what the load's processes said beside that; empty where all went well.
     - `report.json`, `report.html`, `requests.csv`, `timeline.csv`: what `report` makes of all that.
     """
 
@@ -51,6 +52,10 @@ class RunDirectory:
     @property
     def generator(self) -> Path:
         return self.path / "generator.jsonl"
+
+    @property
+    def log(self) -> Path:
+        return self.path / "generator.log"
 
     def write_plan(self, plan: Plan) -> None:
         (self.path / "plan.json").write_text(plan.model_dump_json(indent=2) + "\n")

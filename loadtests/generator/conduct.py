@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import gevent
 from locust.env import Environment
@@ -19,24 +19,11 @@ from loadtests.generator.result_files import ResultFiles
 from loadtests.generator.users import ScheduledArrivals, user_class_of
 from loadtests.plan import Plan
 from loadtests.run_directory import RunDirectory
+from loadtests.team import Team
 
 _SLACK_SECONDS = 15.0
 """How much later than its end a run may tell its last records."""
 _LOOK_SECONDS = 0.1
-
-
-@dataclass(frozen=True)
-class Team:
-    """Who sends: `workers` processes of this machine, and `expected` of others, which find the master at `bind`."""
-
-    workers: int = 1
-    expected: int = 0
-    bind: str = "127.0.0.1:0"
-    join_seconds: float = 60.0
-
-    @property
-    def alone(self) -> bool:
-        return self.workers == 1 and not self.expected
 
 
 def conduct(directory: RunDirectory, plan: Plan, files: Mapping[str, bytes], team: Team) -> None:
@@ -51,7 +38,8 @@ def conduct(directory: RunDirectory, plan: Plan, files: Mapping[str, bytes], tea
         else:
             _gather(environment, team, processes)
         test = LoadTest(environment, results, lambda: (plan, files))
-        users = max(1, team.workers + team.expected) if kind is ScheduledArrivals else _most_users(plan)
+        users = team.size if kind is ScheduledArrivals else _most_users(plan)
+        gevent.signal_handler(signal.SIGTERM, environment.runner.stop)  # users end, and tell what they have
         environment.runner.start(users, spawn_rate=users)
         _await_begin(test)
         _await_end(test, plan, processes)
@@ -79,13 +67,12 @@ def _gather(environment: Environment, team: Team, processes: list[subprocess.Pop
     for _ in range(team.workers):
         command = [sys.executable, "-m", "loadtests.generator.main", "--worker-of", f"127.0.0.1:{bound}"]
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
-    wanted = team.workers + team.expected
     with gevent.Timeout(team.join_seconds, False):
-        while len(runner.clients.ready) < wanted:
+        while len(runner.clients.ready) < team.size:
             gevent.sleep(_LOOK_SECONDS)
-    if (there := len(runner.clients.ready)) < wanted:
+    if (there := len(runner.clients.ready)) < team.size:
         raise LoadError(
-            f"of {wanted} workers only {there} came within {team.join_seconds:g} seconds; they find the master at "
+            f"of {team.size} workers only {there} came within {team.join_seconds:g} seconds; they find the master at "
             f"{host}:{bound}",
             "load_failed",
         )

@@ -19,11 +19,12 @@ import grpc.experimental.gevent as grpc_gevent
 from inflight_client import InflightError
 
 from loadtests.errors import LoadError
-from loadtests.generator.conduct import Team, conduct
+from loadtests.generator.conduct import conduct
 from loadtests.generator.load_test import LoadTest
 from loadtests.generator.result_files import NoFiles
 from loadtests.generator.users import WAYS, ScheduledArrivals
 from loadtests.run_directory import RunDirectory
+from loadtests.team import Team
 from loadtests.workloads.files import load_files
 
 

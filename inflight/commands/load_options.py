@@ -1,0 +1,90 @@
+"""The options of `inflight load run` and `sweep`: a plan's fields, and who sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from loadtests.errors import LoadError
+from loadtests.plan import Plan
+from loadtests.plan_options import PlanOption, plan_of, plan_options
+from loadtests.team import Team
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def load_options(*without: str) -> Callable[[Decorated], Decorated]:
+    """Decorate a command with all of them but some; it gets them by keyword, for `asked_plan` and `asked_team`."""
+
+    def decorate(function: Decorated) -> Decorated:
+        ours = [option for option in plan_options() if option.name not in without]
+        for decorator in reversed([*map(_click_option, ours), *_team_options()]):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+def asked_plan(asked: dict[str, Any]) -> Plan:
+    """The plan that the options ask for; they are taken out of `asked`. Wrong ones are wrong usage."""
+    file: Path | None = asked.pop("plan")
+    names = {option.key for option in plan_options()}
+    given = {name: asked.pop(name) for name in list(asked) if name in names}
+    try:
+        return plan_of(given, None if file is None else _read(file))
+    except LoadError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def asked_team(asked: dict[str, Any]) -> Team:
+    return Team(asked.pop("workers"), asked.pop("expect_workers"), asked.pop("bind"), asked.pop("join_seconds"))
+
+
+def _click_option(option: PlanOption) -> Callable[[Decorated], Decorated]:
+    names = f"--{option.name}/--no-{option.name}" if option.flag else f"--{option.name}"
+    default = option.default
+    shown = "" if default in (None, "", ()) else f"  [default: {default}]"
+    if option.flag:
+        shown = {True: f"  [default: {option.name}]", False: ""}.get(default, "")
+    kind = click.Choice(option.choices) if option.choices else None
+    # No default here: a plan's file has the say where an option is not given.
+    return click.option(
+        names, option.key, type=kind, default=None, multiple=option.many, help=option.help.rstrip(".") + "." + shown
+    )
+
+
+def _team_options() -> list[Callable[[Any], Any]]:
+    whole = click.IntRange(0)
+    return [
+        click.option(
+            "--plan",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="A plan.json of an earlier run, to make it again; other options change it.",
+        ),
+        click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes that send."),
+        click.option(
+            "--expect-workers",
+            type=whole,
+            default=0,
+            show_default=True,
+            help="Wait for so many of other machines, where `inflight load worker` runs.",
+        ),
+        click.option("--bind", default=Team.bind, show_default=True, help="Where workers find the master."),
+        click.option(
+            "--join-seconds",
+            type=click.FloatRange(0, min_open=True),
+            default=Team.join_seconds,
+            show_default=True,
+            help="How long all workers may take to be there.",
+        ),
+    ]
+
+
+def _read(file: Path) -> Plan:
+    try:
+        return Plan.model_validate_json(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise LoadError(f"{file} is no plan: {error}", "invalid_parameter") from None

@@ -1,0 +1,39 @@
+"""`inflight load report`: the report of a run that was made before, even of one that was killed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from inflight.commands.load_screen import show
+from loadtests.plan_options import plan_of
+from loadtests.reporting import report_run
+from loadtests.run_directory import RunDirectory
+
+
+@click.command(short_help="Make the report of a run anew.")
+@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--promise", multiple=True, help="Judge it by these bounds instead of its own; they stay with the run.")
+@click.option("--price-per-hour", type=float, help="What an hour of the server costs; it stays with the run.")
+@click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object on standard output.")
+def command(run: Path, promise: tuple[str, ...], price_per_hour: float | None, as_json: bool) -> None:
+    """Make the report of a run anew from its records: report.html, report.json, requests.csv, timeline.csv.
+
+    \b
+      inflight load report load-20261122-101500
+      inflight load report load-20261122-101500 --promise 'p95 e2e <= 3s' --price-per-hour 2.5
+    """  # fmt: skip
+    directory = RunDirectory(run)
+    given = {"promise": promise, "price_per_hour": price_per_hour}
+    if promise or price_per_hour is not None:
+        directory.write_plan(plan_of(given, directory.plan()))
+    summary, page = report_run(directory)
+    if as_json:
+        click.echo(json.dumps(asdict(summary)))
+    else:
+        show(summary, Console())
+    click.echo(f"Report: {page}", err=as_json)

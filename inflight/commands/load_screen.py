@@ -1,0 +1,115 @@
+"""How a run of a load test looks on a terminal: a bar while it goes on, and its figures in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+from rich import progress as bars
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from loadtests.analysis.summary import Spread, Summary
+from loadtests.conductor import Progress
+from loadtests.plan import Plan
+
+Tell = Callable[[Progress], None]
+_LINE_SECONDS = 10.0
+"""How often a pipe hears of a run."""
+_ROWS = {
+    "ttft": "TTFT",
+    "ttft_sent": "TTFT, from sending",
+    "itl": "ITL",
+    "tpot": "TPOT",
+    "e2e": "E2E",
+    "e2e_sent": "E2E, from sending",
+}
+
+
+@contextmanager
+def following(plan: Plan, title: str = "load") -> Iterator[Tell]:
+    """Yield what shows progress: a bar on a terminal, a line every ten seconds in a pipe; both on standard error."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines(plan)
+        return
+    columns = (
+        bars.SpinnerColumn(finished_text="✓"),
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(24),
+        bars.TimeElapsedColumn(),
+        bars.TextColumn("{task.fields[words]}"),
+    )
+    with bars.Progress(*columns, console=console, transient=True) as shown:
+        task = shown.add_task(title, total=plan.end, words="looking at the server")
+        yield lambda found: shown.update(task, completed=max(0.0, found.t or 0.0), words=_words(found))
+
+
+class _Lines:
+    def __init__(self, plan: Plan) -> None:
+        self._end = plan.end
+        self._next = 0.0
+
+    def __call__(self, found: Progress) -> None:
+        if found.t is not None and found.t >= self._next:
+            click.echo(f"{found.t:.0f} of {self._end:.0f} s: {_words(found)}", err=True)
+            self._next += _LINE_SECONDS
+
+
+def _words(found: Progress) -> str:
+    ended = ", ".join(f"{count} {outcome}" for outcome, count in sorted(found.outcomes.items()))
+    return f"{found.open} open" + (f", {ended}" if ended else "")
+
+
+def show(summary: Summary, console: Console) -> None:
+    """The figures that answer most questions; the report has all of them."""
+    requests, tokens = summary.requests, summary.tokens
+    ended = {
+        "completed": requests.completed,
+        "cancelled": requests.cancelled,
+        "rejected": requests.rejected,
+        "late": requests.late,
+        "failed": requests.failed,
+        "unfinished": requests.unfinished,
+    }
+    console.print(
+        f"{requests.due} requests due in {summary.measured_seconds:.1f} s: "
+        + ", ".join(f"{count} {name}" for name, count in ended.items() if count)
+    )
+    console.print(f"{summary.completed_per_second:.2f} requests/s completed, {tokens.per_second:.1f} output tokens/s")
+    console.print(_latencies(summary))
+    for code, count in requests.errors.items():
+        console.print(Text(f"{count} x {code}: {requests.messages.get(code, '')}", style="red"))
+    for bound in summary.promise:
+        found = "nothing was measured" if bound.found is None else f"found {bound.found:.4g}"
+        style = "green" if bound.kept else "bold red"
+        console.print(Text(f"{'kept  ' if bound.kept else 'BROKEN'}  {bound.text} ({found})", style=style))
+    if summary.goodput is not None:
+        good = summary.goodput
+        console.print(
+            f"goodput {good.per_second:.2f} requests/s: {good.of_sent:.1%} of sent, "
+            f"{good.of_completed:.1%} of completed"
+        )
+    if summary.cost is not None and summary.cost.per_million_output is not None:
+        console.print(f"{summary.cost.per_million_output:.2f} {summary.cost.currency} for a million output tokens")
+    for reason in summary.grade.reasons:
+        console.print(Text(f"NOT TO BE TRUSTED: {reason}", style="bold red"))
+
+
+def _latencies(summary: Summary) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for name in ("mean", "p50", "p90", "p95", "p99", "max"):
+        table.add_column(name, justify="right")
+    for key, name in _ROWS.items():
+        spread = summary.latencies.get(key)
+        if spread is not None and spread.count:
+            table.add_row(name, *_cells(spread))
+    return table
+
+
+def _cells(spread: Spread) -> list[str]:
+    values = (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99, spread.max)
+    return [f"{value * 1e3:.1f} ms" for value in values]

@@ -1,0 +1,162 @@
+"""Makes a run from beginning to end: looks at the server, starts the generator, follows it, and writes the facts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from inflight_client import Client
+from inflight_client.retry import NO_RETRY
+
+from loadtests.errors import LoadError
+from loadtests.facts import facts_before
+from loadtests.plan import Plan
+from loadtests.run_directory import RunDirectory
+from loadtests.server_watch import ServerWatch
+from loadtests.team import Team
+
+_LOOK_SECONDS = 0.25
+_REST_SECONDS = 10.0
+"""How long the server may take to come to rest behind the last request."""
+_QUIT_SECONDS = 20.0
+_LAST_WORDS = 2000
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is: seconds since its start (None before it), open requests, and those that ended, by outcome."""
+
+    t: float | None = None
+    open: int = 0
+    sent: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+
+def make_run(plan: Plan, directory: RunDirectory, team: Team, tell: Callable[[Progress], None]) -> None:
+    """Carry out a plan; `directory` holds the results. Ctrl-C ends it early, and what came until then counts.
+
+    Raises LoadError or InflightError where the server is not there or the generator could not do its work.
+    """
+    directory.write_plan(plan)
+    with Client(plan.address, plan.model, retry=NO_RETRY) as client:
+        facts = facts_before(plan, client)
+    watch = ServerWatch(plan, directory)
+    watch.before()
+    facts["team"] = {"workers": team.workers, "expected": team.expected}
+    try:
+        with _generator(directory, team) as generator:
+            facts["interrupted"] = _follow(generator, directory, watch, tell)
+    finally:
+        watch.after(_REST_SECONDS)
+        facts["no_server_metrics"] = watch.absent
+        facts["ended"] = datetime.now(UTC).isoformat(timespec="seconds")
+        directory.write_facts(facts)
+
+
+def _follow(
+    generator: subprocess.Popen[str], directory: RunDirectory, watch: ServerWatch, tell: Callable[[Progress], None]
+) -> bool:
+    """Wait for the generator's end, and say how far it is; whether it was interrupted."""
+    assert generator.stdout is not None
+    interrupted = False
+    try:
+        begun = _begun(generator, generator.stdout, directory.log)
+        watch.watch(lambda: begun)
+        samples = _Samples(directory)
+        while generator.poll() is None:
+            tell(samples.progress(time.monotonic() - begun))
+            time.sleep(_LOOK_SECONDS)
+    except KeyboardInterrupt:
+        interrupted = True
+        generator.send_signal(signal.SIGTERM)
+        generator.wait(_QUIT_SECONDS)
+    _check(generator, generator.stdout.read(), directory.log, interrupted)
+    return interrupted
+
+
+def _begun(generator: subprocess.Popen[str], said: IO[str], log: Path) -> float:
+    """When the run begins, on the monotonic clock that all processes of a machine share."""
+    line = said.readline()
+    found = json.loads(line) if line.startswith("{") else {}
+    if "begun" in found:
+        return float(found["begun"])
+    generator.wait()
+    _check(generator, line, log, interrupted=False)
+    raise LoadError("the load generator ended before it began", "load_failed")
+
+
+def _check(generator: subprocess.Popen[str], said: str, log: Path, interrupted: bool) -> None:
+    for line in said.splitlines():
+        found = json.loads(line) if line.startswith("{") else {}
+        if "message" in found:
+            raise LoadError(found["message"], found["code"])
+    if generator.returncode and not interrupted:
+        words = log.read_text(errors="replace")[-_LAST_WORDS:].strip()
+        raise LoadError(f"the load generator ended with exit code {generator.returncode}: {words}", "load_failed")
+
+
+class _Samples:
+    """Reads what the generator's processes tell of themselves, as it comes."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._path = directory.generator
+        self._read = 0
+        self._last: dict[int, dict[str, Any]] = {}
+
+    def progress(self, t: float) -> Progress:
+        """The sum over all processes."""
+        for sample in self._new():
+            self._last[sample["worker"]] = sample
+        outcomes: Counter[str] = Counter()
+        for sample in self._last.values():
+            outcomes.update(sample["outcomes"])
+        return Progress(
+            t,
+            sum(sample["open"] for sample in self._last.values()),
+            sum(sample["sent"] for sample in self._last.values()),
+            outcomes,
+        )
+
+    def _new(self) -> Iterator[dict[str, Any]]:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                text = file.read()
+        except FileNotFoundError:
+            return
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.splitlines():
+            yield json.loads(line)
+
+
+@contextmanager
+def _generator(directory: RunDirectory, team: Team) -> Iterator[subprocess.Popen[str]]:
+    """The generator's process, in a group of its own, so that a Ctrl-C at the terminal is ours to pass on."""
+    command = [sys.executable, "-m", "loadtests.generator.main", str(directory.path), *team.arguments()]
+    with directory.log.open("w") as log:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "GRPC_VERBOSITY": "NONE"},
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,119 @@
+"""A plan's fields as options of a command line: one table for `inflight load` and for Locust's own."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from loadtests.errors import LoadError
+from loadtests.plan import Arrivals, Plan
+from loadtests.workloads.spec import WorkloadSpec
+
+_OTHERWISE = {("arrivals", "kind"), ("arrivals", "profile"), ("workload",), ("arrivals",)}
+"""Fields that are no option by themselves: `users`, `rate` and `trace` say them."""
+_LOADS = ("users", "rate")
+_NAMES: dict[tuple[str, ...], str] = {("arrivals", "process"): "arrivals"}
+
+
+@dataclass(frozen=True)
+class PlanOption:
+    """An option by its name without dashes before it, and where in the plan it goes; `many` may be given again."""
+
+    name: str
+    path: tuple[str, ...]
+    help: str
+    default: Any
+    choices: tuple[str, ...] = ()
+    flag: bool = False
+    many: bool = False
+
+    @property
+    def key(self) -> str:
+        """As Python names it."""
+        return self.name.replace("-", "_")
+
+
+def plan_options() -> tuple[PlanOption, ...]:
+    """All of them, in the order of the fields, those of the load first."""
+    users = "Closed loop: so many users, over time: 8, or 5/30s,10/30s in steps, or 1..20/60s.  [default: 8]"
+    rate = "Open loop: so many sessions a second, over time, written as users are."
+    load = (PlanOption("users", ("users",), users, None), PlanOption("rate", ("rate",), rate, None))
+    parts: tuple[tuple[type[BaseModel], tuple[str, ...]], ...] = (
+        (Arrivals, ("arrivals",)),
+        (WorkloadSpec, ("workload",)),
+        (Plan, ()),
+    )
+    return (*load, *(option for model, path in parts for option in _options(model, path)))
+
+
+def plan_of(given: Mapping[str, Any], base: Plan | None = None) -> Plan:
+    """A plan from options by their keys, None for those not given, over what `base` has. Raises LoadError."""
+    found: dict[str, Any] = {} if base is None else base.model_dump()
+    found["arrivals"] = {**found.get("arrivals", {}), **_arrivals(given)}
+    for option in plan_options():
+        value = given.get(option.key)
+        if value is None or (option.many and not value) or option.path[0] in _LOADS:
+            continue
+        place = found
+        for part in option.path[:-1]:
+            place = place.setdefault(part, {})
+        place[option.path[-1]] = value
+    try:
+        return Plan.model_validate(found)
+    except ValidationError as error:
+        raise LoadError(_sentence(error), "invalid_parameter") from None
+
+
+def _arrivals(given: Mapping[str, Any]) -> dict[str, str]:
+    """How sessions begin; a trace without more words is replayed."""
+    asked = [name for name in _LOADS if given.get(name)]
+    if len(asked) > 1:
+        raise LoadError("--users is a closed loop and --rate an open one; give one of them", "invalid_parameter")
+    if asked:
+        return {"kind": asked[0], "profile": str(given[asked[0]])}
+    return {"kind": "trace"} if given.get("trace") else {}
+
+
+def _options(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[PlanOption]:
+    for name, field in model.model_fields.items():
+        place = (*path, name)
+        if place in _OTHERWISE:
+            continue
+        choices = _choices(field)
+        yield PlanOption(
+            name=_NAMES.get(place, name).replace("_", "-"),
+            path=place,
+            help=field.description or "",
+            default=field.default,
+            choices=choices,
+            flag=_kinds(field) == (bool,),
+            many=typing.get_origin(field.annotation) is tuple,
+        )
+
+
+def _kinds(field: FieldInfo) -> tuple[Any, ...]:
+    """What a value may be, beside None."""
+    annotation: Any = field.annotation
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return tuple(part for part in typing.get_args(annotation) if part is not type(None))
+    return (annotation,)
+
+
+def _choices(field: FieldInfo) -> tuple[str, ...]:
+    (kind, *_) = _kinds(field)
+    return tuple(map(str, typing.get_args(kind))) if typing.get_origin(kind) is typing.Literal else ()
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first thing that is wrong, by its option."""
+    first = error.errors()[0]
+    place = tuple(str(part) for part in first["loc"] if isinstance(part, str))
+    names = {option.path: option.name for option in plan_options()}
+    name = f"--{names[place]}" if place in names else ".".join(place) or "the plan"
+    return f"{name} is {first['input']!r}: {first['msg'][:1].lower()}{first['msg'][1:]}"
