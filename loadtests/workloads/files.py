@@ -2,9 +2,59 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from loadtests.errors import LoadError
+from loadtests.workloads.lengths import trace_reference
+from loadtests.workloads.observed import file_and_column
 from loadtests.workloads.spec import WorkloadSpec
+
+_SAMPLES = Path(__file__).parent.parent / "samples"
+_SAMPLE = "sample:"
 
 
 def load_files(spec: WorkloadSpec) -> dict[str, bytes]:
-    """The content of each file that the spec names, by that name. Raises LoadError for one that can't be read."""
-    return {}
+    """The content of each file that the spec names, by the name it has there.
+
+    Raises LoadError for one that can't be read.
+    """
+    texts = (spec.input_tokens, spec.output_tokens, spec.turn_tokens, spec.turns, spec.think, spec.cancel_after)
+    references = (trace_reference(text) for text in texts if text is not None)
+    named = [spec.prompts, spec.trace, *(file_and_column(reference)[0] for reference in references if reference)]
+    files = {name: _read(_path(name), name) for name in named if name}
+    if spec.tokenizer:
+        files[spec.tokenizer] = _read(_tokenizer(spec.tokenizer), spec.tokenizer)
+    return files
+
+
+def sample_names() -> list[str]:
+    """What can stand behind `sample:`."""
+    return sorted(path.stem for path in _SAMPLES.iterdir() if path.suffix in (".jsonl", ".csv"))
+
+
+def _path(name: str) -> Path:
+    if not name.startswith(_SAMPLE):
+        return Path(name).expanduser()
+    wanted = name.removeprefix(_SAMPLE)
+    if wanted not in sample_names():
+        raise LoadError(f"there is no sample {wanted!r}; there are {', '.join(sample_names())}", "workload_invalid")
+    return next(path for path in _SAMPLES.iterdir() if path.stem == wanted)
+
+
+def _tokenizer(name: str) -> Path:
+    path = Path(name).expanduser()
+    path = path / "tokenizer.json" if path.is_dir() else path
+    if not path.is_file():
+        raise LoadError(
+            f"tokenizer {name!r}: no tokenizer.json is there; name a checkpoint's or engine's directory",
+            "workload_invalid",
+        )
+    return path
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise LoadError(f"{name} can't be read: {why}", "workload_invalid") from None

@@ -6,12 +6,13 @@ import math
 import random
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadtests.errors import LoadError
 
 _NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _RANGE = re.compile(rf"(?P<low>{_NUMBER})?\.\.(?P<high>{_NUMBER})?")
+_TRACE = "trace:"
 _HIGHEST = 1e9
 _SHAPES = {"fixed": 1, "uniform": 2, "normal": 2, "lognormal": 2, "exponential": 1}
 _HOW = (
@@ -22,47 +23,71 @@ _HOW = (
 
 @dataclass(frozen=True)
 class Distribution:
-    """Numbers that are never negative, drawn from `draw` and then bounded by `low` and `high`."""
+    """Numbers that are never negative, drawn from `draw` and then bounded by `low` and `high`.
+
+    Whole ones come from `draw_whole`, where that is another draw, and are rounded.
+    """
 
     draw: Callable[[random.Random], float]
     low: float = 0.0
     high: float = math.inf
+    draw_whole: Callable[[random.Random], float] | None = None
 
     def number(self, source: random.Random) -> float:
         return min(max(self.draw(source), self.low), self.high)
 
+    def at_most(self, most: float) -> Distribution:
+        """The same with a lower upper bound."""
+        return replace(self, low=min(self.low, most), high=min(self.high, most))
+
     def whole(self, source: random.Random) -> int:
         """The nearest whole number to one that is drawn, at least 1."""
-        return max(1, math.floor(self.number(source) + 0.5))
+        drawn = (self.draw_whole or self.draw)(source)
+        return max(1, math.floor(min(max(drawn, self.low), self.high) + 0.5))
 
 
 def distribution(text: str, field: str, observed: Callable[[str], Sequence[float]]) -> Distribution:
     """What `text` says, for the field of that name; `observed` reads the numbers of `trace:FILE`.
 
-    `fixed:V`; `uniform:A,B`: all between alike; `normal:MEAN,SD`; `lognormal:MEDIAN,SIGMA`: its logarithm is normal
+    `fixed:V`; `uniform:A,B`: all between alike, both ends among the whole ones; `normal:MEAN,SD`; `lognormal:MEDIAN,SIGMA`: its logarithm is normal
     with deviation SIGMA, so the mean is MEDIAN * exp(SIGMA^2 / 2); `exponential:MEAN`; `trace:FILE`: one of the
     numbers seen there, each alike. Bounds clip, they don't draw again. Raises LoadError for what says none of these.
     """
-    kind, _, rest = text.strip().rpartition(":") if not text.startswith("trace:") else text.partition(":")
-    if kind == "trace":
-        seen = observed(rest)
-        return Distribution(lambda source: seen[int(source.random() * len(seen))])
+    body, low, high = _without_bounds(text.strip())
+    if low > high:
+        raise _refused(field, text, "the lower bound is above the upper one")
+    if body.startswith(_TRACE):
+        seen = observed(body.removeprefix(_TRACE))
+        return Distribution(lambda source: seen[int(source.random() * len(seen))], low, high)
+    kind, _, rest = body.rpartition(":")
     values = [part.strip() for part in rest.split(",")]
-    low, high = 0.0, math.inf
-    if len(values) > 1 and (bounds := _RANGE.fullmatch(values[-1])):
-        low, high = float(bounds["low"] or 0.0), float(bounds["high"] or math.inf)
-        values.pop()
     shape = kind or "fixed"
     if shape not in _SHAPES or len(values) != _SHAPES[shape] or not all(re.fullmatch(_NUMBER, v) for v in values):
         raise _refused(field, text, _HOW)
     numbers = [float(value) for value in values]
     if max(numbers) > _HIGHEST:
         raise _refused(field, text, f"numbers go up to {_HIGHEST:.0f}")
-    if low > high or (shape == "uniform" and numbers[0] > numbers[1]):
-        raise _refused(field, text, "the lower bound is above the upper one")
+    if shape == "uniform" and numbers[0] > numbers[1]:
+        raise _refused(field, text, "its first number is above its second one")
     if shape == "lognormal" and not (numbers[0] > 0 and numbers[1] <= 10):
         raise _refused(field, text, "a lognormal's median is above 0 and its deviation at most 10")
-    return Distribution(_draw(shape, numbers), low, high)
+    whole = _draw("uniform", (numbers[0] - 0.5, numbers[1] + 0.5)) if shape == "uniform" else None
+    return Distribution(_draw(shape, numbers), low, high, whole)
+
+
+def trace_reference(text: str) -> str | None:
+    """The FILE of `trace:FILE`; None for another distribution."""
+    body, _, _ = _without_bounds(text.strip())
+    return body.removeprefix(_TRACE) if body.startswith(_TRACE) else None
+
+
+def _without_bounds(text: str) -> tuple[str, float, float]:
+    """The distribution without the bounds behind its last comma, and these."""
+    body, _, last = text.rpartition(",")
+    bounds = _RANGE.fullmatch(last.strip())
+    if not (body and bounds):
+        return text, 0.0, math.inf
+    return body, float(bounds["low"] or 0.0), float(bounds["high"] or math.inf)
 
 
 def _draw(shape: str, numbers: Sequence[float]) -> Callable[[random.Random], float]:

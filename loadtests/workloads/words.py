@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Protocol
 
 # Short, frequent English words: most tokenizers have a token for nearly each.
 _TEXT = """
@@ -33,15 +34,50 @@ train travel tree true try turn twenty two type under unit until use usual valle
 wait walk wall want war warm wash watch water wave way wear weather week weight well west wheel when where which while
 white who whole wide wild wind window winter wish with woman wonder wood word work world would write year yellow young
 """
-_WORDS = _TEXT.split()
+COMMON_WORDS = _TEXT.split()
 
 
-class Words:
-    """Makes texts by an estimate: a word is taken for `tokens_per_word` tokens."""
+class Texts(Protocol):
+    """Makes texts of so many tokens."""
+
+    @property
+    def overhead(self) -> int:
+        """Tokens that a whole text has beyond those of its pieces, such as the one that begins every text."""
+        ...
+
+    def piece(self, tokens: int, source: random.Random, first: bool = False) -> str:
+        """A part of a text, of so many tokens, at least one word; `first`: it begins the text.
+
+        A shorter piece from the same chance is the beginning of a longer one.
+        """
+        ...
+
+    def settled(self, text: str, tokens: int, source: random.Random) -> str:
+        """The whole text, its last words changed where need be, so that it has so many tokens."""
+        ...
+
+
+class EstimatedTexts:
+    """Takes a word for `tokens_per_word` tokens.
+
+    With GPT-2's vocabulary of 50 257 that is exactly 1, since each of the words above is one token there.
+    """
+
+    overhead = 0
 
     def __init__(self, tokens_per_word: float) -> None:
         self._tokens_per_word = tokens_per_word
 
-    def text(self, tokens: int, source: random.Random) -> str:
-        """About so many tokens, at least one word."""
-        return " ".join(source.choices(_WORDS, k=max(1, round(tokens / self._tokens_per_word))))
+    def piece(self, tokens: int, source: random.Random, first: bool = False) -> str:
+        return " ".join(source.choices(COMMON_WORDS, k=max(1, round(tokens / self._tokens_per_word))))
+
+    def settled(self, text: str, tokens: int, source: random.Random) -> str:
+        return text
+
+
+def prompt_text(texts: Texts, tokens: int, source: random.Random, before: str = "", before_tokens: int = 0) -> str:
+    """A text of `tokens` tokens, at least one word; it begins with `before`, whose `before_tokens` come on top."""
+    own = max(1, tokens - texts.overhead)
+    piece = texts.piece(own, source, first=not before)
+    whole = f"{before} {piece}" if before else piece
+    return texts.settled(whole, before_tokens + own + texts.overhead, source)

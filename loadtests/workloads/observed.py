@@ -1,0 +1,88 @@
+"""Numbers that were seen somewhere, to draw from: a file of numbers, or a column of a trace."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+
+from loadtests.errors import LoadError
+from loadtests.workloads.lines import JsonLines, decoded
+
+_INPUT = ("input_length", "ContextTokens", "Request tokens")
+_OUTPUT = ("output_length", "GeneratedTokens", "Response tokens")
+# Which column is meant where none is named.
+COLUMNS = {"input_tokens": _INPUT, "turn_tokens": _INPUT, "output_tokens": _OUTPUT}
+
+
+def file_and_column(reference: str) -> tuple[str, str]:
+    """The two parts of FILE#COLUMN; the column is empty where none is named."""
+    file, _, column = reference.partition("#")
+    return file, column
+
+
+def observed(data: bytes, reference: str, field: str) -> Sequence[float]:
+    """The numbers in `FILE` (one a line), or in `FILE#COLUMN` of a CSV or JSON Lines file.
+
+    Without a column, that of the traces which goes with the field. Raises LoadError for a file without numbers, or
+    with negative ones.
+    """
+    name, column = file_and_column(reference)
+    wanted = (column,) if column else COLUMNS.get(field, ())
+    start = data[:100].lstrip(b"\xef\xbb\xbf \t\r\n")
+    if start[:1] in (b"{", b"["):
+        found = _from_json(JsonLines(data, name), wanted, name)
+    else:
+        found = _from_rows(decoded(data, name), wanted, name)
+    if not found:
+        raise LoadError(f"{name} is empty; it needs at least one number", "workload_invalid")
+    return found
+
+
+def _from_json(lines: JsonLines, wanted: Sequence[str], name: str) -> list[float]:
+    column = next((column for column in wanted if column in lines.read(0)), None)
+    if column is None:
+        raise _no_column(name, wanted, list(lines.read(0)))
+    return [_number(lines.read(row).get(column), name, row + 1, column) for row in range(len(lines))]
+
+
+def _from_rows(text: str, wanted: Sequence[str], name: str) -> list[float]:
+    rows = csv.reader(io.StringIO(text, newline=""))
+    found: list[float] = []
+    position: int | None = None
+    for row in rows:
+        if not row:
+            continue
+        if position is None and not found and not _is_number(row[0]):
+            position = next((row.index(column) for column in wanted if column in row), None)
+            if position is None:
+                raise _no_column(name, wanted, row)
+            continue
+        value = row[position or 0] if (position or 0) < len(row) else None
+        found.append(_number(value, name, rows.line_num, "the number"))
+    return found
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _number(value: object, name: str, line: int, column: str) -> float:
+    try:
+        number = float(value) if isinstance(value, (str, int, float)) else math.nan
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise LoadError(f"{name}, line {line}, has {value!r} as {column}; it must be from 0 on", "workload_invalid")
+    return number
+
+
+def _no_column(name: str, wanted: Sequence[str], columns: Sequence[str]) -> LoadError:
+    there = ", ".join(columns[:10])
+    if wanted:
+        return LoadError(f"{name} has no column {' or '.join(wanted)}; it has {there}", "workload_invalid")
+    return LoadError(f"{name} has columns; name one, {name}#{columns[0]} say; it has {there}", "workload_invalid")

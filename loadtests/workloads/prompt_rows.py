@@ -1,0 +1,126 @@
+"""One line of a file of prompts: a text, chat messages, or the turns of a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadtests.ask import Message
+from loadtests.workloads.dialogue import user
+
+_TEXTS = ("prompt", "text_input", "text")
+_LENGTHS = ("max_tokens", "max_completion_tokens", "output_tokens")
+_SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
+
+
+class RowError(Exception):
+    """What is wrong with a line, to be said behind its number."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRow:
+    """What is said before, the user's message in each turn, and how long an answer may be; None: the row doesn't say.
+
+    `chat`: it was written as messages.
+    """
+
+    opening: tuple[Message, ...]
+    messages: tuple[Message, ...]
+    max_tokens: int | None
+    chat: bool
+
+
+def prompt_row(values: Mapping[str, Any]) -> PromptRow:
+    """From the line's JSON object. Raises RowError.
+
+    - `prompt`, `text_input` or `text`: a text;
+    - `messages`: chat messages, one request as it stands;
+    - `turns`: the user's texts of a conversation, whose answers are the server's own;
+    - `conversations`: the same as ShareGPT has it, `{"from": "human" | "gpt" | "system", "value": text}`; what `gpt`
+      says is left out;
+    - `body`: a line of OpenAI's batch format, whose body has `messages` or `prompt`
+      (platform.openai.com/docs/guides/batch).
+
+    With `max_tokens`, `max_completion_tokens` or `output_tokens` where wanted.
+    """
+    if isinstance(values.get("body"), dict):
+        values = values["body"]
+    most = _max_tokens(values)
+    if "messages" in values:
+        messages = _messages(values["messages"])
+        return PromptRow(messages[:-1], messages[-1:], most, chat=True)
+    if "turns" in values:
+        texts = _list(values["turns"], "turns")
+        return PromptRow((), tuple(user(_text(text, "a turn")) for text in texts), most, chat=True)
+    if "conversations" in values:
+        opening, said = _conversation(_list(values["conversations"], "conversations"))
+        return PromptRow(opening, said, most, chat=True)
+    for key in _TEXTS:
+        if key in values:
+            return PromptRow((), (user(_text(values[key], key)),), most, chat=False)
+    raise RowError(f"has no prompt: it needs one of {', '.join(_TEXTS)}, messages, turns, conversations")
+
+
+def plain(messages: Sequence[Message]) -> None:
+    """Raises RowError unless the content of each message is a text, so that it can be sent without a chat template."""
+    for message in messages:
+        if not isinstance(message.get("content"), str):
+            raise RowError("has a message whose content is no text, and can't be sent with form 'text'")
+
+
+def _max_tokens(values: Mapping[str, Any]) -> int | None:
+    for key in _LENGTHS:
+        found = values.get(key)
+        if found is None:
+            continue
+        if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+            raise RowError(f"has {key} {found!r}; it must be a whole number from 1 on")
+        return found
+    return None
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise RowError(f"has {name} that is no text but {type(value).__name__}")
+    if not value:
+        raise RowError(f"has {name} that is empty")
+    if "\0" in value:
+        raise RowError(f"has {name} with a NUL, which no server takes")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise RowError(f"has {name} with half a surrogate pair, which is no character") from None
+    return value
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    if not isinstance(value, list) or not value:
+        raise RowError(f"has {name} that is no list with something in it")
+    return value
+
+
+def _messages(value: Any) -> tuple[Message, ...]:
+    messages = _list(value, "messages")
+    for message in messages:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise RowError("has a message without a role")
+        if isinstance(message.get("content"), str) and message["content"]:
+            _text(message["content"], "a message")
+    return tuple(messages)
+
+
+def _conversation(entries: list[Any]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    opening: list[Message] = []
+    said: list[Message] = []
+    for entry in entries:
+        speaker = _SPEAKERS.get(str(entry.get("from"))) if isinstance(entry, dict) else None
+        if speaker is None:
+            raise RowError("has a part of a conversation whose 'from' is none of human, gpt, system")
+        if speaker == "system" and not said:
+            opening.append({"role": "system", "content": _text(entry.get("value"), "a system message")})
+        elif speaker == "user":
+            said.append(user(_text(entry.get("value"), "a turn")))
+    if not said:
+        raise RowError("has a conversation in which no human speaks")
+    return tuple(opening), tuple(said)
