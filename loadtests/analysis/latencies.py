@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadtests.analysis.columns import Columns, Flags, Floats, Ints
-from loadtests.analysis.spread import spread_of
+from loadtests.analysis.spread import curve_of, spread_of
 from loadtests.analysis.summary import Spread
 from loadtests.record import Outcome
 
@@ -61,6 +61,11 @@ class Latencies:
         """Each request's own value of one of `QUANTITIES`, NaN where it has none: for `itl` the mean of its gaps."""
         found: Floats = getattr(self, quantity)
         return found
+
+    def curves(self) -> Mapping[str, tuple[tuple[float, float], ...]]:
+        """Of all quantities of which there is anything."""
+        found = {quantity: curve_of(self.samples(quantity)) for quantity in QUANTITIES}
+        return {quantity: curve for quantity, curve in found.items() if curve}
 
     def spreads(self) -> Mapping[str, Spread]:
         """Those of which there is anything."""

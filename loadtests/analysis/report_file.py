@@ -1,4 +1,4 @@
-"""`report.json`: a summary as a file, which scripts read, and which is read back as it was."""
+"""`report.json` and `sweep.json`: figures as files, which scripts read, and which are read back as they were."""
 
 from __future__ import annotations
 
@@ -6,22 +6,43 @@ import json
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from loadtests.analysis.summary import Summary
+from loadtests.analysis.sweep import Sweep
 from loadtests.errors import LoadError
 from loadtests.run_directory import RunDirectory
+
+Figures = TypeVar("Figures", Summary, Sweep)
 
 FORMAT = 1
 """Goes up whenever a reader of the figures would be wrong about them."""
 
 
 def write(summary: Summary, directory: RunDirectory) -> Path:
-    """Raises LoadError `load_failed` where nothing can be written."""
-    path = directory.path / "report.json"
-    text = json.dumps({"format": FORMAT, **asdict(summary)}, indent=2, allow_nan=False)
+    """As `report.json`. Raises LoadError `load_failed` where nothing can be written."""
+    return _write(summary, directory.path / "report.json")
+
+
+def write_sweep(sweep: Sweep, directory: Path) -> Path:
+    """As `sweep.json`, in the directory that holds its runs. Raises LoadError `load_failed` as `write` does."""
+    return _write(sweep, directory / "sweep.json")
+
+
+def read(path: Path) -> Summary:
+    """Raises LoadError: `run_not_found` where there is none, `run_damaged` for what is no report of this format."""
+    return _read(path, Summary)
+
+
+def read_sweep(path: Path) -> Sweep:
+    """Raises LoadError as `read` does."""
+    return _read(path, Sweep)
+
+
+def _write(figures: Summary | Sweep, path: Path) -> Path:
+    text = json.dumps({"format": FORMAT, **asdict(figures)}, indent=2, allow_nan=False)
     try:
         path.write_text(text + "\n")
     except OSError as error:
@@ -29,8 +50,7 @@ def write(summary: Summary, directory: RunDirectory) -> Path:
     return path
 
 
-def read(path: Path) -> Summary:
-    """Raises LoadError: `run_not_found` where there is none, `run_damaged` for what is no report of this format."""
+def _read(path: Path, kind: type[Figures]) -> Figures:
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError:
@@ -38,21 +58,20 @@ def read(path: Path) -> Summary:
     except (OSError, ValueError) as error:
         raise LoadError(f"{path} can't be read: {error}", "run_damaged") from None
     if not isinstance(found, dict) or "format" not in found:
-        raise LoadError(f"{path} is no report of a run", "run_damaged")
+        raise LoadError(f"{path} is no report", "run_damaged")
     if (number := found.pop("format")) != FORMAT:
         raise LoadError(
             f"{path} has format {number}, this version reads {FORMAT}; `inflight load report` makes it anew",
             "run_damaged",
         )
     try:
-        summary: Summary = _adapter().validate_python(found)
+        return _adapter(kind).validate_python(found)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise LoadError(f"{path} is no report of a run: {where}: {first['msg']}", "run_damaged") from None
-    return summary
+        raise LoadError(f"{path} is no report: {where}: {first['msg']}", "run_damaged") from None
 
 
 @cache
-def _adapter() -> TypeAdapter[Any]:
-    return TypeAdapter(Summary)
+def _adapter(kind: type[Figures]) -> TypeAdapter[Figures]:
+    return TypeAdapter(kind)

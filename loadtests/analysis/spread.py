@@ -9,6 +9,8 @@ from loadtests.analysis.summary import Spread
 
 _LEVELS = {"p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9}
 
+_CURVE = (*range(0, 91, 5), *range(91, 99), 99, 99.5, 99.8, 99.9, 99.95, 99.98, 99.99)
+
 
 def spread_of(values: Floats) -> Spread | None:
     """Exact, from all values; None where there is none. Percentiles are linear between order statistics
@@ -24,3 +26,10 @@ def spread_of(values: Floats) -> Spread | None:
         max=float(values.max()),
         **{name: float(value) for name, value in zip(_LEVELS, found, strict=True)},
     )
+
+
+def curve_of(values: Floats) -> tuple[tuple[float, float], ...]:
+    """Percentiles from 0 to 100 and their values, for a curve: none but the last beyond which no value would lie."""
+    levels = [level for level in _CURVE if (100 - level) / 100 * len(values) >= 1] + [100]
+    found = np.percentile(values, levels).tolist() if len(values) else []
+    return tuple((float(level), value) for level, value in zip(levels, found, strict=False))

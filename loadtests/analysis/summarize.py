@@ -14,6 +14,7 @@ from loadtests.analysis.outcomes import count_requests, count_tokens
 from loadtests.analysis.promise import Promise
 from loadtests.analysis.server_counters import ServerCounters
 from loadtests.analysis.server_side import server_side
+from loadtests.analysis.slices import slices
 from loadtests.analysis.summary import Summary
 from loadtests.analysis.timeline import timeline
 from loadtests.record import Outcome
@@ -52,5 +53,7 @@ def summarize(directory: RunDirectory) -> Summary:
         cost=cost(plan, run, good, measured),
         grade=grade(plan, run, part, measured, generator),
         timeline=timeline(plan, run, all_latencies, server, generator),
+        curves=latencies.curves(),
+        slices=slices(plan, run, measured),
         facts={**directory.facts(), "plan": plan.model_dump(mode="json")},
     )

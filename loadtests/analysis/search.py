@@ -1,0 +1,90 @@
+"""The search for the highest rate at which a promise holds, in few runs. It makes none itself: it says which one next."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+from loadtests.errors import LoadError
+
+
+class Search:
+    """Asks for rates in turn (`next`), and is told of each whether the promise was kept there (`tell`).
+
+    From `first` it doubles until the promise breaks, or halves until it holds, then takes the geometric mean of the
+    highest rate that held and the lowest that broke, until these are within the tolerance. Where a run is left, the
+    lowest that broke is tried once more, for one hiccup of the machine breaks a promise of 99th percentiles too; if it
+    holds then, a third run decides. Never more than `most` runs; a rate of which as many broke as held counts as broken.
+    """
+
+    def __init__(self, first: float, tolerance: float = 0.1, most: int = 8) -> None:
+        """Raises LoadError `invalid_parameter` for a first rate or a tolerance that is not above 0, or no run at all."""
+        if not (first > 0 and math.isfinite(first)):
+            raise LoadError(f"a sweep can't begin at a rate of {first:g}; give one above 0", "invalid_parameter")
+        if not (tolerance > 0 and math.isfinite(tolerance)):
+            raise LoadError(
+                f"a tolerance of {tolerance:g} can't be used; give one above 0, such as 0.1", "invalid_parameter"
+            )
+        if most < 1:
+            raise LoadError(f"a sweep of {most} runs finds nothing; allow 1 or more", "invalid_parameter")
+        self._first = first
+        self._tolerance = tolerance
+        self._most = most
+        self._told: dict[float, list[bool]] = defaultdict(list)
+
+    def next(self) -> float | None:
+        """The rate to try now; None when the search is over."""
+        if self.runs >= self._most:
+            return None
+        highest, lowest_broken = self.highest, self.lowest_broken
+        if highest is None and lowest_broken is None:
+            return self._first
+        if lowest_broken is None:
+            return 2 * self._sure(highest)
+        if highest is None:
+            return lowest_broken / 2
+        if not self._close:
+            return math.sqrt(highest * lowest_broken)
+        return None if self._confirmed(lowest_broken) else lowest_broken
+
+    def tell(self, rate: float, kept: bool) -> None:
+        """What came of a run at that rate; also of one that the search did not ask for."""
+        self._told[rate].append(kept)
+
+    @property
+    def runs(self) -> int:
+        return sum(map(len, self._told.values()))
+
+    @property
+    def lowest_broken(self) -> float | None:
+        """The lowest rate at which the promise broke."""
+        return min((rate for rate in self._told if not self._held(rate)), default=None)
+
+    @property
+    def highest(self) -> float | None:
+        """The highest rate below all broken ones at which the promise held; None where it did at none."""
+        limit = self.lowest_broken
+        return max((rate for rate in self._told if self._held(rate) and (limit is None or rate < limit)), default=None)
+
+    @property
+    def settled(self) -> bool:
+        """The highest rate is known to within the tolerance."""
+        return self.highest is not None and self.lowest_broken is not None and self._close
+
+    @property
+    def _close(self) -> bool:
+        # A hair more, for the product of two roots is not quite what they are roots of.
+        return self._sure(self.lowest_broken) <= self._sure(self.highest) * (1 + self._tolerance) * (1 + 1e-9)
+
+    def _held(self, rate: float) -> bool:
+        told = self._told[rate]
+        return 2 * sum(told) > len(told)
+
+    def _confirmed(self, rate: float) -> bool:
+        told = self._told[rate]
+        return len(told) - sum(told) >= 2
+
+    @staticmethod
+    def _sure(rate: float | None) -> float:
+        assert rate is not None
+        return rate
