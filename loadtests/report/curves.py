@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from loadtests.analysis.summary import Bound, Summary
+from loadtests.analysis.summary import Summary
+from loadtests.report.bounds import bound_text, strictest
 from loadtests.report.chart import Chart, axis, limit_line, line, rounded, time_unit
-from loadtests.report.formats import bound_text
 
 _TICKS = (
     (1, "0"),
@@ -35,12 +35,6 @@ def curve_charts(summary: Summary) -> Iterator[Chart]:
             yield _chart(summary, title, found)
 
 
-def limit_of(promise: Sequence[Bound], *names: str) -> Bound | None:
-    """The promise's bound of the highest percentile for one of these latencies."""
-    found = [bound for bound in promise if any(name in bound.text.lower().split() for name in names)]
-    return max(found, key=lambda bound: bound.text, default=None)
-
-
 def _chart(summary: Summary, title: str, found: Sequence[tuple[str, str, str, str]]) -> Chart:
     unit = time_unit(value for name, *_ in found for _, value in summary.curves[name])
     data: list[dict[str, Any]] = []
@@ -65,7 +59,7 @@ def _chart(summary: Summary, title: str, found: Sequence[tuple[str, str, str, st
                 showlegend=len(found) > 1,
             )
         )
-    bound = limit_of(summary.promise, *(name for name, *_ in found))
+    bound = strictest(summary.promise, *(name for name, *_ in found))
     ticks = [(at, text) for at, text in _TICKS if at <= furthest * 1.5]
     layout = {
         "hovermode": "closest",

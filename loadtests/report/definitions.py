@@ -52,7 +52,8 @@ _TOLD = (
     ),
     (
         "goodput",
-        "Requests that were good each on its own: completed, and with each latency within the promise's limits. "
+        "Requests that were good each on its own: completed, and with each latency within the promise's limits; of ITL "
+        "the mean of its gaps. "
         "Of due: rejected, late, failed and unfinished ones count as not good; who left as planned is left out. "
         "Of completed: only among those.",
         "vLLM's benchmark and AIPerf count among requests that did not fail.",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import unicodedata
 
-from loadtests.analysis.summary import Bound
-
 NOTHING = "–"
 LONGEST_TEXT = 400
 _DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -81,11 +79,6 @@ def count(value: int, noun: str) -> str:
     ('1 request', '1,200 requests')
     """
     return f"{value:,} {noun}" if value == 1 else f"{value:,} {noun}s"
-
-
-def bound_text(bound: Bound) -> str:
-    """What a bound says, with the sign that people write."""
-    return text(bound.text).replace("<=", "≤").replace(">=", "≥")
 
 
 def text(value: object) -> str:

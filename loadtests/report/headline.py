@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtests.analysis.summary import Summary
-from loadtests.report.formats import bound_text, count, money, number, seconds, share
+from loadtests.report.bounds import bound_text
+from loadtests.report.formats import count, money, number, seconds, share
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,8 @@ def _promise(summary: Summary) -> str:
 
 
 def _completed(summary: Summary) -> str:
-    # Whose client left as planned was not to be completed.
-    wanted = summary.requests.due - summary.requests.cancelled
-    return share(summary.requests.completed / wanted) if wanted else share(None)
+    staying = summary.requests.staying
+    return share(summary.requests.completed / staying) if staying else share(None)
 
 
 def tiles(summary: Summary) -> Sequence[Tile]:
@@ -101,8 +101,8 @@ def tiles(summary: Summary) -> Sequence[Tile]:
     made.append(
         Tile(
             "Lost",
-            share(lost / requests.due) if requests.due else share(None),
-            f"{lost:,} of {count(requests.due, 'request')}",
+            share(requests.error_rate) if requests.staying else share(None),
+            f"{lost:,} of {count(requests.staying, 'request')}",
             "bad" if lost else "",
         )
     )

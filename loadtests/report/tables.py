@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from loadtests.analysis.summary import Bound, Cost, Grade, Match, Requests, ServerSide, Spread, Summary
-from loadtests.report.formats import bound_text, money, number, seconds, share, signed, text
+from loadtests.report.bounds import bound_text, bound_value
+from loadtests.report.formats import money, number, seconds, share, signed, text
 from loadtests.report.table import Cell, Row, Table
 
 LATENCIES = {
@@ -23,21 +24,20 @@ TIME_HEADS = ("min", "mean", "p50", "p75", "p90", "p95", "p99", "p99.9", "max", 
 
 def promise(bounds: Sequence[Bound]) -> Table:
     rows: list[Row] = [
-        [bound_text(bound), bound_value(bound, bound.limit), bound_value(bound, bound.found), verdict(bound.kept)]
+        [
+            bound_text(bound),
+            sentence(bound.note),
+            bound_value(bound, bound.limit),
+            bound_value(bound, bound.found),
+            verdict(bound.kept),
+        ]
         for bound in bounds
     ]
-    return Table(("bound", "limit", "found", "verdict"), rows)
+    return Table(("bound", "", "limit", "found", "verdict"), rows, words=2)
 
 
 def verdict(kept: bool) -> Cell:
     return Cell("kept", "good") if kept else Cell("broken", "bad")
-
-
-def bound_value(bound: Bound, value: float | None) -> str:
-    """A bound's figure in its unit, which the name of what it bounds tells."""
-    if any(word in LATENCIES for word in bound.text.lower().split()):
-        return seconds(value)
-    return share(value) if "%" in bound.text else number(value)
 
 
 def outcomes(requests: Requests) -> Table:
@@ -108,11 +108,16 @@ def matches(found: Sequence[Match]) -> Table:
             text(match.note),
             f"{match.client:,}",
             f"{match.server:,}",
-            Cell(signed(match.difference), "bad" if match.difference else "good"),
+            Cell(signed(match.difference), _tone(match)),
         ]
         for match in found
     ]
     return Table(("count over the whole run", "what is counted", "clients", "server", "difference"), rows, words=2)
+
+
+def _tone(match: Match) -> str:
+    """Red is what can't be explained; what the note explains is neither red nor green."""
+    return "bad" if not match.agrees else "" if match.difference else "good"
 
 
 def cost(found: Cost) -> Table:
@@ -149,6 +154,12 @@ def facts(found: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
         yield "The run", Table(("fact", "value"), _flat(alone), words=2)
     for name, group in sorted(groups.items(), key=lambda item: item[0] == "plan"):
         yield text(name.replace("_", " ")).capitalize(), Table(("fact", "value"), _flat(group), words=2)
+
+
+def sentence(note: str) -> str:
+    """A note as a sentence of its own."""
+    said = text(note)
+    return f"{said[:1].upper()}{said[1:].rstrip('.')}." if said else ""
 
 
 def _flat(group: Mapping[str, Any], before: str = "") -> list[Row]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtests.analysis.summary import Bound, Spread
+from loadtests.report.bounds import bound_text, quantities, statistic, strictest
 from loadtests.report.chart import Chart, axis, limit_line, line, rounded, time_unit
-from loadtests.report.curves import limit_of
-from loadtests.report.formats import bound_text, number
+from loadtests.report.formats import number
+from loadtests.report.tables import LATENCIES
 
 _WIDE = 30
 """From so many times the least latency on, only a logarithmic axis shows both."""
@@ -29,39 +30,45 @@ class Point:
 
 
 def trade_off_charts(points: Sequence[Point], promise: Sequence[Bound]) -> Iterator[Chart]:
-    """For TTFT and ITL each, the points in the order of their load; none where there is one point only."""
-    for name, title in (("ttft", "TTFT, from due"), ("itl", "ITL")):
+    """For TTFT, ITL and what else is promised, the points in the order of their load; none for one point alone."""
+    measured = [name for name in LATENCIES if sum(name in point.latencies for point in points) > 1]
+    wanted = {"ttft", "itl", *quantities(promise)}
+    for name in [name for name in measured if name in wanted] or measured[:1]:
         found = [point for point in points if name in point.latencies]
-        if len(found) > 1:
-            yield _chart(name, title, found, limit_of(promise, name))
+        yield _chart(name, found, strictest(promise, name))
 
 
-def _chart(name: str, title: str, points: Sequence[Point], bound: Bound | None) -> Chart:
-    x = [rounded(point.tokens_per_second) for point in points]
-    highest = [point.latencies[name].p99 for point in points]
+def _chart(name: str, points: Sequence[Point], bound: Bound | None) -> Chart:
+    """The median, and the percentile that the promise is about; without one the 99th."""
+    upper = (statistic(bound) if bound else "") or "p99"
+    highest = [float(getattr(point.latencies[name], upper)) for point in points]
     lowest = [point.latencies[name].p50 for point in points]
+    x = [rounded(point.tokens_per_second) for point in points]
     unit = time_unit(highest)
     logarithmic = min(lowest) > 0 and max(highest) > _WIDE * min(lowest)
     template = f"%{{customdata}}: %{{y:,.4~r}} {unit.name} at %{{x:,.4~r}} tokens/s"
     hover: dict[str, Any] = {"customdata": [point.name for point in points], "hovertemplate": template}
-    data: list[dict[str, Any]] = [
-        line("p50", x, unit.of(lowest), "--blue", dash="dot", mode="lines+markers", **hover),
-        line("p99", x, unit.of(highest), "--blue", mode="lines+markers", marker=_marks(points), **hover),
-    ]
-    limit = bound.limit * unit.factor if bound else None
+    data = [line(_called(upper), x, unit.of(highest), "--blue", mode="lines+markers", marker=_marks(points), **hover)]
+    if upper != "p50":
+        data.insert(0, line("p50", x, unit.of(lowest), "--blue", dash="dot", mode="lines+markers", **hover))
+    limit = bound.limit * unit.factor if bound and statistic(bound) else None
     marks = limit_line(limit, f"limit: {bound_text(bound)}" if bound else "", logarithmic=logarithmic)
-    best = next((place for place, point in enumerate(points) if point.best), None)
-    if best is not None:
-        y = unit.of(highest)[best] or 0.0
-        marks["annotations"] = [*marks.get("annotations", ()), _best(points[best], x[best], y, logarithmic)]
+    for place, point in enumerate(points):
+        if point.best:
+            note = _best(point, x[place], unit.of(highest)[place] or 0.0, logarithmic)
+            marks["annotations"] = [*marks.get("annotations", ()), note]
     layout = {
         "hovermode": "closest",
         "xaxis": axis("output tokens/s", rangemode="tozero"),
-        "yaxis": axis(unit.name, **({"type": "log"} if logarithmic else {"rangemode": "tozero"})),
+        "yaxis": axis(unit.name, **({"type": "log", "dtick": "D2"} if logarithmic else {"rangemode": "tozero"})),
         "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"},
         **marks,
     }
-    return Chart(f"trade-off-{name}", f"{title} against throughput", data, layout, height=340)
+    return Chart(f"trade-off-{name}", f"{LATENCIES[name]}", data, layout, height=340)
+
+
+def _called(field: str) -> str:
+    return "p99.9" if field == "p999" else field
 
 
 def _marks(points: Sequence[Point]) -> Mapping[str, Any]:
@@ -70,6 +77,7 @@ def _marks(points: Sequence[Point]) -> Mapping[str, Any]:
         "size": [14 if point.best else 9 for point in points],
         "symbol": ["star" if point.best else "x" if point.kept is False else "circle" for point in points],
         "color": ["--green" if point.best else "--red" if point.kept is False else "--blue" for point in points],
+        "opacity": 1,
     }
 
 

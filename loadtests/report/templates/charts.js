@@ -7,7 +7,8 @@
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
     responsive: true,
   };
-  const PAPER = 690; // CSS pixels between the margins of A4, less a card's padding
+  // CSS pixels between the margins of A4, less a card's padding; a chart that fills a screen must share a sheet.
+  const PAPER = { width: 670, height: 0.75 };
 
   // Colours stand in figures as names of the style sheet's variables.
   const coloured = (value, style) => {
@@ -17,7 +18,7 @@
     return Object.fromEntries(Object.entries(value).map(([key, part]) => [key, coloured(part, style)]));
   };
 
-  const draw = (width) => {
+  const draw = (paper) => {
     const style = getComputedStyle(document.documentElement);
     const look = {
       paper_bgcolor: "rgba(0,0,0,0)",
@@ -27,12 +28,16 @@
       margin: { l: 44, r: 12, t: 26, b: 44 },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: "--quiet", activecolor: "--ink" },
       uirevision: "kept",
-      autosize: width === undefined,
+      autosize: !paper,
     };
     return Promise.all(
       figures.map((figure) => {
         const layout = coloured({ ...look, ...figure.layout }, style);
-        if (width !== undefined) layout.width = width;
+        if (paper) {
+          layout.width = paper.width;
+          layout.height *= paper.height;
+        }
+        document.getElementById(figure.name).style.height = `${layout.height}px`;
         return Plotly.react(figure.name, coloured(figure.data, style), layout, config);
       }),
     );

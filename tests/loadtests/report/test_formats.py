@@ -6,7 +6,6 @@ import doctest
 
 import pytest
 
-from loadtests.analysis.summary import Bound
 from loadtests.report import formats
 
 
@@ -52,7 +51,3 @@ def test_what_a_browser_cannot_show_stands_as_a_sign_that_it_can() -> None:
 
 def test_a_long_text_is_cut_and_says_how_long_it_was() -> None:
     assert formats.text("é" * 1_048_576) == "é" * 400 + "… (1,048,576 characters in all)"
-
-
-def test_a_bound_has_the_sign_that_people_write() -> None:
-    assert formats.bound_text(Bound("p99 ttft <= 500ms", None, 0.5, False)) == "p99 ttft ≤ 500ms"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from loadtests.analysis.summary import Grade, Requests, Spread, Summary
+from loadtests.analysis.summary import Bound, Grade, Match, Requests, Spread, Summary
 from loadtests.report.page import run_page
 from tests.loadtests.report.summaries import empty, usual
 
@@ -81,6 +81,20 @@ def test_a_run_that_is_not_to_be_trusted_says_so_before_all_else() -> None:
     assert 'role="alert"' not in run_page(usual())
 
 
+def test_a_bound_stands_with_its_limit_what_was_found_and_what_makes_it_unsure() -> None:
+    unsure = "160 requests are too few to be 95% sure: it takes 299"
+    bounds = (
+        Bound("p99 ttft<=500ms", 0.4321, 0.5, True, 160, unsure),
+        Bound("error_rate <= 1%", 0.0204, 0.01, False),
+        Bound("mean e2e < 3s", None, 3.0, False),
+    )
+    text = read(replace(usual(), promise=bounds))
+    assert f"p99 ttft≤500ms {unsure}. 500 ms 432 ms kept" in text
+    assert "error_rate ≤ 1% 1% 2% broken" in text
+    assert "mean e2e < 3s 3 s – broken" in text
+    assert "the promise was broken (error_rate ≤ 1%, mean e2e < 3s);" in text
+
+
 def test_each_latency_stands_with_all_its_percentiles() -> None:
     spread = Spread(1234, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1)
     text = read(replace(usual(), latencies={"tpot": spread}))
@@ -91,6 +105,9 @@ def test_counts_that_differ_between_the_sides_are_red() -> None:
     page = run_page(usual())
     assert '<td class="figure bad">+1</td>' in page
     assert page.count('<td class="figure good">0</td>') == 2
+    explained = Match("output tokens", 10, 12, "with tokens that nobody saw", more=None)
+    page = run_page(replace(usual(), matches=(explained,)))
+    assert '<td class="figure">-2</td>' in page
 
 
 def test_a_page_without_the_servers_side_says_what_is_not_known() -> None:
