@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +15,9 @@ from loadtests.errors import LoadError
 from loadtests.run_directory import RunDirectory
 
 Figures = TypeVar("Figures", Summary, Sweep)
+
+_SUMMARY = TypeAdapter(Summary)
+_SWEEP = TypeAdapter(Sweep)
 
 FORMAT = 1
 """Goes up whenever a reader of the figures would be wrong about them."""
@@ -33,12 +35,12 @@ def write_sweep(sweep: Sweep, directory: Path) -> Path:
 
 def read(path: Path) -> Summary:
     """Raises LoadError: `run_not_found` where there is none, `run_damaged` for what is no report of this format."""
-    return _read(path, Summary)
+    return _read(path, _SUMMARY)
 
 
 def read_sweep(path: Path) -> Sweep:
     """Raises LoadError as `read` does."""
-    return _read(path, Sweep)
+    return _read(path, _SWEEP)
 
 
 def _write(figures: Summary | Sweep, path: Path) -> Path:
@@ -50,7 +52,7 @@ def _write(figures: Summary | Sweep, path: Path) -> Path:
     return path
 
 
-def _read(path: Path, kind: type[Figures]) -> Figures:
+def _read(path: Path, adapter: TypeAdapter[Figures]) -> Figures:
     try:
         found = json.loads(path.read_text())
     except FileNotFoundError:
@@ -65,13 +67,8 @@ def _read(path: Path, kind: type[Figures]) -> Figures:
             "run_damaged",
         )
     try:
-        return _adapter(kind).validate_python(found)
+        return adapter.validate_python(found)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise LoadError(f"{path} is no report: {where}: {first['msg']}", "run_damaged") from None
-
-
-@cache
-def _adapter(kind: type[Figures]) -> TypeAdapter[Figures]:
-    return TypeAdapter(kind)

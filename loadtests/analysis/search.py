@@ -1,4 +1,4 @@
-"""The search for the highest rate at which a promise holds, in few runs. It makes none itself: it says which one next."""
+"""The search for the highest rate at which a promise holds, in few runs. It makes none: it says which one next."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ class Search:
     From `first` it doubles until the promise breaks, or halves until it holds, then takes the geometric mean of the
     highest rate that held and the lowest that broke, until these are within the tolerance. Where a run is left, the
     lowest that broke is tried once more, for one hiccup of the machine breaks a promise of 99th percentiles too; if it
-    holds then, a third run decides. Never more than `most` runs; a rate of which as many broke as held counts as broken.
+    holds then, a third run decides. Never more than `most` runs. A rate at which as many broke as held counts as
+    broken.
     """
 
     def __init__(self, first: float, tolerance: float = 0.1, most: int = 8) -> None:
-        """Raises LoadError `invalid_parameter` for a first rate or a tolerance that is not above 0, or no run at all."""
+        """Raises LoadError `invalid_parameter` for a first rate or a tolerance that is not above 0, or no run."""
         if not (first > 0 and math.isfinite(first)):
             raise LoadError(f"a sweep can't begin at a rate of {first:g}; give one above 0", "invalid_parameter")
         if not (tolerance > 0 and math.isfinite(tolerance)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from loadtests.analysis.columns import Columns
 from loadtests.analysis.latencies import Latencies
 from loadtests.analysis.measured import Measured
@@ -28,7 +30,7 @@ def slices(plan: Plan, run: Columns, measured: Measured) -> tuple[Slice, ...]:
     if not inner:
         return ()
     edges = [measured.start, *inner, measured.end]
-    return tuple(_slice(run, Measured(start, end)) for start, end in zip(edges, edges[1:], strict=False))
+    return tuple(_slice(run, Measured(start, end)) for start, end in pairwise(edges))
 
 
 def _pieces(stage: Stage) -> list[float]:

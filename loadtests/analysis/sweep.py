@@ -24,9 +24,9 @@ class Step:
 class Sweep:
     """All runs in the order in which they were made; a rate may have been tried more than once.
 
-    `highest` is the highest rate at which the promise was found to hold, `lowest_broken` the lowest above it at which it
-    was not; None where there was none. `settled` says that they are within the tolerance, a ratio less 1; otherwise
-    the search had no runs left.
+    `highest` is the highest rate at which the promise was found to hold, `lowest_broken` the lowest above it at which
+    it was not; None where there was none. `settled` says that they are within the tolerance, a ratio less 1;
+    otherwise the search had no runs left.
     """
 
     promise: tuple[str, ...]

@@ -25,7 +25,10 @@ REQUESTS = (
 _TIMELINE = {
     **{name: f"{name}_requests" for name in ("due", "sent", "completed", "cancelled", "failed", "open")},
     **{name: f"{name}_s" for name in ("ttft_p50", "ttft_p99", "itl_p50", "itl_p99", "lag")},
-    **{"running": "running_requests", "waiting": "waiting_requests", "kv_use": "kv_use_share", "cpu": "cpu_cores"},
+    "running": "running_requests",
+    "waiting": "waiting_requests",
+    "kv_use": "kv_use_share",
+    "cpu": "cpu_cores",
 }
 
 
