@@ -41,9 +41,9 @@ class PlanOption:
 
 def plan_options() -> tuple[PlanOption, ...]:
     """All of them, in the order of the fields, those of the load first."""
-    users = "Closed loop: so many users, over time: 8, or 5/30s,10/30s in steps, or 1..20/60s.  [default: 8]"
+    users = "Closed loop: so many users, over time: 8, or 5/30s,10/30s in steps, or 1..20/60s."
     rate = "Open loop: so many sessions a second, over time, written as users are."
-    load = (PlanOption("users", ("users",), users, None), PlanOption("rate", ("rate",), rate, None))
+    load = (PlanOption("users", ("users",), users, "8"), PlanOption("rate", ("rate",), rate, None))
     parts: tuple[tuple[type[BaseModel], tuple[str, ...]], ...] = (
         (Arrivals, ("arrivals",)),
         (WorkloadSpec, ("workload",)),
