@@ -14,7 +14,7 @@ sys.exit(not (".so" in name and any(os.path.isfile(f"{place}/{name}") for place 
 endef
 export LIBRARY_CHECK
 
-.PHONY: help setup demo test test-all check format bench soak lock clean
+.PHONY: help setup demo test test-all browser check format bench soak lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -40,13 +40,16 @@ demo: setup ## make a small checkpoint, compile it, serve it, stream an answer, 
 # The tests start interpreters by the hundred, and each would compile what the one before it has compiled. Most of them
 # wait most of their time, so a third worker finds room on two cores.
 test test-all: export PYTHONDONTWRITEBYTECODE =
-test: check ## lint, types, import rules, and every test but the slow ones
+test: check browser ## lint, types, import rules, and every test but the slow ones
 	$(BIN)/pytest -m "not slow and not alone" --numprocesses 3 --dist worksteal
 	$(BIN)/pytest -m "not slow and alone"
 
-test-all: check ## every test
+test-all: check browser ## every test
 	$(BIN)/pytest -m "not alone" --numprocesses 3 --dist worksteal
 	$(BIN)/pytest -m alone
+
+browser: setup ## see to a Chromium for the tests that look at reports: the machine's, or else Debian's package
+	@$(BIN)/python -m tests.fixtures.browser
 
 check: setup ## ruff, mypy, import-linter, hadolint
 	$(BIN)/ruff check .

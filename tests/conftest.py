@@ -1,8 +1,9 @@
-"""Fixtures are grouped by what they make: engines (and checkpoints), nvidia (stand-ins), server (a Triton), ..."""
+"""Fixtures are grouped by what they make: engines (and checkpoints), server (a Triton), browser (a Chromium), ..."""
 
 import signal
 
 pytest_plugins = [
+    "tests.fixtures.browser",
     "tests.fixtures.certificates",
     "tests.fixtures.engines",
     "tests.fixtures.nvidia",

@@ -1,0 +1,148 @@
+"""Pages as a reader sees them, in a Chromium at the size of a laptop's screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request
+
+from loadtests.analysis.summary import Requests, Summary
+from loadtests.report.page import run_page
+from tests.loadtests.report.summaries import empty, usual
+
+HOSTILE = (
+    "</script><script>document.title='taken'</script><img src=//example.org/x onerror=alert(1)>"
+    "\x00\x1b\ud800 🫖 {{7*7}}"
+)
+DRAWN = "() => document.documentElement.dataset.charts !== undefined"
+
+
+@dataclass
+class Screen:
+    """A page that was opened, and all that the browser had to say about it."""
+
+    page: Page
+    said: list[str]
+
+    def text(self, selector: str = "main") -> str:
+        return " ".join(self.page.locator(selector).inner_text().split())
+
+    def lines(self, chart: str) -> int:
+        """The lines of a chart that are really drawn: with more than one point, within the chart."""
+        found: int = self.page.evaluate(
+            "name => [...document.querySelectorAll(`#${name} .scatterlayer .js-line`)]"
+            ".filter(line => line.getTotalLength() > 20 && line.getBoundingClientRect().width > 20).length",
+            chart,
+        )
+        return found
+
+    def width(self) -> int:
+        return int(self.page.evaluate("document.scrollingElement.scrollWidth"))
+
+
+Show = Callable[[str], Screen]
+
+
+@pytest.fixture
+def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
+    """Opens a page from a file; whatever the browser complains of, or asks for beyond that file, fails the test."""
+    said: list[str] = []
+    file = tmp_path / "report.html"
+    context = browser.new_context(viewport={"width": 1366, "height": 768})
+    page = context.new_page()
+
+    def complain(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            said.append(f"console: {message.text}")
+
+    def fail(error: Error) -> None:
+        said.append(f"script: {error}")
+
+    def ask(request: Request) -> None:
+        if request.url != file.as_uri() and not request.url.startswith("data:"):
+            said.append(f"request: {request.url}")
+
+    page.on("console", complain)
+    page.on("pageerror", fail)
+    page.on("request", ask)
+
+    def opened(html: str) -> Screen:
+        file.write_text(html, encoding="utf-8")
+        page.goto(file.as_uri())
+        if 'id="figures"' in html:
+            page.wait_for_function(DRAWN, timeout=60_000)
+        return Screen(page, said)
+
+    yield opened
+    context.close()
+    assert said == []
+
+
+def test_a_usual_run_fits_a_laptop_with_all_its_charts_and_no_complaint(show: Show) -> None:
+    screen = show(run_page(usual()))
+    assert screen.width() <= 1366
+    assert screen.lines("timeline") == 13
+    assert screen.lines("curve-ttft") == screen.lines("curve-e2e") == 2
+    assert screen.lines("curve-itl") == screen.lines("curve-tpot") == 1
+    assert screen.lines("trade-off-ttft") == screen.lines("trade-off-itl") == 2
+    assert screen.page.locator("#timeline .xtitle").text_content() == "seconds since the run's start"
+    assert "At 14 requests/s the first token came within" in screen.text("h1")
+
+
+def test_charts_follow_the_theme_and_fit_the_paper(show: Show) -> None:
+    timeline = usual().timeline
+    timeline = replace(timeline, columns={"open": timeline.columns["open"]})
+    screen = show(run_page(replace(usual(), timeline=timeline, curves={}, slices=())))
+    colour = "() => getComputedStyle(document.querySelector('#timeline .xtitle')).fill"
+    light = screen.page.evaluate(colour)
+    screen.page.emulate_media(color_scheme="dark")
+    screen.page.wait_for_function(f"light => ({colour})() !== light", arg=light)
+    width = "document.querySelector('#timeline .main-svg').getBoundingClientRect().width"
+    assert screen.page.evaluate(width) > 1000
+    screen.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert screen.page.evaluate(width) < 700
+    assert screen.page.evaluate(colour) == light
+    screen.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    screen.page.wait_for_function(f"{width} > 1000")
+
+
+def test_a_run_that_is_not_to_be_trusted_says_so_in_red_before_all_else(show: Show) -> None:
+    reason = "one request in a hundred was sent 230 ms or more after it was due"
+    grade = replace(usual().grade, reasons=(reason,))
+    screen = show(run_page(replace(usual(), grade=grade, timeline=empty().timeline, curves={}, slices=())))
+    banner = screen.page.get_by_role("alert")
+    assert banner.is_visible()
+    assert reason.capitalize() in banner.inner_text()
+    red, green, blue = map(int, banner.evaluate("e => getComputedStyle(e).color").strip("rgb()").split(","))
+    assert red > 2 * max(green, blue)
+    box, head = banner.bounding_box(), screen.page.locator("h1").bounding_box()
+    assert box
+    assert head
+    assert box["y"] + box["height"] <= head["y"]
+
+
+def test_hostile_texts_are_shown_and_do_nothing(show: Show) -> None:
+    requests = Requests(3, 1, 0, 0, 0, 2, 0, {HOSTILE: 1, "unknown": 1}, {HOSTILE: HOSTILE, "unknown": "é" * 1_048_576})
+    facts = {HOSTILE: {HOSTILE: [HOSTILE]}, "plan": {"address": HOSTILE, "x" * 300: "y" * 3000}}
+    summary = replace(usual(), requests=requests, facts=facts, grade=replace(usual().grade, reasons=(HOSTILE,)))
+    html = run_page(replace(summary, timeline=empty().timeline, slices=(), curves={"itl": usual().curves["itl"]}))
+    assert len(html) < 5_200_000
+    screen = show(html)
+    assert screen.page.title() == "Load test"
+    assert screen.width() <= 1366
+    assert "</script><script>document.title='taken'</script>" in screen.text("table.errors")
+    assert "␀␛� 🫖 {{7*7}}" in screen.text("table.errors")
+    assert "(1,048,576 characters in all)" in screen.text("table.errors")
+    assert screen.page.locator("img").count() == 0
+
+
+@pytest.mark.parametrize("summary", [empty(), replace(usual(), server=None, matches=(), cost=None, promise=())])
+def test_a_run_with_little_to_tell_has_a_whole_page(show: Show, summary: Summary) -> None:
+    screen = show(run_page(replace(summary, curves={}, slices=())))
+    assert screen.width() <= 1366
+    assert "The server's metrics were not read" in screen.text()
+    assert "What the figures mean" in screen.text()
+    assert screen.page.get_by_role("alert").count() == 0
