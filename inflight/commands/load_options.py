@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from loadtests.analysis.promise import Promise
+from loadtests.arrivals.profile import Profile
 from loadtests.errors import LoadError
 from loadtests.plan import Plan
 from loadtests.plan_options import PlanOption, plan_of, plan_options
@@ -34,7 +36,11 @@ def asked_plan(asked: dict[str, Any]) -> Plan:
     names = {option.key for option in plan_options()}
     given = {name: asked.pop(name) for name in list(asked) if name in names}
     try:
-        return plan_of(given, None if file is None else _read(file))
+        plan = plan_of(given, None if file is None else _read(file))
+        Profile.parse(plan.arrivals.profile)
+        for text in plan.promise:
+            Promise.parse(text)
+        return plan
     except LoadError as error:
         raise click.UsageError(str(error)) from error
 

@@ -1,0 +1,101 @@
+"""`inflight load sweep`: the highest rate at which a promise holds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from inflight.commands.load_options import asked_plan, asked_team, load_options
+from inflight.commands.load_screen import following
+from loadtests.analysis.sweep import Sweep
+from loadtests.reporting import report_sweep
+from loadtests.run_directory import RunDirectory
+from loadtests.sweeping import Sweeper
+
+
+@click.command(short_help="Find the highest rate at which a promise holds.")
+@click.option(
+    "--by",
+    type=click.Choice(["rate", "users"]),
+    default="rate",
+    show_default=True,
+    help="Look for sessions a second (open loop), or for users (closed loop).",
+)
+@click.option(
+    "--start",
+    type=click.FloatRange(0, min_open=True),
+    help="The rate or number of users to begin with.  [default: what a short run shows]",
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="How near the rate is to be known, relatively.",
+)
+@click.option("--most", type=click.IntRange(1), default=8, show_default=True, help="No more runs than so many.")
+@load_options("users", "rate")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="A new directory for the runs.  [default: sweep-DATE-TIME]"
+)
+@click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object on standard output.")
+def command(
+    by: Literal["rate", "users"],
+    start: float | None,
+    tolerance: float,
+    most: int,
+    out: Path | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Find the highest rate at which a promise holds: one run for each rate, and a report of all of them.
+
+    The rate doubles until the promise breaks, then the gap is halved. Exit code 1 where the promise held at no rate.
+
+    \b
+      inflight load sweep --promise 'p99 ttft <= 500ms' --promise 'p99 itl <= 50ms' --seconds 60
+      inflight load sweep --by users --promise 'p95 e2e <= 4s' --input-tokens 256 --output-tokens 128
+      inflight load sweep --promise 'p90 ttft <= 1s' --price-per-hour 2.49 --json | jq .highest
+    """  # fmt: skip
+    plan, team = asked_plan(asked), asked_team(asked)
+    directory = RunDirectory.make(out or Path(f"sweep-{datetime.now():%Y%m%d-%H%M%S}")).path
+    sweep = Sweeper(plan, directory, team, following, by, start, tolerance, most).sweep()
+    page = report_sweep(sweep, directory)
+    if as_json:
+        click.echo(json.dumps(asdict(sweep)))
+    else:
+        _show(sweep, Console())
+    click.echo(f"Report: {page}", err=as_json)
+    sys.exit(0 if sweep.highest is not None else 1)
+
+
+def _show(sweep: Sweep, console: Console) -> None:
+    table = Table(box=None, pad_edge=False)
+    for name in (sweep.unit, "promise", "completed/s", "tokens/s", "p99 TTFT", "p99 ITL"):
+        table.add_column(name, justify="right")
+    for step in sorted(sweep.steps, key=lambda step: step.rate):
+        latencies = step.summary.latencies
+        table.add_row(
+            f"{step.rate:g}",
+            "kept" if step.kept else "broken",
+            f"{step.summary.completed_per_second:.2f}",
+            f"{step.summary.tokens.per_second:.0f}",
+            *(f"{latencies[name].p99 * 1e3:.0f} ms" if name in latencies else "" for name in ("ttft", "itl")),
+        )
+    console.print(table)
+    words = ", ".join(sweep.promise)
+    if sweep.highest is None:
+        console.print(f"At no rate that was tried the promise held: {words}")
+        return
+    broken = "it did not break" if sweep.lowest_broken is None else f"it broke at {sweep.lowest_broken:g}"
+    console.print(f"Up to {sweep.highest:g} {sweep.unit} the promise holds ({words}); {broken}.")
+    if not sweep.settled:
+        console.print("More runs (--most) would tell it more nearly.")
