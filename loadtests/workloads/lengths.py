@@ -13,7 +13,7 @@ from loadtests.errors import LoadError
 _NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _RANGE = re.compile(rf"(?P<low>{_NUMBER})?\.\.(?P<high>{_NUMBER})?")
 _TRACE = "trace:"
-_HIGHEST = 1e9
+_HIGHEST = 1e7
 _SHAPES = {"fixed": 1, "uniform": 2, "normal": 2, "lognormal": 2, "exponential": 1}
 _HOW = (
     "write a number, fixed:128, uniform:16,256, normal:128,32 (mean, deviation), lognormal:128,0.5 (median, deviation "
@@ -30,7 +30,7 @@ class Distribution:
 
     draw: Callable[[random.Random], float]
     low: float = 0.0
-    high: float = math.inf
+    high: float = _HIGHEST
     draw_whole: Callable[[random.Random], float] | None = None
 
     def number(self, source: random.Random) -> float:
@@ -49,9 +49,10 @@ class Distribution:
 def distribution(text: str, field: str, observed: Callable[[str], Sequence[float]]) -> Distribution:
     """What `text` says, for the field of that name; `observed` reads the numbers of `trace:FILE`.
 
-    `fixed:V`; `uniform:A,B`: all between alike, both ends among the whole ones; `normal:MEAN,SD`; `lognormal:MEDIAN,SIGMA`: its logarithm is normal
-    with deviation SIGMA, so the mean is MEDIAN * exp(SIGMA^2 / 2); `exponential:MEAN`; `trace:FILE`: one of the
-    numbers seen there, each alike. Bounds clip, they don't draw again. Raises LoadError for what says none of these.
+    `fixed:V`; `uniform:A,B`: all between alike, both ends among the whole ones; `normal:MEAN,SD`;
+    `lognormal:MEDIAN,SIGMA`: its logarithm is normal with deviation SIGMA, so the mean is MEDIAN * exp(SIGMA^2 / 2);
+    `exponential:MEAN`; `trace:FILE`: one of the numbers seen there, each alike. Bounds clip, they don't draw again; ten
+    million is never passed. Raises LoadError for what says none of these.
     """
     body, low, high = _without_bounds(text.strip())
     if low > high:
@@ -86,8 +87,8 @@ def _without_bounds(text: str) -> tuple[str, float, float]:
     body, _, last = text.rpartition(",")
     bounds = _RANGE.fullmatch(last.strip())
     if not (body and bounds):
-        return text, 0.0, math.inf
-    return body, float(bounds["low"] or 0.0), float(bounds["high"] or math.inf)
+        return text, 0.0, _HIGHEST
+    return body, float(bounds["low"] or 0.0), min(float(bounds["high"] or _HIGHEST), _HIGHEST)
 
 
 def _draw(shape: str, numbers: Sequence[float]) -> Callable[[random.Random], float]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from loadtests.errors import LoadError
 from loadtests.workloads.lines import JsonLines, decoded
 
-_LONGEST = 10**12
+_LONGEST = 10_000_001
 Whole = npt.NDArray[np.int64]
 
 
@@ -130,7 +130,7 @@ def _csv_fault(row: Sequence[str], header: Sequence[str], at: Sequence[int], col
     for column, position in zip((columns.input, columns.output), at[1:], strict=True):
         text = row[position]
         if not (text.strip().isdecimal() and int(text) < _LONGEST):
-            return f"has {column} {text!r}; it must be a whole number from 0 on"
+            return f"has {column} {text!r}; it must be a whole number from 0 to ten million"
     return f"has {columns.time} {row[at[0]]!r}, which is no time as {columns.time} has it"
 
 
@@ -146,7 +146,7 @@ def _mooncake(lines: JsonLines, name: str) -> Trace:
         for key, column in (("input_length", lengths_in), ("output_length", lengths_out)):
             value = values.get(key)
             if type(value) is not int or not 0 <= value < _LONGEST:
-                raise lines.wrong(row, f"has {key} {value!r}; it must be a whole number from 0 on")
+                raise lines.wrong(row, f"has {key} {value!r}; it must be a whole number from 0 to ten million")
             column.append(value)
         moment = values.get("timestamp")
         if not isinstance(moment, (int, float)) or isinstance(moment, bool) or not math.isfinite(moment):

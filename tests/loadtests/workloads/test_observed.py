@@ -1,0 +1,46 @@
+"""Numbers seen in files, for distributions."""
+
+import pytest
+
+from loadtests.errors import LoadError
+from loadtests.workloads.observed import observed
+from tests.loadtests.workloads.test_trace_rows import AZURE_2023, BURST_2, mooncake, row
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "field", "numbers"),
+    [
+        ("5\n\n7.5\n 9\n", "f", "input_tokens", [5, 7.5, 9]),
+        ("5\n7", "f", "think", [5, 7]),
+        ("length\n5\n7\n", "f#length", "input_tokens", [5, 7]),
+        (AZURE_2023, "f", "input_tokens", [4808, 3180]),
+        (AZURE_2023, "f", "output_tokens", [10, 8]),
+        (BURST_2, "f", "turn_tokens", [906, 36]),
+        (BURST_2, "f#Elapsed time", "cancel_after", [43, 2]),
+        (mooncake(row(), row(into=9)), "f", "input_tokens", [700, 9]),
+        ('{"wait": 0.5}\n{"wait": 2}\n', "f#wait", "think", [0.5, 2]),
+    ],
+)
+def test_numbers_come_from_lines_or_a_column(text: str, reference: str, field: str, numbers: list[float]) -> None:
+    assert observed(text.encode(), reference, field) == numbers
+
+
+@pytest.mark.parametrize(
+    ("data", "reference", "field", "says"),
+    [
+        (b"", "f", "think", "f is empty"),
+        (b"5\nmany\n", "f", "think", "f, line 2, has 'many' as the number"),
+        (b"5\n-1\n", "f", "think", "f, line 2, has '-1' as the number"),
+        (b"5\n\xff\n", "f", "think", "f, line 2, is not UTF-8"),
+        (b"a,b\n1,2\n", "f", "think", "f has columns; name one, f#a say; it has a, b"),
+        (b"a,b\n1,2\n", "f#c", "think", "f has no column c; it has a, b"),
+        (b"a,b\n1\n", "f#b", "think", "f, line 2, has None as the number"),
+        (b"a,b\n1,2\n", "f", "input_tokens", "f has no column input_length or ContextTokens or Request tokens"),
+        (b'{"a": 1}\n{"b": 1}\n', "f#a", "think", "f, line 2, has None as a"),
+        (b'{"a": 1}\n', "f#b", "think", "f has no column b; it has a"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_line(data: bytes, reference: str, field: str, says: str) -> None:
+    with pytest.raises(LoadError) as caught:
+        observed(data, reference, field)
+    assert str(caught.value).startswith(says)

@@ -1,0 +1,143 @@
+"""Files of prompts: the forms of a line, order and rounds, and what is wrong with a file."""
+
+import json
+from typing import Any
+
+import pytest
+
+from loadtests.ask import Ask, Workload
+from loadtests.errors import LoadError
+from loadtests.workloads.make import make_workload
+from loadtests.workloads.spec import WorkloadSpec
+from tests.loadtests.workloads.test_synthetic import asked
+
+HELLO = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello?"}]
+
+
+def lines(*rows: Any) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def made(data: bytes, seed: int = 0, **fields: Any) -> Workload:
+    return make_workload(WorkloadSpec(prompts="my.jsonl", **fields), {"my.jsonl": data}, seed)
+
+
+def all_asked(data: bytes, **fields: Any) -> list[list[Ask]]:
+    workload = made(data, repeat=False, **fields)
+    found: list[list[Ask]] = []
+    while (session := workload.session(len(found))) is not None:
+        found.append(asked(session))
+    return found
+
+
+@pytest.mark.parametrize("key", ["prompt", "text_input", "text"])
+@pytest.mark.parametrize("length", ["max_tokens", "max_completion_tokens", "output_tokens"])
+def test_a_line_with_a_text(key: str, length: str) -> None:
+    (ask,), (other,) = all_asked(lines({key: "Hello?", length: 7}, {key: "Ünï 🍵"}), output_tokens="5")
+    assert (ask.prompt, ask.max_tokens) == ("Hello?", 7)
+    assert (other.prompt, other.max_tokens) == ("Ünï 🍵", 5)
+
+
+def test_chat_messages_are_one_request_as_they_stand() -> None:
+    rows = [{"messages": HELLO, "max_tokens": 3}, {"custom_id": "a", "body": {"messages": HELLO, "max_tokens": 4}}]
+    found = all_asked(lines(*rows))
+    assert [(ask.prompt, ask.max_tokens) for (ask,) in found] == [(HELLO, 3), (HELLO, 4)]
+
+
+def test_conversations_get_the_servers_answers() -> None:
+    share = [
+        {"from": "system", "value": "Be kind."},
+        {"from": "human", "value": "Hello?"},
+        {"from": "gpt", "value": "left out"},
+        {"from": "human", "value": "And?"},
+    ]
+    rows = [{"turns": ["Hello?", "And?"]}, {"id": "1", "conversations": share}]
+    for ask_first, ask_second in all_asked(lines(*rows), think="2"):
+        assert ask_first.prompt[-1] == HELLO[-1]
+        assert ask_second.prompt[-2:] == [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "And?"}]
+        assert (ask_first.think, ask_second.think) == (0, 2)
+    assert ask_second.prompt[0] == HELLO[0]
+
+
+def test_a_json_array_will_do_as_well() -> None:
+    data = json.dumps([{"prompt": "a"}, {"prompt": "b"}], indent=1).encode()
+    assert [ask.prompt for (ask,) in all_asked(data)] == ["a", "b"]
+
+
+def test_the_form_can_be_chosen() -> None:
+    rows = lines({"prompt": "Hello?"}, {"messages": HELLO})
+    as_text = [ask.prompt for (ask,) in all_asked(rows, form="text")]
+    as_messages = [ask.prompt for (ask,) in all_asked(rows, form="messages")]
+    assert as_text == ["Hello?", "Be kind.\n\nHello?"]
+    assert as_messages == [[HELLO[1]], HELLO]
+
+
+def test_round_and_round_or_once_in_order_or_shuffled() -> None:
+    rows = lines(*({"prompt": str(number)} for number in range(50)))
+
+    def order(**fields: Any) -> list[str]:
+        sessions = map(made(rows, **fields).session, range(100))
+        return [str(asked(session)[0].prompt) for session in sessions if session is not None]
+
+    in_order = [str(number) for number in range(50)]
+    assert order() == in_order * 2
+    assert order(repeat=False) == in_order
+    shuffled = order(order="shuffled")
+    assert sorted(shuffled[:50]) == sorted(shuffled[50:]) == sorted(in_order)
+    assert shuffled[:50] != shuffled[50:] != in_order
+    assert shuffled == order(order="shuffled")
+    assert shuffled != order(order="shuffled", seed=1)
+
+
+def test_empty_lines_and_a_byte_order_mark_do_no_harm() -> None:
+    data = b"\xef\xbb\xbf\n" + lines({"prompt": "a"}) + b"\r\n  \n" + lines({"prompt": "b"}).rstrip()
+    assert [ask.prompt for (ask,) in all_asked(data)] == ["a", "b"]
+
+
+def test_no_answer_is_longer_than_the_maximum() -> None:
+    assert all_asked(lines({"prompt": "a", "max_tokens": 900}), max_output_tokens=20)[0][0].max_tokens == 20
+
+
+GOOD = lines({"prompt": "a"})
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "my.jsonl is empty"),
+        (b"\n \n", "my.jsonl is empty"),
+        (GOOD + b'{"prompt": "tr', "my.jsonl, line 2, is cut off or no JSON"),
+        (GOOD + b"\n" + b"hello\n", "my.jsonl, line 3, is cut off or no JSON"),
+        (GOOD + b'"hello"\n', "my.jsonl, line 2, is no JSON object"),
+        (GOOD + '{"prompt": "ä"}\n'.encode("latin-1"), "my.jsonl, line 2, is not UTF-8 from its byte 13 on"),
+        ('{"prompt": "ä"}\n'.encode("utf-16"), "my.jsonl is UTF-16; write the file in UTF-8"),
+        (b"[" * 100_000, "my.jsonl begins as a JSON array and is none"),
+        (GOOD + b'{"prompt": ' + b"[" * 100_000, "my.jsonl, line 2, is "),
+        (GOOD + lines({"prompt": 5}), "my.jsonl, line 2, has prompt that is no text but int"),
+        (GOOD + lines({"prompt": ""}), "my.jsonl, line 2, has prompt that is empty"),
+        (GOOD + lines({"prompt": "a\0"}), "my.jsonl, line 2, has prompt with a NUL"),
+        (GOOD + lines({"prompt": "\ud800"}), "my.jsonl, line 2, has prompt with half a surrogate pair"),
+        (GOOD + lines({"question": "a"}), "my.jsonl, line 2, has no prompt: it needs one of prompt, text_input"),
+        (GOOD + lines({"prompt": "a", "max_tokens": 0}), "my.jsonl, line 2, has max_tokens 0"),
+        (GOOD + lines({"prompt": "a", "max_tokens": "9"}), "my.jsonl, line 2, has max_tokens '9'"),
+        (GOOD + lines({"messages": []}), "my.jsonl, line 2, has messages that is no list"),
+        (GOOD + lines({"messages": [{"content": "a"}]}), "my.jsonl, line 2, has a message without a role"),
+        (GOOD + lines({"turns": "a"}), "my.jsonl, line 2, has turns that is no list"),
+        (GOOD + lines({"turns": ["a", None]}), "my.jsonl, line 2, has a turn that is no text"),
+        (GOOD + lines({"conversations": [{"from": "x"}]}), "my.jsonl, line 2, has a part of a conversation whose"),
+        (GOOD + lines({"conversations": [{"from": "gpt", "value": "a"}]}), "my.jsonl, line 2, has a conversation in"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_in_one_sentence_with_the_line(data: bytes, says: str) -> None:
+    with pytest.raises(LoadError) as caught:
+        made(data)
+    assert str(caught.value).startswith(says)
+    assert "\n" not in str(caught.value)
+    assert caught.value.code == "workload_invalid"
+
+
+def test_what_can_not_be_sent_as_text_is_told_at_once() -> None:
+    parts = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}
+    assert all_asked(lines(parts))[0][0].prompt == parts["messages"]
+    with pytest.raises(LoadError, match="line 2, has a message whose content is no text"):
+        made(GOOD + lines(parts), form="text")
