@@ -55,7 +55,7 @@ def test_an_interrupt_midway_leaves_the_old_engine_and_no_process(
     children = _children(process.pid)
     process.send_signal(number)
     rest = process.stderr.read()
-    assert process.wait(20) == 130
+    assert process.wait(60) == 130
     process.stderr.close()
     assert rest.splitlines()[-1] == "Interrupted."
     assert "Traceback" not in rest
@@ -80,9 +80,9 @@ def test_a_killed_build_takes_its_exporting_process_along(engine: Path, checkpoi
             break
     (child,) = _children(process.pid)
     os.kill(process.pid, signal.SIGKILL)
-    process.wait(10)
+    process.wait(60)
     process.stderr.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not Path(f"/proc/{child}").exists()

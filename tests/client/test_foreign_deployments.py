@@ -20,7 +20,8 @@ from tests.standins.kserve.repository import Model, llmapi, text_models
 
 PROMPT = "The quick brown fox"
 CHAT = [{"role": "user", "content": "Is there tea?"}]
-ENDLESS = 3000
+ENDLESS = 100_000
+"""Tokens of an answer that no test sees the end of: more than a minute and a half, with a step each millisecond."""
 
 
 class Kind(NamedTuple):

@@ -92,7 +92,7 @@ class TestDeadlines:
         with scripted(script) as server, way.to(server.url) as caller, pytest.raises(InflightError) as caught:
             caller.texts(request(), **{which: Deadline(0.1)})
         assert caught.value.code == "deadline_exceeded"
-        assert 0.1 <= time.monotonic() - started < 5
+        assert 0.1 <= time.monotonic() - started < SOON / 2
 
     def test_the_first_response_may_have_less_time_than_the_last(self, way: Way) -> None:
         first = Deadline(0.7)
@@ -120,7 +120,7 @@ class TestDeadlines:
                 started = time.monotonic()
                 with pytest.raises(InflightError) as caught:
                     caller.texts(long, Deadline(0.3))
-                assert time.monotonic() - started < 4
+                assert time.monotonic() - started < SOON / 2
                 silent.set()
         assert caught.value.code == "deadline_exceeded"
 
@@ -129,7 +129,7 @@ class TestDeadlines:
         with black_hole() as address, way.to(f"http://{address}") as caller, pytest.raises(InflightError) as caught:
             caller.texts(request(), Deadline(0.1))
         assert caught.value.code == "deadline_exceeded"
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < SOON / 2
 
     def test_one_address_that_does_not_answer_leaves_time_for_the_next(
         self, way: Way, monkeypatch: pytest.MonkeyPatch

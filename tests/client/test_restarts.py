@@ -6,11 +6,14 @@ import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from inflight_client import NO_RETRY, DeadlineExceeded, InflightError, ModelNotReady, ServerGone
 
+from inflight.deploy.life import Life
 from inflight.deploy.server import Server
+from inflight.deploy.starter import Starter
 from tests.client.answers import LONG, PROMPT
 from tests.client.leftovers import idle, nothing_left
 from tests.client.ways import WAYS, Way
@@ -31,6 +34,8 @@ class Visit:
         self.server = server
         self.victim = victim
         self.opened = threading.Event()
+        self.looked = threading.Event()
+        """Set once it has seen the server away; until then that does not come back."""
 
     def run(self) -> tuple[type[InflightError], str]:
         """What ended the stream that was open. Everything called behind it must succeed."""
@@ -41,8 +46,11 @@ class Visit:
             with pytest.raises(InflightError) as caught:
                 list(stream)
             assert (PROMPT * LONG).startswith(stream.text)
-            if self.victim == "tritonserver":
-                self._is_away()
+            try:
+                if self.victim == "tritonserver":
+                    self._is_away()
+            finally:
+                self.looked.set()
             answer = caller.generate(PROMPT, max_tokens=5, timeout=RESTARTED)
             assert (answer.text, answer.output_tokens) == ("hello", 5)
             assert answer.timings.attempts > 1 or self.victim != "tritonserver"
@@ -82,10 +90,17 @@ class Visit:
     ],
 )
 def test_streams_end_with_the_reason_and_calls_wait_until_the_server_is_back(
-    tiny_engine: TinyEngine, victim: str, codes: set[str]
+    tiny_engine: TinyEngine, victim: str, codes: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with nothing_left(), Server(tiny_engine("llama"), paced(), report=lambda line: None) as server:
         visits = [Visit(way, server, victim) for way in WAYS]
+        begin = Starter.begin
+
+        def begin_when_all_have_looked(starter: Starter, *arguments: Any) -> Life:
+            assert all(visit.looked.wait(RESTARTED) for visit in visits)
+            return begin(starter, *arguments)
+
+        monkeypatch.setattr(Starter, "begin", begin_when_all_have_looked)
         with ThreadPoolExecutor(len(visits)) as threads:
             running = [threads.submit(visit.run) for visit in visits]
             for visit in visits:

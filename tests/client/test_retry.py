@@ -91,15 +91,15 @@ def test_no_wait_goes_past_the_deadline() -> None:
     retries = Retries(Retry(first_wait=50, longest_wait=100))
     started = time.monotonic()
     assert attempts(retries, "overloaded", Deadline(0.5)) <= 3
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 40
 
 
 def test_who_gives_up_waits_no_more() -> None:
     given_up = threading.Event()
     threading.Timer(0.1, given_up.set).start()
     started = time.monotonic()
-    attempts(Retries(Retry(first_wait=20, longest_wait=20, attempts=3)), "overloaded", given_up=given_up)
-    assert time.monotonic() - started < 15
+    attempts(Retries(Retry(first_wait=60, longest_wait=60, attempts=3)), "overloaded", given_up=given_up)
+    assert time.monotonic() - started < 40
 
 
 @pytest.mark.parametrize(

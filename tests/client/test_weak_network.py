@@ -25,7 +25,7 @@ SOON = 30.0
 """Seconds within which a call succeeds that can, by its retries perhaps."""
 BRIEF = 0.5
 """Seconds for calls that may well be late, as what they wait for may never come."""
-MARGIN = 2.0
+MARGIN = 15.0
 """Seconds by which a call may be later than its deadline on a machine that is busy and slow."""
 OTHER = "something else"
 TOKENS = 6

@@ -25,7 +25,7 @@ PROMPT = "The quick brown fox jumps over"
 TOKENS = 8
 BRIEF = 0.5
 """Seconds for calls that may wait for what never comes."""
-MARGIN = 2.0
+MARGIN = 15.0
 PLACES = (40, 170, 330, 500, 700)
 """Bytes behind which a stream is struck: in its head, and in and between its responses."""
 KINDS = {"ensemble": text_models(), "bls": text_models(without=("ensemble",)), "llmapi": llmapi()}

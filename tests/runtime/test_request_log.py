@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -117,12 +118,19 @@ def test_a_full_disk_is_told_once_and_the_lines_come_whole_when_there_is_room(
 
 
 def test_who_logs_waits_for_no_disk(open_log: Callable[[], RequestLog], monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck, over = threading.Event(), threading.Event()
+
+    def never_done(*_: object) -> int:
+        stuck.set()
+        over.wait(60)
+        raise OSError(errno.EIO, "Input/output error")
+
     log = open_log()
-    monkeypatch.setattr(os, "open", lambda *_: time.sleep(60))
+    monkeypatch.setattr(os, "open", never_done)
     log.add(LINE)
-    time.sleep(0.3)
-    began = time.monotonic()
+    assert stuck.wait(SOON)
     for _ in range(1000):
         log.add(LINE)
-    assert time.monotonic() - began < 5
+    assert not over.is_set()
+    over.set()
     monkeypatch.undo()

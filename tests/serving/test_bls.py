@@ -18,6 +18,8 @@ from tests.serving.streams import Grpc, Response, generate, generate_stream, req
 FIGURES = ["arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns"]
 """In the order in which they come."""
 SERVERS = ["paced_server", "demo_server", "foreign_server"]
+ATTEMPTS = 5
+"""To see an answer come bit by bit, on a machine that is busy now and then."""
 MOST_KEPT = 224
 """Requests that may keep a thread of the model's, which are whole ones to an engine that is not ours."""
 
@@ -33,12 +35,15 @@ def test_it_says_what_the_ensemble_says(serving: Callable[[str], Server], name: 
 
 def test_a_stream_comes_as_it_is_made_and_only_its_last_response_says_how_it_ended(paced_server: Server) -> None:
     with Grpc(paced_server.grpc_address) as connection:
-        (theirs,), (ours,) = of_both(connection, 40, [(PROMPTS[0], {})])
-    assert told(ours) == told(theirs)
-    # One for each token, but for those that come together where the machine is busy.
-    assert 8 <= len(ours) <= 40
-    assert [response.finish_reason for response in ours] == [None] * (len(ours) - 1) + ["length"]
-    assert ours[0].at < ours[-1].at - 10 * STEP_SECONDS
+        for _ in range(ATTEMPTS):
+            (theirs,), (ours,) = of_both(connection, 40, [(PROMPTS[0], {})])
+            assert told(ours) == told(theirs)
+            assert len(ours) <= 40
+            assert [response.finish_reason for response in ours] == [None] * (len(ours) - 1) + ["length"]
+            # One for each token, but for those that come together, or late, where the machine is busy.
+            if len(ours) >= 8 and ours[0].at < ours[-1].at - 10 * STEP_SECONDS:
+                return
+    pytest.fail(f"{len(ours)} responses came within {ours[-1].at - ours[0].at} s")
 
 
 def test_over_http_too(paced_server: Server) -> None:

@@ -144,13 +144,14 @@ def test_a_deadline_ends_what_waits_and_it_never_runs(narrow_server: Server, con
 def test_who_has_the_higher_priority_leaves_the_queue_first(
     narrow_server: Server, connection: Grpc, model: str
 ) -> None:
-    early = open_stream(connection, narrow_server, model, "", 4, priority=-1)
+    early = open_stream(connection, narrow_server, model, "", 4, priority=-1, return_perf_metrics=True)
     await_waiting(narrow_server, 1)
-    late = open_stream(connection, narrow_server, model, "", 4, priority=7)
+    late = open_stream(connection, narrow_server, model, "", 4, priority=7, return_perf_metrics=True)
     await_waiting(narrow_server, 2)
     stop(narrow_server, "running")
     ends = [call.finish()[-1] for call in (early, late)]
-    assert ends[1].at < ends[0].at
+    began = [np.frombuffer(end.outputs["first_scheduled_time_ns"], np.int64)[0] for end in ends]
+    assert began[1] < began[0]
     assert [end.finish_reason for end in ends] == ["length", "length"]
 
 
