@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import grpc.experimental.gevent as grpc_gevent
 from inflight_client import Client
 from inflight_client.retry import NO_RETRY
 from locust.env import Environment
@@ -16,6 +15,7 @@ from locust.runners import WorkerRunner
 
 from loadtests.errors import LoadError
 from loadtests.facts import facts_before
+from loadtests.generator.grpc_waits import init_grpc
 from loadtests.generator.load_test import LoadTest
 from loadtests.generator.result_files import NoFiles, ResultFiles
 from loadtests.generator.users import ClosedLoopUser, ScheduledArrivals, user_class_of
@@ -42,7 +42,7 @@ class LocustCommand:
         events.init.add_listener(lambda environment, **_: cls(environment))
 
     def __init__(self, environment: Environment) -> None:
-        grpc_gevent.init_gevent()
+        init_grpc()
         self._environment = environment
         self._options = environment.parsed_options
         if isinstance(environment.runner, WorkerRunner):

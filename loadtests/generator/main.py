@@ -15,11 +15,11 @@ from pathlib import Path
 from locust.env import Environment  # before all that opens sockets or threads: it patches the process for gevent
 
 # isort: split
-import grpc.experimental.gevent as grpc_gevent
 from inflight_client import InflightError
 
 from loadtests.errors import LoadError
 from loadtests.generator.conduct import conduct
+from loadtests.generator.grpc_waits import init_grpc
 from loadtests.generator.load_test import LoadTest
 from loadtests.generator.result_files import NoFiles
 from loadtests.generator.users import WAYS, ScheduledArrivals
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--worker-of", metavar="HOST:PORT", help="be a worker of the master there")
     given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    grpc_gevent.init_gevent()
+    init_grpc()
     if given.worker_of:
         work(given.worker_of)
         return
