@@ -45,8 +45,8 @@ test: check browser ## lint, types, import rules, and every test but the slow on
 	$(BIN)/pytest -m "not slow and alone"
 
 test-all: check browser ## every test
-	$(BIN)/pytest -m "not alone" --numprocesses 3 --dist worksteal
-	$(BIN)/pytest -m alone
+	$(BIN)/pytest -m "not alone" --numprocesses 3 --dist worksteal --timeout 900
+	$(BIN)/pytest -m alone --timeout 900
 
 browser: setup ## see to a Chromium for the tests that look at reports: the machine's, or else Debian's package
 	@$(BIN)/python -m tests.fixtures.browser
