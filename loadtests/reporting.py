@@ -8,7 +8,7 @@ from loadtests.analysis import report_file, tables
 from loadtests.analysis.summarize import summarize
 from loadtests.analysis.summary import Summary
 from loadtests.analysis.sweep import Sweep
-from loadtests.report.page import run_page
+from loadtests.report.page import run_page, sweep_page
 from loadtests.run_directory import RunDirectory
 
 PAGE = "report.html"

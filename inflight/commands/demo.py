@@ -1,8 +1,10 @@
-"""`inflight demo`: checkpoint, engine, server, a streamed answer, and what in-flight batching gains."""
+"""`inflight demo`: checkpoint, engine, server, a streamed answer, what in-flight batching gains, a load test."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import json
 import shutil
 import sys
 import time
@@ -18,6 +20,10 @@ from inflight.deploy.server import Server
 
 IN_FLIGHT = (1, 64)
 MAX_TOKENS = 64
+LOAD_SECONDS = 10.0
+LOAD_SHARE = 0.4
+"""How much of what the server made at best is asked of it in the load test."""
+PROMISE = "p95 ttft <= 500ms"
 
 
 @click.command()
@@ -31,7 +37,7 @@ MAX_TOKENS = 64
     help="Where the demo's checkpoint and engine go; a second run finds them there.",
 )
 def command(place: Path) -> None:
-    """Make a small checkpoint, compile it, serve it, stream an answer, and stop.
+    """Make a small checkpoint, compile it, serve it, stream an answer, put load on it, and stop.
 
     \b
     inflight demo
@@ -45,8 +51,11 @@ def command(place: Path) -> None:
     with Server(engine) as server:
         console.print(f"It answers: HTTP on {server.http_address}, gRPC on {server.grpc_address}.")
         _stream(console, server.grpc_address)
-        _measure(console, server.grpc_address)
+        speed = _measure(console, server.grpc_address)
+        report = _load(console, server, place / "load", speed / MAX_TOKENS * LOAD_SHARE)
     console.print("The server has stopped.\n")
+    if report is not None:
+        console.print(f"The report of the load, to open in a browser: {report.resolve()}\n", soft_wrap=True)
     _what_next(console, checkpoint, engine)
 
 
@@ -86,8 +95,8 @@ def _stream(console: Console, address: str) -> None:
     click.echo()
 
 
-def _measure(console: Console, address: str) -> None:
-    """Tokens a second with one request in flight and with many."""
+def _measure(console: Console, address: str) -> float:
+    """Show tokens a second with one request in flight and with many; gives the latter."""
     console.rule("In-flight batching", align="left")
     speeds = {}
     for count in IN_FLIGHT:
@@ -98,6 +107,7 @@ def _measure(console: Console, address: str) -> None:
     for count, speed in speeds.items():
         table.add_row(str(count), f"{speed:,.0f}", f"{speed / speeds[IN_FLIGHT[0]]:.1f}")
     console.print(table)
+    return speeds[IN_FLIGHT[-1]]
 
 
 async def _tokens_per_second(address: str, count: int) -> float:
@@ -116,12 +126,53 @@ async def _tokens_per_second(address: str, count: int) -> float:
         return sum(tokens) / (time.perf_counter() - started)
 
 
+def _load(console: Console, server: Server, place: Path, rate: float) -> Path | None:
+    """A short load test at so many requests a second: where its report lies, None without Locust."""
+    console.rule("A short load test", align="left")
+    if importlib.util.find_spec("locust") is None:
+        console.print("Locust is not installed: it comes with inflight's extra [load].")
+        return None
+    from build_engines.demo import example_prompts
+    from inflight.commands.load_screen import following, show
+    from loadtests.conductor import make_run
+    from loadtests.plan_options import plan_of
+    from loadtests.reporting import report_run
+    from loadtests.run_directory import RunDirectory
+    from loadtests.team import Team
+
+    shutil.rmtree(place, ignore_errors=True)
+    directory = RunDirectory.make(place)
+    prompts = place / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in example_prompts(64, seed=3)))
+    plan = plan_of(
+        {
+            "address": server.grpc_address,
+            "metrics_url": f"http://{server.metrics_address}/metrics",
+            "rate": f"{rate:.3g}",
+            "prompts": str(prompts),
+            "output_tokens": str(MAX_TOKENS),
+            "warmup": 2,
+            "seconds": LOAD_SECONDS,
+            "promise": (PROMISE,),
+        }
+    )
+    console.print(
+        f"{rate:.3g} requests a second, whether those before have ended or not, for {LOAD_SECONDS:g} seconds ..."
+    )
+    with following(plan) as tell:
+        make_run(plan, directory, Team(), tell)
+    summary, page = report_run(directory)
+    show(summary, console)
+    return page
+
+
 def _what_next(console: Console, checkpoint: Path, engine: Path) -> None:
     inflight = "inflight" if shutil.which("inflight") else str(Path(sys.executable).with_name("inflight"))
     console.rule("What to type next", align="left")
     for line, meaning in (
         (f"{inflight} serve {engine}", "serve it until Ctrl-C"),
         (f'{inflight} generate "Product: oak bench | Colour: green | Description:"', "from another terminal"),
+        (f"{inflight} load run --rate 4", "how it does under load"),
         (f"{inflight} build YOUR_CHECKPOINT --out YOUR_ENGINE", "a checkpoint of your own"),
     ):
         console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)

@@ -33,7 +33,7 @@ def following(plan: Plan, title: str = "load") -> Iterator[Tell]:
     """Yield what shows progress: a bar on a terminal, a line every ten seconds in a pipe; both on standard error."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _Lines(plan)
+        yield _Lines(plan, title)
         return
     columns = (
         bars.SpinnerColumn(finished_text="✓"),
@@ -48,13 +48,14 @@ def following(plan: Plan, title: str = "load") -> Iterator[Tell]:
 
 
 class _Lines:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, title: str) -> None:
+        self._title = title
         self._end = plan.end
         self._next = 0.0
 
     def __call__(self, found: Progress) -> None:
         if found.t is not None and found.t >= self._next:
-            click.echo(f"{found.t:.0f} of {self._end:.0f} s: {_words(found)}", err=True)
+            click.echo(f"{self._title}: {found.t:.0f} of {self._end:.0f} s: {_words(found)}", err=True)
             self._next += _LINE_SECONDS
 
 
