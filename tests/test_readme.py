@@ -41,8 +41,14 @@ def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:
         "INFLIGHT_SERVE_HTTP_PORT": str(chosen.http),
         "INFLIGHT_SERVE_GRPC_PORT": str(chosen.grpc),
         "INFLIGHT_SERVE_METRICS_PORT": str(chosen.metrics),
-        **{f"INFLIGHT_{name}_ADDRESS": f"127.0.0.1:{chosen.grpc}" for name in ("GENERATE", "CHAT", "STATUS")},
-        "INFLIGHT_STATUS_METRICS_URL": f"http://127.0.0.1:{chosen.metrics}/metrics",
+        **{
+            f"INFLIGHT_{name}_ADDRESS": f"127.0.0.1:{chosen.grpc}"
+            for name in ("GENERATE", "CHAT", "STATUS", "LOAD_RUN")
+        },
+        **{
+            f"INFLIGHT_{name}_METRICS_URL": f"http://127.0.0.1:{chosen.metrics}/metrics"
+            for name in ("STATUS", "LOAD_RUN")
+        },
     }
     # job control (-m) gives `kill %1` its meaning, as at a prompt
     run = subprocess.run(
@@ -56,3 +62,4 @@ def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     assert '"finish_reason"' in run.stdout
     assert "\nready " in run.stdout
+    assert (tmp_path / "my-first-run/report.html").is_file()
