@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadtests.analysis.summary import Summary
+from loadtests.analysis.sweep import Sweep
 from loadtests.report import tables
 from loadtests.report.curves import curve_charts
 from loadtests.report.definitions import definitions
 from loadtests.report.document import document
 from loadtests.report.formats import number, seconds, text
 from loadtests.report.headline import headline, plan_of, tiles
+from loadtests.report.sweep import bounds_of, distrusted, points, steps, sweep_headline, sweep_tiles
 from loadtests.report.timeline import timeline_chart
 from loadtests.report.trade_off import Point, trade_off_charts
 
@@ -48,11 +50,35 @@ def run_page(summary: Summary) -> str:
     )
 
 
-def _kind(summary: Summary) -> str:
+def sweep_page(sweep: Sweep) -> str:
+    """All runs of a sweep, as a whole HTML document that needs no network."""
+    best = sweep.best.summary if sweep.best else None
+    trade_off = list(trade_off_charts(points(sweep), bounds_of(sweep)))
+    known = best or (sweep.steps[-1].summary if sweep.steps else None)
+    return document(
+        "sweep.html",
+        "Sweep of load tests",
+        trade_off,
+        kind=_kind(known, "Sweep") if known else "Sweep",
+        reasons=distrusted(sweep),
+        headline=sweep_headline(sweep),
+        tiles=sweep_tiles(sweep),
+        settled=sweep.settled,
+        trade_off=trade_off,
+        steps=steps(sweep),
+        latencies=tables.latencies(best.latencies) if best else None,
+        cost=tables.cost(best.cost) if best and best.cost else None,
+        definitions=definitions(),
+        facts=list(tables.facts(known.facts)) if known else [],
+    )
+
+
+def _kind(summary: Summary, what: str = "Load test") -> str:
     """A line above the headline: what this is, of what, and how long it measured."""
     plan = plan_of(summary)
     where = f" of {text(plan['address'])}" if plan.get("address") else ""
-    return f"Load test{where}, measured for {seconds(summary.measured_seconds)}"
+    each = " each" if what == "Sweep" else ""
+    return f"{what}{where}, measured for {seconds(summary.measured_seconds)}{each}"
 
 
 def _measured(plan: Mapping[str, Any]) -> tuple[float, float | None]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from loadtests.analysis.summary import Bound, Spread
 from loadtests.report.bounds import bound_text, quantities, statistic, strictest
-from loadtests.report.chart import Chart, axis, limit_line, line, rounded, time_unit
-from loadtests.report.formats import number
+from loadtests.report.chart import Chart, Values, axis, limit_line, line, rounded, time_unit
 from loadtests.report.tables import LATENCIES
 
 _WIDE = 30
@@ -48,15 +46,15 @@ def _chart(name: str, points: Sequence[Point], bound: Bound | None) -> Chart:
     logarithmic = min(lowest) > 0 and max(highest) > _WIDE * min(lowest)
     template = f"%{{customdata}}: %{{y:,.4~r}} {unit.name} at %{{x:,.4~r}} tokens/s"
     hover: dict[str, Any] = {"customdata": [point.name for point in points], "hovertemplate": template}
-    data = [line(_called(upper), x, unit.of(highest), "--blue", mode="lines+markers", marker=_marks(points), **hover)]
+    plain = all(point.kept is None for point in points)
+    mode = {"mode": "lines+markers", "marker": {"size": 8}} if plain else {"mode": "lines"}
+    data = [line(_called(upper), x, unit.of(highest), "--blue", **mode, **hover)]
     if upper != "p50":
         data.insert(0, line("p50", x, unit.of(lowest), "--blue", dash="dot", mode="lines+markers", **hover))
+    if not plain:
+        data += _marks(points, x, unit.of(highest), template)
     limit = bound.limit * unit.factor if bound and statistic(bound) else None
     marks = limit_line(limit, f"limit: {bound_text(bound)}" if bound else "", logarithmic=logarithmic)
-    for place, point in enumerate(points):
-        if point.best:
-            note = _best(point, x[place], unit.of(highest)[place] or 0.0, logarithmic)
-            marks["annotations"] = [*marks.get("annotations", ()), note]
     layout = {
         "hovermode": "closest",
         "xaxis": axis("output tokens/s", rangemode="tozero"),
@@ -71,17 +69,23 @@ def _called(field: str) -> str:
     return "p99.9" if field == "p999" else field
 
 
-def _marks(points: Sequence[Point]) -> Mapping[str, Any]:
-    """Kept and broken differ in shape as well as in colour."""
-    return {
-        "size": [14 if point.best else 9 for point in points],
-        "symbol": ["star" if point.best else "x" if point.kept is False else "circle" for point in points],
-        "color": ["--green" if point.best else "--red" if point.kept is False else "--blue" for point in points],
-        "opacity": 1,
-    }
+def _marks(points: Sequence[Point], x: Values, y: Values, template: str) -> Iterator[dict[str, Any]]:
+    """Runs that kept the promise and that broke it differ in shape as well as in colour."""
+    told = (("kept", "circle", "--blue", 9), ("broken", "x", "--red", 10), ("highest kept", "star", "--green", 16))
+    for name, symbol, colour, size in told:
+        places = [place for place, point in enumerate(points) if _verdict(point) == name]
+        if places:
+            yield {
+                "type": "scatter",
+                "mode": "markers",
+                "name": name,
+                "x": [x[place] for place in places],
+                "y": [y[place] for place in places],
+                "customdata": [points[place].name for place in places],
+                "hovertemplate": f"{template}<extra>{name}</extra>",
+                "marker": {"symbol": symbol, "color": colour, "size": size, "opacity": 1},
+            }
 
 
-def _best(point: Point, x: float | None, y: float, logarithmic: bool) -> Mapping[str, Any]:
-    place = {"x": x, "y": math.log10(y) if logarithmic and y > 0 else y, "ax": 0, "ay": -34}
-    text = f"highest that kept the promise: {point.name}, {number(point.tokens_per_second)} tokens/s"
-    return {**place, "text": text, "showarrow": True, "arrowcolor": "--quiet", "bgcolor": "--card"}
+def _verdict(point: Point) -> str:
+    return "highest kept" if point.best else "kept" if point.kept else "broken"

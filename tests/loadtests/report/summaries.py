@@ -22,6 +22,7 @@ from loadtests.analysis.summary import (
     Timeline,
     Tokens,
 )
+from loadtests.analysis.sweep import Step, Sweep
 
 PLAN: dict[str, Any] = {
     "address": "127.0.0.1:8001",
@@ -153,6 +154,32 @@ def timeline(dice: np.random.Generator) -> Timeline:
 def _scaled(found: Spread, factor: float) -> Spread:
     names = ("mean", "std", "min", "p50", "p75", "p90", "p95", "p99", "p999", "max")
     return replace(found, **{name: getattr(found, name) * factor for name in names})
+
+
+def sweep() -> Sweep:
+    """Seven runs, in the order of a search that doubles and then halves the gap."""
+    steps = []
+    for place, rate in enumerate((4.0, 8.0, 16.0, 32.0, 22.6, 19.0, 20.7)):
+        slow = 0.5 + 0.3 / max(0.02, 1 - rate / 33)
+        found = usual(place, slow)
+        latencies = {name: _scaled(spread, 1.0) for name, spread in found.latencies.items()}
+        promise = (
+            Bound("p95 ttft <= 500ms", latencies["ttft"].p95, 0.5, latencies["ttft"].p95 <= 0.5, 1600),
+            Bound("p99 itl <= 120ms", latencies["itl"].p99, 0.12, latencies["itl"].p99 <= 0.12, 90_000),
+        )
+        pace = min(rate, 21.5) * 64
+        summary = replace(
+            found,
+            promise=promise,
+            offered_per_second=rate,
+            completed_per_second=pace / 64,
+            tokens=replace(found.tokens, per_second=pace),
+            cost=Cost("USD", 2.5, 2.5e6 / 3600 / pace, None, None),
+        )
+        steps.append(Step(rate, f"run-{place}", summary, all(bound.kept for bound in promise)))
+    highest = max(step.rate for step in steps if step.kept)
+    broken = min(step.rate for step in steps if not step.kept)
+    return Sweep(tuple(bound.text for bound in promise), tuple(steps), highest, broken, 0.1, True)
 
 
 def empty() -> Summary:

@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request
 
 from loadtests.analysis.summary import Requests, Summary
-from loadtests.report.page import run_page
-from tests.loadtests.report.summaries import empty, usual
+from loadtests.report.page import run_page, sweep_page
+from tests.loadtests.report.summaries import empty, sweep, usual
 
 HOSTILE = (
     "</script><script>document.title='taken'</script><img src=//example.org/x onerror=alert(1)>"
@@ -90,6 +90,17 @@ def test_a_usual_run_fits_a_laptop_with_all_its_charts_and_no_complaint(show: Sh
     assert screen.lines("trade-off-ttft") == screen.lines("trade-off-itl") == 2
     assert screen.page.locator("#timeline .xtitle").text_content() == "seconds since the run's start"
     assert "At 14 requests/s the first token came within" in screen.text("h1")
+
+
+def test_a_sweep_shows_its_runs_the_limit_and_the_highest_rate_that_held(show: Show) -> None:
+    screen = show(sweep_page(sweep()))
+    assert screen.width() <= 1366
+    assert screen.lines("trade-off-ttft") == screen.lines("trade-off-itl") == 2
+    stars = screen.page.locator("#trade-off-ttft .legendtext").all_text_contents()
+    assert stars == ["p50", "p95", "kept", "broken", "highest kept"]
+    assert screen.page.locator("#trade-off-ttft .annotation-text").text_content() == "limit: p95 ttft ≤ 500ms"
+    points = screen.page.locator("#trade-off-ttft .scatterlayer .trace:not(:has(.js-line)) .point")
+    assert points.count() == len(sweep().steps)
 
 
 def test_charts_follow_the_theme_and_fit_the_paper(show: Show) -> None:
