@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -31,7 +31,7 @@ _SLACK = 0.5
 """Seconds before the end of a run that was cut short in which a due session may be missing."""
 
 
-def grade(plan: Plan, run: Columns, part: Columns, measured: Measured, samples: list[GeneratorSample]) -> Grade:
+def grade(plan: Plan, run: Columns, part: Columns, measured: Measured, samples: Sequence[GeneratorSample]) -> Grade:
     """`run` has all requests, `part` those of the measured part. A run without any sample of its generator can't be
     trusted either."""
     lag = spread_of(np.maximum(part.sent - part.due, 0.0))

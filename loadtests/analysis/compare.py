@@ -1,0 +1,174 @@
+"""Whether a change made a deployment slower, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadtests.analysis.bootstrap import interval
+from loadtests.analysis.columns import Floats
+from loadtests.analysis.comparison import Change, Comparison, Verdict
+from loadtests.analysis.comparison_warnings import comparison_warnings
+from loadtests.analysis.promise import needed
+from loadtests.analysis.run_data import RunData
+from loadtests.analysis.side import FEWEST, Estimate, Side
+from loadtests.errors import LoadError
+from loadtests.run_directory import RunDirectory
+
+LEVELS = {"p50": 0.5, "p99": 0.99}
+LATENCIES = ("ttft", "itl", "tpot", "e2e")
+REPLICATES = 1000
+POINTS = 0.01
+"""By how much an error rate may rise or a goodput fall: one in a hundred requests."""
+
+
+def compare(
+    before: Sequence[RunDirectory],
+    after: Sequence[RunDirectory],
+    threshold: float = 0.05,
+    *,
+    points: float = POINTS,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Comparison:
+    """Each figure of both sides, with an interval for its change; the same runs and seed give the same.
+
+    A side of several runs is taken together, and how much its runs differ widens the interval. Of a single run that is
+    unknown, and a warning says so. Raises LoadError `invalid_parameter` for a side without runs or a threshold below 0,
+    else as `summarize` does.
+    """
+    _check(before, after, threshold, points, confidence)
+    runs = [RunData.read(directory) for directory in before], [RunData.read(directory) for directory in after]
+    sides = Side(runs[0], REPLICATES), Side(runs[1], REPLICATES)
+    freedom = sum(len(side) - 1 for side in runs)
+    judge = _Judge(threshold, points, confidence, freedom)
+    changes = tuple(judge.change(pair) for pair in _pairs(sides, seed))
+    return Comparison(
+        before=tuple(run.name for run in runs[0]),
+        after=tuple(run.name for run in runs[1]),
+        threshold=threshold,
+        points=points,
+        confidence=confidence,
+        changes=changes,
+        warnings=tuple(comparison_warnings(*runs, changes)),
+    )
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """One figure of both sides; `level` is a percentile's, 0 to 1."""
+
+    metric: str
+    unit: str
+    before: Estimate | None
+    after: Estimate | None
+    level: float | None = None
+    more_is_worse: bool = True
+
+    @property
+    def relative(self) -> bool:
+        return self.unit != "share"
+
+
+def _pairs(sides: tuple[Side, Side], seed: int) -> Iterator[_Pair]:
+    # Each figure has random numbers of its own, so that one more of them changes no other.
+    for number, quantity in enumerate(LATENCIES):
+        found = [
+            side.percentiles(quantity, tuple(LEVELS.values()), np.random.default_rng([seed, number, which])) or {}
+            for which, side in enumerate(sides)
+        ]
+        for name, level in LEVELS.items():
+            yield _Pair(f"{name} {quantity}", "s", found[0].get(level), found[1].get(level), level)
+    random = np.random.default_rng([seed, len(LATENCIES)])
+    before, after = sides
+    yield _Pair("throughput", "tokens/s", before.throughput(random), after.throughput(random), more_is_worse=False)
+    yield _Pair("error_rate", "share", before.error_rate(random), after.error_rate(random))
+    if before.promise == after.promise is not None:
+        yield _Pair("goodput", "share", before.goodput(random), after.goodput(random), more_is_worse=False)
+
+
+@dataclass(frozen=True)
+class _Judge:
+    threshold: float
+    points: float
+    confidence: float
+    freedom: int
+
+    def change(self, pair: _Pair) -> Change:
+        before, after = pair.before, pair.after
+        change, ends = None, None
+        note = _too_few(pair)
+        if before and after and (before.value > 0 or not pair.relative):
+            change = after.value / before.value if pair.relative else after.value - before.value
+            ends = None if note else self._ends(pair.relative, before, after)
+        verdict, regression = self._verdict(pair, ends)
+        return Change(
+            metric=pair.metric,
+            unit=pair.unit,
+            relative=pair.relative,
+            before=before.value if before else None,
+            after=after.value if after else None,
+            change=change,
+            low=ends[0] if ends else None,
+            high=ends[1] if ends else None,
+            samples_before=before.samples if before else 0,
+            samples_after=after.samples if after else 0,
+            verdict=verdict,
+            regression=regression,
+            note=note,
+        )
+
+    def _ends(self, relative: bool, before: Estimate, after: Estimate) -> tuple[float, float] | None:
+        if not relative:
+            return self._interval(after.value - before.value, after.replicates - before.replicates)
+        if min(before.replicates.min(), after.replicates.min(), after.value) <= 0:
+            return None
+        found = np.log(after.value / before.value)
+        low, high = self._interval(float(found), np.log(after.replicates / before.replicates))
+        return float(np.exp(low)), float(np.exp(high))
+
+    def _interval(self, found: float, replicates: Floats) -> tuple[float, float]:
+        return interval(found, replicates, self.confidence, self.freedom)
+
+    def _verdict(self, pair: _Pair, ends: tuple[float, float] | None) -> tuple[Verdict, bool]:
+        if ends is None:
+            return Verdict.TOO_FEW, False
+        none, allowed = (1.0, self.threshold) if pair.relative else (0.0, self.points)
+        low, high = ends
+        if low <= none <= high:
+            return Verdict.NOT_SHOWN, False
+        if (low > none) != pair.more_is_worse:
+            return Verdict.BETTER, False
+        return Verdict.WORSE, low > none + allowed if pair.more_is_worse else high < none - allowed
+
+
+def _too_few(pair: _Pair) -> str:
+    """Why there is no interval; empty where there can be one."""
+    if pair.before is None or pair.after is None:
+        return "not measured on both sides"
+    least = 0 if pair.level is None else needed(pair.level) or 0
+    for name, side in (("before", pair.before), ("after", pair.after)):
+        if side.samples < least:
+            return f"{side.samples} samples {name} are too few for a {pair.metric}: it takes {least}"
+        if side.independent < FEWEST:
+            what = "seconds" if pair.metric == "throughput" else "requests"
+            return f"{side.independent} {what} {name} are too few: it takes {FEWEST}"
+    return ""
+
+
+def _check(
+    before: Sequence[RunDirectory],
+    after: Sequence[RunDirectory],
+    threshold: float,
+    points: float,
+    confidence: float,
+) -> None:
+    if not before or not after:
+        raise LoadError("a comparison needs a run before and one after; name at least one of each", "invalid_parameter")
+    for name, value in (("threshold", threshold), ("points", points)):
+        if not value >= 0:
+            raise LoadError(f"{name} {value:g} is below 0; 0.05 is five percent", "invalid_parameter")
+    if not 0.5 <= confidence < 1:
+        raise LoadError(f"a confidence of {confidence:g} can't be used; 0.95 is usual", "invalid_parameter")

@@ -1,0 +1,121 @@
+"""One side of a comparison: its figures, and what they would be if its runs were made again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadtests.analysis.block_length import block_length
+from loadtests.analysis.bootstrap import cell_of, resample
+from loadtests.analysis.columns import Flags, Floats
+from loadtests.analysis.outcomes import token_moments
+from loadtests.analysis.quantiles import Values, resampled_percentiles
+from loadtests.analysis.run_data import RunData
+from loadtests.record import Outcome
+
+FEWEST = 20
+"""Requests of which a figure must be, and seconds of a throughput, for an interval of it to mean anything."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure, its replicates, and of how many samples it is; `independent` are the cells among which they were drawn:
+    requests, of which one may have many gaps, or seconds."""
+
+    value: float
+    replicates: Floats
+    samples: int
+    independent: int
+
+
+class Side:
+    """Runs that were made alike, taken together: their values are pooled, never their percentiles averaged."""
+
+    def __init__(self, runs: Sequence[RunData], times: int) -> None:
+        self._runs = runs
+        self._times = times
+
+    @property
+    def promise(self) -> tuple[str, ...] | None:
+        """What all runs promised of latencies, which says what a good request is; None where that is not one thing."""
+        found = {run.plan.promise for run in self._runs}
+        return found.pop() if len(found) == 1 and self._runs[0].good is not None else None
+
+    def percentiles(
+        self, quantity: str, levels: Sequence[float], random: np.random.Generator
+    ) -> dict[float, Estimate] | None:
+        """Of one of `latencies.QUANTITIES`, levels from 0 to 1; None where no request has it."""
+        runs = [values for run in self._runs if len((values := _values(run, quantity)).values)]
+        if not runs:
+            return None
+        pooled = np.concatenate([run.values for run in runs])
+        found = resampled_percentiles(runs, levels, self._times, random)
+        requests = sum(len(np.unique(run.owner)) for run in runs)
+        return {
+            level: Estimate(float(np.quantile(pooled, level)), found[level], len(pooled), requests) for level in levels
+        }
+
+    def throughput(self, random: np.random.Generator) -> Estimate | None:
+        """Output tokens a second, that came in the measured part; its seconds are resampled."""
+        return self._ratio([_token_seconds(run) for run in self._runs if run.measured.seconds >= 1], random)
+
+    def error_rate(self, random: np.random.Generator) -> Estimate | None:
+        """Of all whose client stayed."""
+        bad = (Outcome.REJECTED, Outcome.LATE, Outcome.FAILED, Outcome.UNFINISHED)
+        return self._share([run.part.of(*bad) for run in self._runs], random)
+
+    def goodput(self, random: np.random.Generator) -> Estimate | None:
+        """The share of good ones of all whose client stayed; None where there is no `promise`."""
+        return self._share([run.good[run.place] for run in self._runs if run.good is not None], random)
+
+    def _share(self, flags: Sequence[Flags], random: np.random.Generator) -> Estimate | None:
+        counted = [~run.part.of(Outcome.CANCELLED) for run in self._runs]
+        cells = [
+            np.stack((own & stayed, stayed), axis=1).astype(float) for own, stayed in zip(flags, counted, strict=True)
+        ]
+        found = self._ratio([own[own[:, 1] > 0] for own in cells], random)
+        if found is None or 0 < found.value < 1:
+            return found
+        # What was never seen may still be: Jeffreys' interval, for a resampled nothing is nothing again.
+        seen = found.value * found.samples
+        replicates = random.beta(seen + 0.5, found.samples - seen + 0.5, self._times)
+        return Estimate(found.value, replicates, found.samples, found.independent)
+
+    def _ratio(self, runs: Sequence[Floats], random: np.random.Generator) -> Estimate | None:
+        """The sum of the first column by that of the second."""
+        runs = [cells for cells in runs if len(cells)]
+        if not runs:
+            return None
+        over, under = np.sum([cells.sum(axis=0) for cells in runs], axis=0).tolist()
+        value = over / under
+        packed = [_packed(cells) for cells in runs]
+        length = max(block_length(cells[:, 0] - value * cells[:, 1]) for cells in packed)
+        totals = resample(packed, length, self._times, random)
+        number = sum(map(len, runs))
+        return Estimate(value, totals[:, 0] / totals[:, 1], number, number)
+
+
+def _values(run: RunData, quantity: str) -> Values:
+    if quantity == "itl":
+        return Values(run.latencies.gaps, run.latencies.gap_owner, len(run.part))
+    own = run.latencies.own(quantity)
+    there = np.flatnonzero(~np.isnan(own))
+    return Values(own[there], there, len(run.part))
+
+
+def _token_seconds(run: RunData) -> Floats:
+    """For each whole second of the measured part: its tokens, and 1."""
+    moments, weights = token_moments(run.run)
+    seconds = int(run.measured.seconds)
+    second = np.floor(moments - run.measured.start)
+    inside = (second >= 0) & (second < seconds)
+    tokens = np.bincount(second[inside].astype(np.int64), weights=weights[inside], minlength=seconds)
+    return np.stack((tokens, np.ones(seconds)), axis=1)
+
+
+def _packed(cells: Floats) -> Floats:
+    owner, number = cell_of(np.arange(len(cells)), len(cells))
+    columns = [np.bincount(owner, weights=column, minlength=number) for column in cells.T]
+    return np.stack(columns, axis=1)
