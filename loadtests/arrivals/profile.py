@@ -100,7 +100,7 @@ class Profile:
             after = np.where(below > 0.0, 2.0 * rest / below, np.where(np.isinf(self._lengths[at]), np.inf, 0.0))
         return np.asarray(start + np.minimum(after, self._lengths[at]), dtype=np.float64)
 
-    @property
+    @cached_property
     def changes(self) -> tuple[float, ...]:
         """The moments, from 0 on, at which the number of users changes: `users` there is the new number."""
         return tuple(moment for moment, _ in self._users)

@@ -72,8 +72,8 @@ def _clock(text: str) -> float:
 # in 2023 and a time zone in 2024 (github.com/Azure/AzurePublicDataset, AzureLLMInferenceDataset2023.md, ...2024.md,
 # data/AzureLLMInferenceTrace_code.csv).
 _AZURE = _Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens", _clock)
-# BurstGPT: Timestamp is in seconds from 0:00:00 of the first day; releases from 2.0 on have Session ID and Elapsed time
-# too (github.com/HPMLL/BurstGPT, README.md).
+# BurstGPT: Timestamp is in seconds from 0:00:00 of the first day; later files (BurstGPT_3.csv) have Session ID and
+# Elapsed time too (github.com/HPMLL/BurstGPT, README.md).
 _BURSTGPT = _Columns("Timestamp", "Request tokens", "Response tokens", float)
 
 

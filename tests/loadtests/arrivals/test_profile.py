@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loadtests.arrivals.profile
@@ -48,6 +48,7 @@ def test_a_text_says_the_level_over_time(text: str, levels: dict[float, float]) 
     assert {t: profile.level(t) for t in levels} == pytest.approx(levels)
 
 
+@settings(deadline=None)
 @given(texts(), st.lists(st.floats(0, 6000), min_size=2, max_size=10))
 def test_the_total_is_the_integral_of_the_level(text: str, moments: list[float]) -> None:
     profile = Profile.parse(text)
@@ -59,6 +60,7 @@ def test_the_total_is_the_integral_of_the_level(text: str, moments: list[float])
     assert profile.total(last) - profile.total(first) == pytest.approx(integral, rel=1e-6, abs=1e-6)
 
 
+@settings(deadline=None)
 @given(texts(), st.floats(0, 1e6))
 def test_when_is_the_inverse_of_the_total(text: str, total: float) -> None:
     profile = Profile.parse(text)
@@ -70,6 +72,7 @@ def test_when_is_the_inverse_of_the_total(text: str, total: float) -> None:
         assert profile.total(moment) == pytest.approx(total, rel=1e-6, abs=1e-6)
 
 
+@settings(deadline=None)
 @given(texts(), st.lists(st.floats(0, 1e6), min_size=2, max_size=2).map(sorted))
 def test_later_totals_are_reached_later(text: str, totals: list[float]) -> None:
     profile = Profile.parse(text)
@@ -83,6 +86,7 @@ def test_nothing_is_due_while_the_level_is_zero() -> None:
     assert profile.when(100.0) == math.inf
 
 
+@settings(deadline=None)
 @given(texts())
 def test_the_number_of_users_changes_where_it_says_and_nowhere_else(text: str) -> None:
     profile = Profile.parse(text)

@@ -9,19 +9,19 @@ from loadtests.errors import LoadError
 from loadtests.workloads.trace_rows import Trace, read_trace
 
 AZURE_2023 = """TIMESTAMP,ContextTokens,GeneratedTokens
-2023-11-16 18:17:03.9799600,4808,10
-2023-11-16 18:17:04.0319600,3180,8
+2023-11-16 18:17:03.9500000,4800,10
+2023-11-16 18:17:04.0020001,3100,8
 """
 AZURE_2024 = """TIMESTAMP,ContextTokens,GeneratedTokens
-2024-05-10 00:00:00.009930+00:00,2162,5
+2024-05-10 00:00:00.009930+00:00,2100,5
 2024-05-10 00:00:01+00:00,7,6
 """
 BURST_1 = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
-5,ChatGPT,472,18,490,Conversation log
-45,GPT-4,1087,230,1317,API log
+5,ChatGPT,400,18,418,Conversation log
+45,GPT-4,1000,230,1230,API log
 """
 BURST_2 = """Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type
-19440110.0,1722ac82,43,GPT-4,906,446,1352,Conversation log
+19440110.0,one,43,GPT-4,900,440,1340,Conversation log
 19440161.5,,2,ChatGPT,36,29,65,API log
 """
 
@@ -46,11 +46,11 @@ def table(trace: Trace) -> list[tuple[float, int, int]]:
 @pytest.mark.parametrize(
     ("text", "rows"),
     [
-        (AZURE_2023, [(0, 4808, 10), (0.052, 3180, 8)]),
-        (AZURE_2024, [(0, 2162, 5), (0.99007, 7, 6)]),
-        (BURST_1, [(0, 472, 18), (40, 1087, 230)]),
-        (BURST_2, [(0, 906, 446), (51.5, 36, 29)]),
-        (mooncake(row(27482, 6955, 52), row(30535, 6472, 26)), [(0, 6955, 52), (3.053, 6472, 26)]),
+        (AZURE_2023, [(0, 4800, 10), (0.052, 3100, 8)]),
+        (AZURE_2024, [(0, 2100, 5), (0.99007, 7, 6)]),
+        (BURST_1, [(0, 400, 18), (40, 1000, 230)]),
+        (BURST_2, [(0, 900, 440), (51.5, 36, 29)]),
+        (mooncake(row(27000, 6900, 52), row(30053, 6400, 26)), [(0, 6900, 52), (3.053, 6400, 26)]),
     ],
 )
 def test_each_format_is_known_by_its_first_line(text: str, rows: list[tuple[float, int, int]]) -> None:
