@@ -9,16 +9,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from inflight_client import Client
-from inflight_client.retry import NO_RETRY
-
+from loadtests.connection import connect, without_secrets
 from loadtests.errors import LoadError
 from loadtests.facts import facts_before
 from loadtests.plan import Plan
@@ -48,14 +46,15 @@ def make_run(plan: Plan, directory: RunDirectory, team: Team, tell: Callable[[Pr
 
     Raises LoadError or InflightError where the server is not there or the generator could not do its work.
     """
-    directory.write_plan(plan)
-    with Client(plan.address, plan.model, retry=NO_RETRY) as client:
+    written, secrets = without_secrets(plan)
+    directory.write_plan(written)
+    with connect(plan) as client:
         facts = facts_before(plan, client)
     watch = ServerWatch(plan, directory)
     watch.before()
     facts["team"] = {"workers": team.workers, "expected": team.expected}
     try:
-        with _generator(directory, team) as generator:
+        with _generator(directory, team, secrets) as generator:
             facts["interrupted"] = _follow(generator, directory, watch, tell)
     finally:
         watch.after(_REST_SECONDS)
@@ -142,7 +141,7 @@ class _Samples:
 
 
 @contextmanager
-def _generator(directory: RunDirectory, team: Team) -> Iterator[subprocess.Popen[str]]:
+def _generator(directory: RunDirectory, team: Team, secrets: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
     """The generator's process, in a group of its own, so that a Ctrl-C at the terminal is ours to pass on."""
     command = [sys.executable, "-m", "loadtests.generator.main", str(directory.path), *team.arguments()]
     with directory.log.open("w") as log:
@@ -152,7 +151,7 @@ def _generator(directory: RunDirectory, team: Team) -> Iterator[subprocess.Popen
             stderr=log,
             text=True,
             start_new_session=True,
-            env={**os.environ, "GRPC_VERBOSITY": "NONE"},
+            env={**os.environ, "GRPC_VERBOSITY": "NONE", **secrets},
         )
     try:
         yield process

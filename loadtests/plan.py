@@ -50,6 +50,16 @@ class Plan(Part):
     """The server: HOST:PORT for gRPC, or a URL of grpc, grpcs, http or https."""
     model: str | None = None
     """The model to ask; without it the one that takes text."""
+    header: tuple[str, ...] = ()
+    """A header for every request, as 'NAME: VALUE'; kept out of the run's files."""
+    ca: str | None = None
+    """Certificates (PEM) to trust instead of the system's."""
+    certificate: str | None = None
+    """Certificate (PEM) to show to the server."""
+    key: str | None = None
+    """The private key of the certificate (PEM)."""
+    chat_template: str | None = None
+    """A checkpoint's directory, for messages to servers that render none; each worker's machine needs it."""
     metrics_url: str | None = None
     """The server's metrics page; without it port 8002 of its host."""
     way: Literal["stream", "whole"] = "stream"

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError
 from inflight_client.metrics_page import fetch
-from inflight_client.settings import Settings
 
+from loadtests.connection import settings_of
 from loadtests.plan import Plan
 from loadtests.run_directory import RunDirectory
 
@@ -31,7 +31,7 @@ class ServerWatch:
     """
 
     def __init__(self, plan: Plan, directory: RunDirectory) -> None:
-        self._settings = Settings.of(plan.address, plan.model, None, None, None, None, plan.metrics_url)
+        self._settings = settings_of(plan)
         self._file = directory.server.open("a", encoding="utf-8")
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None

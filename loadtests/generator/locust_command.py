@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from inflight_client import Client
-from inflight_client.retry import NO_RETRY
 from locust.env import Environment
 from locust.runners import WorkerRunner
 
+from loadtests.connection import connect, without_secrets
 from loadtests.errors import LoadError
 from loadtests.facts import facts_before
 from loadtests.generator.grpc_waits import init_grpc
@@ -78,8 +77,8 @@ class LocustCommand:
     def _start(self) -> tuple[Plan, Mapping[str, bytes]]:
         plan = self._plan()
         if self._directory is not None:
-            self._directory.write_plan(plan)
-            with Client(plan.address, plan.model, retry=NO_RETRY) as client:
+            self._directory.write_plan(without_secrets(plan)[0])
+            with connect(plan) as client:
                 self._facts = facts_before(plan, client)
             self._watch = ServerWatch(plan, self._directory)
             self._watch.before()

@@ -17,6 +17,7 @@ from locust.env import Environment  # before all that opens sockets or threads: 
 # isort: split
 from inflight_client import InflightError
 
+from loadtests.connection import with_secrets
 from loadtests.errors import LoadError
 from loadtests.generator.conduct import conduct
 from loadtests.generator.grpc_waits import init_grpc
@@ -44,7 +45,7 @@ def main() -> None:
         return
     directory = RunDirectory(given.directory)
     try:
-        plan = directory.plan()
+        plan = with_secrets(directory.plan())
         team = Team(given.workers, given.expect, given.bind, given.join_seconds)
         conduct(directory, plan, load_files(plan.workload), team)
     except (LoadError, InflightError) as error:

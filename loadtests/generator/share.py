@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 import gevent
 from gevent.pool import Group
-from inflight_client import Client
-from inflight_client.retry import NO_RETRY
 
 from loadtests.arrivals.profile import Profile
 from loadtests.arrivals.schedule import due_moments
 from loadtests.ask import Ask, Session
+from loadtests.connection import connect
 from loadtests.generator.clock import RunClock
 from loadtests.generator.sender import RunIsOver, Sender
 from loadtests.plan import Plan
@@ -41,7 +40,7 @@ class Share:
         self._numbers = itertools.count(index, count)
         self._profile = Profile.parse(plan.arrivals.profile)
         self._has_changes = len(self._profile.changes) > 1
-        self._client = Client(plan.address, plan.model, retry=NO_RETRY)
+        self._client = connect(plan)
         self.deployment = self._client.deployment()
         self._tell_on = tell
         self._sending: set[gevent.Greenlet] = set()

@@ -103,7 +103,7 @@ def exit_code_of(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
     def failing() -> None:
         raise error
 
-    monkeypatch.setattr(cli.LazyGroup, "get_command", lambda *_: failing)
+    monkeypatch.setattr(LazyGroup, "get_command", lambda *_: failing)
     with pytest.raises(SystemExit) as raised:
         cli.main(["generate"])
     assert isinstance(raised.value.code, int)
