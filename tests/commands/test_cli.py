@@ -13,6 +13,7 @@ import pytest
 from inflight_client import InflightError
 
 from inflight import __version__, cli
+from inflight.lazy_group import LazyGroup
 
 
 def test_help_imports_no_command() -> None:
