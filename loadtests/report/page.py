@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from loadtests.analysis.comparison import Comparison
 from loadtests.analysis.summary import Summary
 from loadtests.analysis.sweep import Sweep
 from loadtests.report import tables
+from loadtests.report.comparison import change_charts, changes_table, comparison_headline, notes
 from loadtests.report.curves import curve_charts
 from loadtests.report.definitions import definitions
 from loadtests.report.document import document
-from loadtests.report.formats import number, seconds, text
+from loadtests.report.formats import number, seconds, share, text
 from loadtests.report.headline import headline, plan_of, tiles
 from loadtests.report.sweep import bounds_of, distrusted, points, steps, sweep_headline, sweep_tiles
+from loadtests.report.table import Table
 from loadtests.report.timeline import timeline_chart
 from loadtests.report.trade_off import Point, trade_off_charts
 
@@ -70,6 +73,26 @@ def sweep_page(sweep: Sweep) -> str:
         cost=tables.cost(best.cost) if best and best.cost else None,
         definitions=definitions(),
         facts=list(tables.facts(known.facts)) if known else [],
+    )
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """Two sides and what changed between them, as a whole HTML document that needs no network."""
+    charts = list(change_charts(comparison))
+    runs = [[side, text(run)] for side in ("before", "after") for run in getattr(comparison, side)]
+    return document(
+        "comparison.html",
+        "Comparison of load tests",
+        charts,
+        headline=comparison_headline(comparison),
+        regressions=bool(comparison.regressions),
+        warnings=[tables.sentence(warning) for warning in comparison.warnings],
+        confidence=share(comparison.confidence),
+        intervals=charts,
+        changes=changes_table(comparison),
+        notes=notes(comparison),
+        runs=Table(("side", "run"), runs, words=2),
+        definitions=definitions(),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from loadtests.analysis.comparison import Change, Comparison, Verdict
 from loadtests.analysis.summary import (
     Bound,
     Cost,
@@ -180,6 +181,23 @@ def sweep() -> Sweep:
     highest = max(step.rate for step in steps if step.kept)
     broken = min(step.rate for step in steps if not step.kept)
     return Sweep(tuple(bound.text for bound in promise), tuple(steps), highest, broken, 0.1, True)
+
+
+def comparison() -> Comparison:
+    """A change that made answers begin later, and more of them fail."""
+    worse, better, same, few = Verdict.WORSE, Verdict.BETTER, Verdict.NOT_SHOWN, Verdict.TOO_FEW
+    changes = (
+        Change("p50 ttft", "s", True, 0.121, 0.128, 1.058, 1.031, 1.086, 1600, 1580, worse, False),
+        Change("p99 ttft", "s", True, 0.402, 0.512, 1.274, 1.121, 1.44, 1600, 1580, worse, True),
+        Change("p99.9 ttft", "s", True, 0.9, 1.1, None, None, None, 1600, 1580, few, False, "it takes 2,995 requests"),
+        Change("p50 itl", "s", True, 0.026, 0.0232, 0.892, 0.881, 0.903, 90_000, 89_000, better, False),
+        Change("p99 itl", "s", True, 0.052, 0.0526, 1.012, 0.97, 1.058, 90_000, 89_000, same, False),
+        Change("output tokens", "tokens/s", True, 853, 849, 0.995, 0.98, 1.011, 120, 120, same, False),
+        Change("errors", "share", False, 0.004, 0.031, 0.027, 0.016, 0.039, 1640, 1640, worse, True),
+        Change("goodput", "share", False, 0.96, 0.955, -0.005, -0.018, 0.008, 1640, 1640, same, False),
+    )
+    warnings = ("each side is one run: how much runs differ from one another by themselves can't be known",)
+    return Comparison(("runs/main",), ("runs/change",), 0.05, 0.01, 0.95, changes, warnings)
 
 
 def empty() -> Summary:

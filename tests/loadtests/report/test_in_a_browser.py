@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request
 
 from loadtests.analysis.summary import Requests, Summary
-from loadtests.report.page import run_page, sweep_page
-from tests.loadtests.report.summaries import empty, sweep, usual
+from loadtests.report.page import comparison_page, run_page, sweep_page
+from tests.loadtests.report.summaries import comparison, empty, sweep, usual
 
 HOSTILE = (
     "</script><script>document.title='taken'</script><img src=//example.org/x onerror=alert(1)>"
@@ -103,6 +103,16 @@ def test_a_sweep_shows_its_runs_the_limit_and_the_highest_rate_that_held(show: S
     assert points.count() == len(sweep().steps)
 
 
+def test_a_comparison_shows_the_interval_of_each_change(show: Show) -> None:
+    screen = show(comparison_page(comparison()))
+    assert screen.width() <= 1366
+    intervals = screen.page.locator(".errorbar .xerror")
+    assert intervals.count() == 7, "one for each figure with an interval"
+    assert all(interval.bounding_box() for interval in intervals.all())
+    assert screen.page.locator("#changes .ytick").all_text_contents()[-1] == "p50 ttft"
+    assert screen.page.locator("#changes .legendtext").all_text_contents() == ["better", "worse", "no change shown"]
+
+
 def test_charts_follow_the_theme_and_fit_the_paper(show: Show) -> None:
     timeline = usual().timeline
     timeline = replace(timeline, columns={"open": timeline.columns["open"]})
@@ -152,7 +162,7 @@ def test_hostile_texts_are_shown_and_do_nothing(show: Show) -> None:
 
 @pytest.mark.parametrize("summary", [empty(), replace(usual(), server=None, matches=(), cost=None, promise=())])
 def test_a_run_with_little_to_tell_has_a_whole_page(show: Show, summary: Summary) -> None:
-    screen = show(run_page(replace(summary, curves={}, slices=())))
+    screen = show(run_page(replace(summary, timeline=empty().timeline, curves={}, slices=())))
     assert screen.width() <= 1366
     assert "The server's metrics were not read" in screen.text()
     assert "What the figures mean" in screen.text()
