@@ -2,8 +2,9 @@
 
 It computes nothing: each token of an answer has a moment, which is reckoned from the request's arrival, and goes out
 then, whatever went out late before it. A prompt says what its answer is like, such as "ttft=0.4 itl=0.1": seconds to
-the first token and from one to the next. "stall=1" stops the whole model for a second from the arrival of that prompt
-on: nothing is taken in or sent, and all moments after it are as much later.
+the first token and from one to the next. What it does not say, the model's parameter `delays` says. "stall=1" stops
+the whole model for a second from the arrival of that prompt on: nothing is taken in or sent, and all moments after it
+are as much later.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ TOKEN = "tea "
 class Answer:
     """One request's answer, and the moments (of the machine's monotonic clock) at which its parts went out."""
 
-    def __init__(self, request: Any, arrived: float) -> None:
+    def __init__(self, request: Any, arrived: float, delays: str) -> None:
         inputs = {one.name(): one.as_numpy() for one in request.inputs()}
-        words = inputs["text_input"].flat[0].decode().split()
-        said = dict(word.split("=", 1) for word in words if "=" in word)
+        self.prompt = inputs["text_input"].flat[0].decode()
+        words = self.prompt.split()
+        said = dict(word.split("=", 1) for word in (*delays.split(), *words) if "=" in word)
         self.ttft, self.itl, self.stall = (float(said.get(name, 0)) for name in ("ttft", "itl", "stall"))
         self.tokens = inputs["max_tokens"].item()
         self.streams = "stream" in inputs and inputs["stream"].item()
@@ -51,7 +53,7 @@ class Answer:
         return pb_utils.InferenceResponse(tensors), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
 
     def line(self) -> str:
-        return json.dumps({"arrived": self.arrived, "ttft": self.ttft, "itl": self.itl, "sent": self.sent}) + "\n"
+        return json.dumps({"prompt": self.prompt, "arrived": self.arrived, "sent": self.sent}) + "\n"
 
 
 class TritonPythonModel:
@@ -59,6 +61,7 @@ class TritonPythonModel:
         parameters = json.loads(args["model_config"])["parameters"]
         self.log = Path(parameters["log"]["string_value"])
         self.log.touch()
+        self.delays = parameters["delays"]["string_value"]
         self.changed = threading.Condition()
         self.waiting: list[tuple[float, int, Answer, int]] = []
         """What is to be sent: when, a number that tells equal ones apart, of which answer, and which token."""
@@ -71,7 +74,7 @@ class TritonPythonModel:
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
             now = time.monotonic()
-            answer = Answer(request, now)
+            answer = Answer(request, now, self.delays)
             with self.changed:
                 if answer.stall:
                     self.stall(now, answer.stall)

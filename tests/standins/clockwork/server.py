@@ -24,12 +24,11 @@ _START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Known:
-    """What the model really did with one request: seconds of the machine's monotonic clock."""
+class Done:
+    """What the model really did with one request, in seconds of the machine's monotonic clock."""
 
+    prompt: str
     arrived: float
-    ttft: float
-    itl: float
     sent: tuple[float, ...]
 
 
@@ -52,20 +51,19 @@ class Clockwork:
     def metrics_url(self) -> str:
         return f"http://127.0.0.1:{self.ports.metrics}/metrics"
 
-    def done(self, model: str, since: float, until: float) -> list[Known]:
-        """The answers of a model that have ended and whose requests arrived in between."""
+    def done(self, model: str) -> list[Done]:
+        """The answers of a model that have ended."""
         lines = (self.logs / model).read_text().splitlines()
-        found = [Known(**{**values, "sent": tuple(values["sent"])}) for values in map(json.loads, lines)]
-        return [known for known in found if since <= known.arrived < until]
+        return [Done(**{**values, "sent": tuple(values["sent"])}) for values in map(json.loads, lines)]
 
 
 @contextmanager
-def clockwork(*models: str) -> Iterator[Clockwork]:
-    """Serve models of these names on free ports, until the end."""
+def clockwork(**models: str) -> Iterator[Clockwork]:
+    """Serve models of these names, with the delays given for each, on free ports, until the end."""
     run = RunDirectory.create()
     try:
-        for name in models:
-            _write_model(run.path / "repository" / name, run.path / name)
+        for name, delays in models.items():
+            _write_model(run.path / "repository" / name, {"log": str(run.path / name), "delays": delays})
         chosen = ports.choose("127.0.0.1", None, None, None)
         installation = triton.mirror(triton.find(), run.path / "triton")
         command = triton.command(
@@ -91,7 +89,7 @@ def clockwork(*models: str) -> Iterator[Clockwork]:
         run.close()
 
 
-def _write_model(folder: Path, log: Path) -> None:
+def _write_model(folder: Path, parameters: dict[str, str]) -> None:
     said = text_models()["ensemble"].config()
     for name in ("platform", "ensemble_scheduling"):
         said.pop(name)
@@ -100,7 +98,7 @@ def _write_model(folder: Path, log: Path) -> None:
         "backend": "python",
         "model_transaction_policy": {"decoupled": True},
         "instance_group": [{"kind": "KIND_CPU", "count": 1}],
-        "parameters": {"log": {"string_value": str(log)}},
+        "parameters": {name: {"string_value": value} for name, value in parameters.items()},
     }
     config = json_format.ParseDict(said, model_config_pb2.ModelConfig())
     (folder / "1").mkdir(parents=True)

@@ -1,0 +1,65 @@
+"""A server that stands still for a second: an open loop shows it, as those who come meanwhile wait; a closed one hides
+it, as its users don't come."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from loadtests.plan import Arrivals, Plan
+from loadtests.workloads.spec import WorkloadSpec
+from tests.loadtests.truth.runs import Run, run_together, write_prompts
+from tests.standins.clockwork.server import Clockwork, clockwork
+
+pytestmark = pytest.mark.alone
+
+TTFT = 0.03
+RATE = 20
+SECONDS = 7
+STALLS = 60
+"""The session with which the second begins that the server stands still for."""
+LOOPS = {
+    "opened": Arrivals(kind="rate", profile=str(RATE), process="constant"),
+    "closed": Arrivals(kind="users", profile="1"),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    place = tmp_path_factory.mktemp("stall")
+    prompts = [f"ttft={TTFT} stall={int(number == STALLS)}" for number in range(500)]
+    file = write_prompts(place / "prompts.jsonl", prompts, 1)
+    with clockwork(**dict.fromkeys(LOOPS, "")) as server:
+        plans = [plan(server, name, file) for name in LOOPS]
+        return dict(zip(LOOPS, run_together(plans, place), strict=True))
+
+
+def plan(server: Clockwork, name: str, prompts: str) -> Plan:
+    return Plan(
+        address=server.grpc_address,
+        model=name,
+        workload=WorkloadSpec(prompts=prompts),
+        arrivals=LOOPS[name],
+        seconds=SECONDS,
+    )
+
+
+def test_an_open_loop_shows_a_second_in_which_the_server_stands_still(runs: dict[str, Run]) -> None:
+    """Who was due during that second waited for its end; who was due just before it waited for all of it."""
+    due = np.arange(RATE * SECONDS) / RATE
+    until = STALLS / RATE + 1
+    waits = np.where((due > until - 1 - TTFT) & (due < until), np.minimum(until - due, 1.0), 0.0)
+    ttft = runs["opened"].summary.latencies["ttft"]
+    assert ttft.count == len(due)
+    for name, percentile in (("p90", 90), ("p95", 95), ("p99", 99)):
+        least = float(np.percentile(waits + TTFT, percentile))
+        assert least * 0.98 <= getattr(ttft, name) < least + 0.25
+    assert ttft.p50 < 0.5
+
+
+def test_a_closed_loop_hides_it_where_the_open_one_shows_it(runs: dict[str, Run]) -> None:
+    """The one request of its user that met that second is the slowest, and few others could be."""
+    ttft = runs["closed"].summary.latencies["ttft"]
+    assert ttft.count > 40
+    assert ttft.max > 1.0
+    assert ttft.p95 < 0.5 < runs["opened"].summary.latencies["ttft"].p95
