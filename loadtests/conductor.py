@@ -116,7 +116,8 @@ class _Samples:
     def progress(self, t: float) -> Progress:
         """The sum over all processes."""
         for sample in self._new():
-            self._last[sample["worker"]] = sample
+            if not sample.get("lost"):
+                self._last[sample["worker"]] = sample
         outcomes: Counter[str] = Counter()
         for sample in self._last.values():
             outcomes.update(sample["outcomes"])

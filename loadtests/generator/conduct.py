@@ -23,6 +23,7 @@ from loadtests.team import Team
 
 _SLACK_SECONDS = 15.0
 """How much later than its end a run may tell its last records."""
+_QUIT_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
 
 
@@ -47,11 +48,19 @@ def conduct(directory: RunDirectory, plan: Plan, files: Mapping[str, bytes], tea
         if environment.runner is not None:
             environment.runner.quit()
         results.close()
-        for process in processes:
-            process.terminate()
-            process.wait()
+        _end(processes)
     if test.failure is not None:
         raise LoadError(*test.failure)
+
+
+def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.terminate()
+    with gevent.Timeout(_QUIT_SECONDS, False):
+        for process in processes:
+            process.wait()
+    for process in processes:
+        process.kill()
 
 
 def _most_users(plan: Plan) -> int:

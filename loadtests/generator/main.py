@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import signal
 import sys
 from pathlib import Path
 
 from locust.env import Environment  # before all that opens sockets or threads: it patches the process for gevent
 
 # isort: split
+import gevent
 from inflight_client import InflightError
 
 from loadtests.connection import with_secrets
@@ -22,6 +24,7 @@ from loadtests.errors import LoadError
 from loadtests.generator.conduct import conduct
 from loadtests.generator.grpc_waits import init_grpc
 from loadtests.generator.load_test import LoadTest
+from loadtests.generator.parent_watch import watch_parent
 from loadtests.generator.result_files import NoFiles
 from loadtests.generator.users import WAYS, ScheduledArrivals
 from loadtests.run_directory import RunDirectory
@@ -40,6 +43,7 @@ def main() -> None:
     given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     init_grpc()
+    watch_parent()
     if given.worker_of:
         work(given.worker_of)
         return
@@ -59,6 +63,7 @@ def work(master: str) -> None:
     environment = Environment(user_classes=[*WAYS, ScheduledArrivals])
     runner = environment.create_worker_runner(host, int(port))
     LoadTest(environment, NoFiles())
+    gevent.signal_handler(signal.SIGTERM, runner.quit)  # its users end, and it tells what it has
     runner.greenlet.join()
 
 

@@ -58,3 +58,8 @@ class SelfWatch:
                 "outcomes": dict(self._share.outcomes),
             }
             wall, processor = wall_now, processor_now
+
+
+def lost_sample(worker: int, t: float) -> dict[str, Any]:
+    """What a master tells of a process that it does not hear any more (see `RunDirectory.generator`)."""
+    return {"worker": worker, "t": round(t, 3), "cpu": 0.0, "lag": 0.0, "open": 0, "sent": 0, "lost": True}

@@ -6,20 +6,20 @@ import gc
 import itertools
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import gevent
+from gevent.event import Event
 from gevent.pool import Group
 
 from loadtests.arrivals.profile import Profile
 from loadtests.arrivals.schedule import due_moments
-from loadtests.ask import Ask, Session
+from loadtests.ask import Ask, Session, Workload
 from loadtests.connection import connect
 from loadtests.generator.clock import RunClock
 from loadtests.generator.sender import RunIsOver, Sender
 from loadtests.plan import Plan
 from loadtests.record import Record
-from loadtests.workloads.make import make_workload
 
 _LOOK_SECONDS = 0.02
 
@@ -28,15 +28,13 @@ class Share:
     """Sessions `index`, `index + count`, ... of a plan's, sent when they are due.
 
     In a closed loop users call `visit`, one after another; in an open loop one greenlet calls `follow_schedule`.
-    Raises LoadError or InflightError where the workload is wrong or the server is not there.
+    Both wait for the run's beginning first. Raises InflightError where the server is not there.
     """
 
-    def __init__(
-        self, plan: Plan, files: Mapping[str, bytes], index: int, count: int, tell: Callable[[Record], None]
-    ) -> None:
+    def __init__(self, plan: Plan, workload: Workload, index: int, count: int, tell: Callable[[Record], None]) -> None:
         self.plan = plan
         self._index, self._count = index, count
-        self._workload = make_workload(plan.workload, files, plan.seed)
+        self._workload = workload
         self._numbers = itertools.count(index, count)
         self._profile = Profile.parse(plan.arrivals.profile)
         self._has_changes = len(self._profile.changes) > 1
@@ -47,6 +45,7 @@ class Share:
         self._visits = 0
         self._exhausted = False
         self._following = False
+        self._begun = Event()
         self._users = itertools.count(index, count)
         self.outcomes: Counter[str] = Counter()
         self.sent = 0
@@ -57,6 +56,7 @@ class Share:
         gc.freeze()  # what stands by now is not looked through again in the middle of the run
         self.clock = RunClock(seconds_ahead)
         self._sender = Sender(self._client, self.plan, self.clock, self._index, self._tell)
+        self._begun.set()
         return self.clock
 
     @property
@@ -78,6 +78,7 @@ class Share:
 
         A user waits for its first one while the profile has fewer users than its number, and after it likewise.
         """
+        self._begun.wait()
         self._wait_for_place(user)
         session = None if self.over else self._session(next(self._numbers))
         if session is None:
@@ -100,6 +101,7 @@ class Share:
         if self._following:
             return  # one follows it already
         self._following = True
+        self._begun.wait()
         visits = Group()
         try:
             for session, due in self._schedule():
