@@ -133,9 +133,9 @@ class Profile:
     @cached_property
     def _users(self) -> list[tuple[float, int]]:
         """Moments and the number of users from each on, without those that change nothing."""
-        steps = [step for stage in self.stages for step in _whole_steps(stage)]
-        kept = [(before, after) for before, after in pairwise([(-1.0, -1), *steps]) if before[1] != after[1]]
-        return [after for _, after in kept]
+        # Of several at one moment the last is right: where a ramp ends, the next stage says the level.
+        steps = dict(step for stage in self.stages for step in _whole_steps(stage))
+        return [after for before, after in pairwise([(-1.0, -1), *steps.items()]) if before[1] != after[1]]
 
 
 def _area(first: float, last: float, length: float) -> float:
@@ -150,7 +150,9 @@ def _whole_steps(stage: Stage) -> list[tuple[float, int]]:
     crossings = [(number - 0.5, number) for number in up] or [(number + 0.5, number) for number in down]
     found = [(stage.start, first)]
     for level, number in crossings:
-        found.append((stage.start + min((level - stage.first) / stage.slope, stage.length), number))
+        # A share of the length, so that a level reached at the very end is reached when the next stage begins.
+        part = (level - stage.first) / (stage.last - stage.first)
+        found.append((stage.start + part * stage.length, number))
     return found
 
 
