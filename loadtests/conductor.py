@@ -51,7 +51,6 @@ def make_run(plan: Plan, directory: RunDirectory, team: Team, tell: Callable[[Pr
     with connect(plan) as client:
         facts = facts_before(plan, client)
     watch = ServerWatch(plan, directory)
-    watch.before()
     facts["team"] = {"workers": team.workers, "expected": team.expected}
     try:
         with _generator(directory, team, secrets) as generator:
@@ -71,6 +70,8 @@ def _follow(
     interrupted = False
     try:
         begun = _begun(generator, generator.stdout, directory.log)
+        # Now, and not earlier: a server that is idle for long asks itself whether it still answers, and counts that.
+        watch.before()
         watch.watch(lambda: begun)
         samples = _Samples(directory)
         while generator.poll() is None:
