@@ -19,6 +19,8 @@ class GeneratorSample:
     lag: float
     open: int
     sent: int
+    lost: bool = False
+    """The master's word that it hears of the process no more; the other figures are then 0."""
 
 
 def generator_samples(lines: Iterable[Mapping[str, Any]]) -> list[GeneratorSample]:
@@ -27,7 +29,7 @@ def generator_samples(lines: Iterable[Mapping[str, Any]]) -> list[GeneratorSampl
         return [
             GeneratorSample(
                 *(str(line["worker"]), float(line["t"]), float(line["cpu"]), float(line["lag"])),
-                *(int(line.get("open", 0)), int(line.get("sent", 0))),
+                *(int(line.get("open", 0)), int(line.get("sent", 0)), bool(line.get("lost"))),
             )
             for line in lines
         ]

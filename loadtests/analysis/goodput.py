@@ -30,8 +30,7 @@ def good_requests(promises: Iterable[Promise], columns: Columns, latencies: Late
     streamed = ~np.isnan(latencies.ttft)
     for quantity, promise in limits.items():
         values = latencies.own(quantity)
-        kept = values < promise.limit if promise.strict else values <= promise.limit
-        good &= kept | (np.isnan(values) & streamed)
+        good &= promise.kept_by(values) | (np.isnan(values) & streamed)
     return good
 
 

@@ -35,7 +35,7 @@ def grade(plan: Plan, run: Columns, part: Columns, measured: Measured, samples: 
     """`run` has all requests, `part` those of the measured part. A run without any sample of its generator can't be
     trusted either."""
     lag = spread_of(np.maximum(part.sent - part.due, 0.0))
-    during = [sample for sample in samples if measured.start <= sample.t <= measured.end]
+    during = [sample for sample in samples if measured.start <= sample.t <= measured.end and not sample.lost]
     cores: dict[str, list[float]] = defaultdict(list)
     for sample in during:
         cores[sample.worker].append(sample.cpu)
@@ -88,6 +88,11 @@ def _lost(run: Columns, samples: Iterable[GeneratorSample]) -> Iterator[str]:
     """Each process counts what it sends, and each of these must have a record."""
     told: dict[str, int] = defaultdict(int)
     for sample in samples:
+        if sample.lost:
+            yield (
+                f"process {sample.worker} of the load generator was lost: what it sent and had not told has no record, "
+                "and what it should have sent since then was not sent"
+            )
         told[sample.worker] = max(told[sample.worker], sample.sent)
     sent = sum(told.values())
     if sent > len(run):

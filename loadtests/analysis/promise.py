@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadtests.analysis.columns import Floats
+from loadtests.analysis.columns import Flags, Floats
 from loadtests.analysis.latencies import QUANTITIES, Latencies
 from loadtests.analysis.summary import Bound, Requests
 from loadtests.errors import LoadError
@@ -56,12 +56,14 @@ class Promise:
             right = quantity in QUANTITIES and bool(statistic) and unit != "%" and level <= 100
         if not right:
             raise LoadError(f"the promise {text!r} can't be read; {_HOW}", "invalid_parameter")
-        limit = float(found["number"]) * {"ms": 1e-3, "s": 1.0, "%": 1e-2}[unit]
+        limit = round(float(found["number"]) * {"ms": 1e-3, "s": 1.0, "%": 1e-2}[unit], 9)
         kind = "percentile" if statistic not in ("", "mean") else statistic
         return cls(" ".join(text.split()), kind, level, quantity, found["sign"] == "<", limit)
 
-    def kept_by(self, value: float) -> bool:
-        return value < self.limit if self.strict else value <= self.limit
+    def kept_by(self, values: Floats) -> Flags:
+        """Which values keep it, to the nanosecond: records have microseconds, and differences of floats a hair more."""
+        exact = np.round(values, 9)
+        return exact < self.limit if self.strict else exact <= self.limit
 
     def judge(self, latencies: Latencies, requests: Requests) -> Bound:
         """Whether a run kept it; where nothing was measured it did not."""
@@ -70,7 +72,7 @@ class Promise:
         else:
             values = latencies.samples(self.quantity)
             found, samples = _statistic(values, self.statistic, self.level), len(values)
-        kept = found is not None and self.kept_by(found)
+        kept = found is not None and bool(self.kept_by(np.array(found)))
         return Bound(self.text, found, self.limit, kept, samples, self._note(samples))
 
     def _note(self, samples: int) -> str:

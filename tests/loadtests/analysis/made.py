@@ -21,8 +21,16 @@ def record(session: int, due: float, ttft: float = 0.1, gaps: Iterable[float] = 
     for gap in gaps:
         chunks.append(chunks[-1] + gap)
     defaults: dict[str, Any] = {
-        **{"worker": 0, "turn": 0, "sent": sent, "ended": chunks[-1], "outcome": Outcome.COMPLETED, "max_tokens": 8},
-        **{"chunks": tuple(chunks), "input_tokens": 10, "output_tokens": len(chunks), "finish_reason": "length"},
+        "worker": 0,
+        "turn": 0,
+        "sent": sent,
+        "ended": chunks[-1],
+        "outcome": Outcome.COMPLETED,
+        "max_tokens": 8,
+        "chunks": tuple(chunks),
+        "input_tokens": 10,
+        "output_tokens": len(chunks),
+        "finish_reason": "length",
     }
     return Record(session=session, due=due, **{**defaults, **values})
 
@@ -32,8 +40,15 @@ def failure(session: int, due: float, code: str, outcome: Outcome = Outcome.FAIL
     return record(
         *(session, due),
         **{
-            **{"chunks": (), "ended": due + 0.05, "outcome": outcome, "code": code, "message": f"it is {code}"},
-            **{"input_tokens": None, "output_tokens": None, "finish_reason": "", **values},
+            "chunks": (),
+            "ended": due + 0.05,
+            "outcome": outcome,
+            "code": code,
+            "message": f"it is {code}",
+            "input_tokens": None,
+            "output_tokens": None,
+            "finish_reason": "",
+            **values,
         },
     )
 

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtests.analysis.summarize import summarize
+from loadtests.analysis.summary import Grade
+from loadtests.arrivals.schedule import due_moments
+from loadtests.plan import Plan
+from loadtests.record import Record
+from tests.loadtests.analysis.made import OPEN_LOOP, process, record, run_of, steady
+
+SECONDS = 20
+OPEN = Plan(seconds=SECONDS, arrivals=OPEN_LOOP)
+
+
+def on_time(**changes: dict[int, float]) -> list[Record]:
+    """One a second; `lag` makes some late, by their numbers."""
+    lag = changes.get("lag", {})
+    return [record(i, float(i), sent=i + lag.get(i, 0.001)) for i in range(SECONDS)]
+
+
+def graded(
+    tmp_path: Path, records: list[Record], plan: Plan = OPEN, generator: list[dict[str, Any]] | None = None
+) -> Grade:
+    samples = steady(SECONDS, len(records)) if generator is None else generator
+    return summarize(run_of(tmp_path / "run", records, plan, generator=samples)).grade
+
+
+def test_a_generator_that_had_an_easy_time_is_trusted(tmp_path: Path) -> None:
+    grade = graded(tmp_path, on_time())
+    assert grade.trusted, grade.reasons
+    assert grade.schedule_lag is not None
+    assert grade.schedule_lag.p99 == pytest.approx(0.001)
+    assert grade.cpu_cores == {"0": pytest.approx(0.2)}
+    assert (grade.cpu_peak, grade.loop_lag) == (0.2, 0.001)
+
+
+@pytest.mark.parametrize(("lag", "trusted"), [(0.0099, True), (0.02, False)])
+def test_a_schedule_that_was_not_kept_is_told(tmp_path: Path, lag: float, trusted: bool) -> None:
+    grade = graded(tmp_path, on_time(lag=dict.fromkeys(range(SECONDS), lag)))
+    assert grade.trusted is trusted
+    if not trusted:
+        assert "sent 20 ms or more after it was due" in grade.reasons[0]
+
+
+def test_in_a_closed_loop_there_is_no_schedule_to_keep(tmp_path: Path) -> None:
+    records = on_time(lag=dict.fromkeys(range(SECONDS), 0.05))
+    assert graded(tmp_path, records, Plan(seconds=SECONDS)).trusted
+
+
+@pytest.mark.parametrize(("full", "trusted"), [(0, True), (1, True), (2, False), (SECONDS, False)])
+def test_a_process_that_used_up_its_core_is_named(tmp_path: Path, full: int, trusted: bool) -> None:
+    samples = steady(SECONDS, SECONDS) + [process(3, t + 1.0, cpu=0.97 if t < full else 0.5) for t in range(SECONDS)]
+    grade = graded(tmp_path, on_time(), generator=samples)
+    assert grade.trusted is trusted
+    if not trusted:
+        assert (
+            f"process 3 of the load generator used more than 90% of a core in {full} of 20 seconds" in grade.reasons[0]
+        )
+    assert grade.cpu_peak == (0.97 if full else 0.5)
+
+
+def test_an_event_loop_that_stood_still_is_told(tmp_path: Path) -> None:
+    samples = [*steady(SECONDS, SECONDS), process(0, 7.5, lag=0.25)]
+    (reason,) = graded(tmp_path, on_time(), generator=samples).reasons
+    assert "stood still for 250 ms" in reason
+
+
+def test_what_happens_in_the_warm_up_or_behind_the_end_does_not_count(tmp_path: Path) -> None:
+    plan = OPEN.model_copy(update={"warmup": 5.0, "seconds": 15.0})
+    samples = [*steady(SECONDS, SECONDS), process(0, 2.0, cpu=1.0, lag=0.9), process(0, 25.0, cpu=1.0, lag=0.9)]
+    assert graded(tmp_path, on_time(lag={0: 0.5, 1: 0.5}), plan, samples).trusted
+
+
+def test_records_of_a_lost_worker_are_missed(tmp_path: Path) -> None:
+    records = on_time()
+    samples = [*steady(SECONDS, 15), *(process(1, t + 1.0, sent=t // 2) for t in range(SECONDS))]
+    (reason,) = graded(tmp_path, records, generator=samples).reasons
+    assert "4 of 24 requests that were sent have no record" in reason
+
+
+def test_a_record_that_is_there_twice_is_told(tmp_path: Path) -> None:
+    (reason,) = graded(tmp_path, [*on_time(), record(7, 7.0)]).reasons
+    assert "1 requests have more than one record, such as turn 0 of session 7" in reason
+
+
+def test_sessions_of_the_schedule_that_were_not_begun_are_counted(tmp_path: Path) -> None:
+    records = [one for one in on_time() if one.session % 4 != 1]
+    (reason,) = graded(tmp_path, records).reasons
+    assert reason == "15 of the 20 sessions of the schedule were begun"
+
+
+def test_a_workload_that_has_no_more_sessions_is_no_fault(tmp_path: Path) -> None:
+    assert graded(tmp_path, on_time()[:12]).trusted
+
+
+def test_turns_of_a_conversation_are_not_sessions(tmp_path: Path) -> None:
+    plan = Plan(seconds=SECONDS, arrivals=OPEN_LOOP.model_copy(update={"process": "poisson"}), seed=3)
+    dues = list(due_moments(plan.arrivals, plan.seed, plan.end))
+    records = [record(i, due + turn, turn=turn) for i, due in enumerate(dues) for turn in (0, 1)]
+    assert graded(tmp_path, records, plan).trusted
+    missing = [one for one in records if one.session != 2]
+    (reason,) = summarize(run_of(tmp_path / "b", missing, plan, generator=steady(SECONDS, len(missing)))).grade.reasons
+    assert reason == f"{len(dues) - 1} of the {len(dues)} sessions of the schedule were begun"
+
+
+def test_requests_that_were_sent_behind_the_end_are_told(tmp_path: Path) -> None:
+    reasons = graded(tmp_path, on_time(lag={19: 1.5})).reasons
+    assert "1 requests were sent after the run's end" in reasons[-1]
+
+
+def test_without_samples_nobody_knows_how_the_generator_stood(tmp_path: Path) -> None:
+    (reason,) = graded(tmp_path, on_time(), generator=[]).reasons
+    assert "wrote no samples" in reason

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadtests.analysis.search import Search
+from loadtests.errors import LoadError
+
+
+def searched(search: Search, keeps: Callable[[float, int], bool]) -> list[float]:
+    """The rates that were tried; `keeps` is asked with the rate and how often it was tried before."""
+    tried: list[float] = []
+    while (rate := search.next()) is not None:
+        search.tell(rate, keeps(rate, tried.count(rate)))
+        tried.append(rate)
+    return tried
+
+
+def test_it_doubles_until_the_promise_breaks_and_then_closes_in() -> None:
+    search = Search(4, most=8)
+    tried = searched(search, lambda rate, _: rate <= 13)
+    assert tried[:3] == [4, 8, 16]
+    assert search.settled
+    assert search.highest is not None
+    assert 13 / 1.1 <= search.highest <= 13
+    assert len(tried) <= 8
+    assert tried[-1] == search.lowest_broken, "the one that broke was tried once more"
+
+
+def test_it_halves_where_the_first_rate_is_too_high() -> None:
+    search = Search(100, most=12)
+    tried = searched(search, lambda rate, _: rate <= 7)
+    assert tried[:5] == [100, 50, 25, 12.5, 6.25]
+    assert search.settled
+    assert search.highest is not None
+    assert 7 / 1.1 <= search.highest <= 7
+
+
+@given(first=st.floats(0.1, 100), ratio=st.floats(1 / 20, 20), tolerance=st.floats(0.02, 0.5))
+def test_with_runs_enough_it_finds_any_limit_to_its_tolerance(first: float, ratio: float, tolerance: float) -> None:
+    limit = first * ratio
+    search = Search(first, tolerance=tolerance, most=30)
+    tried = searched(search, lambda rate, _: rate <= limit)
+    assert search.settled
+    assert search.highest is not None
+    assert search.highest <= limit <= search.highest * (1 + tolerance) * 1.000001
+    assert len(tried) < 18
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 8])
+def test_it_never_takes_more_runs_than_it_may(most: int) -> None:
+    for limit in (0.001, 3, 10, 1e9):
+        search = Search(10, most=most)
+        assert len(searched(search, lambda rate, _, limit=limit: rate <= limit)) <= most  # type: ignore[misc]
+
+
+def test_a_rate_that_broke_by_a_hiccup_is_tried_again_and_the_search_goes_on_above_it() -> None:
+    hiccups = {8.0}
+    search = Search(4, most=14)
+    tried = searched(search, lambda rate, before: rate <= 13 and not (rate in hiccups and before == 0))
+    assert tried.count(8.0) == 3, "broke once, held twice"
+    assert search.highest is not None
+    assert 13 / 1.1 <= search.highest <= 13
+
+
+def test_a_rate_that_broke_as_often_as_it_held_counts_as_broken() -> None:
+    search = Search(8, most=2)
+    search.tell(8, False)
+    search.tell(8, True)
+    assert (search.highest, search.lowest_broken, search.settled) == (None, 8, False)
+
+
+def test_a_promise_that_never_holds_and_one_that_always_does() -> None:
+    never, always = Search(8, most=4), Search(8, most=4)
+    assert searched(never, lambda *_: False) == [8, 4, 2, 1]
+    assert (never.highest, never.lowest_broken, never.settled) == (None, 1, False)
+    assert searched(always, lambda *_: True) == [8, 16, 32, 64]
+    assert (always.highest, always.lowest_broken, always.settled) == (64, None, False)
+
+
+@pytest.mark.parametrize("bad", [{"first": 0}, {"first": -1}, {"first": float("inf")}, {"tolerance": 0}, {"most": 0}])
+def test_what_can_not_be_searched_is_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(LoadError, match=r"above 0|1 or more") as caught:
+        Search(**{"first": 1.0, **bad})  # type: ignore[arg-type]
+    assert caught.value.code == "invalid_parameter"
