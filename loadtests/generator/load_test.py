@@ -150,14 +150,14 @@ class LoadTest:
             self._silent = {index: self._silent.get(index, now) for index in gone}
             for index, since in self._silent.items():
                 if now - since >= _LOST_SECONDS:
-                    self._lose(index)
+                    self._lose(index, since)
 
-    def _lose(self, index: int) -> None:
+    def _lose(self, index: int, since: float) -> None:
         if self.begun is None:
             self._fail(f"process {index} of the load generator was lost before the run began", "load_failed")
             return
         logger.warning("process %d of the load generator was lost", index)
-        self._add([], [lost_sample(index, time.monotonic() - self.begun)])
+        self._add([], [lost_sample(index, since - self.begun)])
         self._has_told(index)
 
     def _has_told(self, index: int) -> None:
