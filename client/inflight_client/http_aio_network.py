@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 import ssl
 from collections.abc import Iterable
@@ -18,9 +19,16 @@ _ENOUGH = 256 * 1024
 """Bytes that may lie unread before the peer is made to wait."""
 
 
-def _patience(loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
-    """Of several addresses the next is tried beside one that is silent for a quarter of a second; uvloop can't."""
-    return {"happy_eyeballs_delay": 0.25} if isinstance(loop, asyncio.BaseEventLoop) else {}
+def _patience(loop: asyncio.AbstractEventLoop, host: str) -> dict[str, Any]:
+    """Of several addresses the next is tried beside one that is silent for a quarter of a second; uvloop can't.
+
+    An address itself has no other, and asyncio forgets the socket if such a try is cancelled at its very end.
+    """
+    try:
+        ipaddress.ip_address(host)
+        return {}
+    except ValueError:
+        return {"happy_eyeballs_delay": 0.25} if isinstance(loop, asyncio.BaseEventLoop) else {}
 
 
 class AioNetwork(httpcore2.AsyncNetworkBackend):
@@ -42,7 +50,7 @@ class AioNetwork(httpcore2.AsyncNetworkBackend):
         stream = AioStream(self._open)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                await loop.create_connection(lambda: stream, host, port, **_patience(loop))
+                await loop.create_connection(lambda: stream, host, port, **_patience(loop, host))
         except (OSError, UnicodeError) as error:
             raise name_error(error, exchange) from None
         set_options(stream.get_extra_info("socket"))

@@ -52,13 +52,8 @@ def test_a_short_soak_keeps_its_promises(tiny_engine: TinyEngine) -> None:
     assert max(grown.values()) < MOST_MIB, grown
 
 
-@pytest.mark.parametrize(
-    "leak",
-    [
-        {"leak_bytes_per_step": 2**20},
-        pytest.param({"leak_bytes_per_request": 2**20}, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("leak", [{"leak_bytes_per_step": 2**20}, {"leak_bytes_per_request": 2**20}])
 def test_a_leak_is_reported_and_nothing_else(tiny_engine: TinyEngine, leak: dict[str, int]) -> None:
     plan = replace(SHORT, seconds=9, peak_seconds=3, warm_up_seconds=2, killed_every_seconds=3)
     verdict = run(tiny_engine, plan, **leak)

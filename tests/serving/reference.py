@@ -63,6 +63,7 @@ def _generate(checkpoint: Path, prompts: list[list[int]]) -> list[Reference]:
     import torch
     from transformers import AutoModelForCausalLM
 
+    torch.set_num_threads(1)  # more of them spend their time on waiting for each other, where cores are busy
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
     model.generation_config.eos_token_id = None
     found: list[Reference] = []

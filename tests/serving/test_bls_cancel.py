@@ -145,8 +145,9 @@ def test_stop_with_the_requests_id_ends_it_with_what_it_has_said(
     with Grpc(server.grpc_address) as connection:
         for stream in (True, False):
             call = ask(connection, PROMPT, 500, request_id="mine", stream=stream, exclude_input_in_output=True)
+            page_when(server, lambda page: page.requests["scheduled"] == 1)
             other = ask(connection, PROMPT, 500, request_id="other")
-            other.wait_for(3)
+            other.wait_for(3)  # by then the first one has said as much
             assert connection.send(stop("mine")).finish()[0].error is None
             responses = call.finish()
             assert responses[-1].error is None

@@ -38,12 +38,13 @@ def probe(engine: Path, kv: str) -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "kv"),
     [
         (_COMPUTED, "u8"),
-        pytest.param(_COMPUTED, "bf16" if _COMPUTES_BF16 else "f32", marks=pytest.mark.slow),
-        *([pytest.param("int8", "u8", marks=pytest.mark.slow)] if _COMPUTES_BF16 else []),
+        (_COMPUTED, "bf16" if _COMPUTES_BF16 else "f32"),
+        *([("int8", "u8")] if _COMPUTES_BF16 else []),
     ],
 )
 def test_a_process_grows_by_what_the_plan_says(
@@ -60,6 +61,7 @@ def test_a_process_grows_by_what_the_plan_says(
     assert measured["kv_cache"] == pytest.approx(plan.sequence(measured["kv_cache_tokens"]), rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_files_of_an_engine_are_as_large_as_planned(wide_checkpoint: Path, wide_engine: WideEngine) -> None:
     parameters = read_model(wide_checkpoint).parameters
     written = (wide_engine("bf16") / "openvino_model.bin").stat().st_size
