@@ -161,3 +161,5 @@ def _generator(directory: RunDirectory, team: Team, secrets: Mapping[str, str]) 
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
