@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -128,6 +129,22 @@ def test_a_task_that_is_cancelled_leaves_nothing(how: str) -> None:
 
     with scripted(script) as server:
         run(work)
+
+
+def test_a_task_that_is_cancelled_while_it_connects_leaves_no_socket() -> None:
+    async def work() -> None:
+        async with _to(server.url) as transport:
+            for turns in range(15):
+                connecting = asyncio.ensure_future(_texts(transport, "r"))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                connecting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await connecting
+
+    with scripted(_endless) as server:
+        run(work)
+    gc.collect()  # which would warn of it
 
 
 async def _in_time(work: object) -> object:
