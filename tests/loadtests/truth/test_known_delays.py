@@ -108,12 +108,13 @@ def judge_all(server: Clockwork, names: list[str], place: Path) -> dict[str, Ver
 def plan(server: Clockwork, name: str, place: Path) -> Plan:
     case = CASES[name]
     delays = itertools.islice(itertools.cycle(case.delays), 200)
-    prompts = (f"number={number} ttft={ttft} itl={itl}" for number, (ttft, itl) in enumerate(delays))
+    prompts = ((f"number={number} ttft={ttft} itl={itl}", TOKENS) for number, (ttft, itl) in enumerate(delays))
     return Plan(
         address=server.http_address if case.http else server.grpc_address,
+        metrics_url=server.metrics_url,
         model=name,
         way=case.way,
-        workload=WorkloadSpec(prompts=write_prompts(place / f"{name}.jsonl", prompts, TOKENS)),
+        workload=WorkloadSpec(prompts=write_prompts(place / f"{name}.jsonl", prompts)),
         arrivals=case.arrivals,
         warmup=2.0,
         seconds=8.0,

@@ -27,8 +27,8 @@ LOOPS = {
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     place = tmp_path_factory.mktemp("stall")
-    prompts = [f"ttft={TTFT} stall={int(number == STALLS)}" for number in range(500)]
-    file = write_prompts(place / "prompts.jsonl", prompts, 1)
+    prompts = [(f"ttft={TTFT} stall={int(number == STALLS)}", 1) for number in range(500)]
+    file = write_prompts(place / "prompts.jsonl", prompts)
     with clockwork(**dict.fromkeys(LOOPS, "")) as server:
         plans = [plan(server, name, file) for name in LOOPS]
         return dict(zip(LOOPS, run_together(plans, place), strict=True))
@@ -37,6 +37,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 def plan(server: Clockwork, name: str, prompts: str) -> Plan:
     return Plan(
         address=server.grpc_address,
+        metrics_url=server.metrics_url,
         model=name,
         workload=WorkloadSpec(prompts=prompts),
         arrivals=LOOPS[name],

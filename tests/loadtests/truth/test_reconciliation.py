@@ -1,0 +1,86 @@
+"""What a run counts is what the server counted, whatever became of the requests."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from inflight.deploy.repository import DeploymentOptions
+from inflight.deploy.server import Server
+from loadtests.plan import Arrivals, Plan
+from loadtests.record import Outcome
+from loadtests.workloads.spec import WorkloadSpec
+from tests.fixtures.engines import TinyEngine
+from tests.fixtures.server import STEP_SECONDS, fake_engine
+from tests.loadtests.truth.runs import run_load, write_prompts
+
+IN_FLIGHT = 8
+LONGEST = 256
+ENDS = ("stop", "length", "stop_word", "cancelled", "late", "engine died", "refused")
+"""Each request has one of them."""
+
+
+@pytest.fixture(scope="module")
+def server(tiny_engine: TinyEngine) -> Iterator[Server]:
+    """Room for a few answers, a queue that is soon full, and short contexts."""
+    options = DeploymentOptions(
+        max_num_sequences=IN_FLIGHT,
+        max_queue_size=6,
+        parameters=fake_engine(step_seconds=STEP_SECONDS, max_sequence_length=LONGEST),
+    )
+    with Server(tiny_engine("llama"), options) as running:
+        yield running
+
+
+@pytest.mark.parametrize("http", [False, True], ids=["grpc", "http"])
+def test_all_counts_are_the_servers_own(server: Server, tmp_path: Path, http: bool) -> None:
+    """Answers to their ends, a full queue, and prompts that can't be served: each count, and each token, is equal."""
+    run = run_load(plan(server, tmp_path, http, seconds=2.0), tmp_path / "run")
+    assert {record.outcome for record in run.records} == {Outcome.COMPLETED, Outcome.REJECTED, Outcome.FAILED}
+    assert {match.name for match in run.summary.matches} >= {*ENDS, "requests", "input tokens", "output tokens"}
+    assert {match.name: match.difference for match in run.summary.matches if match.difference} == {}
+
+
+@pytest.mark.parametrize("http", [False, True], ids=["grpc", "http"])
+def test_clients_that_leave_or_are_too_late_are_counted_once(server: Server, tmp_path: Path, http: bool) -> None:
+    """Which end is counted of a request whose answer ends while its client leaves is up to chance; that it is one, not.
+
+    Of the tokens the server made some more than such clients saw.
+    """
+    left = {"cancel_share": 0.25, "cancel_after": "0.3"}
+    run = run_load(plan(server, tmp_path, http, seconds=4.0, timeout=1.2, **left), tmp_path / "run")
+    assert {record.outcome for record in run.records} == set(Outcome) - {Outcome.UNFINISHED}
+    found = {match.name: match for match in run.summary.matches}
+    assert [match for match in run.summary.matches if not match.agrees] == []
+    assert found["requests"].difference == 0
+    assert sum(found[name].client for name in ENDS) == len(run.records)
+    assert sum(found[name].server for name in ENDS) == len(run.records)
+    assert found["cancelled"].server > 0
+    assert found["late"].server > 0
+    assert found["output tokens"].server > found["output tokens"].client
+
+
+def prompts() -> Iterator[tuple[str, int]]:
+    """Short and long answers, and now and then a prompt that can't be served."""
+    chance = random.Random(6)
+    for number in range(300):
+        if number % 15 == 7:
+            yield "tea " * LONGEST, 8
+        else:
+            yield f"Tell me about tea number {number}.", chance.choice((4, 20, 40, 60))
+
+
+def plan(server: Server, place: Path, http: bool, *, seconds: float, timeout: float = 60.0, **workload: object) -> Plan:
+    file = write_prompts(place / "prompts.jsonl", prompts())
+    return Plan(
+        address=f"http://{server.http_address}" if http else server.grpc_address,
+        metrics_url=f"http://{server.metrics_address}/metrics",
+        workload=WorkloadSpec.model_validate({"prompts": file, **workload}),
+        arrivals=Arrivals(kind="rate", profile="24"),
+        seconds=seconds,
+        timeout=timeout,
+        tenant="reconciled",
+    )
