@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from loadtests.analysis.promise import Promise
@@ -13,7 +14,15 @@ _STATISTICS = {50: "p50", 75: "p75", 90: "p90", 95: "p95", 99: "p99", 99.9: "p99
 
 def bound_text(bound: Bound) -> str:
     """What a bound says, with the sign that people write."""
-    return text(bound.text).replace("<=", "≤")
+    return promise_text(bound.text)
+
+
+def promise_text(promise: str) -> str:
+    """
+    >>> promise_text("p99 ttft<=500ms"), promise_text("mean e2e < 3s")
+    ('p99 ttft ≤ 500ms', 'mean e2e < 3s')
+    """
+    return re.sub(r"\s*(<=?)\s*", lambda sign: " ≤ " if sign[1] == "<=" else " < ", text(promise))
 
 
 def bound_value(bound: Bound, value: float | None) -> str:

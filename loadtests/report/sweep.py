@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from loadtests.analysis.summary import Bound
 from loadtests.analysis.sweep import Step, Sweep
-from loadtests.report.bounds import bound_text, bound_value
+from loadtests.report.bounds import bound_text, bound_value, promise_text
 from loadtests.report.formats import count, money, number, share, text
 from loadtests.report.headline import Tile, tiles
 from loadtests.report.table import Cell, Row, Table
@@ -18,7 +18,7 @@ def sweep_headline(sweep: Sweep) -> str:
     """The answer in one sentence: up to which rate the promise holds, and what it costs there."""
     if not sweep.steps:
         return "No run was made, so nothing is known of the rate at which the promise holds."
-    promise = ", ".join(text(bound).replace("<=", "≤") for bound in sweep.promise)
+    promise = ", ".join(promise_text(bound) for bound in sweep.promise)
     rates = [step.rate for step in sweep.steps]
     if sweep.highest is None:
         return f"The promise ({promise}) held at no rate that was tried, down to {_rate(sweep, min(rates))}."

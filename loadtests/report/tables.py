@@ -140,7 +140,9 @@ def lag(grade: Grade) -> Table | None:
 
 
 def processes(grade: Grade) -> Table:
-    rows: list[Row] = [[text(name), number(cores)] for name, cores in grade.cpu_cores.items()]
+    rows: list[Row] = [
+        [f"worker {name}" if name.isdigit() else text(name), number(cores)] for name, cores in grade.cpu_cores.items()
+    ]
     rows += [["the busiest at its peak", number(grade.cpu_peak)]]
     rows += [["worst delay of an event loop", seconds(grade.loop_lag)]]
     return Table(("process of the load generator", "processor cores"), rows)
@@ -168,8 +170,17 @@ def _flat(group: Mapping[str, Any], before: str = "") -> list[Row]:
         called = f"{before}{name}".replace("_", " ")
         if isinstance(value, Mapping):
             rows += _flat(value, f"{called}: ")
-        elif isinstance(value, list | tuple):
-            rows.append((text(called), text(", ".join(map(str, value)))))
-        elif value is not None and value != "":
-            rows.append((text(called), text(value)))
+        elif called.endswith(" bytes") and isinstance(value, int):
+            rows.append((text(called.removesuffix(" bytes")), f"{number(value / 2**30)} GiB"))
+        elif value not in (None, "", [], ()):
+            rows.append((text(called), text(_said(value))))
     return rows
+
+
+def _said(value: Any) -> str:
+    """A fact in words; of lists of objects their values."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return " ".join(map(_said, value.values()))
+    return ", ".join(map(_said, value)) if isinstance(value, list | tuple) else str(value)

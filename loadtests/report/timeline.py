@@ -34,14 +34,14 @@ _ROWS = (
             ("failed", "failed", "--red", "solid"),
         ),
     ),
-    Row("Open requests", (("open", "open", "--blue", "solid"),)),
-    Row("Output tokens (1/s)", (("tokens", "tokens", "--green", "solid"),)),
-    Row("TTFT, from due", (("ttft_p50", "p50", "--blue", _P50), ("ttft_p99", "p99", "--blue", _P99)), "time"),
-    Row("ITL", (("itl_p50", "p50", "--green", _P50), ("itl_p99", "p99", "--green", _P99)), "time"),
+    Row("Open requests", (("open", "open requests", "--blue", "solid"),)),
+    Row("Output tokens (1/s)", (("tokens", "output tokens", "--green", "solid"),)),
+    Row("TTFT, from due", (("ttft_p50", "TTFT p50", "--blue", _P50), ("ttft_p99", "TTFT p99", "--blue", _P99)), "time"),
+    Row("ITL", (("itl_p50", "ITL p50", "--green", _P50), ("itl_p99", "ITL p99", "--green", _P99)), "time"),
     Row(
         "Requests in the server", (("running", "running", "--blue", "solid"), ("waiting", "waiting", "--orange", "dot"))
     ),
-    Row("KV cache in use (%)", (("kv_use", "in use", "--purple", "solid"),), "share"),
+    Row("KV cache in use (%)", (("kv_use", "KV cache in use", "--purple", "solid"),), "share"),
 )
 
 
@@ -65,11 +65,17 @@ def timeline_chart(timeline: Timeline, warmup: float = 0.0, end: float | None = 
             layout[f"legend{key}"] = {"orientation": "h", "x": 1, "xanchor": "right", "y": top, "yanchor": "bottom"}
         for column, name, colour, dash in lines:
             values = unit.of(timeline.columns[column])
-            called = name if len(lines) > 1 else row.title.partition(" (")[0].lower()
             where = {"yaxis": f"y{key}", "legend": f"legend{key}", "showlegend": len(lines) > 1}
-            data.append(_trace(called, timeline.t, values, colour, unit.name, dash, **where))
+            data.append(_trace(name, timeline.t, values, colour, unit.name, dash, **where))
     last = timeline.t[-1] + 1
-    layout["xaxis"] = axis("seconds since the run's start", anchor=f"y{len(rows)}", range=[0, last])
+    layout["xaxis"] = axis(
+        "seconds since the run's start",
+        anchor=f"y{len(rows)}" if len(rows) > 1 else "y",
+        range=[0, last],
+        unifiedhovertitle={"text": "second %{x}"},
+        spikecolor="--quiet",
+        spikethickness=1,
+    )
     layout["shapes"], notes = _edges(warmup, end, last)
     layout["annotations"] += notes
     return Chart("timeline", "Load, latencies and the server over time", data, layout, height)
@@ -114,7 +120,7 @@ def _edges(warmup: float, end: float | None, last: float) -> tuple[list[dict[str
     for name, start, stop in parts:
         span = {"xref": "x", "yref": "paper", "x0": rounded(start), "x1": rounded(stop), "y0": 0, "y1": 1}
         shapes.append({**span, "type": "rect", "fillcolor": "--shade", "line": {"width": 0}, "layer": "below"})
-        if stop - start > last * 0.06:
+        if stop - start > last * 0.07:
             place = {"xref": "x", "yref": "paper", "x": (start + stop) / 2, "y": 1, "yanchor": "top"}
             notes.append({**place, "text": name, "showarrow": False, "font": {"color": "--quiet", "size": 11}})
     return shapes, notes

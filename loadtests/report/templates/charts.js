@@ -1,12 +1,8 @@
 (() => {
   "use strict";
   const figures = JSON.parse(document.getElementById("figures").textContent);
-  const config = {
-    displaylogo: false,
-    displayModeBar: "hover",
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
-    responsive: true,
-  };
+  // Dragging and double clicks do all that the bar of buttons would, one of which offers to send the data away.
+  const config = { displayModeBar: false, responsive: true };
   // CSS pixels between the margins of A4, less a card's padding; a chart that fills a screen must share a sheet.
   const PAPER = { width: 670, height: 0.75 };
 
@@ -21,12 +17,11 @@
   const draw = (paper) => {
     const style = getComputedStyle(document.documentElement);
     const look = {
-      paper_bgcolor: "rgba(0,0,0,0)",
+      paper_bgcolor: "--card",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: "--ink" },
       hoverlabel: { bgcolor: "--card", bordercolor: "--line", font: { color: "--ink" } },
       margin: { l: 44, r: 12, t: 26, b: 44 },
-      modebar: { bgcolor: "rgba(0,0,0,0)", color: "--quiet", activecolor: "--ink" },
       uirevision: "kept",
       autosize: !paper,
     };

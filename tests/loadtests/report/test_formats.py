@@ -6,13 +6,14 @@ import doctest
 
 import pytest
 
-from loadtests.report import formats
+from loadtests.report import bounds, formats
 
 
 def test_the_examples_in_the_docstrings_are_true() -> None:
-    found = doctest.testmod(formats)
-    assert found.attempted >= 6
-    assert not found.failed
+    for module in (formats, bounds):
+        found = doctest.testmod(module)
+        assert found.attempted
+        assert not found.failed
 
 
 @pytest.mark.parametrize(

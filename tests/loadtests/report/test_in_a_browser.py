@@ -89,6 +89,14 @@ def test_a_usual_run_fits_a_laptop_with_all_its_charts_and_no_complaint(show: Sh
     assert screen.lines("curve-itl") == screen.lines("curve-tpot") == 1
     assert screen.lines("trade-off-ttft") == screen.lines("trade-off-itl") == 2
     assert screen.page.locator("#timeline .xtitle").text_content() == "seconds since the run's start"
+    assert screen.page.locator(".modebar-btn").count() == 0, "one of plotly's buttons sends the data away"
+    box = screen.page.locator("#timeline").bounding_box()
+    assert box
+    screen.page.mouse.move(box["x"] + 500, box["y"] + 80)
+    screen.page.wait_for_selector("#timeline .hoverlayer .legendtext")
+    told = screen.page.locator("#timeline .hoverlayer .legendtext").all_text_contents()
+    assert len(told) == 13, "one moment of all strips at once"
+    assert any(line.startswith("TTFT p99 : ") and line.endswith(" ms") for line in told)
     assert "At 14 requests/s the first token came within" in screen.text("h1")
 
 

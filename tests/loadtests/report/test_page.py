@@ -65,7 +65,7 @@ def test_a_bound_stands_with_its_limit_what_was_found_and_what_makes_it_unsure()
         Bound("mean e2e < 3s", None, 3.0, False),
     )
     text = read(replace(usual(), promise=bounds))
-    assert f"p99 ttft≤500ms {unsure}. 500 ms 432 ms kept" in text
+    assert f"p99 ttft ≤ 500ms {unsure}. 500 ms 432 ms kept" in text
     assert "error_rate ≤ 1% 1% 2% broken" in text
     assert "mean e2e < 3s 3 s – broken" in text
     assert "the promise was broken (error_rate ≤ 1%, mean e2e < 3s);" in text
@@ -97,6 +97,20 @@ def test_a_run_of_which_nothing_is_known_has_a_page_still(facts: dict[str, Any])
     page = run_page(replace(empty(), facts=facts))
     assert "Nothing was measured: no request was due" in page
     assert len(page) < 100_000, "a page without charts needs no plotly"
+
+
+def test_facts_are_told_in_words() -> None:
+    facts = {
+        "began": "2026-11-22T00:53:27+00:00",
+        "interrupted": False,
+        "machine": {"memory_bytes": 25276502016, "load_average": [0.1, 0.2]},
+        "models": [{"name": "ensemble", "state": "READY"}, {"name": "tensorrt_llm", "state": "READY"}],
+        "plan": {"arrivals": {"kind": "rate", "profile": "8"}, "tenant": "", "price_per_hour": None},
+    }
+    text = read(replace(empty(), facts=facts)).partition("Versions, machine and plan")[2]
+    assert "interrupted no models ensemble READY, tensorrt_llm READY" in text
+    assert "Machine fact value memory 23.5 GiB load average 0.1, 0.2" in text
+    assert text.endswith("Plan fact value arrivals: kind rate arrivals: profile 8")
 
 
 def test_a_run_in_which_nothing_was_completed_says_so() -> None:
