@@ -25,6 +25,7 @@ UNKNOWN = -1
 """In a column of counts: the record has none."""
 
 _FIELDS = frozenset(field.name for field in fields(Record))
+_BUFFER = 2**20
 _LONGEST = 1e8
 """Seconds; no run takes three years, but a damaged number may say so."""
 
@@ -206,7 +207,7 @@ def read_columns(file: Path) -> Columns:
 
 def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
     try:
-        with file.open("rb") as lines:
+        with file.open("rb", buffering=_BUFFER) as lines:
             for number, line in enumerate(lines, 1):
                 if line.endswith(b"\n"):
                     yield number, line

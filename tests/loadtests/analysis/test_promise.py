@@ -108,7 +108,7 @@ def test_goodput_is_of_all_that_were_due_and_of_those_that_were_completed(tmp_pa
     ]
     found = summarize(run_of(tmp_path / "run", records, Plan(seconds=10, promise=("p99 ttft <= 500ms",)))).goodput
     assert found is not None
-    assert (found.good, found.per_second) == (4, pytest.approx(0.4))
+    assert (found.good, found.per_second) == pytest.approx((4, 0.4))
     assert found.of_sent == pytest.approx(4 / 7), "whose client left as planned is no bad one"
     assert found.of_completed == pytest.approx(4 / 5)
 

@@ -20,21 +20,21 @@ def test_percentiles_are_those_of_all_records(tmp_path: Path) -> None:
     records = [record(i, i * 0.05, ttft=0.001 * (i + 1), gaps=(0.01, 0.03)) for i in range(100)]
     found = summarize(run_of(tmp_path / "run", records)).latencies
     ttft = found["ttft"]
-    assert (ttft.count, ttft.min, ttft.max) == (100, pytest.approx(0.001), pytest.approx(0.1))
+    assert (ttft.count, ttft.min, ttft.max) == pytest.approx((100, 0.001, 0.1))
     # Linear between order statistics: rank 0.99 * 99 + 1 = 99.01 of 1, 2, ..., 100 ms.
     assert ttft.p50 == pytest.approx(0.0505)
     assert ttft.p99 == pytest.approx(0.09901)
     assert ttft.mean == pytest.approx(0.0505)
     assert found["itl"].count == 200
-    assert (found["itl"].p50, found["itl"].p75) == (pytest.approx(0.02), pytest.approx(0.03))
+    assert (found["itl"].p50, found["itl"].p75) == pytest.approx((0.02, 0.03))
     assert found["tpot"].mean == pytest.approx(0.02)
     assert found["e2e"].max == pytest.approx(0.14)
 
 
 def test_latency_counts_from_due_and_beside_it_from_sent(tmp_path: Path) -> None:
     found = summarize(run_of(tmp_path / "run", [record(0, 1.0, ttft=0.2, sent=1.5)])).latencies
-    assert (found["ttft"].p50, found["ttft_sent"].p50) == (pytest.approx(0.7), pytest.approx(0.2))
-    assert (found["e2e"].p50, found["e2e_sent"].p50) == (pytest.approx(0.71), pytest.approx(0.21))
+    assert (found["ttft"].p50, found["ttft_sent"].p50) == pytest.approx((0.7, 0.2))
+    assert (found["e2e"].p50, found["e2e_sent"].p50) == pytest.approx((0.71, 0.21))
 
 
 def test_only_what_is_due_behind_the_warm_up_counts(tmp_path: Path) -> None:
@@ -82,8 +82,8 @@ def test_cancelled_requests_count_as_far_as_they_came_and_failed_ones_do_not(tmp
         record(2, 0, ttft=5.0, gaps=(3.0,), outcome=Outcome.FAILED, code="engine_died"),
     ]
     found = summarize(run_of(tmp_path / "run", records)).latencies
-    assert (found["ttft"].count, found["ttft"].max) == (2, pytest.approx(0.3))
-    assert (found["itl"].count, found["itl"].max) == (3, pytest.approx(0.05))
+    assert (found["ttft"].count, found["ttft"].max) == pytest.approx((2, 0.3))
+    assert (found["itl"].count, found["itl"].max) == pytest.approx((3, 0.05))
     assert (found["e2e"].count, found["tpot"].count) == (1, 1)
 
 
@@ -135,7 +135,7 @@ def test_a_run_that_was_killed_counts_as_far_as_it_came(tmp_path: Path) -> None:
     with directory.requests.open("a") as file:
         file.write(record(20, 20.0).line()[:40])
     found = summarize(directory)
-    assert (found.measured_seconds, found.requests.due) == (pytest.approx(20.0), 20)
+    assert (found.measured_seconds, found.requests.due) == pytest.approx((20.0, 20))
     assert any("ended 40 s before its time" in reason for reason in found.grade.reasons)
     assert len(found.grade.reasons) == 1, "all sessions that were due by then were begun"
 
@@ -191,8 +191,8 @@ def test_steps_of_the_load_have_figures_of_their_own(tmp_path: Path) -> None:
     records = [record(i, due, ttft=0.1 if due < 10 else 0.4) for i, due in enumerate(dues)]
     first, second = summarize(run_of(tmp_path / "run", records, plan)).slices
     assert (first.start, first.end, second.end) == (2, 10, 20)
-    assert (first.offered_per_second, second.offered_per_second) == (pytest.approx(1), pytest.approx(2))
-    assert (first.latencies["ttft"].p50, second.latencies["ttft"].p99) == (pytest.approx(0.1), pytest.approx(0.4))
+    assert (first.offered_per_second, second.offered_per_second) == pytest.approx((1, 2))
+    assert (first.latencies["ttft"].p50, second.latencies["ttft"].p99) == pytest.approx((0.1, 0.4))
 
 
 REQUESTS = st.builds(
