@@ -3,6 +3,8 @@ PYTHON ?= $(firstword $(shell command -v python3.11 python3))
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Only the files with such tests, since looking through all of them takes longer than these do.
+ALONE = $(shell grep -rl --include='*.py' 'mark\.alone' tests)
 
 # Where Triton's python backend finds the library that it embeds; some Pythons are built without.
 define LIBRARY_CHECK
@@ -42,11 +44,11 @@ demo: setup ## make a small checkpoint, compile it, serve it, stream an answer, 
 test test-all: export PYTHONDONTWRITEBYTECODE =
 test: check browser ## lint, types, import rules, and every test but the slow ones
 	$(BIN)/pytest -m "not slow and not alone" --numprocesses 3 --dist worksteal
-	$(BIN)/pytest -m "not slow and alone"
+	$(BIN)/pytest -m "not slow and alone" $(ALONE)
 
 test-all: check browser ## every test
 	$(BIN)/pytest -m "not alone" --numprocesses 3 --dist worksteal --timeout 900
-	$(BIN)/pytest -m alone --timeout 900
+	$(BIN)/pytest -m alone --timeout 900 $(ALONE)
 
 browser: setup ## see to a Chromium for the tests that look at reports: the machine's, or else Debian's package
 	@$(BIN)/python -m tests.fixtures.browser

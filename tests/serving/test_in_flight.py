@@ -39,7 +39,7 @@ def prompts_for(server: Server) -> Prompts:
     return Prompts(Tokenizer.from_file(str(server.engine / "tokenizer.json")), random.randrange(2**32))
 
 
-@pytest.mark.parametrize("name", ["paced_server", "demo_server"])
+@pytest.mark.parametrize("name", ["paced_server", pytest.param("demo_server", marks=pytest.mark.slow)])
 def test_a_short_request_among_long_ones_starts_at_once_and_ends_first(
     serving: Callable[[str], Server], name: str
 ) -> None:
@@ -123,7 +123,7 @@ def seconds_to_first_chunk(server: Server, text: str) -> float:
     return moments[0] - sent
 
 
-@pytest.mark.parametrize("name", ["paced_server", "demo_server"])
+@pytest.mark.parametrize("name", ["paced_server", pytest.param("demo_server", marks=pytest.mark.slow)])
 def test_postprocessing_decodes_what_one_step_made_for_all_streams_together(
     serving: Callable[[str], Server], name: str
 ) -> None:
