@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from loadtests.workloads.spec import WorkloadSpec
 
@@ -90,6 +90,12 @@ class Plan(Part):
     """What an hour of the server costs."""
     currency: str = "USD"
     """The currency of the price."""
+
+    @model_validator(mode="after")
+    def _replay_what_is_there(self) -> Self:
+        if self.arrivals.kind == "trace" and not self.workload.trace:
+            raise ValueError("arrivals of kind trace need a workload with a trace")
+        return self
 
     @property
     def end(self) -> float:
