@@ -40,6 +40,7 @@ class Unit:
 
 
 ONE = Unit(1, "")
+_CLEAR = "rgba(0,0,0,0)"
 
 
 def time_unit(values: Iterable[float | None]) -> Unit:
@@ -81,6 +82,12 @@ def axis(title: str = "", **more: Any) -> dict[str, Any]:
         "automargin": True,
         **more,
     }
+
+
+def legend(top: float = 1) -> dict[str, Any]:
+    """A line of names above the right end of what is drawn up to `top`, a share of the chart's height."""
+    place = {"x": 1, "xanchor": "right", "y": top, "yanchor": "bottom"}
+    return {"orientation": "h", "bgcolor": _CLEAR, **place}
 
 
 def limit_line(value: float | None, called: str, *, logarithmic: bool = False) -> dict[str, Any]:

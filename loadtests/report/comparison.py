@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from loadtests.analysis.comparison import Change, Comparison, Verdict
-from loadtests.report.chart import Chart, axis, rounded
+from loadtests.report.chart import Chart, axis, legend, rounded
 from loadtests.report.formats import NOTHING, count, number, seconds, share, text
 from loadtests.report.table import Cell, Row, Table
 
@@ -32,8 +32,8 @@ def comparison_headline(comparison: Comparison) -> str:
         for words, changes in (("better", better), ("worse, but not surely by more than that", worse))
         if changes
     ]
-    start = f"No regression beyond {_threshold(comparison)}"
-    return f"{start}; {'; '.join(told)}." if told else f"{start}, and no figure was shown to have changed."
+    start = f"No regression beyond {_threshold(comparison)} was shown"
+    return f"{start}; {'; '.join(told)}." if told else f"{start}, nor any other change."
 
 
 def moved(change: Change) -> str:
@@ -123,7 +123,7 @@ def _chart(name: str, title: str, changes: Sequence[Change], unit: str, threshol
         "yaxis": axis(
             type="category", categoryorder="array", categoryarray=names[::-1], range=[-0.6, len(names) - 0.4]
         ),
-        "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"},
+        "legend": legend(),
         "shapes": [
             {**near, "fillcolor": "--shade", "line": {"width": 0}, "layer": "below"},
             {**zero, "line": {"color": "--axis", "width": 1}, "layer": "below"},

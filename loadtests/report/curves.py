@@ -7,7 +7,7 @@ from typing import Any
 
 from loadtests.analysis.summary import Summary
 from loadtests.report.bounds import bound_text, strictest
-from loadtests.report.chart import Chart, axis, limit_line, line, rounded, time_unit
+from loadtests.report.chart import Chart, axis, legend, limit_line, line, rounded, time_unit
 
 _TICKS = (
     (1, "0"),
@@ -65,7 +65,7 @@ def _chart(summary: Summary, title: str, found: Sequence[tuple[str, str, str, st
         "hovermode": "closest",
         "xaxis": axis("percentile", type="log", tickvals=[at for at, _ in ticks], ticktext=[text for _, text in ticks]),
         "yaxis": axis(unit.name, rangemode="tozero"),
-        "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"},
+        "legend": legend(),
         **(limit_line(bound.limit * unit.factor, f"limit: {bound_text(bound)}") if bound else {}),
     }
     return Chart(f"curve-{found[0][0]}", title, data, layout)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtests.analysis.summary import Timeline
-from loadtests.report.chart import ONE, Chart, Unit, Values, axis, line, rounded, time_unit
+from loadtests.report.chart import ONE, Chart, Unit, Values, axis, legend, line, rounded, time_unit
 
 _ROW = 112
 _BETWEEN = 34
@@ -62,7 +62,7 @@ def timeline_chart(timeline: Timeline, warmup: float = 0.0, end: float | None = 
         layout["annotations"].append(_title(row, unit, top))
         lines = _lines(timeline, row)
         if len(lines) > 1:
-            layout[f"legend{key}"] = {"orientation": "h", "x": 1, "xanchor": "right", "y": top, "yanchor": "bottom"}
+            layout[f"legend{key}"] = legend(top)
         for column, name, colour, dash in lines:
             values = unit.of(timeline.columns[column])
             where = {"yaxis": f"y{key}", "legend": f"legend{key}", "showlegend": len(lines) > 1}

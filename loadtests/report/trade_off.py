@@ -8,7 +8,7 @@ from typing import Any
 
 from loadtests.analysis.summary import Bound, Spread
 from loadtests.report.bounds import bound_text, quantities, statistic, strictest
-from loadtests.report.chart import Chart, Values, axis, limit_line, line, rounded, time_unit
+from loadtests.report.chart import Chart, Values, axis, legend, limit_line, line, rounded, time_unit
 from loadtests.report.tables import LATENCIES
 
 _WIDE = 30
@@ -59,7 +59,7 @@ def _chart(name: str, points: Sequence[Point], bound: Bound | None) -> Chart:
         "hovermode": "closest",
         "xaxis": axis("output tokens/s", rangemode="tozero"),
         "yaxis": axis(unit.name, **({"type": "log", "dtick": "D2"} if logarithmic else {"rangemode": "tozero"})),
-        "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom"},
+        "legend": legend(),
         **marks,
     }
     return Chart(f"trade-off-{name}", f"{LATENCIES[name]}", data, layout, height=340)

@@ -30,11 +30,11 @@ def test_without_a_regression_it_says_what_changed_all_the_same() -> None:
     found = comparison()
     calm = replace(found, changes=tuple(replace(change, regression=False) for change in found.changes[:5]))
     assert headline(calm) == (
-        "No regression beyond 5%; better: p50 itl -10.8%; "
+        "No regression beyond 5% was shown; better: p50 itl -10.8%; "
         "worse, but not surely by more than that: p50 ttft +5.8%, p99 ttft +27.4%."
     )
     same = replace(found, changes=found.changes[4:6])
-    assert headline(same) == "No regression beyond 5%, and no figure was shown to have changed."
+    assert headline(same) == "No regression beyond 5% was shown, nor any other change."
     assert 'class="bad"' not in comparison_page(same)
 
 
@@ -64,5 +64,5 @@ def test_hostile_names_of_figures_and_runs_do_nothing() -> None:
 
 def test_nothing_to_compare_has_a_page_without_charts() -> None:
     page = comparison_page(Comparison((), (), 0.05, 0.01, 0.95, (), ()))
-    assert "No regression beyond 5%, and no figure was shown to have changed." in page
+    assert "No regression beyond 5% was shown, nor any other change." in page
     assert len(page) < 100_000
