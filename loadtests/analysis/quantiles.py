@@ -16,6 +16,9 @@ _LEVELS = np.unique(
 )
 """Where percentiles may lie: all about, and closely around the 50th and the 99th."""
 
+_MANY = 0.001
+"""The share of all values beyond which one of them weighs."""
+
 
 @dataclass(frozen=True)
 class Values:
@@ -35,13 +38,22 @@ def resampled_percentiles(
     result is as exact as linear interpolation between neighbours of them.
     """
     pooled = np.concatenate([run.values for run in runs])
-    grid = np.unique(pooled)
-    if len(grid) > len(_LEVELS):
-        grid = np.unique(np.quantile(pooled, _LEVELS))
+    grid = _grid(np.sort(pooled))
     cells = [_below(run, grid) for run in runs]
     length = max(_length(run, pooled, level) for run in runs for level in levels)
     totals = resample(cells, length, times, random)
     return {level: _percentile(totals, grid, level) for level in levels}
+
+
+def _grid(ordered: Floats) -> Floats:
+    """Values between which percentiles are interpolated; a value that many have is approached from just below it, so
+    that nothing is made up between it and its neighbour."""
+    distinct = np.unique(ordered)
+    if len(distinct) > len(_LEVELS):
+        distinct = np.unique(ordered[np.round(_LEVELS * (len(ordered) - 1)).astype(np.int64)])
+    alike = np.searchsorted(ordered, distinct, side="right") - np.searchsorted(ordered, distinct)
+    many = distinct[alike > max(1.0, _MANY * len(ordered))]
+    return np.union1d(distinct, np.nextafter(many, -np.inf))
 
 
 def _below(run: Values, grid: Floats) -> Floats:

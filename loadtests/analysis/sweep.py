@@ -37,6 +37,8 @@ class Sweep:
     settled: bool
     unit: str = "sessions/s"
     """Or `users`, of closed loops."""
+    interrupted: bool = False
+    """Ctrl-C ended the search."""
 
     @property
     def best(self) -> Step | None:
