@@ -1,0 +1,37 @@
+"""NVIDIA's perf_analyzer, which shares no code with us, measures the same as we do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks import perf_analyzer
+from benchmarks.load_agreement import GOAL, Load, compare
+from tests.standins.clockwork.server import Clockwork, clockwork
+
+TTFT, ITL, TOKENS = 0.5, 0.1, 6
+LOADS = [
+    Load(kind, level, "tea", TOKENS, TTFT + (TOKENS - 1) * ITL, warmup=1.5, seconds=6.0)
+    for kind, level in (("users", 8), ("rate", 8))
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Clockwork]:
+    with clockwork(ensemble=f"ttft={TTFT} itl={ITL}") as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.parametrize("load", LOADS, ids=lambda load: load.kind)
+def test_another_tool_finds_the_same_throughput_and_time_to_the_first_token(server: Clockwork, load: Load) -> None:
+    try:
+        program = perf_analyzer.install()
+    except perf_analyzer.MissingError as error:
+        pytest.skip(str(error))
+    found = compare(server.grpc_address, program, load, 1, print)
+    assert found.throughput == pytest.approx(1.0, abs=GOAL)
+    assert found.ttft == pytest.approx(1.0, abs=GOAL)
+    assert found.pairs[0][0].ttft_p50 == pytest.approx(TTFT, rel=GOAL)
