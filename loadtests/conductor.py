@@ -10,10 +10,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import IO, Any
 
 from loadtests.connection import connect, without_secrets
@@ -41,8 +40,9 @@ class Progress:
     outcomes: Counter[str] = field(default_factory=Counter)
 
 
-def make_run(plan: Plan, directory: RunDirectory, team: Team, tell: Callable[[Progress], None]) -> None:
-    """Carry out a plan; `directory` holds the results. Ctrl-C ends it early, and what came until then counts.
+def make_run(plan: Plan, directory: RunDirectory, team: Team, tell: Callable[[Progress], None]) -> bool:
+    """Carry out a plan; `directory` holds the results. Whether it was interrupted: Ctrl-C ends it early, and what came
+    until then counts.
 
     Raises LoadError or InflightError where the server is not there or the generator could not do its work.
     """
@@ -60,6 +60,7 @@ def make_run(plan: Plan, directory: RunDirectory, team: Team, tell: Callable[[Pr
         facts["no_server_metrics"] = watch.absent
         facts["ended"] = datetime.now(UTC).isoformat(timespec="seconds")
         directory.write_facts(facts)
+    return bool(facts["interrupted"])
 
 
 def _follow(
@@ -67,9 +68,8 @@ def _follow(
 ) -> bool:
     """Wait for the generator's end, and say how far it is; whether it was interrupted."""
     assert generator.stdout is not None
-    interrupted = False
     try:
-        begun = _begun(generator, generator.stdout, directory.log)
+        begun = _begun(generator, generator.stdout, directory)
         # Now, and not earlier: a server that is idle for long asks itself whether it still answers, and counts that.
         watch.before()
         watch.watch(lambda: begun)
@@ -78,32 +78,36 @@ def _follow(
             tell(samples.progress(time.monotonic() - begun))
             time.sleep(_LOOK_SECONDS)
     except KeyboardInterrupt:
-        interrupted = True
         generator.send_signal(signal.SIGTERM)
-        generator.wait(_QUIT_SECONDS)
-    _check(generator, generator.stdout.read(), directory.log, interrupted)
-    return interrupted
+        with suppress(subprocess.TimeoutExpired):
+            generator.wait(_QUIT_SECONDS)
+        _kill(generator)
+        return True
+    _check(generator, generator.stdout.read(), directory)
+    return False
 
 
-def _begun(generator: subprocess.Popen[str], said: IO[str], log: Path) -> float:
+def _begun(generator: subprocess.Popen[str], said: IO[str], directory: RunDirectory) -> float:
     """When the run begins, on the monotonic clock that all processes of a machine share."""
     line = said.readline()
     found = json.loads(line) if line.startswith("{") else {}
     if "begun" in found:
         return float(found["begun"])
     generator.wait()
-    _check(generator, line, log, interrupted=False)
+    _check(generator, line, directory)
     raise LoadError("the load generator ended before it began", "load_failed")
 
 
-def _check(generator: subprocess.Popen[str], said: str, log: Path, interrupted: bool) -> None:
+def _check(generator: subprocess.Popen[str], said: str, directory: RunDirectory) -> None:
     for line in said.splitlines():
         found = json.loads(line) if line.startswith("{") else {}
         if "message" in found:
             raise LoadError(found["message"], found["code"])
-    if generator.returncode and not interrupted:
-        words = log.read_text(errors="replace")[-_LAST_WORDS:].strip()
-        raise LoadError(f"the load generator ended with exit code {generator.returncode}: {words}", "load_failed")
+    if generator.returncode:
+        words = directory.log.read_text(errors="replace")[-_LAST_WORDS:].strip() or "it said nothing"
+        there = directory.requests.exists() and directory.requests.stat().st_size
+        hint = f"; `inflight load report {directory.path}` shows what it told before" if there else ""
+        raise LoadError(f"the load generator ended with exit code {generator.returncode}: {words}{hint}", "load_failed")
 
 
 class _Samples:
@@ -158,8 +162,13 @@ def _generator(directory: RunDirectory, team: Team, secrets: Mapping[str, str]) 
     try:
         yield process
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        _kill(process)
         if process.stdout is not None:
             process.stdout.close()
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """With its workers, if it still runs."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ from pydantic import ValidationError
 from loadtests.errors import LoadError
 from loadtests.plan import Plan
 from loadtests.record import Record
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class RunDirectory:
@@ -41,6 +46,24 @@ class RunDirectory:
         except OSError as error:
             raise LoadError(f"{path} can't be made: {error.strerror}", "load_failed") from None
         return cls(path)
+
+    @classmethod
+    @contextmanager
+    def making(cls, path: Path) -> Iterator[RunDirectory]:
+        """As `make`; where an error comes before the first request, nothing is left behind.
+
+        Raises LoadError where the disk is full.
+        """
+        made = cls.make(path)
+        try:
+            yield made
+        except BaseException as error:
+            if not any(file.stat().st_size for file in path.rglob(made.requests.name)):
+                shutil.rmtree(path, ignore_errors=True)
+            if isinstance(error, OSError):
+                code = "disk_full" if error.errno in _NO_ROOM else "load_failed"
+                raise LoadError(f"the run in {path} can't go on: {error.strerror or error}", code) from error
+            raise
 
     @property
     def requests(self) -> Path:

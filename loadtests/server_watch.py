@@ -70,7 +70,10 @@ class ServerWatch:
                 self._samples.append((time.monotonic(), "during", self._page()))
             except InflightError:
                 continue  # a server that is too busy, or is being started again: a gap in the time line says it
-            self._write()
+            try:
+                self._write()
+            except OSError:
+                return  # the disk is full: `after` finds it so too, and says it
 
     def _look_at_rest(self, longest: float) -> None:
         last = None

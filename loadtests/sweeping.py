@@ -43,18 +43,17 @@ class Sweeper:
     most: int = 8
 
     def sweep(self) -> Sweep:
-        """All runs. Raises LoadError where the plan has no promise, or as `make_run` does."""
-        if not self.plan.promise:
-            raise LoadError(
-                "a sweep looks for where a promise breaks; give one, such as 'p99 ttft <= 500ms'", "invalid_parameter"
-            )
+        """All runs, or those that came before a Ctrl-C. Raises LoadError as `make_run` does."""
         search = Search(self.first or self._probe(), self.tolerance, self.most)
         steps: list[Step] = []
+        step: Step | None
         while (rate := search.next()) is not None:
             rate = self._shown(rate)
             if self.by == "users" and [step.rate for step in steps].count(rate) > 1:
                 break  # between two whole numbers there is no third
             step = self._step(rate, len(steps) + 1)
+            if step is None:
+                break
             steps.append(step)
             search.tell(rate, step.kept)
         return Sweep(
@@ -65,21 +64,27 @@ class Sweeper:
             self.tolerance,
             search.settled,
             "sessions/s" if self.by == "rate" else "users",
+            interrupted=step is None,
         )
 
     def _shown(self, rate: float) -> float:
         """Four digits of a rate, as its profile is written; a whole number of users."""
         return float(f"{rate:.4g}") if self.by == "rate" else float(max(1, round(rate)))
 
-    def _step(self, rate: float, number: int) -> Step:
+    def _step(self, rate: float, number: int) -> Step | None:
+        """Its run; None if Ctrl-C ended it, for then it says nothing; KeyboardInterrupt if it was the first."""
         kind: Literal["rate", "users"] = self.by
         arrivals = self.plan.arrivals.model_copy(update={"kind": kind, "profile": f"{rate:g}"})
         name = f"{number:02}-{self.by}-{rate:g}"
         directory = RunDirectory.make(self.directory / name)
         plan = self.plan.model_copy(update={"arrivals": arrivals})
         with self.follow(plan, f"{rate:g} {self.by}") as tell:
-            make_run(plan, directory, self.team, tell)
+            interrupted = make_run(plan, directory, self.team, tell)
+        if interrupted and number == 1:
+            raise KeyboardInterrupt
         summary, _ = report_run(directory)
+        if interrupted:
+            return None
         return Step(rate, name, summary, all(bound.kept for bound in summary.promise))
 
     def _probe(self) -> float:
@@ -96,7 +101,8 @@ class Sweeper:
         )
         directory = RunDirectory.make(self.directory / "00-probe")
         with self.follow(plan, "probe") as tell:
-            make_run(plan, directory, self.team, tell)
+            if make_run(plan, directory, self.team, tell):
+                raise KeyboardInterrupt
         summary, _ = report_run(directory)
         if not summary.completed_per_second:
             first = next(iter(summary.requests.messages.values()), "no request was completed")

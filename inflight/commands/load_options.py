@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,10 +10,13 @@ import click
 
 from loadtests.analysis.promise import Promise
 from loadtests.arrivals.profile import Profile
+from loadtests.arrivals.schedule import due_moments
 from loadtests.errors import LoadError
 from loadtests.plan import Plan
 from loadtests.plan_options import PlanOption, plan_of, plan_options
 from loadtests.team import Team
+from loadtests.workloads.files import load_files
+from loadtests.workloads.make import make_workload
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -36,17 +39,35 @@ def asked_plan(asked: dict[str, Any]) -> Plan:
     names = {option.key for option in plan_options()}
     given = {name: asked.pop(name) for name in list(asked) if name in names}
     try:
-        plan = plan_of(given, None if file is None else _read(file))
-        Profile.parse(plan.arrivals.profile)
-        for text in plan.promise:
-            Promise.parse(text)
+        plan = checked_plan(given, None if file is None else _read(file))
+        make_workload(plan.workload, load_files(plan.workload), plan.seed)
         return plan
     except LoadError as error:
         raise click.UsageError(str(error)) from error
 
 
+def checked_plan(given: Mapping[str, Any], base: Plan | None) -> Plan:
+    """A plan from options over what `base` has, with what its texts say; wrong ones are wrong usage."""
+    try:
+        plan = plan_of(given, base)
+        Profile.parse(plan.arrivals.profile)
+        if plan.arrivals.kind == "rate":
+            due_moments(plan.arrivals, plan.seed, plan.end)
+        for text in plan.promise:
+            Promise.parse(text)
+    except LoadError as error:
+        raise click.UsageError(str(error)) from error
+    if plan.metrics_url is not None and not plan.metrics_url.startswith(("http://", "https://")):
+        raise click.BadParameter("it is a URL of http or https.", param_hint="'--metrics-url'")
+    return plan
+
+
 def asked_team(asked: dict[str, Any]) -> Team:
-    return Team(asked.pop("workers"), asked.pop("expect_workers"), asked.pop("bind"), asked.pop("join_seconds"))
+    team = Team(asked.pop("workers"), asked.pop("expect_workers"), asked.pop("bind"), asked.pop("join_seconds"))
+    host, _, port = team.bind.rpartition(":")
+    if not (host and port.isdecimal() and int(port) < 65536):
+        raise click.BadParameter("it is HOST:PORT.", param_hint="'--bind'")
+    return team
 
 
 def _click_option(option: PlanOption) -> Callable[[Decorated], Decorated]:

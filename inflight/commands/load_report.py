@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from inflight.commands.load_options import checked_plan
 from inflight.commands.load_screen import show
-from loadtests.plan_options import plan_of
 from loadtests.reporting import report_run
 from loadtests.run_directory import RunDirectory
 
@@ -30,7 +30,7 @@ def command(run: Path, promise: tuple[str, ...], price_per_hour: float | None, a
     directory = RunDirectory(run)
     given = {"promise": promise, "price_per_hour": price_per_hour}
     if promise or price_per_hour is not None:
-        directory.write_plan(plan_of(given, directory.plan()))
+        directory.write_plan(checked_plan(given, directory.plan()))
     summary, page = report_run(directory)
     if as_json:
         click.echo(json.dumps(asdict(summary)))

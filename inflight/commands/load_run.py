@@ -31,7 +31,8 @@ def command(out: Path | None, as_json: bool, **asked: Any) -> None:
     """Put load on a server, and report what came of it: figures here, and one HTML file to look at.
 
     Latency counts from the moment a request was due, so a server that is too slow can't hide by slowing the load down.
-    Ctrl-C ends a run early and reports what there is. Exit code 1 where a promise was broken or the run failed.
+    Ctrl-C ends a run early and reports what there is, with exit code 130. Exit code 1 where a promise was broken or the
+    run failed.
 
     \b
       inflight load run
@@ -41,13 +42,15 @@ def command(out: Path | None, as_json: bool, **asked: Any) -> None:
       inflight load run --plan load-20261122-101500/plan.json --workers 2
     """  # fmt: skip
     plan, team = asked_plan(asked), asked_team(asked)
-    directory = RunDirectory.make(out or Path(f"load-{datetime.now():%Y%m%d-%H%M%S}"))
-    with following(plan) as tell:
-        make_run(plan, directory, team, tell)
-    summary, page = report_run(directory)
+    with RunDirectory.making(out or Path(f"load-{datetime.now():%Y%m%d-%H%M%S}")) as directory:
+        with following(plan) as tell:
+            interrupted = make_run(plan, directory, team, tell)
+        summary, page = report_run(directory)
     if as_json:
         click.echo(json.dumps(asdict(summary)))
     else:
         show(summary, Console())
     click.echo(f"Report: {page}", err=as_json)
+    if interrupted:
+        sys.exit(130)
     sys.exit(1 if any(not bound.kept for bound in summary.promise) else 0)

@@ -58,7 +58,8 @@ def command(
 ) -> None:
     """Find the highest rate at which a promise holds: one run for each rate, and a report of all of them.
 
-    The rate doubles until the promise breaks, then the gap is halved. Exit code 1 where the promise held at no rate.
+    The rate doubles until the promise breaks, then the gap is halved. Exit code 1 where the promise held at no rate,
+    130 where Ctrl-C ended the search.
 
     \b
       inflight load sweep --promise 'p99 ttft <= 500ms' --promise 'p99 itl <= 50ms' --seconds 60
@@ -66,14 +67,18 @@ def command(
       inflight load sweep --promise 'p90 ttft <= 1s' --price-per-hour 2.49 --json | jq .highest
     """  # fmt: skip
     plan, team = asked_plan(asked), asked_team(asked)
-    directory = RunDirectory.make(out or Path(f"sweep-{datetime.now():%Y%m%d-%H%M%S}")).path
-    sweep = Sweeper(plan, directory, team, following, by, start, tolerance, most).sweep()
-    page = report_sweep(sweep, directory)
+    if not plan.promise:
+        raise click.UsageError("A sweep looks for where a promise breaks; give one: --promise 'p99 ttft <= 500ms'.")
+    with RunDirectory.making(out or Path(f"sweep-{datetime.now():%Y%m%d-%H%M%S}")) as directory:
+        sweep = Sweeper(plan, directory.path, team, following, by, start, tolerance, most).sweep()
+        page = report_sweep(sweep, directory.path)
     if as_json:
         click.echo(json.dumps(asdict(sweep)))
     else:
         _show(sweep, Console())
     click.echo(f"Report: {page}", err=as_json)
+    if sweep.interrupted:
+        sys.exit(130)
     sys.exit(0 if sweep.highest is not None else 1)
 
 

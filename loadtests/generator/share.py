@@ -37,7 +37,7 @@ class Share:
         self._workload = workload
         self._numbers = itertools.count(index, count)
         self._profile = Profile.parse(plan.arrivals.profile)
-        self._has_changes = len(self._profile.changes) > 1
+        self._waits = len(self._profile.changes) > 1 or not self._profile.users(0.0)
         self._client = connect(plan)
         self.deployment = self._client.deployment()
         self._tell_on = tell
@@ -91,7 +91,7 @@ class Share:
 
     def _wait_for_place(self, user: int) -> None:
         self.clock.sleep_until(0.0)
-        while not self.over and user >= self._profile.users(self.clock.now()) and self._has_changes:
+        while not self.over and self._waits and user >= self._profile.users(self.clock.now()):
             changes = self._profile.changes
             at = bisect_right(changes, self.clock.now())
             self.clock.sleep_until(min(changes[at] if at < len(changes) else self.plan.end, self.plan.end))
