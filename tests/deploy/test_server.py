@@ -157,7 +157,7 @@ def test_parameters_that_nobody_declares_leave_nothing_running(
     threads = threading.active_count()
     with pytest.raises(DeployError, match="no parameter 'invented'"):
         server.start()
-    assert threading.active_count() <= threads
+    wait_until(lambda: threading.active_count() <= threads)
     assert leftovers(tmp_path) == [server.run.path]
 
 

@@ -31,7 +31,7 @@ def test_close_leaves_nothing_behind() -> None:
     assert engine._process.returncode == 0, "it had to be killed"
     with pytest.raises(RequestError, match="closed"):
         engine.submit(request_of(), Answer())
-    assert owned() <= before
+    wait_until(lambda: owned() <= before)
 
 
 def test_a_failure_to_load_says_what_and_why_and_leaves_nothing() -> None:
@@ -42,7 +42,7 @@ def test_a_failure_to_load_says_what_and_why_and_leaves_nothing() -> None:
         "the engine can't load /engines/demo: ValueError: no engine is called 'tensorrt';"
         " there are fake, llmapi, openvino"
     )
-    assert owned() <= before
+    wait_until(lambda: owned() <= before)
 
 
 def test_closing_while_it_restarts_ends_both(monkeypatch: pytest.MonkeyPatch) -> None:

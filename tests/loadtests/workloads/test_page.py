@@ -63,7 +63,7 @@ def test_the_profiles_of_the_page_can_be_read(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*WorkloadSpec.model_fields, *set(Arrivals.model_fields) - {"kind", "profile", "process"}]
+    "name", [*WorkloadSpec.model_fields, *sorted(set(Arrivals.model_fields) - {"kind", "profile", "process"})]
 )
 def test_every_field_stands_on_the_page(name: str) -> None:
     assert f"--{name.replace('_', '-')}`" in PAGE
