@@ -63,7 +63,7 @@ def bounds_of(sweep: Sweep) -> tuple[Bound, ...]:
 
 
 def steps(sweep: Sweep) -> Table:
-    """All runs by rate, and for each bound what was found."""
+    """All runs by rate, each with a link to its own page, and for each bound what was found."""
     bounds = [bound_text(bound) for bound in bounds_of(sweep)]
     rows = [_step(sweep, step, number) for number, step in enumerate(sweep.steps, 1)]
     rows = [
@@ -87,7 +87,7 @@ def _step(sweep: Sweep, step: Step, place: int) -> Row:
     lost = share(found.requests.error_rate) if found.requests.staying else share(None)
     return [
         f"{number(step.rate)}{' ★' if step is sweep.best else ''}",
-        f"{place}",
+        Cell(f"{place}", link=f"{step.run}/report.html"),
         number(found.completed_per_second),
         number(found.tokens.per_second),
         *(Cell(bound_value(bound, bound.found), "" if bound.kept else "bad") for bound in found.promise),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from loadtests.analysis.sweep import Sweep
 from loadtests.report.page import sweep_page
-from tests.loadtests.report.reader import read
+from tests.loadtests.report.reader import Reader, read
 from tests.loadtests.report.summaries import sweep
 
 PROMISE = "(p95 ttft ≤ 500ms, p99 itl ≤ 120ms)"
@@ -40,6 +40,15 @@ def test_runs_stand_by_their_rate_with_what_was_found_for_each_bound() -> None:
     table = read(page).partition("The runs")[2].partition("Latencies at the highest rate")[0]
     assert table.index(" 19 6 ") < table.index(" 20.7 7 ") < table.index(" 22.6 ★ 5 ") < table.index(" 32 4 ")
     assert '<td class="figure bad">2.4 s</td><td class="figure bad">545 ms</td>' in page
+
+
+def test_each_run_leads_to_its_own_page_beside_this_one() -> None:
+    found = sweep()
+    odd = replace(found.steps[0], run="javascript:alert(1)//a b")
+    page = sweep_page(replace(found, steps=(odd, *found.steps[1:])))
+    links = [address for address in Reader(page).addresses if address != "data:,"]
+    assert sorted(links[1:]) == sorted(f"run-{place}/report.html" for place in range(1, 7))
+    assert links[0] == "javascript%3Aalert%281%29//a%20b/report.html"
 
 
 def test_a_run_that_is_not_to_be_trusted_is_named_with_its_rate_before_all_else() -> None:
