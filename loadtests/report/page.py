@@ -15,7 +15,7 @@ from loadtests.report.definitions import definitions
 from loadtests.report.document import document
 from loadtests.report.formats import number, seconds, share, text
 from loadtests.report.headline import headline, plan_of, tiles
-from loadtests.report.sweep import bounds_of, distrusted, points, steps, sweep_headline, sweep_tiles
+from loadtests.report.sweep import bounds_of, distrusted, points, steps, sweep_headline, sweep_tiles, unsettled
 from loadtests.report.table import Table
 from loadtests.report.timeline import timeline_chart
 from loadtests.report.trade_off import Point, trade_off_charts
@@ -66,7 +66,7 @@ def sweep_page(sweep: Sweep) -> str:
         reasons=distrusted(sweep),
         headline=sweep_headline(sweep),
         tiles=sweep_tiles(sweep),
-        settled=sweep.settled,
+        unsettled=unsettled(sweep),
         trade_off=trade_off,
         steps=steps(sweep),
         latencies=tables.latencies(best.latencies) if best else None,

@@ -42,6 +42,15 @@ def sweep_tiles(sweep: Sweep) -> Sequence[Tile]:
     return [found, *(tile for tile in others if not tile.name.startswith("End to end"))]
 
 
+def unsettled(sweep: Sweep) -> str:
+    """Why the rate may be off by more than the tolerance; empty where it is not."""
+    if sweep.interrupted:
+        return "The sweep was interrupted, so the rates that hold and break may lie further apart than was asked for."
+    if not sweep.settled:
+        return "The search had no runs left before the rates that hold and break lay close together; allow it more."
+    return ""
+
+
 def points(sweep: Sweep) -> list[Point]:
     """Each run as a point of a chart, in the order of their rates."""
     return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,16 +54,25 @@ def _chart(name: str, points: Sequence[Point], bound: Bound | None) -> Chart:
         data.insert(0, line("p50", x, unit.of(lowest), "--blue", dash="dot", mode="lines+markers", **hover))
     if not plain:
         data += _marks(points, x, unit.of(highest), template)
+    ends = min(lowest) * unit.factor, max(highest) * unit.factor
+    scale = _decades(*ends) if logarithmic else {"rangemode": "tozero"}
     limit = bound.limit * unit.factor if bound and statistic(bound) else None
     marks = limit_line(limit, f"limit: {bound_text(bound)}" if bound else "", logarithmic=logarithmic)
     layout = {
         "hovermode": "closest",
         "xaxis": axis("output tokens/s", rangemode="tozero"),
-        "yaxis": axis(unit.name, **({"type": "log", "dtick": "D2"} if logarithmic else {"rangemode": "tozero"})),
+        "yaxis": axis(unit.name, **scale),
         "legend": legend(),
         **marks,
     }
     return Chart(f"trade-off-{name}", f"{LATENCIES[name]}", data, layout, height=340)
+
+
+def _decades(least: float, most: float) -> dict[str, Any]:
+    """A logarithmic axis whose marks are whole figures: 0.1, 0.2, 0.5, 1, ..."""
+    powers = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
+    ticks = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
+    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
 
 
 def _called(field: str) -> str:

@@ -146,6 +146,18 @@ def test_charts_hold_what_was_measured_in_the_unit_that_they_name() -> None:
     assert max(kv["y"]) == pytest.approx(100 * max(v for v in summary.timeline.columns["kv_use"] if v), rel=1e-3)
 
 
+def test_latencies_that_differ_widely_have_a_logarithmic_axis_with_whole_figures() -> None:
+    summary = usual()
+    slow = {name: replace(spread, p99=28.0) for name, spread in summary.slices[-1].latencies.items()}
+    slices = (*summary.slices[:-1], replace(summary.slices[-1], latencies=slow))
+    drawn = {figure["name"]: figure for figure in figures(run_page(replace(summary, slices=slices)))}
+    layout = drawn["trade-off-ttft"]["layout"]
+    assert layout["yaxis"]["type"] == "log"
+    assert layout["yaxis"]["ticktext"][:5] == ["0.01", "0.02", "0.05", "0.1", "0.2"]
+    assert layout["shapes"][0]["y0"] == 0.5
+    assert layout["annotations"][0]["y"] == pytest.approx(-0.301, abs=0.001)
+
+
 def test_figures_that_are_no_numbers_leave_gaps() -> None:
     summary = usual()
     broken = dict(summary.timeline.columns) | {"tokens": (float("nan"), float("inf"), *[1.0] * 138)}

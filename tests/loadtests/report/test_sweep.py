@@ -33,6 +33,9 @@ def test_a_promise_that_held_nowhere_or_everywhere_is_told_as_that() -> None:
     assert "holds up to 8 users" in text
     assert "no higher rate was tried, so it may hold beyond" in text
     assert "allow it more" in text
+    text = read(sweep_page(replace(everywhere, interrupted=True)))
+    assert "The sweep was interrupted" in text
+    assert "allow it more" not in text
 
 
 def test_runs_stand_by_their_rate_with_what_was_found_for_each_bound() -> None:
