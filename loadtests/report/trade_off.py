@@ -65,7 +65,7 @@ def _chart(name: str, points: Sequence[Point], bound: Bound | None) -> Chart:
         "legend": legend(),
         **marks,
     }
-    return Chart(f"trade-off-{name}", f"{LATENCIES[name]}", data, layout, height=340)
+    return Chart(f"trade-off-{name}", LATENCIES[name], data, layout, height=340)
 
 
 def _decades(least: float, most: float) -> dict[str, Any]:
