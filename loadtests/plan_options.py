@@ -115,5 +115,8 @@ def _sentence(error: ValidationError) -> str:
     first = error.errors()[0]
     place = tuple(str(part) for part in first["loc"] if isinstance(part, str))
     names = {option.path: option.name for option in plan_options()}
-    name = f"--{names[place]}" if place in names else ".".join(place) or "the plan"
-    return f"{name} is {first['input']!r}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+    what = f"{first['msg'][:1].lower()}{first['msg'][1:]}".removeprefix("value error, ")
+    if not place:
+        return f"the plan can't be carried out: {what}"
+    name = f"--{names[place]}" if place in names else ".".join(place)
+    return f"{name} is {first['input']!r}: {what}"
