@@ -24,10 +24,14 @@ def command(master: str, processes: int) -> None:
     if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
         raise click.BadParameter("the master is given as HOST:PORT.", param_hint="'HOST:PORT'")
     arguments = [sys.executable, "-m", "loadtests.generator.main", "--worker-of", master]
-    workers = [subprocess.Popen(arguments) for _ in range(processes)]
+    click.echo(f"Sending for the run at {master}, when it is there.", err=True)
+    # In sessions of their own: a Ctrl-C at the terminal is passed on below, so that they tell what they have.
+    workers = [subprocess.Popen(arguments, start_new_session=True) for _ in range(processes)]
     try:
         codes = [worker.wait() for worker in workers]
     finally:
         for worker in workers:
             worker.terminate()
+        for worker in workers:
+            worker.wait()
     sys.exit(1 if any(codes) else 0)

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 
 import gevent
 from locust.env import Environment
+from locust.exception import RPCError
 from locust.runners import MasterRunner
+from zmq import ZMQError
 
 from loadtests.arrivals.profile import Profile
 from loadtests.errors import LoadError
@@ -71,14 +73,19 @@ def _most_users(plan: Plan) -> int:
 def _gather(environment: Environment, team: Team, processes: list[subprocess.Popen[bytes]]) -> None:
     """Become the master, start this machine's workers, and wait until all are there."""
     host, _, port = team.bind.rpartition(":")
-    runner: MasterRunner = environment.create_master_runner(host, int(port))
+    try:
+        runner: MasterRunner = environment.create_master_runner(host, int(port))
+    except (RPCError, ZMQError) as error:
+        raise LoadError(f"workers can't find the master at {team.bind}: {error}", "load_failed") from None
     bound = runner.server.port
     for _ in range(team.workers):
         command = [sys.executable, "-m", "loadtests.generator.main", "--worker-of", f"127.0.0.1:{bound}"]
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
     with gevent.Timeout(team.join_seconds, False):
-        while len(runner.clients.ready) < team.size:
+        while len(runner.clients.ready) < team.size and all(process.poll() is None for process in processes):
             gevent.sleep(_LOOK_SECONDS)
+    if any(process.poll() is not None for process in processes):
+        raise LoadError("a worker of this machine ended before the run began", "load_failed")
     if (there := len(runner.clients.ready)) < team.size:
         raise LoadError(
             f"of {team.size} workers only {there} came within {team.join_seconds:g} seconds; they find the master at "

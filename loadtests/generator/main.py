@@ -18,6 +18,7 @@ from locust.env import Environment  # before all that opens sockets or threads: 
 # isort: split
 import gevent
 from inflight_client import InflightError
+from locust.exception import RPCError
 
 from loadtests.connection import with_secrets
 from loadtests.errors import LoadError
@@ -61,7 +62,10 @@ def work(master: str) -> None:
     """Send what a master says, until it says no more."""
     host, _, port = master.rpartition(":")
     environment = Environment(user_classes=[*WAYS, ScheduledArrivals])
-    runner = environment.create_worker_runner(host, int(port))
+    try:
+        runner = environment.create_worker_runner(host, int(port))
+    except (ConnectionError, RPCError):
+        sys.exit(f"Error: there is no master at {master}; start the run there, or check the address [load_failed]")
     LoadTest(environment, NoFiles())
     gevent.signal_handler(signal.SIGTERM, runner.quit)  # its users end, and it tells what it has
     runner.greenlet.join()

@@ -1,0 +1,113 @@
+"""A process of the load is killed, or who asked for it is: nothing hangs or goes on alone, what was told stays."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from inflight.deploy.server import Server
+from loadtests.analysis.summarize import summarize
+from loadtests.plan import Arrivals, Plan
+from loadtests.record import Outcome
+from loadtests.run_directory import RunDirectory
+from loadtests.workloads.spec import WorkloadSpec
+from tests.loadtests.generator.generating import LONGEST, has_told, of_generator, started, wait_until
+
+SHORT = WorkloadSpec(input_tokens="6", output_tokens="4")
+LONG = 600.0
+"""Seconds of a run that nobody sees the end of."""
+
+
+@dataclass(frozen=True)
+class Running:
+    directory: RunDirectory
+    process: subprocess.Popen[bytes]
+    workers: int
+
+    def await_told(self) -> None:
+        wait_until(lambda: has_told(self.directory, self.workers), "a record of each process")
+
+    def family(self) -> list[psutil.Process]:
+        """The process and those that it started."""
+        return [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
+
+
+@contextmanager
+def running(server: Server, place: Path, seconds: float, workers: int, through: str = "") -> Iterator[Running]:
+    """A closed loop; `through`: by a process of its own, as whoever asks for a run has it."""
+    plan = Plan(
+        address=server.grpc_address,
+        workload=SHORT,
+        arrivals=Arrivals(kind="users", profile="4", pause=0.1),
+        seconds=seconds,
+        grace=1.0,
+    )
+    directory = RunDirectory.make(place / "run")
+    command = of_generator(directory, plan, workers)
+    if through:
+        command = [sys.executable, "-c", through, *command]
+    with started(command, place / "said") as process:
+        yield Running(directory, process, workers)
+
+
+def test_a_run_goes_on_without_a_worker_that_was_killed_and_says_so(paced_server: Server, tmp_path: Path) -> None:
+    with running(paced_server, tmp_path, 4.0, workers=2) as run:
+        run.await_told()
+        victim = run.family()[-1]
+        victim.kill()
+        assert run.process.wait(LONGEST) == 0, (tmp_path / "said").read_text()
+    records = run.directory.records()
+    (lost,) = {int(sample["worker"]) for sample in run.directory.generator_samples() if sample.get("lost")}
+    assert {record.worker for record in records} == {0, 1}
+    assert {record.outcome for record in records if record.worker != lost} == {Outcome.COMPLETED}
+    last = {worker: max(record.due for record in records if record.worker == worker) for worker in (0, 1)}
+    assert last[1 - lost] > 3.0 > last[lost]
+    reasons = " ".join(summarize(run.directory).grade.reasons)
+    assert f"process {lost} of the load generator was lost" in reasons
+
+
+def test_workers_end_with_their_master(paced_server: Server, tmp_path: Path) -> None:
+    with running(paced_server, tmp_path, LONG, workers=2) as run:
+        run.await_told()
+        master, *workers = run.family()
+        assert len(workers) == 2
+        master.kill()
+        assert psutil.wait_procs(workers, LONGEST)[1] == []
+    reasons = summarize(run.directory).grade.reasons
+    assert any("before its time" in reason for reason in reasons)
+
+
+def test_a_run_ends_with_the_process_that_asked_for_it(paced_server: Server, tmp_path: Path) -> None:
+    through = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+    with running(paced_server, tmp_path, LONG, workers=1, through=through) as run:
+        run.await_told()
+        asker, generator = run.family()
+        asker.kill()
+        assert psutil.wait_procs([generator], LONGEST)[1] == []
+    # It told what was on its way, as at any other end.
+    records = run.directory.records()
+    last = run.directory.generator_samples()[-1]
+    assert len(records) == last["sent"]
+    assert last["open"] == 0
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_sigterm_ends_a_run_and_all_is_told(workers: int, paced_server: Server, tmp_path: Path) -> None:
+    with running(paced_server, tmp_path, LONG, workers) as run:
+        run.await_told()
+        family = run.family()
+        run.process.send_signal(signal.SIGTERM)
+        assert run.process.wait(LONGEST) == 0, (tmp_path / "said").read_text()
+        assert psutil.wait_procs(family[1:], LONGEST)[1] == []
+    records = run.directory.records()
+    told = {sample["worker"]: sample["sent"] for sample in run.directory.generator_samples()}
+    assert len(records) == sum(told.values())
+    assert {record.outcome for record in records} <= {Outcome.COMPLETED, Outcome.UNFINISHED}
