@@ -19,7 +19,7 @@ from loadtests.analysis.columns import Floats, Ints
 MOST_CELLS = 20_000
 """A longer run's neighbours share a cell, so that it takes no more memory and time than this."""
 
-_AT_ONCE = 4_000_000
+_AT_ONCE = 400_000
 
 
 def resample(runs: Sequence[Floats], length: int, times: int, random: np.random.Generator) -> Floats:
