@@ -64,9 +64,11 @@ format: setup ## apply ruff's fixes and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup ## the whole way against the engine alone, and the client against bare tritonclient code, interleaved
+bench: setup ## the whole way against the engine alone, the client against bare tritonclient code, the load tests' own cost and truth
 	$(BIN)/python -m benchmarks.whole_way
 	$(BIN)/python -m benchmarks.client_cost
+	$(BIN)/python -m benchmarks.load_generator
+	$(BIN)/python -m benchmarks.load_agreement
 
 soak: setup ## 15 minutes of twice the load that the server carries, with clients that vanish
 	$(BIN)/python -m benchmarks.soak --minutes 15

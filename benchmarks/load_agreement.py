@@ -44,8 +44,8 @@ class Load:
     max_tokens: int
     answer_seconds: float
     """No answer takes less."""
-    warmup: float = 3.0
-    seconds: float = 10.0
+    warmup: float = 2.0
+    seconds: float = 8.0
 
     @property
     def requests(self) -> int:
@@ -139,6 +139,8 @@ def measure_ours(address: str, load: Load) -> Measured:
         directory = RunDirectory.make(Path(place) / "run")
         make_run(plan, directory, Team(), lambda progress: None)
         summary = summarize(directory)
+    if summary.requests.completed < summary.requests.due:
+        raise RuntimeError(f"not all requests were answered: {dict(summary.requests.messages)}")
     return Measured(summary.tokens.per_second, summary.latencies["ttft"].p50)
 
 

@@ -1,0 +1,133 @@
+"""`make bench`: what one process of the load generator can do, at 2,000 token events a second.
+
+Streams of the fake engine's answers, over gRPC and over HTTP, at equal intervals. The server shares the processors with
+the generator, so on a small machine the schedule's lag is that of both; the generator's own processor time is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.made import bench_engine
+from benchmarks.witness import Witness
+from inflight.deploy.repository import DeploymentOptions
+from inflight.deploy.server import Server
+from loadtests.analysis.summarize import summarize
+from loadtests.conductor import make_run
+from loadtests.plan import Arrivals, Plan
+from loadtests.run_directory import RunDirectory
+from loadtests.team import Team
+from loadtests.workloads.spec import WorkloadSpec
+
+MOST_CORES = 1.0
+MOST_LAG = 0.010
+"""Seconds, for the 99th percentile of the schedule's lag."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one run: tokens that came a second, processor cores of the generator, and lags in seconds.
+
+    `load_average` is the machine's over the last minute, at the run's end: processes that ran or wanted to.
+    `machine_late`: by how much the machine woke a thread too late that did nothing but sleep, at the 99th percentile.
+    """
+
+    protocol: str
+    tokens_per_second: float
+    cores: float
+    cores_peak: float
+    lag_p50: float
+    lag_p99: float
+    loop_lag: float
+    load_average: float
+    machine_late: float
+    untrusted: tuple[str, ...]
+
+
+@click.command(help=__doc__)
+@click.option("--like", default="tiny-llama", show_default=True, help="Whose tokenizer makes the text.")
+@click.option("--tokens-per-second", default=2000, show_default=True)
+@click.option("--streams", default=80, show_default=True, help="Open at a time.")
+@click.option("--max-tokens", default=64, show_default=True)
+@click.option("--seconds", default=15.0, show_default=True)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path(".cache/bench/load_generator.json"), show_default=True
+)
+def main(like: str, tokens_per_second: int, streams: int, max_tokens: int, seconds: float, out: Path) -> None:
+    console = Console()
+    step = streams / tokens_per_second
+    with Server(bench_engine(like, "fp32"), _engine(step, streams, max_tokens)) as server:
+        addresses = {"gRPC": server.grpc_address, "HTTP": f"http://{server.http_address}"}
+        plans = {name: _plan(address, tokens_per_second, max_tokens, seconds) for name, address in addresses.items()}
+        found = [_measure(name, plan, f"http://{server.metrics_address}/metrics") for name, plan in plans.items()]
+    table = Table(title=f"one process of the load generator, {tokens_per_second} tokens/s asked for")
+    for column in ("", "tokens/s", "cores", "peak", "lag p50, ms", "lag p99", "loop's worst", "machine p99", "load"):
+        table.add_column(column, justify="right")
+    for one in found:
+        lags = (f"{lag * 1e3:.1f}" for lag in (one.lag_p50, one.lag_p99, one.loop_lag, one.machine_late))
+        cores = (f"{cores:.2f}" for cores in (one.cores, one.cores_peak))
+        table.add_row(one.protocol, f"{one.tokens_per_second:.0f}", *cores, *lags, f"{one.load_average:.1f}")
+    table.add_row("under", "", f"{MOST_CORES:g}", "", "", f"{MOST_LAG * 1e3:g}")
+    console.print(table)
+    for one in found:
+        for reason in one.untrusted:
+            console.print(f"{one.protocol}: {reason}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps([asdict(one) for one in found], indent=2))
+    console.print(f"All figures: {out}")
+
+
+def _measure(protocol: str, plan: Plan, metrics_url: str) -> Figures:
+    with tempfile.TemporaryDirectory() as place:
+        directory = RunDirectory.make(Path(place) / "run")
+        with Witness() as witness:
+            make_run(plan.model_copy(update={"metrics_url": metrics_url}), directory, Team(), lambda progress: None)
+        summary = summarize(directory)
+    if summary.requests.completed < summary.requests.due:
+        raise RuntimeError(f"not all requests were answered: {dict(summary.requests.messages)}")
+    lag = summary.grade.schedule_lag
+    assert lag is not None
+    return Figures(
+        protocol,
+        summary.tokens.per_second,
+        sum(summary.grade.cpu_cores.values()),
+        summary.grade.cpu_peak,
+        lag.p50,
+        lag.p99,
+        summary.grade.loop_lag,
+        os.getloadavg()[0],
+        witness.lateness(99),
+        summary.grade.reasons,
+    )
+
+
+def _plan(address: str, tokens_per_second: int, max_tokens: int, seconds: float) -> Plan:
+    return Plan(
+        address=address,
+        workload=WorkloadSpec(input_tokens="8", output_tokens=str(max_tokens)),
+        arrivals=Arrivals(kind="rate", profile=str(tokens_per_second / max_tokens), process="constant"),
+        warmup=5.0,
+        seconds=seconds,
+    )
+
+
+def _engine(step_seconds: float, streams: int, max_tokens: int) -> DeploymentOptions:
+    """With room for more streams than there should be, so that none waits for a place."""
+    options = {"vocabulary_size": "1536", "step_seconds": str(step_seconds)}
+    return DeploymentOptions(
+        max_num_sequences=8 * streams,
+        kv_cache_tokens=8 * streams * (max_tokens + 128),
+        parameters={"tensorrt_llm": {"inflight_engine": "fake", "inflight_engine_options": json.dumps(options)}},
+    )
+
+
+if __name__ == "__main__":
+    main()
