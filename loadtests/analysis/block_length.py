@@ -18,6 +18,12 @@ def block_length(series: Floats) -> int:
     n = len(series)
     if n < 8 or not np.any(series != series[0]):
         return 1
+    # So that the squares of what is nearly nothing are something.
+    series = series / np.abs(series).max()
+    series = series - series.mean()
+    if (largest := float(np.abs(series).max())) < 1e-12:
+        return 1
+    series = series / largest
     most = math.ceil(min(3 * math.sqrt(n), n / 3))
     needed = max(5, math.ceil(math.log10(n)))
     lags = min(math.ceil(math.sqrt(n)) + needed, n - 1)
@@ -49,9 +55,9 @@ def _last_that_matters(correlation: Floats, n: int, needed: int) -> int:
 
 
 def _autocovariance(series: Floats, lags: int) -> Floats:
-    """At lags 0 to `lags`, by the Fourier transform of the series and as many zeros."""
+    """Of a series about 0, at lags 0 to `lags`, by the Fourier transform of it and as many zeros."""
     n = len(series)
     size = 1 << (2 * n - 1).bit_length()
-    power = np.abs(np.fft.rfft(series - series.mean(), size)) ** 2
+    power = np.abs(np.fft.rfft(series, size)) ** 2
     found: Floats = np.fft.irfft(power, size)[: lags + 1] / n
     return found

@@ -112,7 +112,7 @@ def _by_end(server: ServerCounters, ends: _Ends, plan: Plan) -> list[Match | Non
     late, gone = columns.of(Outcome.LATE), columns.of(Outcome.CANCELLED, Outcome.UNFINISHED)
     lost = left - _count(late) - _count(gone)
     found: list[Match | None] = [
-        Match(reason, _count(ends.completed(name)), known.get(reason, 0), f"completed, by {name}; {_LEFT}", 0, left)
+        Match(name, _count(ends.completed(name)), known.get(reason, 0), f"completed with {reason}; {_LEFT}", 0, left)
         for name, reason in _REASONS.items()
     ]
     cancelled = _count(gone)

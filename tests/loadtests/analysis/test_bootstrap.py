@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadtests.analysis.block_length import block_length
@@ -38,6 +38,8 @@ def test_nothing_to_go_by_is_blocks_of_one(series: list[float]) -> None:
 
 
 @given(st.lists(st.floats(-5, 5), min_size=8, max_size=200))
+@example([0.0] * 8 + [1e-200])
+@example([0.0] * 8 + [5e-324])
 def test_a_block_is_never_longer_than_a_third(series: list[float]) -> None:
     assert 1 <= block_length(np.array(series)) <= -(-len(series) // 3)
 

@@ -153,9 +153,9 @@ def test_counts_agree_when_every_request_is_accounted_for(tmp_path: Path) -> Non
     made = found(summary(tmp_path, whole(before, after), records))
     assert {name: (match.client, match.server) for name, match in made.items()} == {
         "requests": (11, 11),
-        "LENGTH": (5, 5),
-        "STOP": (1, 1),
-        "STOP_WORD": (0, 0),
+        "length": (5, 5),
+        "stop": (1, 1),
+        "stop_word": (0, 0),
         "cancelled": (1, 1),
         "late": (1, 1),
         "engine died": (1, 1),
@@ -172,9 +172,9 @@ def test_counts_agree_when_every_request_is_accounted_for(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("server", "name"),
     [
-        ({"LENGTH": 4}, "LENGTH"),
-        ({"LENGTH": 6}, "LENGTH"),
-        ({"STOP": 1}, "STOP"),
+        ({"LENGTH": 4}, "length"),
+        ({"LENGTH": 6}, "length"),
+        ({"STOP": 1}, "stop"),
         ({"REJECTED": 1}, "refused"),
         ({"CANCELED": 1}, "cancelled"),
         ({"DEADLINE": 1}, "late"),
@@ -207,7 +207,7 @@ def test_a_cancelled_request_may_have_been_complete_on_the_server(tmp_path: Path
     records = [record(0, 0), record(1, 1, outcome=Outcome.CANCELLED, finish_reason="")]
     after = {**ends(LENGTH=2), **runs_of("preprocessing", 2)}
     made = found(summary(tmp_path, whole({**ends(LENGTH=0), **runs_of("preprocessing", 0)}, after), records))
-    assert (made["LENGTH"].difference, made["cancelled"].difference) == (-1, 1)
+    assert (made["length"].difference, made["cancelled"].difference) == (-1, 1)
     assert all(match.agrees for match in made.values())
 
 
