@@ -67,7 +67,7 @@ def plan_of(given: Mapping[str, Any], base: Plan | None = None) -> Plan:
     try:
         return Plan.model_validate(found)
     except ValidationError as error:
-        raise LoadError(_sentence(error), "invalid_parameter") from None
+        raise LoadError(sentence_of(error), "invalid_parameter") from None
 
 
 def _arrivals(given: Mapping[str, Any]) -> dict[str, str]:
@@ -110,7 +110,7 @@ def _choices(field: FieldInfo) -> tuple[str, ...]:
     return tuple(map(str, typing.get_args(kind))) if typing.get_origin(kind) is typing.Literal else ()
 
 
-def _sentence(error: ValidationError) -> str:
+def sentence_of(error: ValidationError) -> str:
     """The first thing that is wrong, by its option."""
     first = error.errors()[0]
     place = tuple(str(part) for part in first["loc"] if isinstance(part, str))

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from loadtests.errors import LoadError
 from loadtests.plan import Plan
+from loadtests.plan_options import sentence_of
 from loadtests.record import Record
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -86,7 +87,11 @@ class RunDirectory:
 
     def plan(self) -> Plan:
         """Raises LoadError where there is none, or it is damaged."""
-        return Plan.model_validate(self._object("plan.json"))
+        found = self._object("plan.json")
+        try:
+            return Plan.model_validate(found)
+        except ValidationError as error:
+            raise LoadError(f"{self.path / 'plan.json'} is no plan: {sentence_of(error)}", "run_damaged") from None
 
     def write_facts(self, facts: Mapping[str, Any]) -> None:
         (self.path / "facts.json").write_text(json.dumps(facts, indent=2) + "\n")
@@ -116,7 +121,7 @@ class RunDirectory:
             found = json.loads(file.read_text())
         except FileNotFoundError:
             raise LoadError(f"{self.path} is no directory of a run: it has no {name}", "run_not_found") from None
-        except (OSError, ValueError, ValidationError) as error:
+        except (OSError, ValueError) as error:
             raise LoadError(f"{file} can't be read: {error}", "run_damaged") from None
         if not isinstance(found, dict):
             raise LoadError(f"{file} must hold one JSON object", "run_damaged")

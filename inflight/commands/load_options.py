@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from pydantic import ValidationError
 
 from loadtests.analysis.promise import Promise
 from loadtests.arrivals.profile import Profile
 from loadtests.arrivals.schedule import due_moments
 from loadtests.errors import LoadError
 from loadtests.plan import Plan
-from loadtests.plan_options import PlanOption, plan_of, plan_options
+from loadtests.plan_options import PlanOption, plan_of, plan_options, sentence_of
 from loadtests.team import Team
 from loadtests.workloads.files import load_files
 from loadtests.workloads.make import make_workload
@@ -113,5 +114,7 @@ def _team_options() -> list[Callable[[Any], Any]]:
 def _read(file: Path) -> Plan:
     try:
         return Plan.model_validate_json(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise LoadError(f"{file} is no plan: {error}", "invalid_parameter") from None
+    except ValidationError as error:
+        raise LoadError(f"{file} is no plan: {sentence_of(error)}", "invalid_parameter") from None
+    except OSError as error:
+        raise LoadError(f"{file} can't be read: {error.strerror}", "invalid_parameter") from None
