@@ -103,6 +103,8 @@ class _Judge:
         if before and after and (before.value > 0 or not pair.relative):
             change = after.value / before.value if pair.relative else after.value - before.value
             ends = None if note else self._ends(pair.relative, before, after)
+        if ends is None:
+            note = note or "a side had none of it, or nearly, so nothing is a multiple of it"
         verdict, regression = self._verdict(pair, ends)
         return Change(
             metric=pair.metric,

@@ -115,6 +115,15 @@ def test_what_was_not_measured_has_no_change(tmp_path: Path, kind: str) -> None:
     assert "not measured on both sides" in change.note
 
 
+def test_nothing_is_a_multiple_of_no_tokens_at_all(tmp_path: Path) -> None:
+    nothing = run_of(tmp_path / "a", [failure(i, i, "overloaded", Outcome.REJECTED) for i in range(40)], PLAN)
+    found = changes(compare([nothing], [run(tmp_path / "b", 1, requests=40)]))
+    throughput = found["throughput"]
+    assert (throughput.before, throughput.change, throughput.verdict) == (0.0, None, Verdict.TOO_FEW)
+    assert "nothing is a multiple of it" in throughput.note
+    assert found["error_rate"].verdict is Verdict.BETTER
+
+
 @pytest.mark.parametrize(
     ("difference", "says"),
     [
