@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,7 +19,6 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.made import bench_engine
-from benchmarks.witness import Witness
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
 from loadtests.analysis.summarize import summarize
@@ -37,7 +38,8 @@ class Figures:
     """Of one run: tokens that came a second, processor cores of the generator, and lags in seconds.
 
     `load_average` is the machine's over the last minute, at the run's end: processes that ran or wanted to.
-    `machine_late`: by how much the machine woke a thread too late that did nothing but sleep, at the 99th percentile.
+    `waiting` is the share of the time in which any process of the machine wanted a processor and had none, where Linux
+    tells (its pressure stall information).
     """
 
     protocol: str
@@ -48,7 +50,7 @@ class Figures:
     lag_p99: float
     loop_lag: float
     load_average: float
-    machine_late: float
+    waiting: float | None
     untrusted: tuple[str, ...]
 
 
@@ -69,13 +71,14 @@ def main(like: str, tokens_per_second: int, streams: int, max_tokens: int, secon
         plans = {name: _plan(address, tokens_per_second, max_tokens, seconds) for name, address in addresses.items()}
         found = [_measure(name, plan, f"http://{server.metrics_address}/metrics") for name, plan in plans.items()]
     table = Table(title=f"one process of the load generator, {tokens_per_second} tokens/s asked for")
-    for column in ("", "tokens/s", "cores", "peak", "lag p50, ms", "lag p99", "loop's worst", "machine p99", "load"):
+    for column in ("", "tokens/s", "cores", "peak", "lag p50", "lag p99", "loop's worst", "waiting", "load"):
         table.add_column(column, justify="right")
     for one in found:
-        lags = (f"{lag * 1e3:.1f}" for lag in (one.lag_p50, one.lag_p99, one.loop_lag, one.machine_late))
         cores = (f"{cores:.2f}" for cores in (one.cores, one.cores_peak))
-        table.add_row(one.protocol, f"{one.tokens_per_second:.0f}", *cores, *lags, f"{one.load_average:.1f}")
-    table.add_row("under", "", f"{MOST_CORES:g}", "", "", f"{MOST_LAG * 1e3:g}")
+        lags = (f"{lag * 1e3:.1f} ms" for lag in (one.lag_p50, one.lag_p99, one.loop_lag))
+        waiting = "-" if one.waiting is None else f"{one.waiting:.0%}"
+        table.add_row(one.protocol, f"{one.tokens_per_second:.0f}", *cores, *lags, waiting, f"{one.load_average:.0f}")
+    table.add_row("under", "", f"{MOST_CORES:g}", "", "", f"{MOST_LAG * 1e3:g} ms")
     console.print(table)
     for one in found:
         for reason in one.untrusted:
@@ -88,8 +91,9 @@ def main(like: str, tokens_per_second: int, streams: int, max_tokens: int, secon
 def _measure(protocol: str, plan: Plan, metrics_url: str) -> Figures:
     with tempfile.TemporaryDirectory() as place:
         directory = RunDirectory.make(Path(place) / "run")
-        with Witness() as witness:
-            make_run(plan.model_copy(update={"metrics_url": metrics_url}), directory, Team(), lambda progress: None)
+        began, waited = time.monotonic(), _waited()
+        make_run(plan.model_copy(update={"metrics_url": metrics_url}), directory, Team(), lambda progress: None)
+        waiting = None if waited is None else ((_waited() or 0.0) - waited) / (time.monotonic() - began)
         summary = summarize(directory)
     if summary.requests.completed < summary.requests.due:
         raise RuntimeError(f"not all requests were answered: {dict(summary.requests.messages)}")
@@ -104,9 +108,18 @@ def _measure(protocol: str, plan: Plan, metrics_url: str) -> Figures:
         lag.p99,
         summary.grade.loop_lag,
         os.getloadavg()[0],
-        witness.lateness(99),
+        waiting,
         summary.grade.reasons,
     )
+
+
+def _waited() -> float | None:
+    """Seconds, since the machine's start, in which somebody waited for a processor."""
+    try:
+        found = re.search(r"some .*total=(\d+)", Path("/proc/pressure/cpu").read_text())
+    except OSError:
+        return None
+    return int(found[1]) / 1e6 if found else None
 
 
 def _plan(address: str, tokens_per_second: int, max_tokens: int, seconds: float) -> Plan:

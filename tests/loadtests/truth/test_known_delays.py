@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from benchmarks.witness import Witness
 from loadtests.analysis.summary import Spread
 from loadtests.plan import Arrivals, Plan
 from loadtests.workloads.spec import WorkloadSpec
 from tests.loadtests.truth.runs import Run, run_together, write_prompts
+from tests.loadtests.truth.witness import Witness
 from tests.standins.clockwork.server import Clockwork, Done, clockwork
 
 pytestmark = pytest.mark.alone
