@@ -57,14 +57,21 @@ class RunDirectory:
         """
         made = cls.make(path)
         try:
-            yield made
-        except BaseException as error:
+            with made.writing():
+                yield made
+        except BaseException:
             if not any(file.stat().st_size for file in path.rglob(made.requests.name)):
                 shutil.rmtree(path, ignore_errors=True)
-            if isinstance(error, OSError):
-                code = "disk_full" if error.errno in _NO_ROOM else "load_failed"
-                raise LoadError(f"the run in {path} can't go on: {error.strerror or error}", code) from error
             raise
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Raises LoadError for what the system says against writing here."""
+        try:
+            yield
+        except OSError as error:
+            code = "disk_full" if error.errno in _NO_ROOM else "load_failed"
+            raise LoadError(f"the run in {self.path} can't go on: {error.strerror or error}", code) from error
 
     @property
     def requests(self) -> Path:

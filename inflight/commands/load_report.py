@@ -29,9 +29,10 @@ def command(run: Path, promise: tuple[str, ...], price_per_hour: float | None, a
     """  # fmt: skip
     directory = RunDirectory(run)
     given = {"promise": promise, "price_per_hour": price_per_hour}
-    if promise or price_per_hour is not None:
-        directory.write_plan(checked_plan(given, directory.plan()))
-    summary, page = report_run(directory)
+    with directory.writing():
+        if promise or price_per_hour is not None:
+            directory.write_plan(checked_plan(given, directory.plan()))
+        summary, page = report_run(directory)
     if as_json:
         click.echo(json.dumps(asdict(summary)))
     else:

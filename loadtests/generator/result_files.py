@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any, Protocol
 
 from loadtests.run_directory import RunDirectory
@@ -27,8 +28,9 @@ class ResultFiles:
             file.flush()
 
     def close(self) -> None:
-        self._requests.close()
-        self._generator.close()
+        for file in (self._requests, self._generator):
+            with suppress(OSError):  # `add` was told already
+                file.close()
 
 
 class NoFiles:
