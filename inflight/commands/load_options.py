@@ -9,15 +9,11 @@ from typing import Any, TypeVar
 import click
 from pydantic import ValidationError
 
-from loadtests.analysis.promise import Promise
-from loadtests.arrivals.profile import Profile
-from loadtests.arrivals.schedule import due_moments
 from loadtests.errors import LoadError
 from loadtests.plan import Plan
+from loadtests.plan_check import check_plan, check_workload
 from loadtests.plan_options import PlanOption, plan_of, plan_options, sentence_of
 from loadtests.team import Team
-from loadtests.workloads.files import load_files
-from loadtests.workloads.make import make_workload
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -41,7 +37,7 @@ def asked_plan(asked: dict[str, Any]) -> Plan:
     given = {name: asked.pop(name) for name in list(asked) if name in names}
     try:
         plan = checked_plan(given, None if file is None else _read(file))
-        make_workload(plan.workload, load_files(plan.workload), plan.seed)
+        check_workload(plan)
         return plan
     except LoadError as error:
         raise click.UsageError(str(error)) from error
@@ -51,11 +47,7 @@ def checked_plan(given: Mapping[str, Any], base: Plan | None) -> Plan:
     """A plan from options over what `base` has, with what its texts say; wrong ones are wrong usage."""
     try:
         plan = plan_of(given, base)
-        Profile.parse(plan.arrivals.profile)
-        if plan.arrivals.kind == "rate":
-            due_moments(plan.arrivals, plan.seed, plan.end)
-        for text in plan.promise:
-            Promise.parse(text)
+        check_plan(plan)
     except LoadError as error:
         raise click.UsageError(str(error)) from error
     if plan.metrics_url is not None and not plan.metrics_url.startswith(("http://", "https://")):

@@ -14,6 +14,7 @@ from inflight_client import InflightError
 from locust.env import Environment
 from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
+from loadtests.ask import Workload
 from loadtests.errors import LoadError
 from loadtests.generator.entries import Entries
 from loadtests.generator.result_files import Results
@@ -126,7 +127,9 @@ class LoadTest:
 
     def _prepare(self, plan: Plan, files: Mapping[str, bytes], index: int, count: int) -> None:
         # In a native thread, for a long one would keep this process from giving signs of life.
-        workload = gevent.get_hub().threadpool.apply(make_workload, (plan.workload, files, plan.seed))
+        workload = gevent.get_hub().threadpool.apply(_workload, (plan, files))
+        if isinstance(workload, LoadError):
+            raise workload
         self.share = Share(plan, workload, index, count, self._tell)
         self.index = index
 
@@ -230,4 +233,16 @@ class LoadTest:
         if self.failure is None:
             self.failure = (message, code)
             logger.error("%s", message)
+            self.environment.process_exit_code = 1
+            options = self.environment.parsed_options
+            if options is not None and options.headless:  # under Locust's own command, with nobody to start it anew
+                gevent.spawn(self.environment.runner.quit)
         self.ended.set()
+
+
+def _workload(plan: Plan, files: Mapping[str, bytes]) -> Workload | LoadError:
+    """An error is returned, for gevent's pool writes a traceback of whatever is raised in it."""
+    try:
+        return make_workload(plan.workload, files, plan.seed)
+    except LoadError as error:
+        return error

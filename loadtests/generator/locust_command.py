@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import gevent
 from locust.env import Environment
 from locust.runners import WorkerRunner
 
@@ -19,6 +20,7 @@ from loadtests.generator.load_test import LoadTest
 from loadtests.generator.result_files import NoFiles, ResultFiles
 from loadtests.generator.users import ClosedLoopUser, ScheduledArrivals, user_class_of
 from loadtests.plan import Plan
+from loadtests.plan_check import check_plan, check_workload
 from loadtests.plan_options import plan_of, plan_options
 from loadtests.run_directory import RunDirectory
 from loadtests.server_watch import ServerWatch
@@ -49,6 +51,8 @@ class LocustCommand:
             return
         try:
             plan = self._plan()
+            check_plan(plan)
+            check_workload(plan)
             _choose_users(environment, plan)
             self._directory = RunDirectory.make(Path(self._options.out)) if self._options.out else None
         except LoadError as error:
@@ -59,6 +63,8 @@ class LocustCommand:
         self._results = NoFiles() if self._directory is None else ResultFiles(self._directory)
         self._test = LoadTest(environment, self._results, self._start)
         environment.events.test_stop.add_listener(self._stop)
+        # Locust starts the clock of --run-time by this loop's, which stood still while all was imported.
+        gevent.get_hub().loop.update_now()
 
     def _plan(self) -> Plan:
         """By the options, as they are now: the web page may change them before each test."""
