@@ -2,6 +2,8 @@
 
 import signal
 
+from hypothesis import HealthCheck, settings
+
 pytest_plugins = [
     "tests.fixtures.browser",
     "tests.fixtures.certificates",
@@ -10,6 +12,10 @@ pytest_plugins = [
     "tests.fixtures.server",
     "tests.fixtures.tensorrtllm",
 ]
+
+# How long an example takes to draw or to try says how busy this machine is.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 # A run that a shell started in the background ignores SIGINT, and so would all that its tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -13,7 +13,10 @@ from inflight_client import ERROR_CODES, InflightError
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "client" / "inflight_client" / "errors.py"
 SOURCES = sorted(
-    path for room in ("inflight", "build_engines", "client") for path in (ROOT / room).rglob("*.py") if path != TABLE
+    path
+    for room in ("inflight", "build_engines", "client", "loadtests")
+    for path in (ROOT / room).rglob("*.py")
+    if path != TABLE
 )
 TAKE_A_CODE = {"BuildError", "DeployError", "InflightError", "RequestError", "fail", "triton_error"}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import _thread
 import signal
 import threading
 import time
@@ -18,15 +18,16 @@ from tests.serving.metrics_page import page_when
 
 @pytest.fixture
 def interrupt() -> Iterator[Callable[[], None]]:
-    """Called, it has a signal raise KeyboardInterrupt a little later, once, as Ctrl-C does in the main thread.
+    """Called, it has KeyboardInterrupt raised a little later, once, in the main thread, as Ctrl-C does.
 
-    The caller is by then in the middle of an answer that takes far longer: anywhere else it would end the tests.
+    The caller is by then in the middle of an answer that takes far longer: anywhere else it would end the tests. Python
+    is told of a signal that the kernel never sent: one that comes when its handler is not there ends the process.
     """
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
     timers: list[threading.Timer] = []
 
     def soon() -> None:
-        timers.append(threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)))
+        timers.append(threading.Timer(0.3, _thread.interrupt_main, (signal.SIGUSR1,)))
         timers[-1].start()
 
     yield soon
