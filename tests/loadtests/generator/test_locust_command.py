@@ -1,0 +1,173 @@
+"""`locust -f loadtests/locustfile.py`, as a user of Locust calls it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inflight.deploy.server import Server
+from loadtests.arrivals.schedule import due_moments
+from loadtests.record import Outcome
+from loadtests.reporting import report_run
+from loadtests.run_directory import RunDirectory
+from tests.fixtures.engines import ROOT
+from tests.fixtures.server import STEP_SECONDS
+from tests.loadtests.generator.generating import LONGEST, started, wait_until
+
+TOKENS = 4
+LOCUST = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtests" / "locustfile.py")]
+SHORT = ["--input-tokens", "6", "--output-tokens", str(TOKENS)]
+ENTRIES = {"E2E", "TTFT", "ITL", "TPOT", "tokens/s"}
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return str(free.getsockname()[1])
+
+
+def headless(server: Server, place: Path) -> dict[str, list[str]]:
+    grpc, http = server.grpc_address, f"http://{server.http_address}"
+    page = ["--metrics-url", f"http://{server.metrics_address}/metrics"]
+    port = free_port()
+    quiet = ["--headless", "--only-summary", *SHORT]
+    return {
+        "closed": [*quiet, "--host", grpc, "-u", "3", "-r", "3", "-t", "2s", *page, "--out", str(place / "closed")],
+        "open": [*quiet, "--host", http, "--rate", "8", "-t", "2s", "--out", str(place / "open")],
+        "whole": [*quiet, "--host", http, "-u", "2", "-r", "2", "-t", "2s", "GenerateUser"],
+        "nobody": [*quiet, "--host", "127.0.0.1:1", "-t", "600s"],
+        "wrong": [*quiet, "--host", grpc, "--promise", "p99 speed <= 1s"],
+        "unfit": [*quiet, "--host", grpc, "GenerateUser"],
+        "master": [
+            *(*quiet, "--host", http, "-u", "4", "-r", "4", "-t", "3s", "--out", str(place / "master")),
+            *("--master", "--expect-workers", "2", "--master-bind-host", "127.0.0.1", "--master-bind-port", port),
+        ],
+        "worker1": ["--worker", "--master-host", "127.0.0.1", "--master-port", port],
+        "worker2": ["--worker", "--master-host", "127.0.0.1", "--master-port", port],
+    }
+
+
+@pytest.fixture(scope="module")
+def place(paced_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All are made at the same time; each exit code is in NAME.code, and what it said in NAME.out."""
+    place = tmp_path_factory.mktemp("locust")
+    with ExitStack() as stack:
+        processes = {
+            name: stack.enter_context(started([*LOCUST, *arguments], place / f"{name}.out"))
+            for name, arguments in headless(paced_server, place).items()
+        }
+        for name, process in processes.items():
+            (place / f"{name}.code").write_text(str(process.wait(LONGEST)))
+    return place
+
+
+def said(place: Path, name: str, code: int = 0) -> str:
+    text = (place / f"{name}.out").read_text()
+    assert (place / f"{name}.code").read_text() == str(code), text
+    assert "Traceback" not in text
+    return text
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """The first table's rows by their first word."""
+    return {line.split()[0]: line.split() for line in text.partition("Response time")[0].splitlines() if line.strip()}
+
+
+def test_a_closed_loop_has_an_entry_for_each_quantity_and_can_be_reported(place: Path) -> None:
+    table = rows(said(place, "closed"))
+    assert table.keys() >= ENTRIES
+    assert table["E2E"][1:3] == ["stream", "ensemble"]
+    counts = {name: int(table[name][3]) for name in ENTRIES}
+    assert counts["ITL"] == (TOKENS - 1) * counts["TTFT"]
+    assert counts["TTFT"] == counts["TPOT"] == counts["E2E"] == counts["tokens/s"] == int(table["Aggregated"][1])
+    summary, page = report_run(RunDirectory(place / "closed"))
+    assert page.exists()
+    assert summary.requests.completed + summary.requests.unfinished == summary.requests.due
+    assert summary.requests.completed == counts["E2E"]
+    assert summary.server is not None
+
+
+def test_an_open_loop_keeps_its_schedule(place: Path) -> None:
+    said(place, "open")
+    directory = RunDirectory(place / "open")
+    plan, records = directory.plan(), sorted(directory.records(), key=lambda record: record.session)
+    assert (plan.arrivals.kind, plan.address[:7], plan.seconds) == ("rate", "http://", 2.0)
+    moments = list(due_moments(plan.arrivals, plan.seed, plan.end))[: len(records)]
+    assert len(records) > 3
+    assert [record.due for record in records] == pytest.approx(moments, abs=1e-5)
+
+
+def test_users_that_wait_for_whole_answers_have_no_first_token(place: Path) -> None:
+    table = rows(said(place, "whole"))
+    assert table["E2E"][1:3] == ["whole", "ensemble"]
+    assert not table.keys() & {"TTFT", "ITL", "TPOT"}
+
+
+def test_a_master_has_what_all_workers_told(place: Path) -> None:
+    table = rows(said(place, "master"))
+    for worker in ("worker1", "worker2"):
+        said(place, worker)
+    records = RunDirectory(place / "master").records()
+    assert {record.worker for record in records} == {0, 1}
+    assert len({record.session for record in records}) == len(records)
+    completed = sum(record.outcome is Outcome.COMPLETED for record in records)
+    assert completed == int(table["E2E"][3])
+
+
+def test_what_can_not_be_is_told_at_once(place: Path) -> None:
+    assert "no server answers at 127.0.0.1:1; check the address" in said(place, "nobody", 1)
+    assert "Error: the promise 'p99 speed <= 1s' can't be read" in said(place, "wrong", 1)
+    assert "GenerateUser can't make this load at 127.0.0.1:" in said(place, "unfit", 1)
+
+
+@pytest.fixture(scope="module")
+def web(paced_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of Locust's web page."""
+    port, out = free_port(), tmp_path_factory.mktemp("web") / "out"
+    command = [*LOCUST, *SHORT, "--host", paced_server.grpc_address, "--web-host", "127.0.0.1", "--web-port", port]
+    with started(command, out):
+        wait_until(lambda: answers(port), "the web page")
+        yield f"http://127.0.0.1:{port}"
+
+
+def answers(port: str) -> bool:
+    with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", int(port))):
+        return True
+    return False
+
+
+def ask(url: str, form: dict[str, str] | None = None) -> Any:
+    data = None if form is None else urllib.parse.urlencode(form).encode()
+    with urllib.request.urlopen(url, data, timeout=LONGEST) as answer:
+        return json.loads(answer.read())
+
+
+def entries(web: str) -> dict[str, Any]:
+    return {entry["method"] or entry["name"]: entry for entry in ask(f"{web}/stats/requests")["stats"]}
+
+
+def test_the_web_page_starts_and_stops_tests_and_shows_each_quantity(web: str) -> None:
+    for round_ in range(2):  # a second test is a run of its own
+        started_ = ask(f"{web}/swarm", {"user_count": "2", "spawn_rate": "2", "output_tokens": str(TOKENS)})
+        assert started_["success"], started_
+        wait_until(lambda: entries(web).get("E2E", {}).get("num_requests", 0) >= 3, f"answers of test {round_}")
+        found = entries(web)
+        assert found.keys() >= ENTRIES | {"Aggregated"}
+        assert found["E2E"]["num_failures"] == 0
+        step = STEP_SECONDS * 1e3
+        assert found["TTFT"]["min_response_time"] > 0
+        assert found["E2E"]["min_response_time"] >= (TOKENS - 1) * step
+        assert found["E2E"]["avg_response_time"] > found["TTFT"]["avg_response_time"]
+        assert found["TPOT"]["avg_response_time"] >= step / 2
+        assert 0 < found["tokens/s"]["avg_response_time"] <= 1e3 / step * TOKENS / (TOKENS - 1)
+        assert ask(f"{web}/stop", {})["success"]
+        wait_until(lambda: ask(f"{web}/stats/requests")["state"] == "stopped", "the end of the test")

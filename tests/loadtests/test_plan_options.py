@@ -1,0 +1,108 @@
+"""Each field of a plan is an option, and options make a plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from loadtests.errors import LoadError
+from loadtests.plan import Arrivals, Plan
+from loadtests.plan_options import plan_of, plan_options
+from loadtests.workloads.spec import WorkloadSpec
+
+OPTIONS = {option.name: option for option in plan_options()}
+NOT_BY_THEMSELVES = {"arrivals", "workload"}
+
+
+def fields(model: type[BaseModel]) -> set[str]:
+    return set(model.model_fields)
+
+
+def test_each_field_is_an_option_by_its_name() -> None:
+    named = {name.replace("-", "_") for name in OPTIONS}
+    assert fields(Plan) - NOT_BY_THEMSELVES <= named
+    assert fields(WorkloadSpec) <= named
+    assert fields(Arrivals) - {"kind", "profile", "process"} <= named  # users, rate and arrivals say these
+    assert {"users", "rate", "arrivals"} <= named
+    assert len(OPTIONS) == len(plan_options())
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_each_option_says_what_it_is(name: str) -> None:
+    option = OPTIONS[name]
+    assert len(option.help) > 10
+    assert "\n" not in option.help.strip()
+    assert option.key.isidentifier()
+
+
+def test_without_options_a_plan_is_the_default() -> None:
+    assert plan_of({}) == Plan()
+    assert plan_of({option.key: None for option in plan_options()}) == Plan()
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name not in ("users", "rate")])
+def test_each_option_reaches_its_field(name: str) -> None:
+    """As a command line gives it: a text."""
+    option = OPTIONS[name]
+    value: Any = "3"
+    if option.choices:
+        value = option.choices[-1]
+    elif option.flag:
+        value = not option.default
+    elif name in ("cancel-share", "prefix-share"):
+        value = "0.25"
+    elif option.many:
+        value = ("Name: 3",) if name == "header" else ("3",)
+    try:
+        found: Any = plan_of({option.key: value}).model_dump()
+    except LoadError as error:
+        # Some make sense only with others; that is said by the option's own rules.
+        pytest.skip(f"not by itself: {error}")
+    for part in option.path:
+        found = found[part]
+    assert found != option.default
+    assert str(value) in (str(found), f"{float(found):g}" if isinstance(found, float) else "")
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "profile"),
+    [
+        ({"users": "5/30s,10"}, "users", "5/30s,10"),
+        ({"rate": "0.5"}, "rate", "0.5"),
+        ({"trace": "sample:azure"}, "trace", "8"),
+        ({"trace": "sample:azure", "rate": "3"}, "rate", "3"),
+        ({"trace": "sample:azure", "users": "2"}, "users", "2"),
+    ],
+)
+def test_how_sessions_begin_follows_from_what_is_asked(given: dict[str, str], kind: str, profile: str) -> None:
+    arrivals = plan_of(given).arrivals
+    assert (arrivals.kind, arrivals.profile) == (kind, profile)
+
+
+def test_an_earlier_plan_has_the_say_where_nothing_is_given() -> None:
+    base = plan_of({"rate": "3", "input_tokens": "7", "promise": ("p99 ttft <= 1s",), "seed": "4"})
+    assert plan_of({}, base) == base
+    assert plan_of({"promise": ()}, base) == base
+    changed = plan_of({"users": "2", "seed": "5"}, base)
+    assert changed == base.model_copy(
+        update={"seed": 5, "arrivals": base.arrivals.model_copy(update={"kind": "users", "profile": "2"})}
+    )
+    assert Plan.model_validate_json(base.model_dump_json()) == base
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"users": "1", "rate": "1"}, "--users is a closed loop and --rate an open one; give one of them"),
+        ({"seconds": "soon"}, "--seconds is 'soon': input should be a valid number"),
+        ({"cancel_share": "1.5"}, "--cancel-share is '1.5': input should be less than or equal to 1"),
+        ({"burstiness": "0"}, "--burstiness is '0': input should be greater than 0"),
+    ],
+)
+def test_a_wrong_value_is_told_by_its_option(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(LoadError) as raised:
+        plan_of(given)
+    assert str(raised.value).startswith(sentence)
+    assert raised.value.code == "invalid_parameter"
