@@ -1,4 +1,4 @@
-"""`make bench`: what one process of the load generator can do, at 2,000 token events a second.
+"""`make bench`: what the load generator costs at 2,000 token events a second, and whether it keeps its schedule.
 
 Streams of the fake engine's answers, over gRPC and over HTTP, at equal intervals. The server shares the processors with
 the generator, so on a small machine the schedule's lag is that of both; the generator's own processor time is not.
@@ -60,17 +60,21 @@ class Figures:
 @click.option("--streams", default=80, show_default=True, help="Open at a time.")
 @click.option("--max-tokens", default=64, show_default=True)
 @click.option("--seconds", default=15.0, show_default=True)
+@click.option("--workers", default=1, show_default=True, help="Processes of the generator.")
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path(".cache/bench/load_generator.json"), show_default=True
 )
-def main(like: str, tokens_per_second: int, streams: int, max_tokens: int, seconds: float, out: Path) -> None:
+def main(
+    like: str, tokens_per_second: int, streams: int, max_tokens: int, seconds: float, workers: int, out: Path
+) -> None:
     console = Console()
     step = streams / tokens_per_second
     with Server(bench_engine(like, "fp32"), _engine(step, streams, max_tokens)) as server:
         addresses = {"gRPC": server.grpc_address, "HTTP": f"http://{server.http_address}"}
         plans = {name: _plan(address, tokens_per_second, max_tokens, seconds) for name, address in addresses.items()}
-        found = [_measure(name, plan, f"http://{server.metrics_address}/metrics") for name, plan in plans.items()]
-    table = Table(title=f"one process of the load generator, {tokens_per_second} tokens/s asked for")
+        page = f"http://{server.metrics_address}/metrics"
+        found = [_measure(name, plan, page, Team(workers)) for name, plan in plans.items()]
+    table = Table(title=f"the load generator with workers: {workers}, {tokens_per_second} tokens/s asked for")
     for column in ("", "tokens/s", "cores", "peak", "lag p50", "lag p99", "loop's worst", "waiting", "load"):
         table.add_column(column, justify="right")
     for one in found:
@@ -88,11 +92,11 @@ def main(like: str, tokens_per_second: int, streams: int, max_tokens: int, secon
     console.print(f"All figures: {out}")
 
 
-def _measure(protocol: str, plan: Plan, metrics_url: str) -> Figures:
+def _measure(protocol: str, plan: Plan, metrics_url: str, team: Team) -> Figures:
     with tempfile.TemporaryDirectory() as place:
         directory = RunDirectory.make(Path(place) / "run")
         began, waited = time.monotonic(), _waited()
-        make_run(plan.model_copy(update={"metrics_url": metrics_url}), directory, Team(), lambda progress: None)
+        make_run(plan.model_copy(update={"metrics_url": metrics_url}), directory, team, lambda progress: None)
         waiting = None if waited is None else ((_waited() or 0.0) - waited) / (time.monotonic() - began)
         summary = summarize(directory)
     if summary.requests.completed < summary.requests.due:
