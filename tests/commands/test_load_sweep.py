@@ -1,0 +1,123 @@
+"""`inflight load sweep` against a server that has few places, so that a promise truly breaks."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from inflight.deploy.repository import DeploymentOptions
+from inflight.deploy.server import Server
+from loadtests.analysis.report_file import read
+from loadtests.run_directory import RunDirectory
+from tests.commands.running import Command
+from tests.fixtures.engines import TinyEngine
+from tests.fixtures.server import STEP_SECONDS, fake_engine
+from tests.loadtests.generator.generating import LONGEST, has_told, started, wait_until
+
+TOKENS = 10
+PLACES = 2
+CAPACITY = PLACES / (TOKENS * STEP_SECONDS)
+"""Answers a second at most: a step of STEP_SECONDS makes a token of each of those that have a place."""
+
+
+@pytest.fixture(scope="module")
+def small_server(tiny_engine: TinyEngine) -> Iterator[Server]:
+    options = DeploymentOptions(
+        max_num_sequences=PLACES, max_queue_size=200, parameters=fake_engine(step_seconds=STEP_SECONDS)
+    )
+    with Server(tiny_engine("llama"), options) as running:
+        yield running
+
+
+def options(server: Server) -> tuple[str, ...]:
+    page = f"http://{server.metrics_address}/metrics"
+    length = ("--input-tokens", "6", "--output-tokens", str(TOKENS), "--arrivals", "constant")
+    return ("--address", server.grpc_address, "--metrics-url", page, *length)
+
+
+def test_the_rate_at_which_a_promise_breaks_is_found(
+    small_server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    load = Command(monkeypatch, capsys, "load")
+    # Four times what the server can do for one and a half seconds: the last of them waits for more than four.
+    search = ("--start", f"{CAPACITY * 4:g}", "--tolerance", "9", "--most", "2", "--seconds", "1.5")
+    done = load("sweep", *options(small_server), *search, "--promise", "p95 ttft <= 2s", "--out", "sweep", "--json")
+    assert done.code in (0, 1), done.err
+    sweep = json.loads(done.out)
+    steps = sweep["steps"]
+    assert steps[0]["rate"] == CAPACITY * 4
+    assert steps[0]["kept"] is False
+    assert [step["rate"] for step in steps] == [CAPACITY * 4, CAPACITY * 2]
+    assert sweep["lowest_broken"] in [step["rate"] for step in steps]
+    assert sweep["unit"] == "sessions/s"
+    for step in steps:
+        run = tmp_path / "sweep" / step["run"]
+        assert (run / "report.html").exists()
+        assert read(run / "report.json").completed_per_second <= CAPACITY * 1.05
+        assert RunDirectory(run).plan().arrivals.profile == f"{step['rate']:g}"
+    assert (tmp_path / "sweep" / "report.html").exists()
+    assert (tmp_path / "sweep" / "sweep.json").exists()
+    assert (done.code == 0) == (sweep["highest"] is not None)
+
+
+@pytest.mark.slow
+def test_the_highest_number_of_users_is_as_many_as_there_are_places(
+    small_server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    load = Command(monkeypatch, capsys, "load")
+    # Whoever has to wait for a place waits for a whole answer.
+    promise = ("--promise", f"p50 ttft <= {TOKENS * STEP_SECONDS * 0.75 * 1e3:g}ms")
+    done = load("sweep", *options(small_server), "--by", "users", "--start", "1", "--seconds", "3", *promise)
+    assert done.code == 0, done.err
+    assert "Up to 2 users the promise holds" in done.out or "Up to 3 users the promise holds" in done.out
+    assert "broken" in done.out
+
+
+@pytest.mark.slow
+def test_without_a_start_a_short_run_finds_one(
+    small_server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    load = Command(monkeypatch, capsys, "load")
+    promise = ("--promise", "p90 ttft <= 1s", "--promise", "error_rate <= 1%")
+    done = load("sweep", *options(small_server), *promise, "--seconds", "5", "--most", "5", "--json", "--out", "sweep")
+    assert done.code == 0, done.err
+    sweep = json.loads(done.out)
+    assert 0.4 * CAPACITY <= sweep["steps"][0]["rate"] <= CAPACITY * 0.75
+    assert 0.4 * CAPACITY <= sweep["highest"] <= CAPACITY * 1.5
+    assert RunDirectory(tmp_path / "sweep" / "00-probe").plan().promise == ()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_sweep_with_what_was_found(small_server: Server, tmp_path: Path) -> None:
+    out = tmp_path / "sweep"
+    search = ("--start", "1", "--seconds", "3", "--promise", "p95 ttft <= 20s", "--out", str(out))
+    code = "from inflight.cli import main; main()"
+    command = [sys.executable, "-c", code, "load", "sweep", *options(small_server), *search]
+    with started(command, tmp_path / "said") as process:
+        second = RunDirectory(out / "02-rate-2")
+        wait_until(lambda: has_told(second), "a record of the second run")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LONGEST) == 130
+    said = (tmp_path / "said").read_text()
+    assert "Traceback" not in said
+    assert "Up to 1 sessions/s the promise holds" in said
+    sweep = json.loads((out / "sweep.json").read_text())
+    assert (len(sweep["steps"]), sweep["interrupted"]) == (1, True)
+
+
+def test_a_sweep_of_a_server_that_is_not_there_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = Command(monkeypatch, capsys, "load")("sweep", "--address", "127.0.0.1:1", "--promise", "p99 ttft <= 1s")
+    assert done.code == 1
+    assert done.err.endswith("[server_unreachable]\n")
+    assert list(tmp_path.iterdir()) == []
