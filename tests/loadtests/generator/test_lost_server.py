@@ -1,0 +1,70 @@
+"""The server dies in the middle of a run, or has no room: the run goes on to its end, and the records say it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from inflight.deploy.repository import DeploymentOptions
+from inflight.deploy.server import Server
+from loadtests.analysis.summarize import summarize
+from loadtests.plan import Arrivals, Plan
+from loadtests.record import Outcome
+from loadtests.run_directory import RunDirectory
+from loadtests.workloads.spec import WorkloadSpec
+from tests.fixtures.engines import TinyEngine
+from tests.fixtures.server import STEP_SECONDS, fake_engine
+from tests.loadtests.generator.generating import LONGEST, has_told, of_generator, started, wait_until
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_server_that_is_killed_is_in_the_records_and_the_run_goes_on(tiny_engine: TinyEngine, tmp_path: Path) -> None:
+    parameters = fake_engine(step_seconds=STEP_SECONDS)
+    with Server(tiny_engine("llama"), DeploymentOptions(parameters=parameters)) as server:
+        plan = Plan(
+            address=server.grpc_address,
+            workload=WorkloadSpec(input_tokens="6", output_tokens="20"),
+            arrivals=Arrivals(kind="rate", profile="10", process="constant"),
+            seconds=8.0,
+            grace=2.0,
+        )
+        directory = RunDirectory.make(tmp_path / "run")
+        with started(of_generator(directory, plan), tmp_path / "said") as process:
+            wait_until(lambda: has_told(directory), "a record")
+            os.kill(server.pid, signal.SIGKILL)
+            assert process.wait(LONGEST) == 0, (tmp_path / "said").read_text()
+    records = directory.records()
+    assert len(records) == 80
+    codes = {record.code for record in records if record.outcome is Outcome.FAILED}
+    assert "server_gone" in codes
+    assert codes <= {"server_gone", "server_unreachable", "server_not_ready"}
+    assert {record.outcome for record in records} <= {Outcome.COMPLETED, Outcome.FAILED, Outcome.UNFINISHED}
+    summary = summarize(directory)
+    assert summary.requests.errors["server_gone"] > 0
+    assert 0 < summary.requests.error_rate < 1
+
+
+def test_requests_without_room_are_rejected(tiny_engine: TinyEngine, tmp_path: Path) -> None:
+    parameters = fake_engine(step_seconds=STEP_SECONDS)
+    options = DeploymentOptions(max_num_sequences=1, max_queue_size=2, parameters=parameters)
+    with Server(tiny_engine("llama"), options) as server:
+        plan = Plan(
+            address=f"http://{server.http_address}",
+            workload=WorkloadSpec(input_tokens="6", output_tokens="50"),
+            arrivals=Arrivals(kind="rate", profile="10", process="constant"),
+            seconds=2.0,
+            timeout=30.0,
+        )
+        directory = RunDirectory.make(tmp_path / "run")
+        with started(of_generator(directory, plan, workers=2), tmp_path / "said") as process:
+            assert process.wait(LONGEST) == 0, (tmp_path / "said").read_text()
+    records = directory.records()
+    assert len(records) == 20
+    rejected = [record for record in records if record.outcome is Outcome.REJECTED]
+    assert {record.code for record in rejected} == {"overloaded"}
+    assert {record.outcome for record in records} == {Outcome.COMPLETED, Outcome.REJECTED}
+    assert summarize(directory).requests.rejected == len(rejected)
