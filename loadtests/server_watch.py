@@ -57,9 +57,8 @@ class ServerWatch:
     def after(self, longest: float) -> None:
         """End watching, and look once more when the server has nothing left to do, or after so many seconds."""
         self._ended.set()
-        if self._thread is not None:
+        if self._thread is not None:  # else there is no page, or the run never began
             self._thread.join()
-        if not self.absent:
             self._look_at_rest(longest)
         self._write()
         self._file.close()
