@@ -1,0 +1,97 @@
+"""`inflight load compare`: is a change real, and is it a regression?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from loadtests.analysis.compare import compare
+from loadtests.analysis.comparison import Change, Comparison
+from loadtests.report.page import comparison_page
+from loadtests.run_directory import RunDirectory
+
+_RUN = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+@click.command(short_help="Say whether a change is real, and fail on a regression.")
+@click.argument("before", nargs=-1, required=True, type=_RUN)
+@click.option(
+    "--with", "after", multiple=True, required=True, type=_RUN, help="A run after the change; can be repeated."
+)
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0),
+    default=0.05,
+    show_default=True,
+    help="How much worse is a regression, relatively.",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Write the comparison as an HTML file too.")
+@click.option("--json", "as_json", is_flag=True, help="The comparison as one JSON object on standard output.")
+def command(
+    before: tuple[Path, ...], after: tuple[Path, ...], threshold: float, out: Path | None, as_json: bool
+) -> None:
+    """Compare runs before a change with runs after it, each figure with a 95% confidence interval of its change.
+
+    A regression is a figure that is worse by more than the threshold even at the near end of its interval; the exit
+    code is 1 then.
+
+    \b
+      inflight load compare before --with after
+      inflight load compare before1 before2 before3 --with after1 --with after2 --with after3 --threshold 0.02
+      inflight load compare before --with after --json | jq '.changes[] | select(.regression)'
+    """  # fmt: skip
+    found = compare([*map(RunDirectory, before)], [*map(RunDirectory, after)], threshold)
+    if as_json:
+        click.echo(json.dumps(asdict(found)))
+    else:
+        _show(found, Console())
+    if out is not None:
+        out.write_text(comparison_page(found), encoding="utf-8")
+        click.echo(f"Report: {out}", err=as_json)
+    sys.exit(1 if found.regressions else 0)
+
+
+def _show(found: Comparison, console: Console) -> None:
+    for warning in found.warnings:
+        console.print(Text(f"Warning: {warning}", style="yellow"))
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for name in ("before", "after", "change", f"{found.confidence:.0%} interval"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for change in found.changes:
+        style = (
+            "bold red" if change.regression else {"better": "green", "worse": "yellow"}.get(change.verdict.value, "")
+        )
+        word = "REGRESSION" if change.regression else change.verdict.value
+        table.add_row(change.metric, *_cells(change), Text(word, style=style))
+    console.print(table)
+    many = len(found.regressions)
+    words = f"worse by more than {found.threshold:.0%} with confidence"
+    console.print(f"{many} figure{'s' if many != 1 else ''} {words}" if many else f"No figure is {words}.")
+
+
+def _cells(change: Change) -> tuple[str, str, str, str]:
+    interval = "" if change.low is None else f"{_shift(change, change.low)} to {_shift(change, change.high)}"
+    return _value(change, change.before), _value(change, change.after), _shift(change, change.change), interval
+
+
+def _value(change: Change, value: float | None) -> str:
+    if value is None:
+        return ""
+    if change.unit == "s":
+        return f"{value * 1e3:.1f} ms"
+    return f"{value:.1%}" if change.unit == "share" else f"{value:.4g} {change.unit}"
+
+
+def _shift(change: Change, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value - 1:+.1%}" if change.relative else f"{value * 100:+.2f} points"
