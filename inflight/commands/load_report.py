@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from inflight.commands.load_options import checked_plan
-from inflight.commands.load_screen import show
+from inflight.commands.load_screen import say, show
 from loadtests.reporting import report_run
 from loadtests.run_directory import RunDirectory
 
@@ -33,8 +30,4 @@ def command(run: Path, promise: tuple[str, ...], price_per_hour: float | None, a
         if promise or price_per_hour is not None:
             directory.write_plan(checked_plan(given, directory.plan()))
         summary, page = report_run(directory)
-    if as_json:
-        click.echo(json.dumps(asdict(summary)))
-    else:
-        show(summary, Console())
-    click.echo(f"Report: {page}", err=as_json)
+    say(summary, page, show, as_json)

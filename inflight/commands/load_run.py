@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from inflight.commands.load_options import asked_plan, asked_team, load_options
-from inflight.commands.load_screen import following, show
+from inflight.commands.load_screen import following, say, show
 from loadtests.conductor import make_run
 from loadtests.reporting import report_run
 from loadtests.run_directory import RunDirectory
@@ -31,8 +28,8 @@ def command(out: Path | None, as_json: bool, **asked: Any) -> None:
     """Put load on a server, and report what came of it: figures here, and one HTML file to look at.
 
     Latency counts from the moment a request was due, so a server that is too slow can't hide by slowing the load down.
-    Ctrl-C ends a run early and reports what there is, with exit code 130. Exit code 1 where a promise was broken or the
-    run failed.
+    Ctrl-C ends a run early and reports what there is, with exit code 130. Exit code 1 where a promise was broken, no
+    request was completed or the run failed.
 
     \b
       inflight load run
@@ -46,11 +43,9 @@ def command(out: Path | None, as_json: bool, **asked: Any) -> None:
         with following(plan) as tell:
             interrupted = make_run(plan, directory, team, tell)
         summary, page = report_run(directory)
-    if as_json:
-        click.echo(json.dumps(asdict(summary)))
-    else:
-        show(summary, Console())
-    click.echo(f"Report: {page}", err=as_json)
+    say(summary, page, show, as_json)
     if interrupted:
         sys.exit(130)
-    sys.exit(1 if any(not bound.kept for bound in summary.promise) else 0)
+    requests = summary.requests
+    all_failed = not requests.completed and requests.rejected + requests.late + requests.failed > 0
+    sys.exit(1 if all_failed or any(not bound.kept for bound in summary.promise) else 0)

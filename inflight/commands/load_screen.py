@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeVar
 
 import click
 from rich import progress as bars
@@ -12,9 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from loadtests.analysis.summary import Spread, Summary
+from loadtests.analysis.sweep import Sweep
 from loadtests.conductor import Progress
 from loadtests.plan import Plan
 
+Figures = TypeVar("Figures", Summary, Sweep)
 Tell = Callable[[Progress], None]
 _LINE_SECONDS = 10.0
 """How often a pipe hears of a run."""
@@ -62,6 +68,15 @@ class _Lines:
 def _words(found: Progress) -> str:
     ended = ", ".join(f"{count} {outcome}" for outcome, count in sorted(found.outcomes.items()))
     return f"{found.open} open" + (f", {ended}" if ended else "")
+
+
+def say(figures: Figures, page: Path, show: Callable[[Figures, Console], None], as_json: bool) -> None:
+    """The figures on standard output, for people or for scripts, and where the report lies."""
+    if as_json:
+        click.echo(json.dumps(asdict(figures)))
+    else:
+        show(figures, Console())
+    click.echo(f"Report: {page}", err=as_json)
 
 
 def show(summary: Summary, console: Console) -> None:

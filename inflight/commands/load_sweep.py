@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from inflight.commands.load_options import asked_plan, asked_team, load_options
-from inflight.commands.load_screen import following
+from inflight.commands.load_screen import following, say
 from loadtests.analysis.sweep import Sweep
 from loadtests.reporting import report_sweep
 from loadtests.run_directory import RunDirectory
@@ -72,11 +70,7 @@ def command(
     with RunDirectory.making(out or Path(f"sweep-{datetime.now():%Y%m%d-%H%M%S}")) as directory:
         sweep = Sweeper(plan, directory.path, team, following, by, start, tolerance, most).sweep()
         page = report_sweep(sweep, directory.path)
-    if as_json:
-        click.echo(json.dumps(asdict(sweep)))
-    else:
-        _show(sweep, Console())
-    click.echo(f"Report: {page}", err=as_json)
+    say(sweep, page, _show, as_json)
     if sweep.interrupted:
         sys.exit(130)
     sys.exit(0 if sweep.highest is not None else 1)

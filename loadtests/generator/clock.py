@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import gevent
 
@@ -21,3 +23,20 @@ class RunClock:
         left = moment - self.now()
         if left > 0:
             gevent.sleep(left)
+
+    def start_at(self, moment: float, work: Callable[..., Any], *arguments: Any) -> gevent.Greenlet:
+        """Begin some work in a greenlet of its own, at that moment.
+
+        A timer of its own begins it at once, before all that waits for its turn by then: tokens of many answers come at
+        one moment, and behind them it would be late by the time that they all take.
+        """
+        loop = gevent.get_hub().loop
+        timer = loop.timer(max(0.0, moment - self.now()), priority=loop.MAXPRI)
+        greenlet = gevent.Greenlet(work, *arguments)
+
+        def begin() -> None:
+            timer.close()
+            greenlet.switch()
+
+        timer.start(begin, update=True)
+        return greenlet

@@ -22,6 +22,8 @@ from loadtests.plan import Plan
 from loadtests.record import Record
 
 _LOOK_SECONDS = 0.02
+_ARMED_SECONDS = 0.25
+"""How long before it is due a session's timer is set."""
 
 
 class Share:
@@ -84,6 +86,7 @@ class Share:
         if session is None:
             self._exhausted = True
             return False
+        self._visits += 1
         self._visit(session, self.clock.now())
         if self.plan.arrivals.pause:
             gevent.sleep(self.plan.arrivals.pause)
@@ -105,8 +108,9 @@ class Share:
         visits = Group()
         try:
             for session, due in self._schedule():
-                self.clock.sleep_until(due)
-                visits.spawn(self._visit, session, due)
+                self.clock.sleep_until(due - _ARMED_SECONDS)
+                self._visits += 1
+                visits.add(self.clock.start_at(due, self._visit, session, due))
             self._exhausted = True
             visits.join()
         finally:
@@ -150,8 +154,7 @@ class Share:
         return self._workload.session(number)
 
     def _visit(self, session: Session, due: float) -> None:
-        """All turns of a session; one without a whole answer ends it, since the next would need it."""
-        self._visits += 1
+        """All turns of a session that `_visits` counts; one without a whole answer ends it: the next would need it."""
         try:
             asks = session.asks()
             ask = next(asks, None)
