@@ -28,8 +28,8 @@ class RunDirectory:
     - `server.jsonl`: the server's counters and gauges, once a second: `{"t": seconds, "moment": "before" | "during" |
       "after", "values": {series: value}}`, series as on the metrics page.
     - `generator.jsonl`: how each of the load's processes stood, once a second: `{"worker", "t", "cpu", "lag", "open",
-      "sent"}`: processor cores in use, the worst delay of its event loop in seconds, open requests, requests sent. With
-      `"lost": true` it is the master's word that this process is not heard of any more.
+      "sent", "outcomes", "exhausted"}`: processor cores in use, the worst delay of its event loop in seconds, open
+      requests, requests sent, those that ended by outcome, whether it has no more sessions to begin. With `"lost": true` it is the master's word that this process is not heard of any more.
     - `generator.log`: what the load's processes said beside that; empty where all went well.
     - `report.json`, `report.html`, `requests.csv`, `timeline.csv`: what `report` makes of all that.
     """

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gevent
 
-from loadtests.generator.clock import RunClock
 from loadtests.generator.share import Share
 
 _TICK = 0.02
@@ -23,8 +22,7 @@ class SelfWatch:
         self._share = share
         self._worker = worker
         self._tell = tell
-        self._samples = self._make(share.clock)
-        next(self._samples)
+        self._wall, self._processor = time.monotonic(), time.process_time()
 
     def run(self) -> None:
         """For ever; to be spawned."""
@@ -41,23 +39,21 @@ class SelfWatch:
 
     def tell(self, worst: float = 0.0) -> None:
         """How it stands now; `worst` is the longest delay since the last time."""
-        self._tell(next(self._samples) | {"lag": round(worst, 6)})
-
-    def _make(self, clock: RunClock) -> Iterator[dict[str, Any]]:
         wall, processor = time.monotonic(), time.process_time()
-        found: dict[str, Any] = {}
-        while True:
-            yield found
-            wall_now, processor_now = time.monotonic(), time.process_time()
-            found = {
+        cores = (processor - self._processor) / max(wall - self._wall, 1e-9)
+        self._wall, self._processor = wall, processor
+        self._tell(
+            {
                 "worker": self._worker,
-                "t": round(clock.now(), 3),
-                "cpu": round((processor_now - processor) / max(wall_now - wall, 1e-9), 4),
+                "t": round(self._share.clock.now(), 3),
+                "cpu": round(cores, 4),
+                "lag": round(worst, 6),
                 "open": self._share.open,
                 "sent": self._share.sent,
                 "outcomes": dict(self._share.outcomes),
+                "exhausted": self._share.exhausted,
             }
-            wall, processor = wall_now, processor_now
+        )
 
 
 def lost_sample(worker: int, t: float) -> dict[str, Any]:

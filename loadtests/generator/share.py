@@ -45,7 +45,8 @@ class Share:
         self._tell_on = tell
         self._sending: set[gevent.Greenlet] = set()
         self._visits = 0
-        self._exhausted = False
+        self.exhausted = False
+        """Whether there are no more sessions to begin."""
         self._following = False
         self._begun = Event()
         self._users = itertools.count(index, count)
@@ -84,7 +85,7 @@ class Share:
         self._wait_for_place(user)
         session = None if self.over else self._session(next(self._numbers))
         if session is None:
-            self._exhausted = True
+            self.exhausted = True
             return False
         self._visits += 1
         self._visit(session, self.clock.now())
@@ -111,14 +112,14 @@ class Share:
                 self.clock.sleep_until(due - _ARMED_SECONDS)
                 self._visits += 1
                 visits.add(self.clock.start_at(due, self._visit, session, due))
-            self._exhausted = True
+            self.exhausted = True
             visits.join()
         finally:
             visits.kill()
 
     def finish(self) -> None:
         """Wait for the end of the run, and for what is on its way as long as the plan grants; then end it."""
-        while not self.over and not (self._exhausted and not self._visits):
+        while not self.over and not (self.exhausted and not self._visits):
             gevent.sleep(_LOOK_SECONDS)
         last = self.clock.now() + self.plan.grace
         while self._sending and self.clock.now() < last:
