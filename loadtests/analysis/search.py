@@ -12,13 +12,15 @@ class Search:
     """Asks for rates in turn (`next`), and is told of each whether the promise was kept there (`tell`).
 
     From `first` it doubles until the promise breaks, or halves until it holds, then takes the geometric mean of the
-    highest rate that held and the lowest that broke, until these are within the tolerance. Where a run is left, the
-    lowest that broke is tried once more, for one hiccup of the machine breaks a promise of 99th percentiles too; if it
-    holds then, a third run decides. Never more than `most` runs. A rate at which as many broke as held counts as
-    broken.
+    highest rate that held and the lowest that broke, until these are within the tolerance. For one hiccup of the
+    machine breaks a promise of 99th percentiles, and a quiet minute keeps it, both are then tried once more where runs
+    are left, and where the two disagree, a third decides. Never more than `most` runs. A rate at which as many broke
+    as held counts as broken.
+
+    With `whole`, rates are whole numbers, of users say, and neighbours are close enough.
     """
 
-    def __init__(self, first: float, tolerance: float = 0.1, most: int = 8) -> None:
+    def __init__(self, first: float, tolerance: float = 0.1, most: int = 8, *, whole: bool = False) -> None:
         """Raises LoadError `invalid_parameter` for a first rate or a tolerance that is not above 0, or no run."""
         if not (first > 0 and math.isfinite(first)):
             raise LoadError(f"a sweep can't begin at a rate of {first:g}; give one above 0", "invalid_parameter")
@@ -28,7 +30,8 @@ class Search:
             )
         if most < 1:
             raise LoadError(f"a sweep of {most} runs finds nothing; allow 1 or more", "invalid_parameter")
-        self._first = first
+        self._whole = whole
+        self._first = float(max(1, round(first))) if whole else first
         self._tolerance = tolerance
         self._most = most
         self._told: dict[float, list[bool]] = defaultdict(list)
@@ -38,15 +41,15 @@ class Search:
         if self.runs >= self._most:
             return None
         highest, lowest_broken = self.highest, self.lowest_broken
-        if highest is None and lowest_broken is None:
-            return self._first
         if lowest_broken is None:
-            return 2 * self._sure(highest)
+            return self._first if highest is None else 2 * highest
+        if self._tied(lowest_broken):
+            return lowest_broken
         if highest is None:
-            return lowest_broken / 2
+            return self._below(lowest_broken)
         if not self._close:
-            return math.sqrt(highest * lowest_broken)
-        return None if self._confirmed(lowest_broken) else lowest_broken
+            return self._between(highest, lowest_broken)
+        return next((rate for rate in (lowest_broken, highest) if len(self._told[rate]) < 2), None)
 
     def tell(self, rate: float, kept: bool) -> None:
         """What came of a run at that rate; also of one that the search did not ask for."""
@@ -68,24 +71,38 @@ class Search:
         return max((rate for rate in self._told if self._held(rate) and (limit is None or rate < limit)), default=None)
 
     @property
+    def confirmed(self) -> bool:
+        """The promise held at the highest rate more than once."""
+        return self.highest is not None and sum(self._told[self.highest]) > 1
+
+    @property
     def settled(self) -> bool:
-        """The highest rate is known to within the tolerance."""
+        """The highest rate is known to within the tolerance, or to a whole number."""
         return self.highest is not None and self.lowest_broken is not None and self._close
 
     @property
     def _close(self) -> bool:
+        highest, lowest_broken = self.highest, self.lowest_broken
+        assert highest is not None
+        assert lowest_broken is not None
         # A hair more, for the product of two roots is not quite what they are roots of.
-        return self._sure(self.lowest_broken) <= self._sure(self.highest) * (1 + self._tolerance) * (1 + 1e-9)
+        near = lowest_broken <= highest * (1 + self._tolerance) * (1 + 1e-9)
+        return near or (self._whole and lowest_broken - highest <= 1)
+
+    def _below(self, broken: float) -> float | None:
+        if not self._whole:
+            return broken / 2
+        # Below one there is no whole number.
+        return float(broken // 2) if broken > 1 else broken if len(self._told[broken]) < 2 else None
+
+    def _between(self, low: float, high: float) -> float:
+        mean = math.sqrt(low * high)
+        return float(min(max(round(mean), low + 1), high - 1)) if self._whole else mean
 
     def _held(self, rate: float) -> bool:
         told = self._told[rate]
         return 2 * sum(told) > len(told)
 
-    def _confirmed(self, rate: float) -> bool:
+    def _tied(self, rate: float) -> bool:
         told = self._told[rate]
-        return len(told) - sum(told) >= 2
-
-    @staticmethod
-    def _sure(rate: float | None) -> float:
-        assert rate is not None
-        return rate
+        return 2 * sum(told) == len(told)

@@ -26,7 +26,7 @@ class Sweep:
 
     `highest` is the highest rate at which the promise was found to hold, `lowest_broken` the lowest above it at which
     it was not; None where there was none. `settled` says that they are within the tolerance, a ratio less 1;
-    otherwise the search had no runs left.
+    otherwise the search had no runs left. `confirmed` says that the promise held at `highest` in more runs than one.
     """
 
     promise: tuple[str, ...]
@@ -39,6 +39,7 @@ class Sweep:
     """Or `users`, of closed loops."""
     interrupted: bool = False
     """Ctrl-C ended the search."""
+    confirmed: bool = False
 
     @property
     def best(self) -> Step | None:

@@ -27,7 +27,8 @@ def test_it_doubles_until_the_promise_breaks_and_then_closes_in() -> None:
     assert search.highest is not None
     assert 13 / 1.1 <= search.highest <= 13
     assert len(tried) <= 8
-    assert tried[-1] == search.lowest_broken, "the one that broke was tried once more"
+    assert tried[-2:] == [search.lowest_broken, search.highest], "both sides of the edge were tried once more"
+    assert search.confirmed
 
 
 def test_it_halves_where_the_first_rate_is_too_high() -> None:
