@@ -12,10 +12,11 @@ class Search:
     """Asks for rates in turn (`next`), and is told of each whether the promise was kept there (`tell`).
 
     From `first` it doubles until the promise breaks, or halves until it holds, then takes the geometric mean of the
-    highest rate that held and the lowest that broke, until these are within the tolerance. For one hiccup of the
-    machine breaks a promise of 99th percentiles, and a quiet minute keeps it, both are then tried once more where runs
-    are left, and where the two disagree, a third decides. Never more than `most` runs. A rate at which as many broke
-    as held counts as broken.
+    highest rate that held and the lowest that broke, until these are within the tolerance. A quiet minute keeps a
+    promise of 99th percentiles, and one hiccup of the machine breaks it: so first the highest and then the lowest
+    broken one is tried once more where runs are left (the highest only if one more is left for what follows), and where
+    runs at a rate disagree, a third decides. Never more than `most` runs. A rate at which as many broke as held counts
+    as broken.
 
     With `whole`, rates are whole numbers, of users say, and neighbours are close enough.
     """
@@ -43,13 +44,15 @@ class Search:
         highest, lowest_broken = self.highest, self.lowest_broken
         if lowest_broken is None:
             return self._first if highest is None else 2 * highest
-        if self._tied(lowest_broken):
-            return lowest_broken
         if highest is None:
-            return self._below(lowest_broken)
+            return lowest_broken if self._tied(lowest_broken) else self._below(lowest_broken)
         if not self._close:
             return self._between(highest, lowest_broken)
-        return next((rate for rate in (lowest_broken, highest) if len(self._told[rate]) < 2), None)
+        if self._tied(lowest_broken):
+            return lowest_broken
+        if self._once(highest) and self.runs < self._most - 1:
+            return highest
+        return lowest_broken if self._once(lowest_broken) else None
 
     def tell(self, rate: float, kept: bool) -> None:
         """What came of a run at that rate; also of one that the search did not ask for."""
@@ -92,8 +95,10 @@ class Search:
     def _below(self, broken: float) -> float | None:
         if not self._whole:
             return broken / 2
+        if broken > 1:
+            return float(broken // 2)
         # Below one there is no whole number.
-        return float(broken // 2) if broken > 1 else broken if len(self._told[broken]) < 2 else None
+        return broken if self._once(broken) else None
 
     def _between(self, low: float, high: float) -> float:
         mean = math.sqrt(low * high)
@@ -102,6 +107,9 @@ class Search:
     def _held(self, rate: float) -> bool:
         told = self._told[rate]
         return 2 * sum(told) > len(told)
+
+    def _once(self, rate: float) -> bool:
+        return len(self._told[rate]) == 1
 
     def _tied(self, rate: float) -> bool:
         told = self._told[rate]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable
 
 import pytest
@@ -27,7 +29,7 @@ def test_it_doubles_until_the_promise_breaks_and_then_closes_in() -> None:
     assert search.highest is not None
     assert 13 / 1.1 <= search.highest <= 13
     assert len(tried) <= 8
-    assert tried[-2:] == [search.lowest_broken, search.highest], "both sides of the edge were tried once more"
+    assert tried[-2:] == [search.highest, search.lowest_broken], "both sides of the edge were tried once more"
     assert search.confirmed
 
 
@@ -65,6 +67,66 @@ def test_a_rate_that_broke_by_a_hiccup_is_tried_again_and_the_search_goes_on_abo
     assert tried.count(8.0) == 3, "broke once, held twice"
     assert search.highest is not None
     assert 13 / 1.1 <= search.highest <= 13
+
+
+def test_a_rate_that_held_by_luck_is_tried_again_and_the_search_goes_on_below_it() -> None:
+    search = Search(4, most=20)
+    tried = searched(search, lambda rate, before: rate <= 13 or (rate == 16.0 and before == 0))
+    assert tried.count(16.0) == 2, "held once, broke once"
+    assert search.highest is not None
+    assert 13 / 1.1 <= search.highest <= 13
+    assert search.confirmed
+
+
+def test_a_highest_rate_for_which_no_second_run_was_left_was_seen_once() -> None:
+    search = Search(4, most=3)
+    assert searched(search, lambda rate, _: rate <= 13) == [4, 8, 16]
+    assert (search.highest, search.confirmed) == (8, False)
+
+
+def test_whole_rates_close_in_on_neighbours_and_try_both_once_more() -> None:
+    search = Search(3.4, tolerance=0.01, most=20, whole=True)
+    assert searched(search, lambda rate, _: rate <= 7) == [3, 6, 12, 8, 7, 7, 8]
+    assert (search.highest, search.lowest_broken) == (7, 8)
+    assert search.settled
+    assert search.confirmed
+
+
+def test_whole_rates_that_disagree_get_a_run_that_decides() -> None:
+    search = Search(4, most=20, whole=True)
+    tried = searched(search, lambda rate, before: rate <= 4 or (rate == 5 and before != 1))
+    assert tried.count(5) == 3, "held, broke, held"
+    assert (search.highest, search.lowest_broken) == (5, 6)
+
+
+@given(first=st.floats(0.1, 100), limit=st.integers(1, 400), tolerance=st.floats(0.001, 0.5))
+def test_whole_rates_are_whole_and_end(first: float, limit: int, tolerance: float) -> None:
+    search = Search(first, tolerance=tolerance, most=40, whole=True)
+    tried = searched(search, lambda rate, _: rate <= limit)
+    assert all(rate >= 1 and rate == int(rate) for rate in tried)
+    assert len(tried) < 30
+    assert search.settled
+    assert search.highest is not None
+    assert search.highest <= limit < max(search.highest + 2, search.highest * (1 + tolerance) * 1.000001)
+
+
+def test_where_one_is_too_many_no_whole_rate_holds() -> None:
+    search = Search(4, whole=True)
+    assert searched(search, lambda *_: False) == [4, 2, 1, 1]
+    assert (search.highest, search.settled, search.confirmed) == (None, False, False)
+
+
+@pytest.mark.parametrize(("softness", "above", "below"), [(0.06, 0.03, 0.06), (0.10, 0.08, 0.16)])
+def test_where_the_edge_is_soft_it_seldom_ends_far_from_it(softness: float, above: float, below: float) -> None:
+    """The edge is at 1; the sweep begins somewhat below it."""
+    dice = random.Random(1)
+    ends = []
+    for _ in range(1000):
+        search = Search(dice.uniform(0.6, 0.9))
+        searched(search, lambda rate, _: dice.random() < 1 / (1 + math.exp((rate - 1) / softness)))
+        ends.append(search.highest or 0.0)
+    assert sum(end > 1.1 for end in ends) / 1000 < above
+    assert sum(end < 0.8 for end in ends) / 1000 < below
 
 
 def test_a_rate_that_broke_as_often_as_it_held_counts_as_broken() -> None:
