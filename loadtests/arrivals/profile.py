@@ -37,7 +37,7 @@ class Stage:
     @property
     def total(self) -> float:
         """The integral of the level over the whole stage."""
-        return _area(self.first, self.last, self.length)
+        return (self.first + self.last) / 2.0 * self.length
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Profile:
     """A level over time, in straight pieces, without end: the last stage is constant and infinitely long.
 
     >>> profile = Profile.parse("2/10s,2..6/10s,6")
-    >>> profile.level(5.0), profile.level(15.0), profile.level(100.0)
-    (2.0, 4.0, 6.0)
-    >>> profile.total(20.0), profile.when(60.0)
-    (60.0, 20.0)
+    >>> profile.users(5.0), profile.users(15.0), profile.users(100.0)
+    (2, 4, 6)
+    >>> profile.moments(np.array([0.0, 20.0, 60.0, 66.0])).tolist()
+    [0.0, 10.0, 20.0, 21.0]
     """
 
     stages: tuple[Stage, ...]
@@ -71,26 +71,12 @@ class Profile:
             stages.append(Stage(start, math.inf, stages[-1].last, stages[-1].last))
         return cls(tuple(stages))
 
-    def level(self, t: float) -> float:
-        """The level at `t` seconds; where it jumps, the new one."""
-        stage = self.stages[bisect_right(self._starts, max(t, 0.0)) - 1]
-        return stage.first + stage.slope * (max(t, 0.0) - stage.start) if stage.slope else stage.first
-
-    def total(self, t: float) -> float:
-        """The integral of the level from 0 to `t`: of a rate, how many are due until then."""
-        at = bisect_right(self._starts, max(t, 0.0)) - 1
-        stage = self.stages[at]
-        return self._totals[at] + _area(stage.first, self.level(t), max(t, 0.0) - stage.start)
-
-    def when(self, total: float) -> float:
-        """The moment from which on the integral is greater than `total`; infinity where it never is.
-
-        Where the level is 0 for a while, that is the end of that while: nothing is due in it.
-        """
-        return float(self.moments(np.array([total]))[0])
-
     def moments(self, totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """`when` of each of many totals."""
+        """For each total the moment from which on the level's integral from 0 is greater; infinity where it never is.
+
+        Where the level is 0 for a while, that is the end of that while: nothing is due in it. Rounding may put a moment
+        some units of the last place before that of a lower total.
+        """
         at = np.maximum(np.searchsorted(self._totals, totals, side="right") - 1, 0)
         first, slope, start = (column[at] for column in self._columns)
         rest = np.maximum(totals - np.asarray(self._totals)[at], 0.0)
@@ -108,10 +94,6 @@ class Profile:
     def users(self, t: float) -> int:
         """The level at `t` as a number of users: the nearest whole one."""
         return self._users[bisect_right(self._users, (max(t, 0.0), math.inf)) - 1][1]
-
-    @cached_property
-    def _starts(self) -> list[float]:
-        return [stage.start for stage in self.stages]
 
     @cached_property
     def _totals(self) -> list[float]:
@@ -136,10 +118,6 @@ class Profile:
         # Of several at one moment the last is right: where a ramp ends, the next stage says the level.
         steps = dict(step for stage in self.stages for step in _whole_steps(stage))
         return [after for before, after in pairwise([(-1.0, -1), *steps.items()]) if before[1] != after[1]]
-
-
-def _area(first: float, last: float, length: float) -> float:
-    return (first + last) / 2.0 * length if first or last else 0.0
 
 
 def _whole_steps(stage: Stage) -> list[tuple[float, int]]:

@@ -22,8 +22,8 @@ def due_moments(arrivals: Arrivals, seed: int, end: float) -> Iterator[float]:
     """The moments, in seconds, at which session 0, 1, 2, ... are due, ascending, all before `end`.
 
     A renewal process of one arrival a second on average is laid along the integral of the profile (time rescaling), so
-    each process goes with each profile, and the expected number until `t` is `Profile.total(t)` exactly. Intervals of
-    a constant profile are, in units of its rate: all 1, the first at 0 (`constant`); exponential (`poisson`); Gamma
+    each process goes with each profile, and the expected number until `t` is the integral until `t`. Intervals of a
+    constant profile are, in units of its rate: all 1, the first at 0 (`constant`); exponential (`poisson`); Gamma
     with shape b = `burstiness` and mean 1 (`gamma`), whose coefficient of variation is 1 / sqrt(b), as vLLM's
     `--burstiness` has it. The first interval of a Gamma process is that of one which has run for long already (what is
     left of an interval that a random moment falls into); without that, bursty processes would begin with too many.
@@ -41,8 +41,11 @@ def due_moments(arrivals: Arrivals, seed: int, end: float) -> Iterator[float]:
 
 
 def _moments(profile: Profile, arrivals: Arrivals, seed: int, end: float) -> Iterator[float]:
+    latest = 0.0
     for totals in _unit_process(arrivals, np.random.default_rng([_STREAM, seed])):
-        moments = profile.moments(totals)
+        # Where many are due at nearly one moment, rounding puts some before those ahead of them.
+        moments = np.maximum.accumulate(np.maximum(profile.moments(totals), latest))
+        latest = float(moments[-1])
         before = int(np.searchsorted(moments, end, side="left"))
         yield from moments[:before].tolist()
         if before < len(moments):

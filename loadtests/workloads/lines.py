@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import reprlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,11 @@ import numpy as np
 from loadtests.errors import LoadError
 
 _BOM = b"\xef\xbb\xbf"
+# Deeper than anything that is sent, and far from what the interpreter can follow wherever a line is read again.
+_DEEPEST = 100
+_TOO_LONG = "a number has thousands of digits"
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 60
 
 
 class JsonLines:
@@ -43,8 +50,12 @@ class JsonLines:
             raise self.wrong(row, f"is not UTF-8 from its byte {error.start + 1} on") from None
         except json.JSONDecodeError as error:
             raise self.wrong(row, f"is cut off or no JSON: {error.msg} at character {error.pos + 1}") from None
+        except ValueError:  # of Python's own, which reads no integer of more than 4300 digits
+            raise self.wrong(row, f"can't be read: {_TOO_LONG}") from None
         except RecursionError:
             raise self.wrong(row, "is nested too deeply") from None
+        if line.count(b"[") + line.count(b"{") > _DEEPEST and _is_deep(found):
+            raise self.wrong(row, "is nested too deeply")
         if not isinstance(found, dict):
             raise self.wrong(row, "is no JSON object")
         return found
@@ -52,6 +63,11 @@ class JsonLines:
     def wrong(self, row: int, what: str) -> LoadError:
         """An error that names the line."""
         return LoadError(f"{self._name}, line {self._numbers[row] + 1}, {what}", "workload_invalid")
+
+
+def shown(value: object) -> str:
+    """What stands in a file, short enough for a sentence."""
+    return _SHORT.repr(value)
 
 
 def decoded(data: bytes, name: str) -> str:
@@ -72,6 +88,21 @@ def _as_lines(data: bytes, name: str) -> bytes:
         return data
     try:
         entries = json.loads(decoded(data, name))
+        return b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)
     except (json.JSONDecodeError, RecursionError) as error:
         raise LoadError(f"{name} begins as a JSON array and is none: {error}", "workload_invalid") from None
-    return b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)
+    except ValueError:
+        raise LoadError(f"{name} can't be read: {_TOO_LONG}", "workload_invalid") from None
+
+
+def _is_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [inner for outer in level for inner in _inside(outer)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: object) -> Iterable[object]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from loadtests.errors import LoadError
-from loadtests.workloads.lines import JsonLines, decoded
+from loadtests.workloads.lines import JsonLines, decoded, shown
 
 _INPUT = ("input_length", "ContextTokens", "Request tokens")
 _OUTPUT = ("output_length", "GeneratedTokens", "Response tokens")
@@ -44,24 +44,42 @@ def _from_json(lines: JsonLines, wanted: Sequence[str], name: str) -> list[float
     column = next((column for column in wanted if column in lines.read(0)), None)
     if column is None:
         raise _no_column(name, wanted, list(lines.read(0)))
-    return [_number(lines.read(row).get(column), name, row + 1, column) for row in range(len(lines))]
+    found: list[float] = []
+    for row in range(len(lines)):
+        value = lines.read(row).get(column)
+        number = _number(value)
+        if number is None:
+            raise lines.wrong(row, _fault(value, column))
+        found.append(number)
+    return found
 
 
 def _from_rows(text: str, wanted: Sequence[str], name: str) -> list[float]:
-    rows = csv.reader(io.StringIO(text, newline=""))
     found: list[float] = []
     position: int | None = None
-    for row in rows:
-        if not row:
-            continue
+    for line, row in _rows(text, name):
         if position is None and not found and not _is_number(row[0]):
             position = next((row.index(column) for column in wanted if column in row), None)
             if position is None:
                 raise _no_column(name, wanted, row)
             continue
         value = row[position or 0] if (position or 0) < len(row) else None
-        found.append(_number(value, name, rows.line_num, "the number"))
+        number = _number(value)
+        if number is None:
+            raise LoadError(f"{name}, line {line}, {_fault(value, 'the number')}", "workload_invalid")
+        found.append(number)
     return found
+
+
+def _rows(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV file that are not empty, each with the number of its line."""
+    reader = csv.reader(io.StringIO(text, newline=""))
+    try:
+        for row in reader:
+            if row:
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise LoadError(f"{name}, line {reader.line_num}, is no CSV: {error}", "workload_invalid") from None
 
 
 def _is_number(text: str) -> bool:
@@ -71,14 +89,16 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _number(value: object, name: str, line: int, column: str) -> float:
+def _number(value: object) -> float | None:
     try:
         number = float(value) if isinstance(value, (str, int, float)) else math.nan
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and number >= 0):
-        raise LoadError(f"{name}, line {line}, has {value!r} as {column}; it must be from 0 on", "workload_invalid")
-    return number
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+def _fault(value: object, column: str) -> str:
+    return f"has {shown(value)} as {column}; it must be a number from 0 to 1e308"
 
 
 def _no_column(name: str, wanted: Sequence[str], columns: Sequence[str]) -> LoadError:

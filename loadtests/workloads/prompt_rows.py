@@ -8,9 +8,11 @@ from typing import Any
 
 from loadtests.ask import Message
 from loadtests.workloads.dialogue import user
+from loadtests.workloads.lines import shown
 
 _TEXTS = ("prompt", "text_input", "text")
 _LENGTHS = ("max_tokens", "max_completion_tokens", "output_tokens")
+_LONGEST = 10_000_000
 _SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 
 
@@ -74,8 +76,8 @@ def _max_tokens(values: Mapping[str, Any]) -> int | None:
         found = values.get(key)
         if found is None:
             continue
-        if not isinstance(found, int) or isinstance(found, bool) or found < 1:
-            raise RowError(f"has {key} {found!r}; it must be a whole number from 1 on")
+        if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= _LONGEST:
+            raise RowError(f"has {key} {shown(found)}; it must be a whole number from 1 to ten million")
         return found
     return None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from loadtests.errors import LoadError
-from loadtests.workloads.lines import JsonLines, decoded
+from loadtests.workloads.lines import JsonLines, decoded, shown
 
 _LONGEST = 10_000_001
+# No clock has gone further: nanoseconds since 1970 are below 2e18.
+_FARTHEST = 1e19
 Whole = npt.NDArray[np.int64]
 
 
@@ -103,7 +104,7 @@ def _csv(data: bytes, name: str, columns: _Columns) -> Trace:
                 continue
             try:
                 seconds, tokens_in, tokens_out = columns.seconds(row[at[0]]), int(row[at[1]]), int(row[at[2]])
-                if not (math.isfinite(seconds) and 0 <= tokens_in < _LONGEST and 0 <= tokens_out < _LONGEST):
+                if not (abs(seconds) <= _FARTHEST and 0 <= tokens_in < _LONGEST and 0 <= tokens_out < _LONGEST):
                     raise ValueError
             except (IndexError, ValueError, OverflowError, TypeError):
                 raise _wrong(name, reader.line_num, _csv_fault(row, header, at, columns)) from None
@@ -129,9 +130,16 @@ def _csv_fault(row: Sequence[str], header: Sequence[str], at: Sequence[int], col
         return f"is cut off: it has {len(row)} of {len(header)} columns"
     for column, position in zip((columns.input, columns.output), at[1:], strict=True):
         text = row[position]
-        if not (text.strip().isdecimal() and int(text) < _LONGEST):
-            return f"has {column} {text!r}; it must be a whole number from 0 to ten million"
-    return f"has {columns.time} {row[at[0]]!r}, which is no time as {columns.time} has it"
+        if not _is_length(text):
+            return f"has {column} {shown(text)}; it must be a whole number from 0 to ten million"
+    return f"has {columns.time} {shown(row[at[0]])}, which is no time as {columns.time} has it"
+
+
+def _is_length(text: str) -> bool:
+    try:
+        return 0 <= int(text) < _LONGEST
+    except ValueError:
+        return False
 
 
 def _mooncake(lines: JsonLines, name: str) -> Trace:
@@ -146,11 +154,11 @@ def _mooncake(lines: JsonLines, name: str) -> Trace:
         for key, column in (("input_length", lengths_in), ("output_length", lengths_out)):
             value = values.get(key)
             if type(value) is not int or not 0 <= value < _LONGEST:
-                raise lines.wrong(row, f"has {key} {value!r}; it must be a whole number from 0 to ten million")
+                raise lines.wrong(row, f"has {key} {shown(value)}; it must be a whole number from 0 to ten million")
             column.append(value)
         moment = values.get("timestamp")
-        if not isinstance(moment, (int, float)) or isinstance(moment, bool) or not math.isfinite(moment):
-            raise lines.wrong(row, f"has timestamp {moment!r}; it must be a number of milliseconds")
+        if not isinstance(moment, (int, float)) or isinstance(moment, bool) or not abs(moment) <= _FARTHEST:
+            raise lines.wrong(row, f"has timestamp {shown(moment)}; it must be a number of milliseconds, up to 1e19")
         due.append(moment / 1000.0)
         try:
             blocks.extend(values.get("hash_ids") or ())

@@ -8,10 +8,12 @@ from typing import Literal
 import numpy as np
 import pytest
 
+from loadtests.arrivals import schedule
 from loadtests.arrivals.profile import Profile
 from loadtests.arrivals.schedule import due_moments
 from loadtests.errors import LoadError
 from loadtests.plan import Arrivals
+from tests.loadtests.arrivals.test_profile import total
 
 Process = Literal["constant", "poisson", "gamma"]
 ALL: list[tuple[Process, float]] = [
@@ -54,7 +56,7 @@ def test_each_part_of_a_profile_has_its_share(process: Process, burstiness: floa
     """Over many seeds the mean number in each second is the profile's integral over it, the first one included."""
     arrivals = rate("5/2s,0/1s,5..45/4s,45..5/4s,5", process, burstiness)
     counts = np.array([np.histogram(list(due_moments(arrivals, seed, 12.0)), 12, (0, 12))[0] for seed in range(600)])
-    totals = [Profile.parse(arrivals.profile).total(float(t)) for t in range(13)]
+    totals = [total(Profile.parse(arrivals.profile), float(t)) for t in range(13)]
     error = 5 * np.maximum(counts.std(axis=0) / 600**0.5, 0.01)
     close = np.abs(counts.mean(axis=0) - np.diff(totals)) <= error
     if process == "constant":  # of which every run is the same, whole numbers and no mean
@@ -66,6 +68,16 @@ def test_ascending_and_without_end_where_none_is_given() -> None:
     found = list(islice(due_moments(rate("10", "gamma", 0.3), seed=1, end=float("inf")), 20_000))
     assert len(found) == 20_000
     assert found == sorted(found)
+
+
+@pytest.mark.parametrize("at_once", [4096, 1])
+def test_no_rounding_puts_a_session_before_the_one_ahead_of_it(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ramp's moments are roots, and a bursty process has many that are nearly one; within a block and across them."""
+    monkeypatch.setattr(schedule, "_AT_ONCE", at_once)
+    arrivals = rate("0..40/20s", "gamma", 0.05)
+    for seed in range(60):
+        found = list(due_moments(arrivals, seed, 20.0))
+        assert found == sorted(found)
 
 
 def test_a_seed_decides_them_in_any_process() -> None:

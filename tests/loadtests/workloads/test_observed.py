@@ -4,7 +4,7 @@ import pytest
 
 from loadtests.errors import LoadError
 from loadtests.workloads.observed import observed
-from tests.loadtests.workloads.test_trace_rows import AZURE_2023, BURST_2, mooncake, row
+from tests.loadtests.workloads.test_trace_rows import AZURE_2023, BURST_2, LONG, mooncake, row
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,11 @@ def test_numbers_come_from_lines_or_a_column(text: str, reference: str, field: s
         (b"a,b\n1\n", "f#b", "think", "f, line 2, has None as the number"),
         (b"a,b\n1,2\n", "f", "input_tokens", "f has no column input_length or ContextTokens or Request tokens"),
         (b'{"a": 1}\n{"b": 1}\n', "f#a", "think", "f, line 2, has None as a"),
+        (b'{"a": 1}\n\n{"b": 1}\n', "f#a", "think", "f, line 3, has None as a"),
+        (b'{"a": 1}\n{"a": %d}\n' % (10**400), "f#a", "think", "f, line 2, has 1000"),
+        (f'{{"a": {LONG}}}\n'.encode(), "f#a", "think", "f, line 1, can't be read: a number has thousands of digits"),
+        (f"5\n{LONG}\n".encode(), "f", "think", "f, line 2, has '1111"),
+        (b"a,b\n1," + b"x" * 200_000, "f#a", "think", "f, line 2, is no CSV: field larger than field limit"),
         (b'{"a": 1}\n', "f#b", "think", "f has no column b; it has a"),
     ],
 )
@@ -44,3 +49,5 @@ def test_what_is_wrong_is_said_with_the_line(data: bytes, reference: str, field:
     with pytest.raises(LoadError) as caught:
         observed(data, reference, field)
     assert str(caught.value).startswith(says)
+    assert len(str(caught.value)) < 200
+    assert caught.value.code == "workload_invalid"

@@ -10,6 +10,7 @@ from loadtests.errors import LoadError
 from loadtests.workloads.make import make_workload
 from loadtests.workloads.spec import WorkloadSpec
 from tests.loadtests.workloads.test_synthetic import asked
+from tests.loadtests.workloads.test_trace_rows import LONG, nested
 
 HELLO = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello?"}]
 
@@ -120,6 +121,10 @@ GOOD = lines({"prompt": "a"})
         (GOOD + lines({"question": "a"}), "my.jsonl, line 2, has no prompt: it needs one of prompt, text_input"),
         (GOOD + lines({"prompt": "a", "max_tokens": 0}), "my.jsonl, line 2, has max_tokens 0"),
         (GOOD + lines({"prompt": "a", "max_tokens": "9"}), "my.jsonl, line 2, has max_tokens '9'"),
+        (GOOD + lines({"prompt": "a", "max_tokens": 10**400}), "my.jsonl, line 2, has max_tokens 1000"),
+        (GOOD + f'{{"max_tokens": {LONG}}}'.encode(), "my.jsonl, line 2, can't be read: a number has thousands of"),
+        (f'[{{"max_tokens": {LONG}}}]'.encode(), "my.jsonl can't be read: a number has thousands of digits"),
+        (GOOD + lines({"messages": [{"role": "user", "content": nested(200)}]}), "my.jsonl, line 2, is nested too"),
         (GOOD + lines({"messages": []}), "my.jsonl, line 2, has messages that is no list"),
         (GOOD + lines({"messages": [{"content": "a"}]}), "my.jsonl, line 2, has a message without a role"),
         (GOOD + lines({"turns": "a"}), "my.jsonl, line 2, has turns that is no list"),
@@ -133,6 +138,7 @@ def test_what_is_wrong_with_a_file_is_said_in_one_sentence_with_the_line(data: b
         made(data)
     assert str(caught.value).startswith(says)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
     assert caught.value.code == "workload_invalid"
 
 

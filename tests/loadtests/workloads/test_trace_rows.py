@@ -34,6 +34,13 @@ def row(timestamp: Any = 0, into: Any = 700, out: Any = 52, **more: Any) -> dict
     return {"timestamp": timestamp, "input_length": into, "output_length": out, **more}
 
 
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def read(text: str | bytes, form: str = "auto") -> Trace:
     return read_trace(text if isinstance(text, bytes) else text.encode(), "t", form)
 
@@ -82,6 +89,8 @@ def test_failed_requests_are_left_out() -> None:
     assert len(read(text)) == 2
 
 
+# More digits than Python reads as a whole number.
+LONG = "1" * 5000
 HEAD, *_ = AZURE_2023.splitlines()
 
 
@@ -98,8 +107,10 @@ HEAD, *_ = AZURE_2023.splitlines()
         (AZURE_2023 + "2023-11-16 18:17:05,12,-3\n", "auto", "t, line 4, has GeneratedTokens '-3'; it must be a whole"),
         (AZURE_2023 + "2023-11-16 18:17:05,1.5,3\n", "auto", "t, line 4, has ContextTokens '1.5'; it must be a whole"),
         (AZURE_2023 + f"2023-11-16 18:17:05,{10**30},3\n", "auto", "t, line 4, has ContextTokens '1000"),
+        (AZURE_2023 + f"2023-11-16 18:17:05,{LONG},3\n", "auto", "t, line 4, has ContextTokens '1111"),
         (AZURE_2023 + "yesterday,12,3\n", "auto", "t, line 4, has TIMESTAMP 'yesterday', which is no time"),
         (BURST_1 + "nan,A,1,2,3,x\n", "auto", "t, line 4, has Timestamp 'nan', which is no time"),
+        (BURST_1 + "1e308,A,1,2,3,x\n", "auto", "t, line 4, has Timestamp '1e308', which is no time"),
         (AZURE_2023.encode() + b"\xff\xfe", "auto", "t, line 4, is not UTF-8"),
         (AZURE_2023 + '"' + "x" * 200_000, "auto", "t, line 4, is no CSV"),
         (mooncake(row()) + '{"timestamp": 5, "inp', "auto", "t, line 2, is cut off or no JSON"),
@@ -108,6 +119,11 @@ HEAD, *_ = AZURE_2023.splitlines()
         (mooncake(row(), row(out=True)), "auto", "t, line 2, has output_length True; it must be a whole number"),
         (mooncake(row(), {"timestamp": 0}), "auto", "t, line 2, has input_length None; it must be a whole number"),
         (mooncake(row("now")), "auto", "t, line 1, has timestamp 'now'; it must be a number of milliseconds"),
+        (mooncake(row(), row(10**400)), "auto", "t, line 2, has timestamp 1000"),
+        (mooncake(row(), row(1e308)), "auto", "t, line 2, has timestamp 1e+308; it must be a number of milliseconds"),
+        (mooncake(row()) + f'{{"timestamp": {LONG}}}', "auto", "t, line 2, can't be read: a number has thousands"),
+        (mooncake(row(), row(into=nested(90))), "auto", "t, line 2, has input_length [[[["),
+        (mooncake(row(), row(into=nested(900))), "auto", "t, line 2, is nested too deeply"),
         (mooncake(row(hash_ids=["a"])), "auto", "t, line 1, has hash_ids that are no list of whole numbers"),
         (mooncake(row(hash_ids=5)), "auto", "t, line 1, has hash_ids that are no list of whole numbers"),
         (mooncake(row(hash_ids=[10**30])), "auto", "t, line 1, has hash_ids that are no list of whole numbers"),
@@ -118,4 +134,5 @@ def test_what_is_wrong_is_said_in_one_sentence_with_the_line(text: str | bytes, 
         read(text, form)
     assert str(caught.value).startswith(says)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
     assert caught.value.code == "workload_invalid"
