@@ -53,7 +53,10 @@ def command(
     else:
         _show(found, Console())
     if out is not None:
-        out.write_text(comparison_page(found), encoding="utf-8")
+        try:
+            out.write_text(comparison_page(found), encoding="utf-8")
+        except OSError as error:
+            raise click.BadParameter(f"{out}: {error.strerror}.", param_hint="'--out'") from error
         click.echo(f"Report: {out}", err=as_json)
     sys.exit(1 if found.regressions else 0)
 
