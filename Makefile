@@ -36,7 +36,7 @@ $(STAMP): requirements.lock pyproject.toml
 	  $$pip --requirement requirements.lock && $$pip --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: setup ## make a small checkpoint, compile it, serve it, stream an answer, stop
+demo: setup ## make a small checkpoint, compile it, serve it, stream an answer, put load on it, stop
 	@$(BIN)/inflight demo --dir .cache/demo
 
 # The tests start interpreters by the hundred, and each would compile what the one before it has compiled. Most of them

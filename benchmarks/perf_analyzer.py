@@ -18,8 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from inflight.deploy import triton
 
 PLACE = Path(".cache/perf_analyzer")
@@ -84,11 +82,6 @@ def run(program: Path, address: str, inputs: Mapping[str, object], load: list[st
         found = json.loads(export.read_text())["experiments"][0]["requests"]
     asked = [Asked(one["timestamp"] / 1e9, tuple(at / 1e9 for at in one["response_timestamps"])) for one in found]
     return sorted(asked, key=lambda one: one.sent)
-
-
-def ttft(asked: list[Asked]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Seconds from sending to the first response, of each request."""
-    return np.array([one.responses[0] - one.sent for one in asked if one.responses])
 
 
 def _download(folder: Path) -> Path:
