@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadtests.analysis.columns import Flags, Floats
+from loadtests.analysis.columns import Columns, Flags, Floats
 from loadtests.analysis.latencies import QUANTITIES, Latencies
 from loadtests.analysis.summary import Bound, Requests
 from loadtests.errors import LoadError
+from loadtests.record import Outcome
 
 _SEEN = 0.95
 """How sure one wants to be that a percentile is not larger than what was seen."""
@@ -28,7 +29,13 @@ _HOW = (
 
 @dataclass(frozen=True)
 class Promise:
-    """One bound. `limit` is in seconds, or of `error_rate` a share of 1; `level` is a percentile's, from 0 to 100."""
+    """One bound. `limit` is in seconds, or of `error_rate` a share of 1; `level` is a percentile's, from 0 to 100.
+
+    A percentile or max is of all requests whose client stayed: one that never got there (rejected, late, failed or
+    unfinished, or without that value) counts as infinitely late, so that `p99 ttft <= 500ms` says that 99 of 100 had
+    their first token in time. TPOT is then of all but the answers of one token, which have none. A mean is of those
+    that have a value, and ITL of the gaps that there are.
+    """
 
     text: str
     statistic: str
@@ -65,23 +72,42 @@ class Promise:
         exact = np.round(values, 9)
         return exact < self.limit if self.strict else exact <= self.limit
 
-    def judge(self, latencies: Latencies, requests: Requests) -> Bound:
-        """Whether a run kept it; where nothing was measured it did not."""
+    def judge(self, part: Columns, latencies: Latencies, requests: Requests) -> Bound:
+        """Whether a run kept it, of the requests of its measured part; where nothing was measured it did not."""
         if self.quantity == "error_rate":
             found, samples = (requests.error_rate if requests.staying else None), requests.staying
-        else:
-            values = latencies.samples(self.quantity)
-            found, samples = _statistic(values, self.statistic, self.level), len(values)
-        kept = found is not None and bool(self.kept_by(np.array(found)))
-        return Bound(self.text, found, self.limit, kept, samples, self._note(samples))
+            return self._bound(found, samples, [self._too_few(samples)] if samples else ["nothing was measured"])
+        values = latencies.samples(self.quantity)
+        lost = self._lost(part, latencies)
+        if not len(values):
+            return self._bound(None, lost, ["nothing was measured"])
+        if self.statistic == "mean":
+            note = f"the mean leaves out {lost} requests that never got there" if lost else ""
+            return self._bound(float(values.mean()), len(values), [note])
+        samples = len(values) + lost
+        counted = len(np.unique(latencies.gap_owner)) if self.quantity == "itl" else samples
+        found = _percentile(values, lost, self.level)
+        note = "" if found is not None else f"{lost} of {samples} requests never got there and count as infinitely late"
+        return self._bound(found, samples, [note, self._too_few(counted)])
 
-    def _note(self, samples: int) -> str:
-        if not samples:
-            return "nothing was measured"
+    def _lost(self, part: Columns, latencies: Latencies) -> int:
+        """How many of those that stayed never got there."""
+        if self.quantity == "itl":
+            return 0
+        stayed = ~part.of(Outcome.CANCELLED)
+        if self.quantity == "tpot":
+            return int((stayed & ~part.of(Outcome.COMPLETED)).sum())
+        return int((stayed & np.isnan(latencies.own(self.quantity))).sum())
+
+    def _bound(self, found: float | None, samples: int, notes: list[str]) -> Bound:
+        kept = found is not None and bool(self.kept_by(np.array(found)))
+        return Bound(self.text, found, self.limit, kept, samples, "; ".join(filter(None, notes)))
+
+    def _too_few(self, samples: int) -> str:
         least = needed(self.level / 100 if self.statistic == "percentile" else 1 - self.limit)
-        if self.statistic == "mean" or least is None or samples >= least:
+        if least is None or samples >= least:
             return ""
-        what = "requests" if self.quantity != "itl" else "gaps"
+        what = "requests" if self.quantity != "itl" else "requests with gaps"
         return f"{samples} {what} are too few to be {_SEEN:.0%} sure: it takes {least}"
 
 
@@ -93,7 +119,10 @@ def needed(share: float) -> int | None:
     return math.ceil(math.log(1 - _SEEN) / math.log(share)) if 0 < share < 1 else None
 
 
-def _statistic(values: Floats, statistic: str, level: float) -> float | None:
-    if not len(values):
+def _percentile(values: Floats, lost: int, level: float) -> float | None:
+    """With so many more that are infinite; None where the percentile is."""
+    samples = len(values) + lost
+    # A hair less, for 0.999 * 1000 is not quite 999.
+    if math.ceil(level / 100 * samples - 1e-9) > len(values):
         return None
-    return float(values.mean() if statistic == "mean" else np.percentile(values, level))
+    return float(np.percentile(np.concatenate((values, np.full(lost, values.max()))), level))

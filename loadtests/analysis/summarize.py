@@ -34,7 +34,7 @@ def summarize(directory: RunDirectory) -> Summary:
         completed_per_second=float(in_time.sum() / seconds) if seconds else 0.0,
         tokens=count_tokens(part, run, measured),
         latencies=data.latencies.spreads(),
-        promise=tuple(promise.judge(data.latencies, requests) for promise in data.promises),
+        promise=tuple(promise.judge(part, data.latencies, requests) for promise in data.promises),
         goodput=None if data.good is None else goodput(data.good[data.place], requests, seconds),
         server=server_side(server, measured),
         matches=matches(server, run, plan),

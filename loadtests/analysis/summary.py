@@ -67,8 +67,11 @@ class Tokens:
 class Bound:
     """One bound of the promise, such as `p99 ttft <= 500ms`: what it says, what was found, whether it was kept.
 
-    `found` and `limit` are seconds, or of `error_rate` a share of 1. `found` is None where nothing was measured, and
-    the bound is then not kept. `note` says where there were too few samples to be sure; see `promise.needed`.
+    `found` and `limit` are seconds, or of `error_rate` a share of 1. In percentiles and maxima of all but ITL a request
+    that stayed and never got there counts as infinitely late; see `promise.Promise`. (`latencies` are of what was
+    measured.) `found` is None where it is infinite or nothing was measured, and the bound is then not kept. `samples`
+    are the requests that count, or of ITL their gaps. `note` says how many were lost where that matters, and where
+    there were too few requests to be sure; see `promise.needed`.
     """
 
     text: str

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,10 +93,75 @@ def test_how_many_samples_a_percentile_takes() -> None:
     assert (needed(0.0), needed(1.0)) == (None, None)
 
 
-def test_gaps_are_samples_of_their_own(tmp_path: Path) -> None:
+def test_many_gaps_of_few_requests_are_few(tmp_path: Path) -> None:
     records = [record(i, i * 0.1, gaps=[0.01] * 50) for i in range(6)]
     (bound,) = summarize(run_of(tmp_path / "run", records, Plan(promise=("p99 itl <= 20ms",)))).promise
-    assert (bound.samples, bound.note) == (300, "")
+    assert (bound.samples, bound.note) == (
+        300,
+        "6 requests with gaps are too few to be 95% sure: it takes 299",
+    )
+
+
+LOST = {"overloaded": Outcome.REJECTED, "late": Outcome.LATE, "engine_died": Outcome.FAILED, "over": Outcome.UNFINISHED}
+
+
+def with_lost(tmp_path: Path, text: str, good: int, lost: int, **values: Any) -> Bound:
+    """So many with a TTFT of 0.1 s, a TPOT of 10 ms and an end after 0.11 s; of the lost ones some left."""
+    codes = list(LOST.items())
+    records = [record(i, i * 0.01, **values) for i in range(good)]
+    for i in range(lost):
+        code, outcome = codes[i % len(codes)]
+        records.append(failure(good + i, i * 0.01, code, outcome))
+    left = [failure(good + lost + i, 0.5, "", Outcome.CANCELLED) for i in range(50)]
+    plan = Plan(seconds=60, promise=(text,))
+    (bound,) = summarize(run_of(tmp_path / "run", [*records, *left], plan)).promise
+    return bound
+
+
+@pytest.mark.parametrize("quantity", ["ttft", "ttft_sent", "e2e", "e2e_sent", "tpot"])
+def test_a_request_that_never_got_there_is_infinitely_late(tmp_path: Path, quantity: str) -> None:
+    bound = with_lost(tmp_path, f"p99 {quantity} <= 2s", 380, 620)
+    assert (bound.found, bound.kept, bound.samples) == (None, False, 1000)
+    assert bound.note == "620 of 1000 requests never got there and count as infinitely late"
+
+
+@pytest.mark.parametrize(
+    ("text", "lost", "kept"),
+    [
+        ("p99 ttft <= 100ms", 10, True),
+        ("p99 ttft <= 100ms", 11, False),
+        ("p99.9 ttft <= 100ms", 1, True),
+        ("p99.9 ttft <= 100ms", 2, False),
+        ("p50 ttft <= 100ms", 500, True),
+        ("p50 ttft <= 100ms", 501, False),
+        ("max ttft <= 100ms", 1, False),
+        ("max ttft <= 100ms", 0, True),
+    ],
+)
+def test_a_percentile_holds_for_its_share_of_all_requests(tmp_path: Path, text: str, lost: int, kept: bool) -> None:
+    bound = with_lost(tmp_path, text, 1000 - lost, lost)
+    assert bound.kept is kept
+    assert bound.found == (pytest.approx(0.1) if kept else None)
+
+
+def test_a_mean_is_of_those_that_got_there_and_says_how_many_did_not(tmp_path: Path) -> None:
+    bound = with_lost(tmp_path, "mean ttft <= 2s", 30, 20)
+    assert bound.found == pytest.approx(0.1)
+    assert (bound.kept, bound.samples) == (True, 30)
+    assert bound.note == "the mean leaves out 20 requests that never got there"
+
+
+def test_gaps_are_those_that_there_are(tmp_path: Path) -> None:
+    bound = with_lost(tmp_path, "p99 itl <= 2s", 300, 200)
+    assert (bound.kept, bound.samples, bound.note) == (True, 300, "")
+
+
+def test_an_answer_of_one_token_has_no_time_per_token_and_is_not_lost(tmp_path: Path) -> None:
+    bound = with_lost(tmp_path, "max tpot <= 2s", 30, 0, gaps=())
+    assert (bound.found, bound.samples, bound.note) == (None, 0, "nothing was measured")
+    records = [record(0, 0.0), record(1, 0.1, gaps=())]
+    (bound,) = summarize(run_of(tmp_path / "other", records, Plan(promise=("max tpot <= 2s",)))).promise
+    assert (bound.kept, bound.samples) == (True, 1)
 
 
 def test_goodput_is_of_all_that_were_due_and_of_those_that_were_completed(tmp_path: Path) -> None:
