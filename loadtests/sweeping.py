@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from loadtests.analysis.report_file import read_sweep
 from loadtests.analysis.search import Search
+from loadtests.analysis.summary import Summary
 from loadtests.analysis.sweep import Step, Sweep
 from loadtests.conductor import Progress, make_run
 from loadtests.errors import LoadError
 from loadtests.plan import Arrivals, Plan
+from loadtests.record import Outcome, Record
 from loadtests.reporting import report_run
 from loadtests.run_directory import RunDirectory
 from loadtests.team import Team
@@ -20,7 +23,9 @@ from loadtests.team import Team
 Follow = Callable[[Plan, str], AbstractContextManager[Callable[[Progress], None]]]
 """Shows the progress of one run, of that title."""
 
-_PROBE_USERS = 16
+PROBE_USERS = 16
+"""Of the short run that finds the first rate; a sweep by users begins with as many."""
+_USERS = "users"
 _PROBE_SECONDS = 10.0
 _PROBE_SHARE = 0.7
 """The first rate, as a share of what that many users got through without a pause: near the edge, rather below it."""
@@ -30,7 +35,8 @@ _PROBE_SHARE = 0.7
 class Sweeper:
     """Makes runs of `plan` under `directory`, each at a rate (or number of users) of its own.
 
-    `first` is where the search begins; None: a short closed loop finds out what the server gets through.
+    `first` is where the search begins; None: a short closed loop finds out what the server gets through, or if users
+    are looked for it is PROBE_USERS.
     """
 
     plan: Plan
@@ -44,13 +50,11 @@ class Sweeper:
 
     def sweep(self) -> Sweep:
         """All runs, or those that came before a Ctrl-C. Raises LoadError as `make_run` does."""
-        search = Search(self.first or self._probe(), self.tolerance, self.most)
+        search = Search(self.first or self._probe(), self.tolerance, self.most, whole=self.by == "users")
         steps: list[Step] = []
         step: Step | None
         while (rate := search.next()) is not None:
-            rate = self._shown(rate)
-            if self.by == "users" and [step.rate for step in steps].count(rate) > 1:
-                break  # between two whole numbers there is no third
+            rate = _shown(rate)
             step = self._step(rate, len(steps) + 1)
             if step is None:
                 break
@@ -63,13 +67,10 @@ class Sweeper:
             search.lowest_broken,
             self.tolerance,
             search.settled,
-            "sessions/s" if self.by == "rate" else "users",
+            "sessions/s" if self.by == "rate" else _USERS,
             interrupted=step is None,
+            confirmed=search.confirmed,
         )
-
-    def _shown(self, rate: float) -> float:
-        """Four digits of a rate, as its profile is written; a whole number of users."""
-        return float(f"{rate:.4g}") if self.by == "rate" else float(max(1, round(rate)))
 
     def _step(self, rate: float, number: int) -> Step | None:
         """Its run; None if Ctrl-C ended it, for then it says nothing; KeyboardInterrupt if it was the first."""
@@ -85,15 +86,15 @@ class Sweeper:
         summary, _ = report_run(directory)
         if interrupted:
             return None
-        return Step(rate, name, summary, all(bound.kept for bound in summary.promise))
+        return _judged(rate, name, summary)
 
     def _probe(self) -> float:
         """What to begin with."""
         if self.by == "users":
-            return float(_PROBE_USERS)
+            return float(PROBE_USERS)
         plan = self.plan.model_copy(
             update={
-                "arrivals": Arrivals(kind="users", profile=str(_PROBE_USERS)),
+                "arrivals": Arrivals(kind="users", profile=str(PROBE_USERS)),
                 "warmup": 0.0,
                 "seconds": min(_PROBE_SECONDS, self.plan.seconds),
                 "promise": (),
@@ -104,7 +105,49 @@ class Sweeper:
             if make_run(plan, directory, self.team, tell):
                 raise KeyboardInterrupt
         summary, _ = report_run(directory)
-        if not summary.completed_per_second:
+        pace = sessions_per_second(directory.records())
+        if not pace:
             first = next(iter(summary.requests.messages.values()), "no request was completed")
-            raise LoadError(f"the server completed nothing, so there is no rate to begin with: {first}", "load_failed")
-        return self._shown(summary.completed_per_second * _PROBE_SHARE)
+            raise LoadError(
+                f"the server completed nothing in the {plan.seconds:g} s of a probe and its grace of {plan.grace:g} s, "
+                f"so say by --start with which rate to begin: {first}",
+                "load_failed",
+            )
+        return _shown(pace * _PROBE_SHARE)
+
+
+def judged_anew(directory: Path, judge: Callable[[RunDirectory], Summary]) -> Sweep:
+    """The sweep that lies in `directory`, as `judge` now finds its runs. Raises LoadError as `read_sweep` does."""
+    sweep = read_sweep(directory / "sweep.json")
+    if not sweep.steps:
+        return sweep
+    search = Search(sweep.steps[0].rate, sweep.tolerance, len(sweep.steps), whole=sweep.unit == _USERS)
+    steps: list[Step] = []
+    for step in sweep.steps:
+        steps.append(_judged(step.rate, step.run, judge(RunDirectory(directory / step.run))))
+        search.tell(step.rate, steps[-1].kept)
+    return replace(
+        sweep,
+        promise=tuple(bound.text for bound in steps[-1].summary.promise),
+        steps=tuple(steps),
+        highest=search.highest,
+        lowest_broken=search.lowest_broken,
+        settled=search.settled,
+        confirmed=search.confirmed,
+    )
+
+
+def _judged(rate: float, name: str, summary: Summary) -> Step:
+    return Step(rate, name, summary, all(bound.kept for bound in summary.promise))
+
+
+def _shown(rate: float) -> float:
+    """Four digits, as its profile is written; users are whole numbers already."""
+    return float(f"{rate:.4g}")
+
+
+def sessions_per_second(records: Sequence[Record]) -> float:
+    """Until the last answer was there, so that answers longer than the probe count too; 0 where there was none."""
+    completed = [record for record in records if record.outcome is Outcome.COMPLETED]
+    last = max((record.ended for record in completed), default=0.0)
+    return len({record.session for record in completed}) / last if last > 0 else 0.0

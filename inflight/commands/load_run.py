@@ -11,6 +11,7 @@ import click
 
 from inflight.commands.load_options import asked_plan, asked_team, load_options
 from inflight.commands.load_screen import following, say, show
+from loadtests.analysis.summary import Summary
 from loadtests.conductor import make_run
 from loadtests.reporting import report_run
 from loadtests.run_directory import RunDirectory
@@ -46,6 +47,11 @@ def command(out: Path | None, as_json: bool, **asked: Any) -> None:
     say(summary, page, show, as_json)
     if interrupted:
         sys.exit(130)
+    sys.exit(exit_code(summary))
+
+
+def exit_code(summary: Summary) -> int:
+    """1 where a promise was broken, or nothing was completed though some client stayed; else 0."""
     requests = summary.requests
-    all_failed = not requests.completed and requests.rejected + requests.late + requests.failed > 0
-    sys.exit(1 if all_failed or any(not bound.kept for bound in summary.promise) else 0)
+    nothing_done = requests.staying and not requests.completed
+    return 1 if nothing_done or any(not bound.kept for bound in summary.promise) else 0

@@ -99,9 +99,10 @@ def show(summary: Summary, console: Console) -> None:
     for code, count in requests.errors.items():
         console.print(Text(f"{count} x {code}: {requests.messages.get(code, '')}", style="red"))
     for bound in summary.promise:
-        found = "nothing was measured" if bound.found is None else f"found {bound.found:.4g}"
+        found = "" if bound.found is None else f"found {bound.found:.4g}"
+        said = "; ".join(filter(None, (found, bound.note)))
         style = "green" if bound.kept else "bold red"
-        console.print(Text(f"{'kept  ' if bound.kept else 'BROKEN'}  {bound.text} ({found})", style=style))
+        console.print(Text(f"{'kept  ' if bound.kept else 'BROKEN'}  {bound.text} ({said})", style=style))
     if summary.goodput is not None:
         good = summary.goodput
         console.print(
@@ -112,6 +113,42 @@ def show(summary: Summary, console: Console) -> None:
         console.print(f"{summary.cost.per_million_output:.2f} {summary.cost.currency} for a million output tokens")
     for reason in summary.grade.reasons:
         console.print(Text(f"NOT TO BE TRUSTED: {reason}", style="bold red"))
+
+
+def show_sweep(sweep: Sweep, console: Console) -> None:
+    """Its runs, the rate that was found, and what makes that unsure."""
+    table = Table(box=None, pad_edge=False)
+    for name in (sweep.unit, "promise", "completed/s", "tokens/s", "p99 TTFT", "p99 ITL"):
+        table.add_column(name, justify="right")
+    for step in sorted(sweep.steps, key=lambda step: step.rate):
+        latencies = step.summary.latencies
+        table.add_row(
+            f"{step.rate:g}",
+            "kept" if step.kept else "broken",
+            f"{step.summary.completed_per_second:.2f}",
+            f"{step.summary.tokens.per_second:.0f}",
+            *(f"{latencies[name].p99 * 1e3:.0f} ms" if name in latencies else "" for name in ("ttft", "itl")),
+        )
+    console.print(table)
+    _show_notes(sweep, console)
+    words = ", ".join(sweep.promise)
+    if sweep.highest is None:
+        console.print(f"At no rate that was tried the promise held: {words}")
+        return
+    broken = "it did not break" if sweep.lowest_broken is None else f"it broke at {sweep.lowest_broken:g}"
+    seen = "" if sweep.confirmed else " (seen once)"
+    console.print(f"Up to {sweep.highest:g} {sweep.unit}{seen} the promise holds ({words}); {broken}.")
+    if not sweep.settled:
+        console.print("More runs (--most) would tell it more nearly.")
+
+
+def _show_notes(sweep: Sweep, console: Console) -> None:
+    """Of the runs on both sides of the edge, for the answer rests on these."""
+    for step in sweep.steps:
+        if step.rate in (sweep.highest, sweep.lowest_broken):
+            for bound in step.summary.promise:
+                if bound.note:
+                    console.print(Text(f"{step.rate:g} {sweep.unit}, {bound.text}: {bound.note}", style="yellow"))
 
 
 def _latencies(summary: Summary) -> Table:

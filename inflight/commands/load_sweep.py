@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from inflight.commands.load_options import asked_plan, asked_team, load_options
-from inflight.commands.load_screen import following, say
-from loadtests.analysis.sweep import Sweep
+from inflight.commands.load_screen import following, say, show_sweep
 from loadtests.reporting import report_sweep
 from loadtests.run_directory import RunDirectory
-from loadtests.sweeping import Sweeper
+from loadtests.sweeping import PROBE_USERS, Sweeper
 
 
 @click.command(short_help="Find the highest rate at which a promise holds.")
@@ -30,7 +27,7 @@ from loadtests.sweeping import Sweeper
 @click.option(
     "--start",
     type=click.FloatRange(0, min_open=True),
-    help="The rate or number of users to begin with.  [default: what a short run shows]",
+    help=f"The rate or number of users to begin with.  [default: what a short run shows; {PROBE_USERS} of --by users]",
 )
 @click.option(
     "--tolerance",
@@ -56,8 +53,9 @@ def command(
 ) -> None:
     """Find the highest rate at which a promise holds: one run for each rate, and a report of all of them.
 
-    The rate doubles until the promise breaks, then the gap is halved. Exit code 1 where the promise held at no rate,
-    130 where Ctrl-C ended the search.
+    The rate doubles until the promise breaks, or halves until it holds; then the gap is divided at its geometric mean.
+    The lowest rate that broke and the highest that held are tried again where runs are left. Exit code 1 where the
+    promise held at no rate, 130 where Ctrl-C ended the search.
 
     \b
       inflight load sweep --promise 'p99 ttft <= 500ms' --promise 'p99 itl <= 50ms' --seconds 60
@@ -70,31 +68,7 @@ def command(
     with RunDirectory.making(out or Path(f"sweep-{datetime.now():%Y%m%d-%H%M%S}")) as directory:
         sweep = Sweeper(plan, directory.path, team, following, by, start, tolerance, most).sweep()
         page = report_sweep(sweep, directory.path)
-    say(sweep, page, _show, as_json)
+    say(sweep, page, show_sweep, as_json)
     if sweep.interrupted:
         sys.exit(130)
     sys.exit(0 if sweep.highest is not None else 1)
-
-
-def _show(sweep: Sweep, console: Console) -> None:
-    table = Table(box=None, pad_edge=False)
-    for name in (sweep.unit, "promise", "completed/s", "tokens/s", "p99 TTFT", "p99 ITL"):
-        table.add_column(name, justify="right")
-    for step in sorted(sweep.steps, key=lambda step: step.rate):
-        latencies = step.summary.latencies
-        table.add_row(
-            f"{step.rate:g}",
-            "kept" if step.kept else "broken",
-            f"{step.summary.completed_per_second:.2f}",
-            f"{step.summary.tokens.per_second:.0f}",
-            *(f"{latencies[name].p99 * 1e3:.0f} ms" if name in latencies else "" for name in ("ttft", "itl")),
-        )
-    console.print(table)
-    words = ", ".join(sweep.promise)
-    if sweep.highest is None:
-        console.print(f"At no rate that was tried the promise held: {words}")
-        return
-    broken = "it did not break" if sweep.lowest_broken is None else f"it broke at {sweep.lowest_broken:g}"
-    console.print(f"Up to {sweep.highest:g} {sweep.unit} the promise holds ({words}); {broken}.")
-    if not sweep.settled:
-        console.print("More runs (--most) would tell it more nearly.")

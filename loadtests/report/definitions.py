@@ -30,7 +30,7 @@ _TOLD = (
     (
         "TPOT",
         "Time per output token: (last response - first response) / (output tokens - 1), one figure for each request "
-        "with more than one token.",
+        "of two responses or more.",
         "guidellm's holds the TTFT too: (last token - start) / tokens; so does inference-perf's NTPOT.",
     ),
     (
@@ -54,14 +54,17 @@ _TOLD = (
         "goodput",
         "Requests that were good each on its own: completed, and with each latency within the promise's limits; of ITL "
         "the mean of its gaps. "
-        "Of due: rejected, late, failed and unfinished ones count as not good; who left as planned is left out. "
+        "Of sent, which is all that were due: rejected, late, failed and unfinished ones count as not good; who left "
+        "as planned is left out. "
         "Of completed: only among those.",
         "vLLM's benchmark and AIPerf count among requests that did not fail.",
     ),
     (
         "lost",
         "Rejected (the server had no room), late (not there in its time), failed (any other error) and unfinished "
-        "(the run ended first) requests together.",
+        "(the run ended first) requests together, of all but those that left as planned. They have no latency, so the "
+        "tables and charts of latencies are without them; in the promise's percentiles each counts as one that took "
+        "for ever.",
         "",
     ),
     (

@@ -22,7 +22,7 @@ class Tile:
 
 
 def headline(summary: Summary) -> str:
-    """How much load, which latency, whether the promise was kept, and what it cost, in one sentence."""
+    """How much load, which latency, whether the promise was kept, what was lost, and what it cost, in one sentence."""
     requests = summary.requests
     if not requests.due:
         return f"Nothing was measured: no request was due in {seconds(summary.measured_seconds)}."
@@ -33,6 +33,8 @@ def headline(summary: Summary) -> str:
         said.append(_promise(summary))
     else:
         said.append(f"{_completed(summary)} of the requests were completed, and nothing was promised")
+    if requests.error_rate:
+        said.append(f"{share(requests.error_rate)} of the requests were lost and are not in these times")
     if summary.cost and summary.cost.per_million_output is not None:
         price = money(summary.cost.per_million_output, summary.cost.currency)
         said.append(f"a million output tokens cost {price}")
@@ -97,7 +99,8 @@ def tiles(summary: Summary) -> Sequence[Tile]:
             made.append(Tile(f"{called}, p99", seconds(spread.p99), f"p50 {seconds(spread.p50)}"))
     if summary.goodput:
         good = summary.goodput
-        made.append(Tile("Goodput", share(good.of_sent), f"of those due; {number(good.per_second)} requests/s"))
+        note = f"of sent / of completed; {number(good.per_second)} requests/s"
+        made.append(Tile("Goodput", f"{share(good.of_sent)} / {share(good.of_completed)}", note))
     made.append(
         Tile(
             "Lost",

@@ -15,10 +15,22 @@ from loadtests.report.definitions import definitions
 from loadtests.report.document import document
 from loadtests.report.formats import number, seconds, share, text
 from loadtests.report.headline import headline, plan_of, tiles
-from loadtests.report.sweep import bounds_of, distrusted, points, steps, sweep_headline, sweep_tiles, unsettled
+from loadtests.report.sweep import (
+    bound_notes,
+    bounds_of,
+    distrusted,
+    points,
+    steps,
+    sweep_headline,
+    sweep_tiles,
+    unsettled,
+)
 from loadtests.report.table import Table
 from loadtests.report.timeline import timeline_chart
 from loadtests.report.trade_off import Point, trade_off_charts
+
+_NO_COUNTERS = "Without the server's counters there is nothing to compare with."
+_UNMATCHED = "The server was not read before the run and after it, or it has no counts of requests and tokens."
 
 
 def run_page(summary: Summary) -> str:
@@ -27,6 +39,7 @@ def run_page(summary: Summary) -> str:
     timeline = timeline_chart(summary.timeline, warmup, end)
     curves = list(curve_charts(summary))
     trade_off = list(trade_off_charts(_slices(summary), summary.promise))
+    server_notes = [tables.sentence(note) for note in summary.server.notes] if summary.server else []
     return document(
         "run.html",
         "Load test",
@@ -43,8 +56,9 @@ def run_page(summary: Summary) -> str:
         errors=tables.errors(summary.requests) if summary.requests.errors else None,
         latencies=tables.latencies(summary.latencies),
         sides=tables.sides(summary, summary.server) if summary.server else None,
-        notes=[tables.sentence(note) for note in summary.server.notes] if summary.server else [],
+        notes=server_notes,
         matches=tables.matches(summary.matches) if summary.matches else None,
+        unmatched=" ".join(server_notes) or _UNMATCHED if summary.server else _NO_COUNTERS,
         cost=tables.cost(summary.cost) if summary.cost else None,
         lag=tables.lag(summary.grade),
         processes=tables.processes(summary.grade),
@@ -69,6 +83,7 @@ def sweep_page(sweep: Sweep) -> str:
         unsettled=unsettled(sweep),
         trade_off=trade_off,
         steps=steps(sweep),
+        notes=bound_notes(sweep),
         latencies=tables.latencies(best.latencies) if best else None,
         cost=tables.cost(best.cost) if best and best.cost else None,
         definitions=definitions(),

@@ -13,6 +13,8 @@ from loadtests.report.table import Cell, Row, Table
 from loadtests.report.tables import sentence, verdict
 from loadtests.report.trade_off import Point
 
+_GOODPUT = "goodput of sent / of completed"
+
 
 def sweep_headline(sweep: Sweep) -> str:
     """The answer in one sentence: up to which rate the promise holds, and what it costs there."""
@@ -22,10 +24,13 @@ def sweep_headline(sweep: Sweep) -> str:
     rates = [step.rate for step in sweep.steps]
     if sweep.highest is None:
         return f"The promise ({promise}) held at no rate that was tried, down to {_rate(sweep, min(rates))}."
-    said = [f"The promise ({promise}) holds up to {_rate(sweep, sweep.highest)}"]
+    seen = "" if sweep.confirmed else " (seen once)"
+    said = [f"The promise ({promise}) holds up to {_rate(sweep, sweep.highest)}{seen}"]
     cost = sweep.best.summary.cost if sweep.best else None
     if cost and cost.per_million_output is not None:
         said[0] += f", where a million output tokens cost {money(cost.per_million_output, cost.currency)}"
+    if sweep.best and (lost := sweep.best.summary.requests.error_rate):
+        said.append(f"{share(lost)} of the requests were lost there")
     if sweep.lowest_broken is None:
         said.append("no higher rate was tried, so it may hold beyond")
     else:
@@ -78,8 +83,18 @@ def steps(sweep: Sweep) -> Table:
     rows = [
         row for _, row in sorted(zip([step.rate for step in sweep.steps], rows, strict=True), key=lambda row: row[0])
     ]
-    heads = (f"{sweep.unit}", "run", "requests/s done", "output tokens/s", *bounds, "lost", "goodput", "promise")
+    heads = (f"{sweep.unit}", "run", "requests/s done", "output tokens/s", *bounds, "lost", _GOODPUT, "promise")
     return Table(heads, rows)
+
+
+def bound_notes(sweep: Sweep) -> list[str]:
+    """What makes a run's verdict unsure, each with its rate, by rate."""
+    return [
+        f"At {_rate(sweep, step.rate)}, {bound_text(bound)}: {text(bound.note).rstrip('.')}."
+        for step in sorted(sweep.steps, key=lambda step: step.rate)
+        for bound in step.summary.promise
+        if bound.note
+    ]
 
 
 def distrusted(sweep: Sweep) -> list[str]:
@@ -101,7 +116,7 @@ def _step(sweep: Sweep, step: Step, place: int) -> Row:
         number(found.tokens.per_second),
         *(Cell(bound_value(bound, bound.found), "" if bound.kept else "bad") for bound in found.promise),
         lost,
-        share(found.goodput.of_sent if found.goodput else None),
+        f"{share(good.of_sent)} / {share(good.of_completed)}" if (good := found.goodput) else share(None),
         verdict(step.kept),
     ]
 

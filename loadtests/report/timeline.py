@@ -42,6 +42,7 @@ _ROWS = (
         "Requests in the server", (("running", "running", "--blue", "solid"), ("waiting", "waiting", "--orange", "dot"))
     ),
     Row("KV cache in use (%)", (("kv_use", "KV cache in use", "--purple", "solid"),), "share"),
+    Row("Delay of the load generator's event loops", (("lag", "delay of event loops", "--grey", "solid"),), "time"),
 )
 
 

@@ -66,6 +66,8 @@ def test_help_has_examples_and_names_variables(name: str, load: Command) -> None
     assert f"\n    inflight load {name}".rstrip() in done.out
     if name in ("run", "sweep"):
         assert f"INFLIGHT_LOAD_{name.upper()}_OUTPUT_TOKENS" in "".join(done.out.split())
+    if name == "sweep":
+        assert "default: what a short run shows; 16 of --by users]" in " ".join(done.out.split())
 
 
 def test_a_plan_that_is_none_is_told_by_its_file(load: Command, tmp_path: Path) -> None:

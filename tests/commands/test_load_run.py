@@ -9,16 +9,20 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from inflight.commands.load_run import exit_code
 from inflight.deploy.server import Server
+from loadtests.analysis.summary import Bound, Requests
 from loadtests.record import Outcome, Record
 from loadtests.run_directory import RunDirectory
 from tests.commands.running import Command
 from tests.loadtests.generator.generating import LONGEST, has_told, started, wait_until
+from tests.loadtests.report.summaries import usual
 
 SHORT = ("--input-tokens", "6", "--output-tokens", "4", "--grace", "10")
 FILES = {
@@ -48,6 +52,23 @@ def start(tmp_path: Path) -> Start:
         return started([*under, sys.executable, "-c", code, "load", *arguments], tmp_path / said)
 
     return begin
+
+
+@pytest.mark.parametrize(
+    ("requests", "code"),
+    [
+        (Requests(10, 9, 0, 1, 0, 0, 0), 0),
+        (Requests(10, 0, 0, 10, 0, 0, 0), 1),
+        (Requests(10, 0, 0, 0, 0, 0, 10), 1),
+        (Requests(10, 0, 9, 0, 0, 0, 1), 1),
+        (Requests(10, 0, 10, 0, 0, 0, 0), 0),
+    ],
+    ids=["completed", "rejected", "unfinished", "left or unfinished", "left as planned"],
+)
+def test_a_run_fails_where_nothing_was_completed_of_what_clients_stayed_for(requests: Requests, code: int) -> None:
+    summary = replace(usual(), requests=requests, promise=())
+    assert exit_code(summary) == code
+    assert exit_code(replace(summary, promise=(Bound("p99 ttft <= 1s", 2.0, 1.0, False),))) == 1
 
 
 def planned(records: list[Record]) -> list[tuple[int, float, int, int | None]]:

@@ -34,8 +34,11 @@ def test_the_headline_answers_the_question_in_one_sentence() -> None:
     )
     assert (
         "At 14 requests/s the first token came within 40 ms and each further one within 40 ms (p99); "
-        "the promise was kept (p99 ttft ≤ 500ms, p99 itl ≤ 50ms); a million output tokens cost 0.814 USD."
+        "the promise was kept (p99 ttft ≤ 500ms, p99 itl ≤ 50ms); "
+        "2.4% of the requests were lost and are not in these times; a million output tokens cost 0.814 USD."
     ) in read(kept)
+    whole = replace(kept, requests=Requests(1640, 1600, 40, 0, 0, 0, 0))
+    assert "were lost" not in read(whole).partition("Lost")[0]
     broken = replace(kept, promise=(replace(kept.promise[0], found=0.7, kept=False), kept.promise[1]))
     assert "the promise was broken (p99 ttft ≤ 500ms);" in read(broken)
 
@@ -71,6 +74,10 @@ def test_a_bound_stands_with_its_limit_what_was_found_and_what_makes_it_unsure()
     assert "the promise was broken (error_rate ≤ 1%, mean e2e < 3s);" in text
 
 
+def test_goodput_is_told_of_sent_and_of_completed() -> None:
+    assert "Goodput 93.9% / 96.2% of sent / of completed; 12.8 requests/s" in read(usual())
+
+
 def test_each_latency_stands_with_all_its_percentiles() -> None:
     spread = Spread(1234, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1)
     text = read(replace(usual(), latencies={"tpot": spread}))
@@ -90,6 +97,24 @@ def test_a_page_without_the_servers_side_says_what_is_not_known() -> None:
     text = read(replace(usual(), server=None, matches=()))
     assert "The server's metrics were not read" in text
     assert "nothing to compare with" in text
+
+
+def test_counts_that_can_not_be_compared_say_why() -> None:
+    server = usual().server
+    assert server
+    started = replace(server, notes=("the server was started again at about second 9", "it was not read later"))
+    agree = read(replace(usual(), server=started, matches=())).partition("Do both sides agree?")[2]
+    assert agree.startswith(" The server was started again at about second 9. It was not read later. ")
+    unknown = read(replace(usual(), matches=()))
+    assert "The server was not read before the run and after it, or it has no counts" in unknown
+    assert "nothing to compare with" not in unknown
+
+
+def test_the_definitions_say_what_becomes_of_lost_requests_in_each_figure() -> None:
+    text = read(usual()).partition("What the figures mean")[2]
+    assert "the tables and charts of latencies are without them" in text
+    assert "in the promise's percentiles each counts as one that took for ever" in text
+    assert "one figure for each request of two responses or more" in text
 
 
 @pytest.mark.parametrize("facts", [{}, {"plan": None}, {"plan": {"warmup": "x"}}, {"plan": {"arrivals": {}}}])
@@ -143,7 +168,18 @@ def test_charts_hold_what_was_measured_in_the_unit_that_they_name() -> None:
     assert itl["data"][0]["y"][-1] == pytest.approx(summary.latencies["itl"].max * 1e3, rel=1e-3)
     assert itl["layout"]["shapes"][0]["y0"] == 50
     kv = next(trace for trace in drawn["timeline"]["data"] if trace["line"]["color"] == "--purple")
+    assert "delay of event loops" not in [trace["name"] for trace in drawn["timeline"]["data"]]
     assert max(kv["y"]) == pytest.approx(100 * max(v for v in summary.timeline.columns["kv_use"] if v), rel=1e-3)
+
+
+def test_the_delays_of_the_load_generators_event_loops_stand_over_time() -> None:
+    summary = usual()
+    columns = dict(summary.timeline.columns) | {"lag": (None, 0.004, *[0.012] * 138)}
+    drawn = figures(run_page(replace(summary, timeline=replace(summary.timeline, columns=columns))))
+    (lag,) = [trace for trace in drawn[0]["data"] if trace["name"] == "delay of event loops"]
+    assert lag["y"][:3] == [None, 4, 12]
+    titles = [note["text"] for note in drawn[0]["layout"]["annotations"]]
+    assert "<b>Delay of the load generator's event loops (ms)</b>" in titles
 
 
 def test_latencies_that_differ_widely_have_a_logarithmic_axis_with_whole_figures() -> None:

@@ -13,12 +13,13 @@ PROMISE = "(p95 ttft ≤ 500ms, p99 itl ≤ 120ms)"
 
 
 def test_the_headline_says_up_to_which_rate_the_promise_holds_and_what_it_costs_there() -> None:
-    text = read(sweep_page(sweep()))
+    text = read(sweep_page(replace(sweep(), confirmed=True)))
     assert (
         f"The promise {PROMISE} holds up to 22.6 sessions/s, where a million output tokens cost 0.505 USD; "
-        "at 32 sessions/s it is broken."
+        "2.4% of the requests were lost there; at 32 sessions/s it is broken."
     ) in text
     assert "22.6 sessions/s within 10%, after 7 runs" in text
+    assert f"The promise {PROMISE} holds up to 22.6 sessions/s (seen once), where" in read(sweep_page(sweep()))
 
 
 def test_a_promise_that_held_nowhere_or_everywhere_is_told_as_that() -> None:
@@ -43,6 +44,19 @@ def test_runs_stand_by_their_rate_with_what_was_found_for_each_bound() -> None:
     table = read(page).partition("The runs")[2].partition("Latencies at the highest rate")[0]
     assert table.index(" 19 6 ") < table.index(" 20.7 7 ") < table.index(" 22.6 ★ 5 ") < table.index(" 32 4 ")
     assert '<td class="figure bad">2.4 s</td><td class="figure bad">545 ms</td>' in page
+    assert "goodput of sent / of completed" in table
+    assert table.count("93.9% / 96.2%") == 7
+    assert "too few" not in table
+
+
+def test_bounds_of_which_too_few_samples_exist_are_named_with_their_rate() -> None:
+    found = sweep()
+    few = "160 requests are too few to be 95% sure: it takes 299"
+    step = found.steps[4]
+    bounds = (step.summary.promise[0], replace(step.summary.promise[1], note=few))
+    unsure = replace(step, summary=replace(step.summary, promise=bounds))
+    page = sweep_page(replace(found, steps=(*found.steps[:4], unsure, *found.steps[5:])))
+    assert f"At 22.6 sessions/s, p99 itl ≤ 120ms: {few}." in read(page)
 
 
 def test_each_run_leads_to_its_own_page_beside_this_one() -> None:
