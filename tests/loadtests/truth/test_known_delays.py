@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,12 +26,16 @@ Floats = npt.NDArray[np.float64]
 
 NEAR = 0.02
 """How far from the truth a reported time may be, in parts of it."""
+FAR = 0.2
+"""A median so far off is no delay of the machine's, if the run does not say that it was overcharged."""
 TRIES = 3
 BUSY = 0.006
 """A machine whose sleepers wake so many seconds late, one time in a hundred, can't tell 2% of these delays."""
 TOKENS = 3
+FEWEST = 40
 FIXED = [(1.0, 0.5)]
-MIXED = list(itertools.product((0.8, 0.9, 1.0, 1.5), (0.4, 0.5, 0.8)))
+MIXED = list(itertools.product((0.8, 0.9, 1.0, 1.2, 1.5), (0.4, 0.5, 0.8)))
+"""So many, and so near, that p50 to p90 do not lie where a step is large and one late request moves them across it."""
 CLOSED = Arrivals(kind="users", profile="16")
 OPEN = Arrivals(kind="rate", profile="8", process="constant")
 PERCENTILES = {"min": 0.0, "p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p999": 99.9, "max": 100.0}
@@ -38,11 +43,25 @@ PERCENTILES = {"min": 0.0, "p50": 50.0, "p75": 75.0, "p90": 90.0, "p95": 95.0, "
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong in a run's figures; `untrusted`: what it says of itself; `late`: how late the machine was."""
+    """What is wrong in a run's figures; `far`: what of it is so by much; `untrusted`: what the run says of itself.
+
+    `late`: by how many seconds the machine woke sleepers too late, of this process and of the model's.
+    """
 
     wrong: tuple[str, ...]
+    far: tuple[str, ...]
     untrusted: tuple[str, ...]
     late: float
+
+    @property
+    def open(self) -> bool:
+        """Whether a moment's disturbance may have been enough for what is wrong, so that it is tried again."""
+        return bool(self.untrusted) or (bool(self.wrong) and not self.far)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether what is wrong may be the machine's doing, so that nothing is shown."""
+        return self.open and self.late > BUSY
 
 
 @dataclass(frozen=True)
@@ -64,30 +83,36 @@ CASES = {
 }
 
 
+def in_ci_and_test_all(test: Callable[..., None]) -> Callable[..., None]:
+    return test if os.environ.get("CI") else pytest.mark.slow(test)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_reported_percentiles_are_the_true_ones(name: str, verdicts: dict[str, Verdict]) -> None:
     verdict = verdicts[name]
-    if verdict.late > BUSY and (verdict.wrong or verdict.untrusted):
+    if verdict.disturbed:
         pytest.skip(f"this machine woke sleepers {verdict.late * 1e3:.0f} ms late, in each of {TRIES} tries")
     assert not verdict.untrusted
     assert not verdict.wrong
 
 
+@in_ci_and_test_all
+def test_some_case_was_not_skipped(verdicts: dict[str, Verdict]) -> None:
+    """Where each case may be skipped, a tool that is always wrong looks like a right one; a laptop may be busy."""
+    late = max(verdict.late for verdict in verdicts.values())
+    assert not all(verdict.disturbed for verdict in verdicts.values()), f"the machine was {late * 1e3:.0f} ms late"
+
+
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
-    """Of each case, by its first run with nothing wrong, or on a machine that was quiet enough to tell."""
+    """Of each case, by its first run with nothing wrong, or else the last; what is always wrong is so each time."""
     found: dict[str, Verdict] = {}
     with clockwork(**dict.fromkeys(CASES, "")) as server:
         for _ in range(TRIES):
-            again = [name for name in CASES if name not in found or may_be_chance(found[name])]
+            again = [name for name in CASES if name not in found or found[name].open]
             if again:
                 found |= judge_all(server, again, tmp_path_factory.mktemp("runs"))
     return found
-
-
-def may_be_chance(verdict: Verdict) -> bool:
-    """Of a run that says of itself that it can't be trusted, or beside others that kept the machine busy."""
-    return bool(verdict.untrusted) or (bool(verdict.wrong) and verdict.late > BUSY)
 
 
 def judge_all(server: Clockwork, names: list[str], place: Path) -> dict[str, Verdict]:
@@ -95,14 +120,22 @@ def judge_all(server: Clockwork, names: list[str], place: Path) -> dict[str, Ver
     with Witness() as witness:
         made = run_together([plan(server, name, place) for name in names], place)
     print(f"the machine was late by {witness.lateness(99) * 1e3:.1f} ms at p99")
-    return {
-        name: Verdict(
-            tuple(wrong_in(run, server.done(name)[already[name] :])),
-            run.summary.grade.reasons,
-            witness.lateness(99),
-        )
-        for name, run in zip(names, made, strict=True)
-    }
+    runs = zip(names, made, strict=True)
+    return {name: judge(run, server.done(name)[already[name] :], witness.lateness(99)) for name, run in runs}
+
+
+def judge(run: Run, done: list[Done], late: float) -> Verdict:
+    """`done`: what the model answered; each request of a run is answered once."""
+    measured = {record.session for record in run.records if record.due >= run.plan.warmup}
+    answers = [answer for answer in done if number(answer) in measured]
+    if len(measured) < FEWEST or len(answers) != len(measured):
+        why = f"of {len(measured)} requests {len(answers)} were answered; each should be, and at least {FEWEST}"
+        return Verdict((why,), (), run.summary.grade.reasons, late)
+    wrong, model_late = [*wrong_in(run, answers)], lateness(answers)
+    if model_late > BUSY:
+        wrong.append(f"the model was {model_late:.4f} s late, so its delays were others than those it was asked for")
+    far = tuple(far_off(run, answers))
+    return Verdict(tuple(wrong), far, run.summary.grade.reasons, max(late, model_late))
 
 
 def plan(server: Clockwork, name: str, place: Path) -> Plan:
@@ -121,31 +154,34 @@ def plan(server: Clockwork, name: str, place: Path) -> Plan:
     )
 
 
-def wrong_in(run: Run, done: list[Done]) -> Iterator[str]:
-    """What a run reports otherwise than the model, which did each of its requests once."""
-    measured = {record.session for record in run.records if record.due >= run.plan.warmup}
-    answers = [answer for answer in done if number(answer) in measured]
-    assert len(answers) == len(measured) >= 40
-    true = times(answers, run.plan.way)
+def wrong_in(run: Run, answers: list[Done]) -> Iterator[str]:
+    """What a run reports otherwise than the model."""
     told = run.summary.latencies
-    assert told.keys() == true.keys()
-    for quantity, samples in true.items():
-        yield from wrong_percentiles(quantity, told[quantity], samples, run.summary.grade.loop_lag)
+    true = times(answers, run.plan.way)
+    if told.keys() != true.keys():
+        yield f"it tells of {sorted(told)}, and there are {sorted(true)}"
+    for quantity in sorted(told.keys() & true.keys()):
+        yield from wrong_percentiles(quantity, told[quantity], true[quantity], run.summary.grade.loop_lag)
 
 
 def number(answer: Done) -> int:
     return int(answer.prompt.split()[0].removeprefix("number="))
 
 
+def lateness(answers: list[Done]) -> float:
+    """By how many seconds the model ended an answer later than it was asked to; the median of all."""
+    known = [dict(word.split("=") for word in answer.prompt.split()) for answer in answers]
+    asked = [float(one["ttft"]) + (TOKENS - 1) * float(one["itl"]) for one in known]
+    late = np.array([answer.sent[-1] - answer.arrived for answer in answers]) - np.array(asked)
+    assert (late >= 0).all()
+    return float(np.median(late))
+
+
 def times(answers: list[Done], way: str) -> dict[str, Floats]:
     """The times of answers by the model's own account: what was asked of it, but where the machine was late."""
     sent = np.array([answer.sent for answer in answers])
     arrived = np.array([answer.arrived for answer in answers])
-    known = [dict(word.split("=") for word in answer.prompt.split()) for answer in answers]
-    ttft, itl = (np.array([float(one[name]) for one in known]) for name in ("ttft", "itl"))
     whole = sent[:, -1] - arrived
-    assert (whole >= ttft + (TOKENS - 1) * itl).all()
-    assert np.median(whole - ttft - (TOKENS - 1) * itl) < BUSY
     found = {"e2e": whole, "e2e_sent": whole}
     if way == "stream":
         first = sent[:, 0] - arrived
@@ -156,7 +192,8 @@ def times(answers: list[Done], way: str) -> dict[str, Floats]:
 
 def wrong_percentiles(quantity: str, told: Spread, true: Floats, loop_lag: float) -> Iterator[str]:
     """All that a spread says. One delay of the whole machine moves an extreme, and the run tells how long it was."""
-    assert told.count == len(true)
+    if told.count != len(true):
+        yield f"{quantity} is told of {told.count}, and there are {len(true)}"
     for name, percentile in PERCENTILES.items():
         truth, found = float(np.percentile(true, percentile)), getattr(told, name)
         print(f"{quantity} {name}: {found:.4f}, in truth {truth:.4f} ({found / truth - 1:+.2%})")
@@ -165,3 +202,11 @@ def wrong_percentiles(quantity: str, told: Spread, true: Floats, loop_lag: float
             yield f"{quantity} {name} is told as {found:.4f} s, and is {truth:.4f} s"
     if abs(told.mean - true.mean()) > NEAR * true.mean():
         yield f"{quantity} is told as {told.mean:.4f} s on average, and is {true.mean():.4f} s"
+
+
+def far_off(run: Run, answers: list[Done]) -> Iterator[str]:
+    """The quantities whose median is told as something else altogether."""
+    for quantity, true in times(answers, run.plan.way).items():
+        told, truth = run.summary.latencies.get(quantity), float(np.median(true))
+        if told is None or abs(told.p50 - truth) > FAR * truth:
+            yield f"{quantity} is told as {told and told.p50} s at the median, and is {truth:.4f} s"

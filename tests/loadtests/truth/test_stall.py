@@ -3,6 +3,8 @@ it, as its users don't come."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -16,8 +18,9 @@ pytestmark = pytest.mark.alone
 TTFT = 0.03
 RATE = 20
 SECONDS = 7
-STALLS = 60
-"""The session with which the second begins that the server stands still for."""
+STALLS = {"opened": 60, "closed": 15}
+"""The session with which the second begins that the server stands still for. A closed loop gets there as fast as the
+machine answers, so there it is an early one."""
 LOOPS = {
     "opened": Arrivals(kind="rate", profile=str(RATE), process="constant"),
     "closed": Arrivals(kind="users", profile="1"),
@@ -27,19 +30,18 @@ LOOPS = {
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     place = tmp_path_factory.mktemp("stall")
-    prompts = [(f"ttft={TTFT} stall={int(number == STALLS)}", 1) for number in range(500)]
-    file = write_prompts(place / "prompts.jsonl", prompts)
     with clockwork(**dict.fromkeys(LOOPS, "")) as server:
-        plans = [plan(server, name, file) for name in LOOPS]
+        plans = [plan(server, name, place) for name in LOOPS]
         return dict(zip(LOOPS, run_together(plans, place), strict=True))
 
 
-def plan(server: Clockwork, name: str, prompts: str) -> Plan:
+def plan(server: Clockwork, name: str, place: Path) -> Plan:
+    prompts = ((f"ttft={TTFT} stall={int(number == STALLS[name])}", 1) for number in range(500))
     return Plan(
         address=server.grpc_address,
         metrics_url=server.metrics_url,
         model=name,
-        workload=WorkloadSpec(prompts=prompts),
+        workload=WorkloadSpec(prompts=write_prompts(place / f"{name}.jsonl", prompts)),
         arrivals=LOOPS[name],
         seconds=SECONDS,
     )
@@ -48,7 +50,7 @@ def plan(server: Clockwork, name: str, prompts: str) -> Plan:
 def test_an_open_loop_shows_a_second_in_which_the_server_stands_still(runs: dict[str, Run]) -> None:
     """Who was due during that second waited for its end; who was due just before it waited for all of it."""
     due = np.arange(RATE * SECONDS) / RATE
-    until = STALLS / RATE + 1
+    until = STALLS["opened"] / RATE + 1
     waits = np.where((due > until - 1 - TTFT) & (due < until), np.minimum(until - due, 1.0), 0.0)
     ttft = runs["opened"].summary.latencies["ttft"]
     assert ttft.count == len(due)
@@ -61,6 +63,6 @@ def test_an_open_loop_shows_a_second_in_which_the_server_stands_still(runs: dict
 def test_a_closed_loop_hides_it_where_the_open_one_shows_it(runs: dict[str, Run]) -> None:
     """The one request of its user that met that second is the slowest, and few others could be."""
     ttft = runs["closed"].summary.latencies["ttft"]
-    assert ttft.count > 40
+    assert ttft.count > 20  # so that one of them is no p95
     assert ttft.max > 1.0
     assert ttft.p95 < 0.5 < runs["opened"].summary.latencies["ttft"].p95
