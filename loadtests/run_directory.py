@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from loadtests.errors import LoadError
+from loadtests.json_values import object_in, objects_in
 from loadtests.plan import Plan
 from loadtests.plan_options import sentence_of
 from loadtests.record import Record
@@ -29,7 +30,8 @@ class RunDirectory:
       "after", "values": {series: value}}`, series as on the metrics page.
     - `generator.jsonl`: how each of the load's processes stood, once a second: `{"worker", "t", "cpu", "lag", "open",
       "sent", "outcomes", "exhausted"}`: processor cores in use, the worst delay of its event loop in seconds, open
-      requests, requests sent, those that ended by outcome, whether it has no more sessions to begin. With `"lost": true` it is the master's word that this process is not heard of any more.
+      requests, requests sent, those that ended by outcome, whether it has no more sessions to begin. With
+      `"lost": true` it is the master's word that this process is not heard of any more.
     - `generator.log`: what the load's processes said beside that; empty where all went well.
     - `report.json`, `report.html`, `requests.csv`, `timeline.csv`: what `report` makes of all that.
     """
@@ -107,9 +109,9 @@ class RunDirectory:
         return self._object("facts.json")
 
     def records(self) -> list[Record]:
-        """All whole lines; a last one that was cut by a kill is left out. Raises LoadError for a damaged one."""
+        """All whole lines, in the order of the file. Raises LoadError `run_damaged` for one that is no record."""
         found = []
-        for number, values in _lines(self.requests):
+        for number, values in objects_in(self.requests):
             try:
                 found.append(Record.of(values))
             except (TypeError, KeyError, ValueError) as error:
@@ -117,36 +119,13 @@ class RunDirectory:
         return found
 
     def server_samples(self) -> list[dict[str, Any]]:
-        return [values for _, values in _lines(self.server)]
+        return [values for _, values in objects_in(self.server)]
 
     def generator_samples(self) -> list[dict[str, Any]]:
-        return [values for _, values in _lines(self.generator)]
+        return [values for _, values in objects_in(self.generator)]
 
     def _object(self, name: str) -> dict[str, Any]:
-        file = self.path / name
         try:
-            found = json.loads(file.read_text())
+            return object_in(self.path / name)
         except FileNotFoundError:
             raise LoadError(f"{self.path} is no directory of a run: it has no {name}", "run_not_found") from None
-        except (OSError, ValueError) as error:
-            raise LoadError(f"{file} can't be read: {error}", "run_damaged") from None
-        if not isinstance(found, dict):
-            raise LoadError(f"{file} must hold one JSON object", "run_damaged")
-        return found
-
-
-def _lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each line's number and object. A last line without an end is what a kill left, and not one."""
-    try:
-        text: Iterable[str] = file.read_text().splitlines(keepends=True)
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError) as error:
-        raise LoadError(f"{file} can't be read: {error}", "run_damaged") from None
-    for number, line in enumerate(text, 1):
-        if not line.endswith("\n"):
-            return
-        try:
-            yield number, json.loads(line)
-        except ValueError as error:
-            raise LoadError(f"{file}, line {number}, is no JSON: {error}", "run_damaged") from None

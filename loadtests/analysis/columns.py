@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadtests.errors import LoadError
+from loadtests.json_values import objects_in
 from loadtests.record import Outcome, Record
 
 Floats = NDArray[np.float64]
@@ -25,7 +24,6 @@ UNKNOWN = -1
 """In a column of counts: the record has none."""
 
 _FIELDS = frozenset(field.name for field in fields(Record))
-_BUFFER = 2**20
 _LONGEST = 1e8
 """Seconds; no run takes three years, but a damaged number may say so."""
 
@@ -189,10 +187,10 @@ def read_columns(file: Path) -> Columns:
     Raises LoadError `run_damaged` for any other line that is no record, and for moments that can't be.
     """
     reader = _Reader()
-    for number, line in _lines(file):
+    for number, values in objects_in(file):
         try:
-            reader.take(json.loads(line))
-        except (TypeError, KeyError, ValueError, OverflowError, AttributeError) as error:
+            reader.take(values)
+        except (TypeError, KeyError, ValueError, OverflowError) as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise LoadError(f"{file}, line {number}, is no record: {what}", "run_damaged") from None
     columns = reader.columns()
@@ -203,15 +201,3 @@ def read_columns(file: Path) -> Columns:
     if np.any(columns.gaps < 0):
         raise LoadError(f"{file} has a request whose responses are not in the order of time", "run_damaged")
     return columns
-
-
-def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
-    try:
-        with file.open("rb", buffering=_BUFFER) as lines:
-            for number, line in enumerate(lines, 1):
-                if line.endswith(b"\n"):
-                    yield number, line
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise LoadError(f"{file} can't be read: {error.strerror}", "run_damaged") from None

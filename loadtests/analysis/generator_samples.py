@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtests.errors import LoadError
+from loadtests.json_values import finite
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class GeneratorSample:
     sent: int
     lost: bool = False
     """The master's word that it hears of the process no more; the other figures are then 0."""
+    exhausted: bool = False
+    """The process has no more sessions to begin."""
 
 
 def generator_samples(lines: Iterable[Mapping[str, Any]]) -> list[GeneratorSample]:
@@ -28,10 +31,11 @@ def generator_samples(lines: Iterable[Mapping[str, Any]]) -> list[GeneratorSampl
     try:
         return [
             GeneratorSample(
-                *(str(line["worker"]), float(line["t"]), float(line["cpu"]), float(line["lag"])),
-                *(int(line.get("open", 0)), int(line.get("sent", 0)), bool(line.get("lost"))),
+                *(str(line["worker"]), finite(line["t"]), finite(line["cpu"]), finite(line["lag"])),
+                *(int(line.get("open", 0)), int(line.get("sent", 0))),
+                *(bool(line.get("lost")), bool(line.get("exhausted"))),
             )
             for line in lines
         ]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise LoadError(f"generator.jsonl has a line that is no sample: {error}", "run_damaged") from None

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from loadtests.analysis.summary import Summary
 from loadtests.analysis.sweep import Sweep
 from loadtests.errors import LoadError
+from loadtests.json_values import object_in
 from loadtests.run_directory import RunDirectory
 
 Figures = TypeVar("Figures", Summary, Sweep)
@@ -54,12 +55,10 @@ def _write(figures: Summary | Sweep, path: Path) -> Path:
 
 def _read(path: Path, adapter: TypeAdapter[Figures]) -> Figures:
     try:
-        found = json.loads(path.read_text())
+        found = object_in(path)
     except FileNotFoundError:
         raise LoadError(f"{path} does not exist; `inflight load report` makes it", "run_not_found") from None
-    except (OSError, ValueError) as error:
-        raise LoadError(f"{path} can't be read: {error}", "run_damaged") from None
-    if not isinstance(found, dict) or "format" not in found:
+    if "format" not in found:
         raise LoadError(f"{path} is no report", "run_damaged")
     if (number := found.pop("format")) != FORMAT:
         raise LoadError(

@@ -10,6 +10,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from loadtests.errors import LoadError
+from loadtests.json_values import finite
 
 _SERIES = re.compile(r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})?")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
@@ -128,7 +129,7 @@ def _fell(before: Sample, after: Sample, key: str) -> bool:
 
 def _sample(values: Mapping[str, Any]) -> Sample:
     try:
-        found = {str(key): float(value) for key, value in values["values"].items()}
-        return Sample(float(values["t"]), str(values["moment"]), found)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        found = {str(key): finite(value) for key, value in values["values"].items()}
+        return Sample(finite(values["t"]), str(values["moment"]), found)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise LoadError(f"server.jsonl has a line that is no sample: {error}", "run_damaged") from None

@@ -151,6 +151,8 @@ DAMAGES = {
     "an endless end": record(0, 0).line().replace('"ended":0.11', '"ended":1e300') + "\n",
     "responses out of order": record(0, 0, gaps=(-0.05,)).line() + "\n",
     "a text as responses": record(0, 0).line().replace("[0.1,0.11]", '"soon"') + "\n",
+    "a number of 400 digits": record(0, 0).line().replace('"max_tokens":8', '"max_tokens":' + "9" * 400) + "\n",
+    "nested deeply": "[" * 100_000 + "]" * 100_000 + "\n",
     "no UTF-8": "",
 }
 
@@ -166,14 +168,40 @@ def test_a_damaged_line_is_named(tmp_path: Path, damage: str) -> None:
     assert caught.value.code == "run_damaged"
 
 
+DEEP = '{"t":' + "[" * 100_000 + "]" * 100_000 + "}"
+HUGE = "9" * 400
+
+
 @pytest.mark.parametrize("name", ["server.jsonl", "generator.jsonl"])
-@pytest.mark.parametrize("line", ["{}", "[]", '{"t": "x", "worker": 0, "cpu": 1, "lag": 1}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("{}", "[]", '{"t": "x", "worker": 0, "cpu": 1, "lag": 1}', DEEP),
+        *(
+            f'{{"t": {t}, "worker": 0, "cpu": 1, "lag": {lag}, "moment": "during", "values": {{"a": {lag}}}}}'
+            for t, lag in [("NaN", 0), ("1e999", 0), (1, "Infinity"), (1, "-1e999"), (HUGE, 0), (1, HUGE)]
+        ),
+    ],
+)
 def test_a_damaged_sample_is_named(tmp_path: Path, name: str, line: str) -> None:
     directory = run_of(tmp_path / "run", [record(0, 0)])
     (directory.path / name).write_text(line + "\n")
     with pytest.raises(LoadError, match=name) as caught:
         summarize(directory)
     assert caught.value.code == "run_damaged"
+
+
+@pytest.mark.parametrize("name", ["facts.json", "plan.json"])
+@pytest.mark.parametrize(
+    "text", ['{"seconds": NaN}', '{"seconds": 1e999}', "[]", DEEP, '{"a":' * 400 + "1" + "}" * 400, "{", "9" * 5000]
+)
+def test_damaged_facts_and_plans_are_named(tmp_path: Path, name: str, text: str) -> None:
+    directory = run_of(tmp_path / "run", [record(0, 0)])
+    (directory.path / name).write_text(text)
+    with pytest.raises(LoadError, match=name) as caught:
+        summarize(directory)
+    assert caught.value.code == "run_damaged"
+    assert len(str(caught.value)) < 1000
 
 
 def test_percentile_curves_reach_no_further_than_there_are_requests(tmp_path: Path) -> None:
