@@ -22,8 +22,7 @@ class WorkloadSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     input_tokens: str = "128"
-    """Tokens of a made prompt, without its shared prefix: a number or a distribution, such as normal:128,32. They are
-    exact with a tokenizer, and an estimate without."""
+    """Tokens of a made prompt, its shared prefix apart, such as 128 or normal:128,32; exact only with a tokenizer."""
     output_tokens: str = "64"
     """Tokens of an answer at most, where no file says it: a number or a distribution."""
     max_input_tokens: Count | None = None
@@ -31,10 +30,9 @@ class WorkloadSpec(BaseModel):
     max_output_tokens: Count | None = None
     """No answer may be longer, whatever a file or a distribution says."""
     tokenizer: str | None = None
-    """A checkpoint's or engine's directory, or a tokenizer.json: prompts are made with exactly so many tokens. Without
-    it, they have several times as many as asked for where the model's vocabulary is small."""
+    """The model's checkpoint's or engine's directory, or tokenizer.json: made prompts have exactly their tokens."""
     tokens_per_word: Annotated[float, Field(ge=0.1, le=20.0, allow_inf_nan=False)] = 1.0
-    """Without a tokenizer: how many tokens a word of a made prompt is taken for. 1 suits large vocabularies."""
+    """Without a tokenizer: how many tokens a word is taken for: 1, or 2 to 4 where the vocabulary is small."""
     form: Literal["auto", "text", "messages"] = "auto"
     """Send plain text, or chat messages; auto: as the file has them, and made prompts as text."""
 
