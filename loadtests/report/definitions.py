@@ -63,8 +63,8 @@ _TOLD = (
         "lost",
         "Rejected (the server had no room), late (not there in its time), failed (any other error) and unfinished "
         "(the run ended first) requests together, of all but those that left as planned. They have no latency, so the "
-        "tables and charts of latencies are without them; in the promise's percentiles each counts as one that took "
-        "for ever.",
+        "tables and charts of latencies are without them; in the promise's percentiles and maxima each counts as one "
+        "that took for ever, but for ITL: an answer that did not come has no gaps.",
         "",
     ),
     (

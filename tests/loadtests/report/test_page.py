@@ -113,7 +113,7 @@ def test_counts_that_can_not_be_compared_say_why() -> None:
 def test_the_definitions_say_what_becomes_of_lost_requests_in_each_figure() -> None:
     text = read(usual()).partition("What the figures mean")[2]
     assert "the tables and charts of latencies are without them" in text
-    assert "in the promise's percentiles each counts as one that took for ever" in text
+    assert "in the promise's percentiles and maxima each counts as one that took for ever" in text
     assert "one figure for each request of two responses or more" in text
 
 
