@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import signal
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +15,7 @@ from inflight_client import AsyncClient, Client, InflightError
 from inflight.deploy.server import Server
 from tests.client.answers import LONG, PROMPT, TOO_LONG, expected
 from tests.client.leftovers import nothing_left, run
-from tests.client.ways import WAYS, Caller, Way, every_way
+from tests.client.ways import Caller, Way, every_way
 from tests.serving.metrics_page import page_when
 
 SOON = 30.0
@@ -71,16 +68,6 @@ def by_leaving_many(caller: Caller) -> None:
         next(answers)
 
 
-def by_an_interrupt(caller: Caller) -> None:
-    """Ctrl-C while the program waits."""
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    try:
-        list(caller.stream(PROMPT, max_tokens=LONG))
-    finally:
-        timer.join()
-
-
 @every_way
 @pytest.mark.parametrize(
     ("leave", "raises"),
@@ -105,38 +92,6 @@ def test_the_client_goes_on_and_nothing_else_does(
         answer = caller.generate(PROMPT, max_tokens=4, timeout=SOON)
         page_when(served, lambda page: page.quiet)
     assert answer.text == expected(served, 4)
-
-
-@pytest.mark.parametrize("way", [way for way in WAYS if way != Way("grpc", False)], ids=str)
-def test_an_interrupt_ends_the_request(way: Way, served: Server) -> None:
-    with way.client(served) as caller:
-        with pytest.raises(KeyboardInterrupt):
-            by_an_interrupt(caller)
-        gc.collect()
-        page_when(served, lambda page: page.quiet)
-
-
-def interrupted_soon(server: Server) -> threading.Thread:
-    """Ctrl-C, once the engine is at work."""
-
-    def interrupt() -> None:
-        page_when(server, lambda page: page.requests["active"] > 0)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    return thread
-
-
-@pytest.mark.parametrize("way", [way for way in WAYS if way != Way("grpc", False)], ids=str)
-def test_an_interrupt_ends_a_whole_answer(way: Way, served: Server) -> None:
-    with way.client(served) as caller:
-        caller.health()
-        thread = interrupted_soon(served)
-        with pytest.raises(KeyboardInterrupt):
-            caller.generate(PROMPT, max_tokens=LONG)
-        thread.join()
-        ends_soon(served)
 
 
 @every_way

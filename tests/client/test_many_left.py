@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 from inflight_client import Client
 from inflight_client.handout import END_SECONDS
 
 from tests.client.held_answers import SOON, WAIT, Held, LoopError, until
+from tests.client.interrupting import interruptible
 from tests.standins.weak_network import Faults, WeakNetwork
 from tests.standins.weak_toxics import Stall
 
@@ -39,29 +36,14 @@ def test_an_error_of_the_callers_own_ends_the_calls(held_client: Client, held: H
     until(lambda: held.waiting == 0)
 
 
-def interrupted(work: Callable[[], Any], at: Callable[[], bool]) -> float:
-    """Ctrl-C while it waits; seconds until it ended by that."""
-    began: list[float] = []
-
-    def interrupt() -> None:
-        until(at)
-        began.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        work()
-    ended = time.monotonic()
-    thread.join()
-    return ended - began[0]
-
-
-def test_ctrl_c_ends_the_calls(held_client: Client, held: Held) -> None:
-    with no_thread_left():
-        interrupted(lambda: list(held_client.generate_many([WAIT] * 4, concurrency=2)), lambda: held.waiting == 2)
-    until(lambda: held.waiting == 0)
-    assert held_client.generate("last").text == "last"
+def test_ctrl_c_ends_the_calls(held: Held, held_address: str) -> None:
+    with interruptible("many", held_address) as program:
+        until(lambda: held.waiting == 2)
+        program.interrupt()
+        assert program.said()["interrupted"]
+        until(lambda: held.waiting == 0)
+        program.go_on("last")
+        assert program.said() == {"text": "last"}
 
 
 @pytest.mark.parametrize("protocol", ["http", pytest.param("grpc", marks=pytest.mark.slow)])
@@ -69,12 +51,13 @@ def test_ctrl_c_ends_calls_that_reached_nobody_yet(held_address: str, protocol: 
     """The first connection stands still, and what is asked of the server has no deadline."""
     with (
         WeakNetwork(held_address, Faults((Stall(),), (Stall(),))) as network,
-        no_thread_left(),
-        Client(f"{protocol}://{network.address}") as client,
+        interruptible("many", f"{protocol}://{network.address}") as program,
     ):
-        many = client.generate_many(["a"] * 3, concurrency=2)
-        late = interrupted(lambda: list(many), lambda: network.connections > 0)
-    assert late < END_SECONDS + 3
+        until(lambda: network.connections > 0)
+        moment = program.interrupt()
+        found = program.said()
+    assert found["interrupted"]
+    assert found["ended"] - moment < END_SECONDS + 3
 
 
 EXITS = """
