@@ -13,9 +13,8 @@ from loadtests.generator.users import (
     GenerateUser,
     GrpcStreamUser,
     GrpcUser,
-    ScheduledArrivals,
 )
 
-__all__ = ["GenerateStreamUser", "GenerateUser", "GrpcStreamUser", "GrpcUser", "ScheduledArrivals"]
+__all__ = ["GenerateStreamUser", "GenerateUser", "GrpcStreamUser", "GrpcUser"]
 
 LocustCommand.listen(events)

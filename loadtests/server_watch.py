@@ -102,6 +102,8 @@ class ServerWatch:
             return
         samples, self._samples = self._samples, []
         for at, moment, values in samples:
+            if moment == "before" and at > start:
+                moment = "during"  # the page was slow, and the first requests may be counted already
             self._file.write(json.dumps({"t": round(at - start, 3), "moment": moment, "values": values}) + "\n")
         self._file.flush()
 

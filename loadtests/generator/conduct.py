@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 
 import gevent
+from gevent.event import Event
 from locust.env import Environment
 from locust.exception import RPCError
 from locust.runners import MasterRunner
@@ -16,9 +17,10 @@ from zmq import ZMQError
 
 from loadtests.arrivals.profile import Profile
 from loadtests.errors import LoadError
-from loadtests.generator.load_test import LoadTest
+from loadtests.generator.load_test import Asked, LoadTest, LoneTest
+from loadtests.generator.master import Master
 from loadtests.generator.result_files import ResultFiles
-from loadtests.generator.users import ScheduledArrivals, user_class_of
+from loadtests.generator.users import user_class_of
 from loadtests.plan import Plan
 from loadtests.run_directory import RunDirectory
 from loadtests.team import Team
@@ -40,12 +42,14 @@ def conduct(directory: RunDirectory, plan: Plan, files: Mapping[str, bytes], tea
             environment.create_local_runner()
         else:
             _gather(environment, team, processes)
-        test = LoadTest(environment, results, lambda: (plan, files))
-        users = team.size if kind is ScheduledArrivals else _most_users(plan)
-        gevent.signal_handler(signal.SIGTERM, environment.runner.stop)  # users end, and tell what they have
+        asked = Asked(plan, files, results)
+        test = (LoneTest if team.alone else Master)(environment, lambda: asked)
+        stopped = Event()
+        gevent.signal_handler(signal.SIGTERM, _stop, environment, stopped)
+        users = _most_users(plan) if plan.arrivals.kind == "users" else team.size
         environment.runner.start(users, spawn_rate=users)
-        _await_begin(test)
-        _await_end(test, plan, processes)
+        if _await_begin(test, stopped):
+            _await_end(test, plan, processes)
     finally:
         if environment.runner is not None:
             environment.runner.quit()
@@ -53,6 +57,12 @@ def conduct(directory: RunDirectory, plan: Plan, files: Mapping[str, bytes], tea
         _end(processes)
     if test.failure is not None:
         raise LoadError(*test.failure)
+
+
+def _stop(environment: Environment, stopped: Event) -> None:
+    """Somebody wants the run to end: users end, and tell what they have."""
+    stopped.set()
+    environment.runner.stop()
 
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:
@@ -79,7 +89,7 @@ def _gather(environment: Environment, team: Team, processes: list[subprocess.Pop
         raise LoadError(f"workers can't find the master at {team.bind}: {error}", "load_failed") from None
     bound = runner.server.port
     for _ in range(team.workers):
-        command = [sys.executable, "-m", "loadtests.generator.main", "--worker-of", f"127.0.0.1:{bound}"]
+        command = [sys.executable, "-m", "loadtests.generator.main", "--worker-of", f"{_reached(host)}:{bound}"]
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
     with gevent.Timeout(team.join_seconds, False):
         while len(runner.clients.ready) < team.size and all(process.poll() is None for process in processes):
@@ -94,11 +104,20 @@ def _gather(environment: Environment, team: Team, processes: list[subprocess.Pop
         )
 
 
-def _await_begin(test: LoadTest) -> None:
+def _reached(host: str) -> str:
+    """Where this machine's own workers find a master that is bound there."""
+    return "127.0.0.1" if host in ("", "*", "0.0.0.0", "::") else host
+
+
+def _await_begin(test: LoadTest, stopped: Event) -> bool:
+    """Say when it begins, and whether it does."""
     while test.begun is None and not test.ended.is_set():
-        gevent.sleep(0.01)
-    if test.begun is not None and test.failure is None:
-        print(json.dumps({"begun": test.begun}), flush=True)
+        if stopped.wait(0.01):
+            return False
+    if test.begun is None or test.failure is not None:
+        return False
+    print(json.dumps({"begun": test.begun}), flush=True)
+    return True
 
 
 def _await_end(test: LoadTest, plan: Plan, processes: list[subprocess.Popen[bytes]]) -> None:

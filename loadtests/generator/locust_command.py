@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import sys
+import time
 from argparse import ArgumentParser
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import gevent
 from locust.env import Environment
-from locust.runners import WorkerRunner
+from locust.runners import MasterRunner, WorkerRunner
 
-from loadtests.connection import connect, without_secrets
 from loadtests.errors import LoadError
-from loadtests.facts import facts_before
 from loadtests.generator.grpc_waits import init_grpc
-from loadtests.generator.load_test import LoadTest
-from loadtests.generator.result_files import NoFiles, ResultFiles
-from loadtests.generator.users import ClosedLoopUser, ScheduledArrivals, user_class_of
+from loadtests.generator.kept_test import KeptTest
+from loadtests.generator.load_test import Asked, LoneTest
+from loadtests.generator.master import Master, Worker
+from loadtests.generator.result_files import NoFiles
+from loadtests.generator.users import user_class_of
 from loadtests.plan import Plan
 from loadtests.plan_check import check_plan, check_workload
-from loadtests.plan_options import plan_of, plan_options
-from loadtests.run_directory import RunDirectory
-from loadtests.server_watch import ServerWatch
+from loadtests.plan_options import PlanOption, plan_of, plan_options
 from loadtests.workloads.files import load_files
 
 _LOCUSTS_OWN = ("users", "address", "seconds", "grace")
 """Locust says these: --users, --host, --run-time, --stop-timeout."""
+_NOT_ON_THE_PAGE = ("header", "ca", "certificate", "key")
+"""Locust's page may be open to more people than its command line."""
 _FOR_EVER = 10 * 365 * 86400.0
-_REST_SECONDS = 5.0
 _DEFAULT_HOST = Plan.model_fields["address"].default
 
 
@@ -44,76 +43,89 @@ class LocustCommand:
 
     def __init__(self, environment: Environment) -> None:
         init_grpc()
+        if isinstance(environment.runner, WorkerRunner):
+            Worker(environment, table=True)
+            return
         self._environment = environment
         self._options = environment.parsed_options
-        if isinstance(environment.runner, WorkerRunner):
-            LoadTest(environment, NoFiles())
-            return
+        self._kept: KeptTest | None = None
+        self._tests = 0
         try:
             plan = self._plan()
-            check_plan(plan)
-            check_workload(plan)
             _choose_users(environment, plan)
-            self._directory = RunDirectory.make(Path(self._options.out)) if self._options.out else None
+            check_workload(plan)
         except LoadError as error:
             sys.exit(f"Error: {error} [{error.code}]")
         if not self._options.stop_timeout:
             environment.stop_timeout = plan.grace
-        self._watch: ServerWatch | None = None
-        self._results = NoFiles() if self._directory is None else ResultFiles(self._directory)
-        self._test = LoadTest(environment, self._results, self._start)
-        environment.events.test_stop.add_listener(self._stop)
+        if isinstance(environment.runner, MasterRunner):
+            self._test: LoneTest | Master = Master(environment, self._ask)
+        else:
+            self._test = LoneTest(environment, self._ask, table=True)
+        environment.events.test_stopping.add_listener(self._on_stopping)
+        environment.events.test_stop.add_listener(self._on_stop)
         # Locust starts the clock of --run-time by this loop's, which stood still while all was imported.
         gevent.get_hub().loop.update_now()
 
     def _plan(self) -> Plan:
         """By the options, as they are now: the web page may change them before each test."""
-        given = {option.key: getattr(self._options, option.key, None) for option in plan_options()}
-        given = {name: value or None for name, value in given.items()}
+        given = {option.key: getattr(self._options, option.key, None) or None for option in plan_options()}
         given |= {
             "users": None,
             "address": self._environment.host or _DEFAULT_HOST,
             "seconds": self._options.run_time or _FOR_EVER,
             "grace": self._options.stop_timeout or None,
         }
+        if named := getattr(self._options, "user_classes", None):
+            given["way"] = next(kind.way for kind in self._environment.user_classes if kind.__name__ in named)
         plan = plan_of(given)
-        picked = [kind for kind in self._environment.user_classes if issubclass(kind, ClosedLoopUser)]
-        return plan.model_copy(update={"way": picked[0].way}) if len(picked) == 1 else plan
+        check_plan(plan)
+        return plan
 
-    def _start(self) -> tuple[Plan, Mapping[str, bytes]]:
+    def _ask(self) -> Asked:
         plan = self._plan()
-        if self._directory is not None:
-            self._directory.write_plan(without_secrets(plan)[0])
-            with connect(plan) as client:
-                self._facts = facts_before(plan, client)
-            self._watch = ServerWatch(plan, self._directory)
-            self._watch.before()
-            self._watch.watch(lambda: self._test.begun)
-        return plan, load_files(plan.workload)
+        files = load_files(plan.workload)
+        self._tests += 1
+        if not self._options.out:
+            return Asked(plan, files, NoFiles())
+        out = Path(self._options.out)
+        # The web page starts one test after another; each has a directory of its own.
+        place = out if self._tests == 1 else out.with_name(f"{out.name}-{self._tests}")
+        self._kept = KeptTest(place, plan, lambda: self._test.begun)
+        return Asked(plan, files, self._kept.files)
 
-    def _stop(self, **_: Any) -> None:
-        if self._directory is None or self._watch is None:
-            return
-        watch, self._watch = self._watch, None
-        watch.after(_REST_SECONDS)
-        self._directory.write_facts({**self._facts, "interrupted": False, "no_server_metrics": watch.absent})
+    def _on_stopping(self, **_: Any) -> None:
+        if self._kept is not None and self._test.begun is not None:
+            self._kept.sent_for(time.monotonic() - self._test.begun)
+
+    def _on_stop(self, **_: Any) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
 
 
 def _add_options(parser: ArgumentParser) -> None:
-    group = parser.add_argument_group("inflight", "What is asked of the server, and when.")
+    """Ours beside Locust's own; on its page too, but for those that are secrets, or may be given again."""
     for option in plan_options():
-        if option.name in _LOCUSTS_OWN:
-            continue
-        # Locust's parser takes % in a help for its own.
-        words: dict[str, Any] = {"help": option.help.replace("%", "%%"), "default": "", "dest": option.key}
-        if option.choices:
-            words |= {"choices": ["", *option.choices]}
-        if option.flag:
-            words |= {"choices": ["", "true", "false"]}
-        if option.many:
-            words |= {"action": "append", "default": []}
-        group.add_argument(f"--{option.name}", **words)
-    group.add_argument("--out", default="", help="A new directory for the records of the test.")
+        if option.name not in _LOCUSTS_OWN:
+            parser.add_argument(f"--{option.name}", **_words(option))
+    parser.add_argument(
+        "--out", default="", help="A new directory for the records of the test.", include_in_web_ui=False
+    )
+
+
+def _words(option: PlanOption) -> dict[str, Any]:
+    # Locust's parser takes % in a help for its own.
+    words: dict[str, Any] = {"help": option.help.replace("%", "%%"), "default": "", "dest": option.key}
+    if option.choices:
+        words["choices"] = ["", *option.choices]
+    if option.flag:
+        words["choices"] = ["", "true", "false"]
+    if option.many:
+        words |= {"action": "append", "default": []}
+    if option.many or option.name in _NOT_ON_THE_PAGE:
+        words["include_in_web_ui"] = False
+    return words
 
 
 def _choose_users(environment: Environment, plan: Plan) -> None:
@@ -126,7 +138,3 @@ def _choose_users(environment: Environment, plan: Plan) -> None:
             "invalid_parameter",
         )
     environment.user_classes[:] = [wanted]
-    options = environment.parsed_options
-    if wanted is ScheduledArrivals:  # one for each process that sends
-        options.num_users = max(options.num_users or 1, getattr(options, "expect_workers", None) or 1)
-        options.spawn_rate = options.num_users

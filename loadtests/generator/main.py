@@ -24,10 +24,9 @@ from loadtests.connection import with_secrets
 from loadtests.errors import LoadError
 from loadtests.generator.conduct import conduct
 from loadtests.generator.grpc_waits import init_grpc
-from loadtests.generator.load_test import LoadTest
+from loadtests.generator.master import Worker
 from loadtests.generator.parent_watch import watch_parent
-from loadtests.generator.result_files import NoFiles
-from loadtests.generator.users import WAYS, ScheduledArrivals
+from loadtests.generator.users import WAYS
 from loadtests.run_directory import RunDirectory
 from loadtests.team import Team
 from loadtests.workloads.files import load_files
@@ -61,12 +60,12 @@ def main() -> None:
 def work(master: str) -> None:
     """Send what a master says, until it says no more."""
     host, _, port = master.rpartition(":")
-    environment = Environment(user_classes=[*WAYS, ScheduledArrivals])
+    environment = Environment(user_classes=list(WAYS))
     try:
         runner = environment.create_worker_runner(host, int(port))
     except (ConnectionError, RPCError):
         sys.exit(f"Error: there is no master at {master}; start the run there, or check the address [load_failed]")
-    LoadTest(environment, NoFiles())
+    Worker(environment)
     gevent.signal_handler(signal.SIGTERM, runner.quit)  # its users end, and it tells what it has
     runner.greenlet.join()
 

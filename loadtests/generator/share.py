@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 from bisect import bisect_right
 from collections import Counter
@@ -41,22 +40,25 @@ class Share:
         self._profile = Profile.parse(plan.arrivals.profile)
         self._waits = len(self._profile.changes) > 1 or not self._profile.users(0.0)
         self._client = connect(plan)
-        self.deployment = self._client.deployment()
+        try:
+            self.deployment = self._client.deployment()
+        except BaseException:
+            self._client.close()
+            raise
         self._tell_on = tell
         self._sending: set[gevent.Greenlet] = set()
         self._visits = 0
         self.exhausted = False
         """Whether there are no more sessions to begin."""
-        self._following = False
         self._begun = Event()
+        self._stopped = Event()
+        self._followed = Event()
         self._users = itertools.count(index, count)
         self.outcomes: Counter[str] = Counter()
         self.sent = 0
 
     def begin(self, seconds_ahead: float) -> RunClock:
         """Set the run's start; nothing is due before it."""
-        gc.collect()
-        gc.freeze()  # what stands by now is not looked through again in the middle of the run
         self.clock = RunClock(seconds_ahead)
         self._sender = Sender(self._client, self.plan, self.clock, self._index, self._tell)
         self._begun.set()
@@ -70,7 +72,11 @@ class Share:
     @property
     def over(self) -> bool:
         """Whether nothing new is sent any more."""
-        return self.clock.now() >= self.plan.end
+        return self._stopped.is_set() or self.clock.now() >= self.plan.end
+
+    def stop(self) -> None:
+        """Send nothing new from now on."""
+        self._stopped.set()
 
     def add_user(self) -> int:
         """The number of one more user of a closed loop, counted over all processes."""
@@ -102,32 +108,45 @@ class Share:
 
     def follow_schedule(self) -> None:
         """Begin each session of an open loop when it is due, whatever became of those before; then wait for them."""
-        if self._following:
-            return  # one follows it already
-        self._following = True
-        self._begun.wait()
         visits = Group()
         try:
             for session, due in self._schedule():
-                self.clock.sleep_until(due - _ARMED_SECONDS)
+                if self._stopped.wait(max(0.0, due - _ARMED_SECONDS - self.clock.now())):
+                    break
                 self._visits += 1
                 visits.add(self.clock.start_at(due, self._visit, session, due))
-            self.exhausted = True
+            else:
+                self.exhausted = True
             visits.join()
         finally:
             visits.kill()
+            self._followed.set()
+
+    def wait_for_schedule(self) -> None:
+        """Until all that an open loop began has ended."""
+        self._followed.wait()
 
     def finish(self) -> None:
-        """Wait for the end of the run, and for what is on its way as long as the plan grants; then end it."""
+        """Wait for the end of the run, and for what is on its way as long as the plan grants; then end it.
+
+        What was due before the end, and could not be sent in time, is sent late, in the time that is granted.
+        """
         while not self.over and not (self.exhausted and not self._visits):
             gevent.sleep(_LOOK_SECONDS)
         last = self.clock.now() + self.plan.grace
-        while self._sending and self.clock.now() < last:
+        while (self._sending or self._is_behind) and self.clock.now() < last:
             gevent.sleep(_LOOK_SECONDS)
+        self.stop()
         for greenlet in list(self._sending):
             greenlet.kill(RunIsOver, block=False)
         while self._sending:
             gevent.sleep(_LOOK_SECONDS)
+
+    @property
+    def _is_behind(self) -> bool:
+        """An open loop has sessions that were due and have not begun."""
+        open_loop = self.plan.arrivals.kind != "users"
+        return open_loop and not self.exhausted and not self._stopped.is_set()
 
     def close(self) -> None:
         self._client.close()
@@ -157,6 +176,8 @@ class Share:
     def _visit(self, session: Session, due: float) -> None:
         """All turns of a session that `_visits` counts; one without a whole answer ends it: the next would need it."""
         try:
+            if self._stopped.is_set():
+                return
             asks = session.asks()
             ask = next(asks, None)
             for turn in itertools.count():
@@ -164,7 +185,7 @@ class Share:
                     return
                 if turn:
                     due = self.clock.now() + ask.think
-                    if due >= self.plan.end:
+                    if due >= self.plan.end or self._stopped.is_set():
                         return
                     self.clock.sleep_until(due)
                 text = self._send(ask, session.number, turn, due)

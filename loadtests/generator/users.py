@@ -1,4 +1,4 @@
-"""Locust's users: one class for each way to ask, and one that follows a schedule."""
+"""Locust's users: one class for each way to ask."""
 
 from __future__ import annotations
 
@@ -10,26 +10,11 @@ from locust.exception import StopUser
 from loadtests.plan import Plan
 
 if TYPE_CHECKING:
-    from loadtests.generator.load_test import LoadTest
-    from loadtests.generator.share import Share
+    from loadtests.generator.sending import Sending
 
 
 class InflightUser(User):  # type: ignore[misc]
-    """What all users have: the load test that they are part of."""
-
-    abstract = True
-
-    @property
-    def share(self) -> Share:
-        """What this process has to send; where it could not begin there is nothing, and the user stops."""
-        share = cast("LoadTest", self.environment.inflight).share
-        if share is None:
-            raise StopUser
-        return share
-
-
-class ClosedLoopUser(InflightUser):
-    """Begins a session when the one before has ended."""
+    """Begins a session when the one before has ended; in an open loop it only stays until all have ended."""
 
     abstract = True
     way: ClassVar[str] = "stream"
@@ -38,42 +23,39 @@ class ClosedLoopUser(InflightUser):
 
     @task  # type: ignore[untyped-decorator]
     def visit(self) -> None:
+        share = cast("Sending", self.environment.inflight).share
+        if share is None:  # it could not begin
+            raise StopUser
+        if share.plan.arrivals.kind != "users":
+            share.wait_for_schedule()
+            raise StopUser
         if self.number is None:
-            self.number = self.share.add_user()
-        if not self.share.visit(self.number):
+            self.number = share.add_user()
+        if not share.visit(self.number):
             raise StopUser
 
 
-class GrpcStreamUser(ClosedLoopUser):
+class GrpcStreamUser(InflightUser):
     """Streams its answers over gRPC."""
 
 
-class GenerateStreamUser(ClosedLoopUser):
+class GenerateStreamUser(InflightUser):
     """Streams its answers from /v2/models/MODEL/generate_stream."""
 
     http = True
 
 
-class GenerateUser(ClosedLoopUser):
+class GenerateUser(InflightUser):
     """Waits for whole answers of /v2/models/MODEL/generate."""
 
     way = "whole"
     http = True
 
 
-class GrpcUser(ClosedLoopUser):
+class GrpcUser(InflightUser):
     """Waits for whole answers over gRPC."""
 
     way = "whole"
-
-
-class ScheduledArrivals(InflightUser):
-    """Sends what an open loop has due in its process, as many requests at once as it takes. One a process is enough."""
-
-    @task  # type: ignore[untyped-decorator]
-    def follow_schedule(self) -> None:
-        self.share.follow_schedule()
-        raise StopUser
 
 
 WAYS = (GrpcStreamUser, GenerateStreamUser, GenerateUser, GrpcUser)
@@ -81,7 +63,5 @@ WAYS = (GrpcStreamUser, GenerateStreamUser, GenerateUser, GrpcUser)
 
 def user_class_of(plan: Plan) -> type[InflightUser]:
     """The class that does what a plan asks for."""
-    if plan.arrivals.kind != "users":
-        return ScheduledArrivals
     http = plan.address.startswith(("http://", "https://"))
     return next(kind for kind in WAYS if kind.way == plan.way and kind.http == http)
