@@ -23,13 +23,13 @@ def connect(plan: Plan) -> Client:
     """A client that tries nothing again: each failure is to be seen. Raises LoadError or InflightError."""
     template = plan.chat_template
     return Client(
-        plan.address, plan.model, headers=_headers(plan), tls=_tls(plan), retry=NO_RETRY, chat_template=template
+        plan.address, plan.model, headers=headers_of(plan), tls=_tls(plan), retry=NO_RETRY, chat_template=template
     )
 
 
 def settings_of(plan: Plan) -> Settings:
     """The same, to look at the metrics page."""
-    return Settings.of(plan.address, plan.model, _headers(plan), _tls(plan), None, None, plan.metrics_url)
+    return Settings.of(plan.address, plan.model, headers_of(plan), _tls(plan), None, None, plan.metrics_url)
 
 
 def without_secrets(plan: Plan) -> tuple[Plan, dict[str, str]]:

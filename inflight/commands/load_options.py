@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 from pydantic import ValidationError
 
+from inflight.commands.connection_options import Lines
 from loadtests.errors import LoadError
 from loadtests.plan import Plan
 from loadtests.plan_check import check_plan, check_workload
@@ -69,7 +70,9 @@ def _click_option(option: PlanOption) -> Callable[[Decorated], Decorated]:
     shown = "" if default in (None, "", ()) else f"  [default: {default}]"
     if option.flag:
         shown = {True: f"  [default: {option.name}]", False: ""}.get(default, "")
-    kind = click.Choice(option.choices) if option.choices else None
+    kind: click.ParamType[Any] | None = click.Choice(option.choices) if option.choices else None
+    if option.many:
+        kind = Lines()
     # No default here: a plan's file has the say where an option is not given.
     return click.option(
         names, option.key, type=kind, default=None, multiple=option.many, help=option.help.rstrip(".") + "." + shown

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from inflight.commands.connection_options import Lines
 from inflight.commands.load_options import checked_plan
 from inflight.commands.load_screen import say, show, show_sweep
 from loadtests.analysis.summary import Summary
@@ -16,7 +17,12 @@ from loadtests.sweeping import judged_anew
 
 @click.command(short_help="Make the report of a run or a sweep anew.")
 @click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--promise", multiple=True, help="Judge it by these bounds instead of its own; they stay with the run.")
+@click.option(
+    "--promise",
+    type=Lines(),
+    multiple=True,
+    help="Judge it by these bounds instead of its own; they stay with the run.",
+)
 @click.option("--price-per-hour", type=float, help="What an hour of the server costs; it stays with the run.")
 @click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object on standard output.")
 def command(run: Path, promise: tuple[str, ...], price_per_hour: float | None, as_json: bool) -> None:
