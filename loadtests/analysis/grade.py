@@ -25,7 +25,12 @@ MOST_FULL = 0.05
 """The share of its seconds in which a process may need more than that."""
 
 MOST_LOOP_LAG = 0.1
-"""Seconds for which an event loop may once not have looked."""
+"""Seconds for which an event loop may not look now and then."""
+
+MOST_STOOD = 0.01
+"""The share of their time for which event loops may have stood still, each time for longer than that: of what comes
+evenly as much is seen too late, and no more of it can move a 99th percentile. One stall of half a second in a minute
+is less."""
 
 _SLACK = 0.5
 """Seconds before the end of a run that was cut short in which a due session may be missing."""
@@ -42,10 +47,11 @@ def grade(plan: Plan, run: Columns, part: Columns, measured: Measured, samples: 
     loop_lag = max((sample.lag for sample in during), default=0.0)
     reasons = [
         *_late(plan, lag),
-        *_busy(cores, loop_lag),
+        *_busy(cores),
+        *_stood_still([sample.lag for sample in during]),
         *_ended_early(plan, run, measured),
         *_lost(run, samples),
-        *_fewer(plan, run, measured, lag),
+        *_fewer(plan, run, measured),
     ]
     if not samples:
         reasons.append("nothing is known of the load generator's processor time and event loops: it wrote no samples")
@@ -61,7 +67,7 @@ def _late(plan: Plan, lag: Spread | None) -> Iterator[str]:
         )
 
 
-def _busy(cores: Mapping[str, list[float]], loop_lag: float) -> Iterator[str]:
+def _busy(cores: Mapping[str, list[float]]) -> Iterator[str]:
     for worker, values in sorted(cores.items()):
         full = sum(value > MOST_CPU for value in values)
         if full > MOST_FULL * len(values):
@@ -69,15 +75,23 @@ def _busy(cores: Mapping[str, list[float]], loop_lag: float) -> Iterator[str]:
                 f"process {worker} of the load generator used more than {MOST_CPU:.0%} of a core in {full} of "
                 f"{len(values)} seconds, so times may be its own and not the server's: use more workers"
             )
-    if loop_lag > MOST_LOOP_LAG:
+
+
+def _stood_still(lags: Sequence[float]) -> Iterator[str]:
+    """`lags` has the longest of each second of each process."""
+    stalls = [lag for lag in lags if lag > MOST_LOOP_LAG]
+    if stalls and (share := sum(stalls) / len(lags)) > MOST_STOOD:
         yield (
-            f"an event loop of the load generator stood still for {loop_lag * 1e3:.0f} ms, and what came meanwhile was "
-            "seen too late: something else used the processor, or there were too few workers"
+            f"event loops of the load generator stood still for {share:.1%} of the time, once for "
+            f"{max(stalls) * 1e3:.0f} ms, and what came meanwhile was seen too late, so the slowest of a hundred times "
+            "may be its own and not the server's: something else used the processor, or there were too few workers"
         )
 
 
 def _ended_early(plan: Plan, run: Columns, measured: Measured) -> Iterator[str]:
-    if measured.cut_short:
+    if measured.interrupted:
+        yield f"it was interrupted after {measured.end:.0f} of {plan.end:.0f} seconds"
+    elif measured.cut_short:
         missing = plan.end - measured.end
         yield f"the run ended {missing:.0f} s before its time, and requests that were open then have no record"
     if after := int((run.sent > plan.end + MOST_LAG).sum()):
@@ -104,10 +118,10 @@ def _lost(run: Columns, samples: Iterable[GeneratorSample]) -> Iterator[str]:
         yield f"{doubled} requests have more than one record, such as turn {turn} of session {session}"
 
 
-def _fewer(plan: Plan, run: Columns, measured: Measured, lag: Spread | None) -> Iterator[str]:
+def _fewer(plan: Plan, run: Columns, measured: Measured) -> Iterator[str]:
     """Every session of an open loop begins at its moment, whatever becomes of those before.
 
-    Where the first ones were all made on time and the others not at all the workload had no more.
+    A workload that had no more has the first ones, each made, and the others not at all.
     """
     if plan.arrivals.kind != "rate":
         return
@@ -115,6 +129,6 @@ def _fewer(plan: Plan, run: Columns, measured: Measured, lag: Spread | None) -> 
     due = sum(1 for _ in due_moments(plan.arrivals, plan.seed, until))
     due = min(due, plan.sessions or due)
     begun = np.unique(run.session[(run.turn == 0) & (run.due < until)])
-    had_no_more = len(begun) > 0 and len(begun) == begun[-1] + 1 and lag is not None and lag.p99 <= MOST_LAG
+    had_no_more = measured.exhausted and len(begun) > 0 and len(begun) == begun[-1] + 1
     if len(begun) < due and not had_no_more:
         yield f"{len(begun)} of the {due} sessions of the schedule were begun"

@@ -9,6 +9,7 @@ import numpy as np
 
 from loadtests.analysis.columns import Columns, Flags, Floats
 from loadtests.analysis.generator_samples import GeneratorSample
+from loadtests.arrivals.schedule import due_moments
 from loadtests.plan import Plan
 
 _SAMPLE = 2.0
@@ -17,11 +18,16 @@ _SAMPLE = 2.0
 
 @dataclass(frozen=True)
 class Measured:
-    """From `start` to `end`, in seconds since the run's start; `cut_short`: the run was ended before its time."""
+    """From `start` to `end`, in seconds since the run's start."""
 
     start: float
     end: float
     cut_short: bool = False
+    """The run ended before its time, though there was more to send."""
+    interrupted: bool = False
+    """Somebody ended it."""
+    exhausted: bool = False
+    """The workload had no more sessions."""
 
     @property
     def seconds(self) -> float:
@@ -32,22 +38,43 @@ class Measured:
         return (moments >= self.start) & (moments <= self.end)
 
 
-def measured_part(plan: Plan, columns: Columns, generator: Sequence[GeneratorSample]) -> Measured:
+def measured_part(
+    plan: Plan, columns: Columns, generator: Sequence[GeneratorSample], interrupted: bool = False
+) -> Measured:
     """All behind the warm-up, to the plan's end.
 
-    A run whose sessions were all made ends with its last answer. One that was killed ends where its traces do: at the
-    last end of a request or the last sample of its generator.
+    A run whose sessions were all made, or whose workload had no more, ends with its last answer. One that was
+    interrupted or killed ends where its traces do: at the last end of a request or the last sample of its generator.
     """
     last_end = float(columns.ended.max()) if len(columns) else 0.0
     last_sample = max((sample.t for sample in generator), default=plan.end)
-    if _all_made(plan, columns):
-        return Measured(plan.warmup, min(plan.end, last_end))
     traces_end = max(last_end, last_sample)
-    if traces_end < plan.end - _SAMPLE:
-        # A trace may have no more sessions; nobody but the generator knows.
-        return Measured(plan.warmup, traces_end, cut_short=plan.arrivals.kind != "trace")
-    return Measured(plan.warmup, plan.end)
+    if interrupted:
+        return Measured(plan.warmup, min(plan.end, traces_end), cut_short=traces_end < plan.end, interrupted=True)
+    if _all_made(plan, columns):
+        return Measured(plan.warmup, min(plan.end, last_end), exhausted=True)
+    if traces_end >= plan.end - _SAMPLE:
+        return Measured(plan.warmup, plan.end)
+    if not _nothing_left(generator):
+        return Measured(plan.warmup, traces_end, cut_short=True)
+    if plan.arrivals.kind == "rate" and _begun(columns) == _due(plan):
+        return Measured(plan.warmup, plan.end)  # nothing more was due
+    return Measured(plan.warmup, last_end, exhausted=True)
 
 
 def _all_made(plan: Plan, columns: Columns) -> bool:
-    return plan.sessions is not None and len(np.unique(columns.session)) >= plan.sessions
+    return plan.sessions is not None and _begun(columns) >= plan.sessions
+
+
+def _nothing_left(generator: Sequence[GeneratorSample]) -> bool:
+    """The last that is known of each process is that it had no more sessions to begin."""
+    last = {sample.worker: sample for sample in sorted(generator, key=lambda sample: sample.t) if not sample.lost}
+    return bool(last) and all(sample.exhausted for sample in last.values())
+
+
+def _begun(columns: Columns) -> int:
+    return len(np.unique(columns.session))
+
+
+def _due(plan: Plan) -> int:
+    return sum(1 for _ in due_moments(plan.arrivals, plan.seed, plan.end))

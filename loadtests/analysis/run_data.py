@@ -33,7 +33,9 @@ class RunData:
         plan = directory.plan()
         run = read_columns(directory.requests)
         generator = tuple(generator_samples(directory.generator_samples()))
-        return cls(str(directory.path), plan, run, generator, measured_part(plan, run, generator))
+        interrupted = bool(directory.facts().get("interrupted"))
+        measured = measured_part(plan, run, generator, interrupted)
+        return cls(str(directory.path), plan, run, generator, measured)
 
     @cached_property
     def place(self) -> slice:

@@ -78,6 +78,8 @@ def process(worker: int, t: float, cpu: float = 0.2, lag: float = 0.001, sent: i
     return {"worker": worker, "t": t, "cpu": cpu, "lag": lag, "open": 0, "sent": sent}
 
 
-def steady(seconds: int, sent: int) -> list[dict[str, Any]]:
-    """The samples of a process that had an easy time, and sent so many requests."""
-    return [process(0, t + 1.0, sent=round(sent * (t + 1) / seconds)) for t in range(seconds)]
+def steady(seconds: int, sent: int, exhausted: bool = False) -> list[dict[str, Any]]:
+    """The samples of a process that had an easy time, and sent so many requests; at the end it may have no more."""
+    found = [process(0, t + 1.0, sent=round(sent * (t + 1) / seconds)) for t in range(seconds)]
+    found[-1]["exhausted"] = exhausted
+    return found

@@ -8,8 +8,9 @@ import pytest
 from loadtests.analysis.summarize import summarize
 from loadtests.analysis.summary import Grade
 from loadtests.arrivals.schedule import due_moments
-from loadtests.plan import Plan
+from loadtests.plan import Arrivals, Plan
 from loadtests.record import Record
+from loadtests.workloads.spec import WorkloadSpec
 from tests.loadtests.analysis.made import OPEN_LOOP, process, record, run_of, steady
 
 SECONDS = 20
@@ -63,10 +64,32 @@ def test_a_process_that_used_up_its_core_is_named(tmp_path: Path, full: int, tru
     assert grade.cpu_peak == (0.97 if full else 0.5)
 
 
-def test_an_event_loop_that_stood_still_is_told(tmp_path: Path) -> None:
-    samples = [*steady(SECONDS, SECONDS), process(0, 7.5, lag=0.25)]
-    (reason,) = graded(tmp_path, on_time(), generator=samples).reasons
-    assert "stood still for 250 ms" in reason
+@pytest.mark.parametrize(
+    ("seconds", "stalls", "trusted"),
+    [
+        (20, [0.25], False),
+        (60, [0.25], True),
+        (60, [0.5], True),
+        (60, [0.7], False),
+        (60, [0.3, 0.4], False),
+        (600, [0.5] * 11, True),
+        (600, [0.5] * 13, False),
+        (60, [0.09] * 60, True),
+    ],
+)
+def test_event_loops_that_stood_still_long_enough_to_move_a_percentile_are_told(
+    tmp_path: Path, seconds: int, stalls: list[float], trusted: bool
+) -> None:
+    samples = steady(seconds, seconds)
+    for stall, one in zip(stalls, samples, strict=False):
+        one["lag"] = stall
+    records = [record(i, float(i), sent=i + 0.001) for i in range(seconds)]
+    grade = graded(tmp_path, records, OPEN.model_copy(update={"seconds": seconds}), samples)
+    assert grade.trusted is trusted
+    assert grade.loop_lag == max(stalls)
+    if not trusted:
+        share = sum(stalls) / seconds
+        assert f"stood still for {share:.1%} of the time, once for {max(stalls) * 1e3:.0f} ms" in grade.reasons[0]
 
 
 def test_what_happens_in_the_warm_up_or_behind_the_end_does_not_count(tmp_path: Path) -> None:
@@ -93,8 +116,52 @@ def test_sessions_of_the_schedule_that_were_not_begun_are_counted(tmp_path: Path
     assert reason == "15 of the 20 sessions of the schedule were begun"
 
 
-def test_a_workload_that_has_no_more_sessions_is_no_fault(tmp_path: Path) -> None:
-    assert graded(tmp_path, on_time()[:12]).trusted
+PLANS = {
+    "rate": OPEN,
+    "users": Plan(seconds=SECONDS),
+    "trace": Plan(seconds=SECONDS, workload=WorkloadSpec(trace="trace.jsonl"), arrivals=Arrivals(kind="trace")),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_a_workload_that_has_no_more_sessions_is_no_fault(tmp_path: Path, plan: Plan) -> None:
+    samples = steady(12, 12, exhausted=True) + [{**one, "worker": 1, "sent": 0} for one in steady(9, 0, exhausted=True)]
+    found = summarize(run_of(tmp_path / "run", on_time()[:12], plan, generator=samples))
+    assert found.grade.trusted, found.grade.reasons
+    assert found.measured_seconds == pytest.approx(11.111), "to the last answer"
+    assert found.offered_per_second == pytest.approx(12 / 11.111)
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_a_run_that_was_killed_while_there_was_more_is_told(tmp_path: Path, plan: Plan) -> None:
+    samples = steady(12, 12, exhausted=True) + [{**one, "worker": 1, "sent": 0} for one in steady(12, 0)]
+    (reason,) = graded(tmp_path, on_time()[:12], plan, samples).reasons
+    assert "the run ended 8 s before its time" in reason
+
+
+@pytest.mark.parametrize("exhausted", [True, False])
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_a_run_that_was_interrupted_is_told(tmp_path: Path, plan: Plan, exhausted: bool) -> None:
+    directory = run_of(tmp_path / "run", on_time()[:12], plan, generator=steady(12, 12, exhausted))
+    directory.write_facts({"interrupted": True})
+    found = summarize(directory)
+    assert found.grade.reasons == ("it was interrupted after 12 of 20 seconds",)
+    assert found.measured_seconds == 12
+
+
+def test_a_schedule_with_nothing_due_at_its_end_is_whole(tmp_path: Path) -> None:
+    plan = OPEN.model_copy(update={"arrivals": OPEN_LOOP.model_copy(update={"profile": "1/12s,0"})})
+    dues = list(due_moments(plan.arrivals, plan.seed, plan.end))
+    records = [record(i, due, sent=due + 0.001) for i, due in enumerate(dues)]
+    found = summarize(run_of(tmp_path / "run", records, plan, generator=steady(13, len(dues), exhausted=True)))
+    assert found.grade.trusted, found.grade.reasons
+    assert found.measured_seconds == SECONDS
+
+
+def test_sessions_that_are_missing_among_those_of_a_workload_that_ran_out_are_counted(tmp_path: Path) -> None:
+    records = [one for one in on_time()[:12] if one.session != 4]
+    (reason,) = graded(tmp_path, records, generator=steady(12, 11, exhausted=True)).reasons
+    assert reason == "11 of the 20 sessions of the schedule were begun"
 
 
 def test_turns_of_a_conversation_are_not_sessions(tmp_path: Path) -> None:
