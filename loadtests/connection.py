@@ -42,7 +42,8 @@ def with_secrets(plan: Plan) -> Plan:
     return plan.model_copy(update={"header": tuple(os.environ.get(HEADERS, "").splitlines())})
 
 
-def _headers(plan: Plan) -> Mapping[str, str]:
+def headers_of(plan: Plan) -> Mapping[str, str]:
+    """Its headers by their names. Raises LoadError for one that is written wrongly."""
     found = {}
     for given in plan.header:
         name, colon, value = given.partition(":")
