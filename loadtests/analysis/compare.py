@@ -13,7 +13,7 @@ from loadtests.analysis.comparison import Change, Comparison, Verdict
 from loadtests.analysis.comparison_warnings import comparison_warnings
 from loadtests.analysis.promise import needed
 from loadtests.analysis.run_data import RunData
-from loadtests.analysis.side import FEWEST, Estimate, Side
+from loadtests.analysis.side import FEWEST, FEWEST_BLOCKS, Estimate, Side
 from loadtests.errors import LoadError
 from loadtests.run_directory import RunDirectory
 
@@ -66,13 +66,23 @@ class _Pair:
     after: Estimate | None
     level: float | None = None
     more_is_worse: bool = True
+    nothing_after: bool = False
+    """No request was completed after."""
 
     @property
     def relative(self) -> bool:
         return self.unit != "share"
 
+    @property
+    def gone(self) -> bool:
+        """The figure was there before, and is not any more because nothing was completed."""
+        there = self.before is not None and self.before.value > 0
+        return self.relative and self.nothing_after and there and (self.after is None or self.after.value == 0)
+
 
 def _pairs(sides: tuple[Side, Side], seed: int) -> Iterator[_Pair]:
+    before, after = sides
+    nothing = not after.completed
     # Each figure has random numbers of its own, so that one more of them changes no other.
     for number, quantity in enumerate(LATENCIES):
         found = [
@@ -80,10 +90,11 @@ def _pairs(sides: tuple[Side, Side], seed: int) -> Iterator[_Pair]:
             for which, side in enumerate(sides)
         ]
         for name, level in LEVELS.items():
-            yield _Pair(f"{name} {quantity}", "s", found[0].get(level), found[1].get(level), level)
+            own = found[0].get(level), found[1].get(level)
+            yield _Pair(f"{name} {quantity}", "s", *own, level=level, nothing_after=nothing)
     random = np.random.default_rng([seed, len(LATENCIES)])
-    before, after = sides
-    yield _Pair("throughput", "tokens/s", before.throughput(random), after.throughput(random), more_is_worse=False)
+    tokens = before.throughput(random), after.throughput(random)
+    yield _Pair("throughput", "tokens/s", *tokens, more_is_worse=False, nothing_after=nothing)
     yield _Pair("error_rate", "share", before.error_rate(random), after.error_rate(random))
     if before.promise == after.promise is not None:
         yield _Pair("goodput", "share", before.goodput(random), after.goodput(random), more_is_worse=False)
@@ -99,7 +110,7 @@ class _Judge:
     def change(self, pair: _Pair) -> Change:
         before, after = pair.before, pair.after
         change, ends = None, None
-        note = _too_few(pair)
+        note = "nothing was completed after" if pair.gone else _too_few(pair)
         if before and after and (before.value > 0 or not pair.relative):
             change = after.value / before.value if pair.relative else after.value - before.value
             ends = None if note else self._ends(pair.relative, before, after)
@@ -135,6 +146,8 @@ class _Judge:
         return interval(found, replicates, self.confidence, self.freedom)
 
     def _verdict(self, pair: _Pair, ends: tuple[float, float] | None) -> tuple[Verdict, bool]:
+        if pair.gone:
+            return Verdict.WORSE, True
         if ends is None:
             return Verdict.TOO_FEW, False
         none, allowed = (1.0, self.threshold) if pair.relative else (0.0, self.points)
@@ -157,6 +170,11 @@ def _too_few(pair: _Pair) -> str:
         if side.independent < FEWEST:
             what = "seconds" if pair.metric == "throughput" else "requests"
             return f"{side.independent} {what} {name} are too few: it takes {FEWEST}"
+        if pair.level is not None and side.block > 1 and side.independent < FEWEST_BLOCKS * side.block:
+            return (
+                f"{side.independent} requests {name} are too few, for those within {side.block} of each other hang "
+                f"together: it takes about {FEWEST_BLOCKS * side.block}"
+            )
     return ""
 
 

@@ -14,7 +14,7 @@ class Verdict(str, Enum):
     NOT_SHOWN = "no change shown"
     """The interval has no change in it: there may be none, or one too small for so few requests."""
     TOO_FEW = "too few requests"
-    """A percentile of which there are too few samples for an interval that means anything."""
+    """Too little was measured, or too much of it hangs together, for an interval that means anything."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Change:
 
     `before` and `after` are in `unit` (`s`, `tokens/s`, or `share` of 1). `change` is after / before where `relative`,
     and after - before of shares; `low` and `high` are the ends of its confidence interval. All are None where a side
-    has no such figure. `regression`: worse by more than the threshold, even at the interval's near end.
+    has no such figure. `regression`: worse by more than the threshold, even at the interval's near end; or the figure
+    was there before and is not any more, for nothing was completed (there is no interval then).
     """
 
     metric: str

@@ -30,7 +30,7 @@ class Values:
 
 
 def resampled_percentiles(
-    runs: Sequence[Values], levels: Sequence[float], times: int, random: np.random.Generator
+    runs: Sequence[Values], levels: Sequence[float], length: int, times: int, random: np.random.Generator
 ) -> dict[float, Floats]:
     """Each percentile (0 to 1) of so many resampled sides; a side's values are those of its runs together.
 
@@ -40,9 +40,14 @@ def resampled_percentiles(
     pooled = np.concatenate([run.values for run in runs])
     grid = _grid(np.sort(pooled))
     cells = [_below(run, grid) for run in runs]
-    length = max(_length(run, pooled, level) for run in runs for level in levels)
     totals = resample(cells, length, times, random)
     return {level: _percentile(totals, grid, level) for level in levels}
+
+
+def length_of_blocks(runs: Sequence[Values], levels: Sequence[float]) -> int:
+    """How many cells a block has for these percentiles, so that what hangs together stays together."""
+    pooled = np.concatenate([run.values for run in runs])
+    return max(_length(run, float(np.quantile(pooled, level)), level) for run in runs for level in levels)
 
 
 def _grid(ordered: Floats) -> Floats:
@@ -64,10 +69,9 @@ def _below(run: Values, grid: Floats) -> Floats:
     return np.cumsum(counts, axis=1, dtype=float)
 
 
-def _length(run: Values, pooled: Floats, level: float) -> int:
+def _length(run: Values, mark: float, level: float) -> int:
     """By what each cell adds to the percentile's error: how many of its values are below it, beyond their share."""
     owner, cells = cell_of(run.owner, run.requests)
-    mark = np.quantile(pooled, level)
     return block_length(np.bincount(owner, weights=(run.values <= mark) - level, minlength=cells).astype(float))
 
 

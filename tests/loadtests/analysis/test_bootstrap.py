@@ -76,7 +76,7 @@ def test_percentiles_of_resampled_runs_lie_about_the_runs_own() -> None:
     random = np.random.default_rng(6)
     for values in (random.lognormal(size=300), random.lognormal(size=5000), np.repeat([0.1, 0.2, 0.3], 100)):
         run = Values(values, np.arange(len(values)), len(values))
-        found = resampled_percentiles([run], (0.5, 0.99), 500, random)
+        found = resampled_percentiles([run], (0.5, 0.99), 1, 500, random)
         for level, replicates in found.items():
             assert np.quantile(replicates, 0.1) <= np.quantile(values, level) <= np.quantile(replicates, 0.9)
             assert values.min() <= replicates.min() <= replicates.max() <= values.max()
@@ -86,7 +86,7 @@ def test_a_request_keeps_all_of_its_gaps() -> None:
     """Ten requests of 1000 equal gaps each are ten samples of the median, not ten thousand."""
     levels = np.arange(1.0, 11.0)
     run = Values(np.repeat(levels, 1000), np.repeat(np.arange(10), 1000), 10)
-    replicates = resampled_percentiles([run], (0.5,), 500, np.random.default_rng(7))[0.5]
+    replicates = resampled_percentiles([run], (0.5,), 1, 500, np.random.default_rng(7))[0.5]
     assert replicates.std() > 1
 
 

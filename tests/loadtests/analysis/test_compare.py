@@ -10,7 +10,7 @@ import pytest
 from loadtests.analysis.bootstrap import interval
 from loadtests.analysis.compare import compare
 from loadtests.analysis.comparison import Change, Comparison, Verdict
-from loadtests.analysis.quantiles import Values, resampled_percentiles
+from loadtests.analysis.quantiles import Values, length_of_blocks, resampled_percentiles
 from loadtests.errors import LoadError
 from loadtests.plan import Plan
 from loadtests.record import Outcome, Record
@@ -22,11 +22,17 @@ PLAN = Plan(seconds=60, promise=("p99 ttft <= 200ms",))
 
 
 def run(
-    path: Path, seed: int, slower: float = 1.0, errors: float = 0.0, requests: int = 900, plan: Plan = PLAN
+    path: Path,
+    seed: int,
+    slower: float = 1.0,
+    errors: float = 0.0,
+    requests: int = 900,
+    plan: Plan = PLAN,
+    along: float = 0.3,
 ) -> RunDirectory:
-    """Answers of ten tokens whose latencies vary by a fifth, and hang together in time."""
+    """Answers of ten tokens whose latencies vary by a fifth; `along` says how much neighbours hang together."""
     random = np.random.default_rng(seed)
-    noise = slower * np.exp(0.2 * autocorrelated(requests, 0.3, random))
+    noise = slower * np.exp(0.2 * autocorrelated(requests, along, random))
     due = np.sort(random.uniform(0, 59, requests)).tolist()
     failed = random.random(requests) < errors
     records: list[Record] = []
@@ -106,13 +112,40 @@ def test_too_few_requests_are_told_and_no_regression(tmp_path: Path) -> None:
     assert changes(found)["p50 ttft"].regression
 
 
-@pytest.mark.parametrize("kind", ["empty", "whole"])
-def test_what_was_not_measured_has_no_change(tmp_path: Path, kind: str) -> None:
-    records = [record(i, i, chunks=(), ended=i + 0.5) for i in range(30)] if kind == "whole" else []
-    other = run_of(tmp_path / "b", records, PLAN)
+def test_what_was_not_measured_has_no_change(tmp_path: Path) -> None:
+    other = run_of(tmp_path / "b", [record(i, i, chunks=(), ended=i + 0.5) for i in range(30)], PLAN)
     change = changes(compare([run(tmp_path / "a", 1, requests=50)], [other]))["p50 ttft"]
     assert (change.after, change.change, change.verdict) == (None, None, Verdict.TOO_FEW)
     assert "not measured on both sides" in change.note
+
+
+@pytest.mark.parametrize("asked", [0, 600])
+def test_a_side_that_completes_nothing_any_more_is_a_regression_in_all_that_was_there(
+    tmp_path: Path, asked: int
+) -> None:
+    before = run(tmp_path / "a", 1, requests=600)
+    nothing = [failure(i, i * 0.1, "server_unreachable") for i in range(asked)]
+    found = compare([before], [run_of(tmp_path / "b", nothing, PLAN, generator=steady(60, asked))])
+    by_name = changes(found)
+    gone = [f"{level} {latency}" for latency in ("ttft", "itl", "tpot", "e2e") for level in ("p50", "p99")]
+    for metric in [*gone, "throughput"]:
+        change = by_name[metric]
+        assert (change.verdict, change.regression, change.low) == (Verdict.WORSE, True, None), metric
+        assert change.note == "nothing was completed after"
+    assert by_name["throughput"].after == 0
+    back = compare([run_of(tmp_path / "c", nothing, PLAN)], [before])
+    assert {change.metric for change in back.regressions} == set(), "what was not there before can't be worse"
+
+
+def test_requests_that_hang_together_must_be_many(tmp_path: Path) -> None:
+    """Runs of which stretches are slow say little of the next stretch."""
+    before, after = (run(tmp_path / str(seed), seed, requests=320, along=0.9) for seed in (1, 2))
+    found = changes(compare([before], [after]))["p50 ttft"]
+    assert (found.verdict, found.low, found.regression) == (Verdict.TOO_FEW, None, False)
+    assert "320 requests before are too few, for those within" in found.note
+    assert "of each other hang together: it takes about" in found.note
+    before, after = (run(tmp_path / str(seed), seed, requests=320) for seed in (3, 4))
+    assert changes(compare([before], [after]))["p50 ttft"].verdict is Verdict.NOT_SHOWN
 
 
 def test_nothing_is_a_multiple_of_no_tokens_at_all(tmp_path: Path) -> None:
@@ -189,7 +222,10 @@ def alarms(times: int, n: int, phi: float, slower: float = 1.0, level: float = 0
         for speed in (1.0, slower):
             values = speed * np.exp(0.3 * autocorrelated(n, phi, random))
             sides.append(Values(values, np.arange(n), n))
-        before, after = (resampled_percentiles([side], (level,), 200, random)[level] for side in sides)
+        before, after = (
+            resampled_percentiles([side], (level,), length_of_blocks([side], (level,)), 200, random)[level]
+            for side in sides
+        )
         ratio = _log_ratio(sides, level)
         low, high = interval(ratio, np.log(after / before), 0.95, 0)
         found += low > np.log(limit) or (limit == 1 and high < 0)
