@@ -32,7 +32,8 @@ _LEFT = "a client that left, or was too late, may have missed an end that the se
 
 
 def matches(run: ServerCounters, columns: Columns, plan: Plan) -> tuple[Match, ...]:
-    """Empty where the server was not read before and after the run, or was started again in the middle of it."""
+    """Empty where the server was not read before and after the run, or was started again in the middle of it;
+    `ServerSide.notes` say so."""
     samples = run.samples
     if len(samples) < 2 or samples[0].moment != "before" or samples[-1].moment != "after" or run.restarts:
         return ()

@@ -12,6 +12,8 @@ ENDS = "inflight_requests_total"
 ENGINE = "tensorrt_llm"
 """The name of the engine's model, on every deployment."""
 
+_NOT_COMPARED = "its counts are not set against the client's"
+
 
 def server_side(run: ServerCounters, measured: Measured) -> ServerSide | None:
     """From the pages of our deployments, of TensorRT-LLM's C++ backend, or of any Triton; None without pages."""
@@ -65,11 +67,14 @@ def _executions(part: ServerCounters) -> dict[str, float]:
 
 
 def _notes(run: ServerCounters) -> list[str]:
+    """What is odd, and why the counts of both sides are not compared where they are not (see `matches`)."""
     notes = [
         f"the server was started again at about second {moment:.0f}: its counters began anew, and what they had "
-        "counted since the sample before is lost"
+        f"counted since the sample before is lost, so {_NOT_COMPARED}"
         for moment in run.restarts
     ]
+    if run.samples and run.samples[0].moment != "before":
+        notes.append(f"the server was not read before the run began, so {_NOT_COMPARED}")
     if run.samples and run.samples[-1].moment != "after":
-        notes.append("the server was not read any more once the run had ended")
+        notes.append(f"the server was not read any more once the run had ended, so {_NOT_COMPARED}")
     return notes

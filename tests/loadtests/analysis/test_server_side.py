@@ -123,14 +123,30 @@ def test_a_server_that_was_started_again_is_noticed(tmp_path: Path) -> None:
     assert made.server.output_tokens == 400 + 250, "what came since it began anew, and never a negative number"
     assert len(made.server.notes) == 1
     assert "started again at about second 5" in made.server.notes[0]
+    assert "its counts are not set against the client's" in made.server.notes[0]
     assert made.matches == ()
 
 
-def test_a_run_after_which_nobody_read_the_server_compares_no_counts(tmp_path: Path) -> None:
-    made = summary(tmp_path, [at(0, ends(LENGTH=5), moment="before"), at(4, ends(LENGTH=9))])
-    assert made.matches == ()
+@pytest.mark.parametrize(
+    ("moments", "says"),
+    [
+        (("before", "during"), ["the server was not read any more once the run had ended"]),
+        (("during", "after"), ["the server was not read before the run began"]),
+        (("during", "during"), ["not read before", "not read any more"]),
+        (("before", "after"), []),
+    ],
+)
+def test_a_run_before_or_after_which_nobody_read_the_server_compares_no_counts_and_says_why(
+    tmp_path: Path, moments: tuple[str, str], says: list[str]
+) -> None:
+    first, last = moments
+    made = summary(tmp_path, [at(0, ends(LENGTH=5), moment=first), at(4, ends(LENGTH=9), moment=last)])
+    assert (made.matches == ()) is bool(says)
     assert made.server is not None
-    assert "not read any more" in made.server.notes[0]
+    assert len(made.server.notes) == len(says)
+    for note, part in zip(made.server.notes, says, strict=True):
+        assert part in note
+        assert "so its counts are not set against the client's" in note
 
 
 def test_counts_agree_when_every_request_is_accounted_for(tmp_path: Path) -> None:
