@@ -138,7 +138,7 @@ def test_ctrl_c_reports_what_there_was_and_ends_no_other_run(
         assert not generator.is_running()
         assert short.wait(LONGEST) == 0, (tmp_path / "short.out").read_text()
     said = (tmp_path / "said").read_text()
-    assert "before its time" in " ".join(said.split())
+    assert "interrupted after" in " ".join(said.split())
     assert "Report: " in said
     assert "Traceback" not in said
     assert directory.facts()["interrupted"] is True
@@ -164,6 +164,7 @@ def test_a_generator_that_was_killed_is_told_with_how_to_report_what_there_was(
     assert load("report", "run").code == 0
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_sentence(paced_server: Server, start: Start, tmp_path: Path) -> None:
     """A limit on the size of files does to the process what a full disk does: the next write fails."""
     under = ("/bin/bash", "-c", 'ulimit -f 4; exec "$@"', "bash")

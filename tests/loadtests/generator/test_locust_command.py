@@ -41,14 +41,14 @@ def headless(server: Server, place: Path) -> dict[str, list[str]]:
     port = free_port()
     quiet = ["--headless", "--only-summary", *SHORT]
     return {
-        "closed": [*quiet, "--host", grpc, "-u", "3", "-r", "3", "-t", "2s", *page, "--out", str(place / "closed")],
-        "open": [*quiet, "--host", http, "--rate", "8", "-t", "2s", "--out", str(place / "open")],
-        "whole": [*quiet, "--host", http, "-u", "2", "-r", "2", "-t", "2s", "GenerateUser"],
+        "closed": [*quiet, "--host", grpc, "-u", "3", "-r", "3", "-t", "6s", *page, "--out", str(place / "closed")],
+        "open": [*quiet, "--host", http, "--rate", "8", "-t", "6s", "--out", str(place / "open")],
+        "whole": [*quiet, "--host", http, "-u", "2", "-r", "2", "-t", "6s", "GenerateUser"],
         "nobody": [*quiet, "--host", "127.0.0.1:1", "-t", "600s"],
         "wrong": [*quiet, "--host", grpc, "--promise", "p99 speed <= 1s"],
         "unfit": [*quiet, "--host", grpc, "GenerateUser"],
         "master": [
-            *(*quiet, "--host", http, "-u", "4", "-r", "4", "-t", "3s", "--out", str(place / "master")),
+            *(*quiet, "--host", http, "-u", "4", "-r", "4", "-t", "10s", "--out", str(place / "master")),
             *("--master", "--expect-workers", "2", "--master-bind-host", "127.0.0.1", "--master-bind-port", port),
         ],
         "worker1": ["--worker", "--master-host", "127.0.0.1", "--master-port", port],
@@ -100,7 +100,8 @@ def test_an_open_loop_keeps_its_schedule(place: Path) -> None:
     said(place, "open")
     directory = RunDirectory(place / "open")
     plan, records = directory.plan(), sorted(directory.records(), key=lambda record: record.session)
-    assert (plan.arrivals.kind, plan.address[:7], plan.seconds) == ("rate", "http://", 2.0)
+    assert (plan.arrivals.kind, plan.address[:7]) == ("rate", "http://")
+    assert 0.0 < plan.seconds < 6.0  # Locust counts from its own beginning, the plan from the run's
     moments = list(due_moments(plan.arrivals, plan.seed, plan.end))[: len(records)]
     assert len(records) > 3
     assert [record.due for record in records] == pytest.approx(moments, abs=1e-5)

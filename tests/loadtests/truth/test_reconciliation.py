@@ -35,7 +35,7 @@ def server(tiny_engine: TinyEngine) -> Iterator[Server]:
         yield running
 
 
-@pytest.mark.parametrize("http", [False, True], ids=["grpc", "http"])
+@pytest.mark.parametrize("http", [pytest.param(False, marks=pytest.mark.slow), True], ids=["grpc", "http"])
 def test_all_counts_are_the_servers_own(server: Server, tmp_path: Path, http: bool) -> None:
     """Answers to their ends, a full queue, and prompts that can't be served: each count, and each token, is equal."""
     run = run_load(plan(server, tmp_path, http, seconds=2.0), tmp_path / "run")
@@ -44,7 +44,7 @@ def test_all_counts_are_the_servers_own(server: Server, tmp_path: Path, http: bo
     assert {match.name: match.difference for match in run.summary.matches if match.difference} == {}
 
 
-@pytest.mark.parametrize("http", [False, True], ids=["grpc", "http"])
+@pytest.mark.parametrize("http", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["grpc", "http"])
 def test_clients_that_leave_or_are_too_late_are_counted_once(server: Server, tmp_path: Path, http: bool) -> None:
     """Which end is counted of a request whose answer ends while its client leaves is up to chance; that it is one, not.
 
