@@ -138,7 +138,7 @@ def test_ctrl_c_ends_a_sweep_with_what_was_found(small_server: Server, tmp_path:
         assert process.wait(LONGEST) == 130
     said = (tmp_path / "said").read_text()
     assert "Traceback" not in said
-    assert "Up to 1 sessions/s the promise holds" in said
+    assert "Up to 1 sessions/s (seen once) the promise holds" in said
     sweep = json.loads((out / "sweep.json").read_text())
     assert (len(sweep["steps"]), sweep["interrupted"]) == (1, True)
 
