@@ -28,6 +28,7 @@ _LOCUSTS_OWN = ("users", "address", "seconds", "grace")
 """Locust says these: --users, --host, --run-time, --stop-timeout."""
 _NOT_ON_THE_PAGE = ("header", "ca", "certificate", "key")
 """Locust's page may be open to more people than its command line."""
+_TOLD_SECONDS = 5.0
 _FOR_EVER = 10 * 365 * 86400.0
 _DEFAULT_HOST = Plan.model_fields["address"].default
 
@@ -101,6 +102,8 @@ class LocustCommand:
     def _on_stop(self, **_: Any) -> None:
         kept, self._kept = self._kept, None
         if kept is not None:
+            if self._test.begun is not None:  # workers tell their last in their own time
+                self._test.ended.wait(self._environment.stop_timeout + _TOLD_SECONDS)
             kept.close()
 
 

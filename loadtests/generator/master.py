@@ -17,7 +17,7 @@ from loadtests.generator.self_watch import lost_sample
 from loadtests.generator.sending import AHEAD, Sending
 from loadtests.plan import Plan
 
-_PLAN, _READY, _BEGIN = "inflight_plan", "inflight_ready", "inflight_begin"
+_PLAN, _READY, _BEGIN, _STOP = "inflight_plan", "inflight_ready", "inflight_begin", "inflight_stop"
 _RESULTS, _FAILED = "inflight_results", "inflight_failed"
 _LOOK_SECONDS = 1.0
 _LOST_SECONDS = 6.0
@@ -40,6 +40,7 @@ class Master(LoadTest):
         self._silent: dict[int, float] = {}
         for kind, listener in ((_READY, self._on_ready), (_RESULTS, self._on_results), (_FAILED, self._on_failed)):
             environment.runner.register_message(kind, listener)
+        environment.events.test_stopping.add_listener(self._on_stopping)
 
     def start(self, asked: Asked) -> None:
         runner: MasterRunner = self.environment.runner
@@ -74,6 +75,11 @@ class Master(LoadTest):
     def _on_failed(self, msg: Any, **_: Any) -> None:
         if msg.data["test"] == self._test:
             self.fail(msg.data["message"], msg.data["code"])
+
+    def _on_stopping(self, **_: Any) -> None:
+        """Locust tells workers so only after the test's end where it ends with it; what is open may end before."""
+        for worker in self._telling.values():
+            self.environment.runner.send_message(_STOP, {"test": self._test}, client_id=worker)
 
     def _has_told(self, index: int) -> None:
         self._telling.pop(index, None)
@@ -115,6 +121,7 @@ class Worker:
         self._index = 0
         self._runner.register_message(_PLAN, self._on_plan)
         self._runner.register_message(_BEGIN, self._on_begin)
+        self._runner.register_message(_STOP, self._on_stop)
 
     def _on_plan(self, msg: Any, **_: Any) -> None:
         data = msg.data
@@ -130,6 +137,10 @@ class Worker:
     def _on_begin(self, msg: Any, **_: Any) -> None:
         if msg.data["test"] == self._test and self._sending.share is not None:
             self._sending.begin()
+
+    def _on_stop(self, msg: Any, **_: Any) -> None:
+        if msg.data["test"] == self._test and self._sending.share is not None:
+            self._sending.share.stop()
 
     def _hand_over(self, records: list[str], samples: list[dict[str, Any]], last: bool) -> None:
         self._say(_RESULTS, records=records, samples=samples, last=last)

@@ -101,11 +101,22 @@ def test_a_server_that_stays_busy_is_not_waited_for(page: Page, tmp_path: Path) 
     page.text = 'nv_inference_pending_request_count{model="m"} 1\n'
     watch, directory = watch_of(page.url, tmp_path)
     watch.before()
-    watch.watch(lambda: 0.0)
+    start = time.monotonic()
+    watch.watch(lambda: start)
     before = time.monotonic()
     watch.after(0.5)
     assert time.monotonic() - before < 30
     assert [sample["moment"] for sample in directory.server_samples()] == ["before", "after"]
+
+
+def test_a_look_at_the_server_that_came_late_is_none_before_the_run(page: Page, tmp_path: Path) -> None:
+    page.text = 'requests{model="m"} 1\n'
+    watch, directory = watch_of(page.url, tmp_path)
+    start = time.monotonic()
+    watch.before()
+    watch.watch(lambda: start)
+    watch.after(0.5)
+    assert [sample["moment"] for sample in directory.server_samples()] == ["during", "after"]
 
 
 def test_a_server_without_a_page_has_no_samples_and_a_reason(tmp_path: Path) -> None:
