@@ -194,6 +194,10 @@ def test_latencies_that_differ_widely_have_a_logarithmic_axis_with_whole_figures
     assert layout["annotations"][0]["y"] == pytest.approx(-0.301, abs=0.001)
 
 
+def test_parts_of_a_run_are_told_as_steps_or_pieces_of_ramps() -> None:
+    assert "the load was level, or nearly so: a step, or a short piece of a ramp" in read(usual())
+
+
 def test_figures_that_are_no_numbers_leave_gaps() -> None:
     summary = usual()
     broken = dict(summary.timeline.columns) | {"tokens": (float("nan"), float("inf"), *[1.0] * 138)}
