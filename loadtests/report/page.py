@@ -30,7 +30,8 @@ from loadtests.report.timeline import timeline_chart
 from loadtests.report.trade_off import Point, trade_off_charts
 
 _NO_COUNTERS = "Without the server's counters there is nothing to compare with."
-_UNMATCHED = "The server was not read before the run and after it, or it has no counts of requests and tokens."
+_NO_COUNTS = "The server's metrics have no counts of requests and tokens to compare with."
+_REASON_ABOVE = "They are not compared; the reason stands with the server's own figures."
 
 
 def run_page(summary: Summary) -> str:
@@ -58,7 +59,7 @@ def run_page(summary: Summary) -> str:
         sides=tables.sides(summary, summary.server) if summary.server else None,
         notes=server_notes,
         matches=tables.matches(summary.matches) if summary.matches else None,
-        unmatched=" ".join(server_notes) or _UNMATCHED if summary.server else _NO_COUNTERS,
+        unmatched=_NO_COUNTERS if summary.server is None else _REASON_ABOVE if server_notes else _NO_COUNTS,
         cost=tables.cost(summary.cost) if summary.cost else None,
         lag=tables.lag(summary.grade),
         processes=tables.processes(summary.grade),

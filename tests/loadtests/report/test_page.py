@@ -102,12 +102,14 @@ def test_a_page_without_the_servers_side_says_what_is_not_known() -> None:
 def test_counts_that_can_not_be_compared_say_why() -> None:
     server = usual().server
     assert server
-    started = replace(server, notes=("the server was started again at about second 9", "it was not read later"))
-    agree = read(replace(usual(), server=started, matches=())).partition("Do both sides agree?")[2]
-    assert agree.startswith(" The server was started again at about second 9. It was not read later. ")
+    started = replace(server, notes=("the server was started again, so its counts are not set against the client's",))
+    text = read(replace(usual(), server=started, matches=()))
+    sides, _, agree = text.partition("Do both sides agree?")
+    assert "The server was started again, so its counts are not set against the client's." in sides
+    assert agree.startswith(" They are not compared; the reason stands with the server's own figures. ")
     unknown = read(replace(usual(), matches=()))
-    assert "The server was not read before the run and after it, or it has no counts" in unknown
-    assert "nothing to compare with" not in unknown
+    assert "The server's metrics have no counts of requests and tokens to compare with." in unknown
+    assert "nothing to compare with" not in text + unknown
 
 
 def test_the_definitions_say_what_becomes_of_lost_requests_in_each_figure() -> None:
