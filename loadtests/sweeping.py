@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from inflight_client import InflightError
+
 from loadtests.analysis.report_file import read_sweep
 from loadtests.analysis.search import Search
 from loadtests.analysis.summary import Summary
@@ -49,17 +51,24 @@ class Sweeper:
     most: int = 8
 
     def sweep(self) -> Sweep:
-        """All runs, or those that came before a Ctrl-C. Raises LoadError as `make_run` does."""
+        """All runs, or those before a Ctrl-C or a failure. Raises as `make_run` does where the first one fails."""
         search = Search(self.first or self._probe(), self.tolerance, self.most, whole=self.by == "users")
         steps: list[Step] = []
-        step: Step | None
-        while (rate := search.next()) is not None:
+        failure, interrupted = "", False
+        while (rate := search.next()) is not None and not interrupted:
             rate = _shown(rate)
-            step = self._step(rate, len(steps) + 1)
-            if step is None:
+            try:
+                step = self._step(rate, len(steps) + 1)
+            except (LoadError, InflightError) as error:
+                if not steps:
+                    raise
+                failure = str(error)
                 break
-            steps.append(step)
-            search.tell(rate, step.kept)
+            if step is None:
+                interrupted = True
+            else:
+                steps.append(step)
+                search.tell(rate, step.kept)
         return Sweep(
             self.plan.promise,
             tuple(steps),
@@ -68,8 +77,9 @@ class Sweeper:
             self.tolerance,
             search.settled,
             "sessions/s" if self.by == "rate" else _USERS,
-            interrupted=step is None,
+            interrupted=interrupted,
             confirmed=search.confirmed,
+            failure=failure,
         )
 
     def _step(self, rate: float, number: int) -> Step | None:

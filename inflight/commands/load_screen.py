@@ -138,7 +138,9 @@ def show_sweep(sweep: Sweep, console: Console) -> None:
     broken = "it did not break" if sweep.lowest_broken is None else f"it broke at {sweep.lowest_broken:g}"
     seen = "" if sweep.confirmed else " (seen once)"
     console.print(f"Up to {sweep.highest:g} {sweep.unit}{seen} the promise holds ({words}); {broken}.")
-    if not sweep.settled:
+    if sweep.failure:
+        console.print(Text(f"No further run could be made: {sweep.failure}", style="bold red"))
+    elif not sweep.settled:
         console.print("More runs (--most) would tell it more nearly.")
 
 

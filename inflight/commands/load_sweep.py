@@ -55,7 +55,7 @@ def command(
 
     The rate doubles until the promise breaks, or halves until it holds; then the gap is divided at its geometric mean.
     The lowest rate that broke and the highest that held are tried again where runs are left. Exit code 1 where the
-    promise held at no rate, 130 where Ctrl-C ended the search.
+    promise held at no rate or a run could not be made, 130 where Ctrl-C ended the search.
 
     \b
       inflight load sweep --promise 'p99 ttft <= 500ms' --promise 'p99 itl <= 50ms' --seconds 60
@@ -71,4 +71,4 @@ def command(
     say(sweep, page, show_sweep, as_json)
     if sweep.interrupted:
         sys.exit(130)
-    sys.exit(0 if sweep.highest is not None else 1)
+    sys.exit(0 if sweep.highest is not None and not sweep.failure else 1)

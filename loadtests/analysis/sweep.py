@@ -40,6 +40,8 @@ class Sweep:
     interrupted: bool = False
     """Ctrl-C ended the search."""
     confirmed: bool = False
+    failure: str = ""
+    """Why no further run could be made, in a sentence: the server died, say. Those before count."""
 
     @property
     def best(self) -> Step | None:

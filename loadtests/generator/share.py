@@ -89,7 +89,9 @@ class Share:
         """
         self._begun.wait()
         self._wait_for_place(user)
-        session = None if self.over else self._session(next(self._numbers))
+        if self.over:
+            return False
+        session = self._session(next(self._numbers))
         if session is None:
             self.exhausted = True
             return False

@@ -49,6 +49,8 @@ def sweep_tiles(sweep: Sweep) -> Sequence[Tile]:
 
 def unsettled(sweep: Sweep) -> str:
     """Why the rate may be off by more than the tolerance; empty where it is not."""
+    if sweep.failure:
+        return f"No further run could be made: {sweep.failure}."
     if sweep.interrupted:
         return "The sweep was interrupted, so the rates that hold and break may lie further apart than was asked for."
     if not sweep.settled:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
+
 import pytest
 
+from loadtests.analysis.sweep import Step
+from loadtests.errors import LoadError
+from loadtests.plan import Plan
 from loadtests.record import Outcome, Record
-from loadtests.sweeping import sessions_per_second
+from loadtests.report.page import sweep_page
+from loadtests.sweeping import Sweeper, sessions_per_second
+from loadtests.team import Team
+from tests.loadtests.report.summaries import usual
 
 
 def record(session: int, turn: int, ended: float, outcome: Outcome = Outcome.COMPLETED) -> Record:
@@ -27,3 +36,18 @@ def test_what_was_not_completed_makes_no_rate() -> None:
     lost = [record(1, 0, 40.0, Outcome.UNFINISHED), record(2, 0, 0.1, Outcome.REJECTED)]
     assert sessions_per_second([record(0, 0, 5.0), *lost]) == pytest.approx(1 / 5)
     assert sessions_per_second(lost) == 0
+
+
+def test_what_was_found_before_the_server_died_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def step(sweeper: Sweeper, rate: float, number: int) -> Step:
+        if number == 2:
+            raise LoadError("no server answers at 127.0.0.1:1; check the address or start one", "server_unreachable")
+        return Step(rate, "01", usual(), kept=True)
+
+    monkeypatch.setattr(Sweeper, "_step", step)
+    plan = Plan(promise=("p99 ttft <= 1s",))
+    sweeper = Sweeper(plan, tmp_path, Team(), lambda plan, title: nullcontext(lambda progress: None), first=4.0)
+    sweep = sweeper.sweep()
+    assert ([step.rate for step in sweep.steps], sweep.highest) == ([4.0], 4.0)
+    assert "no server answers" in sweep.failure
+    assert "No further run could be made" in sweep_page(sweep)
