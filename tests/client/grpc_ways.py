@@ -35,11 +35,12 @@ def serving_at(script: Script, port: int = 0, credentials: grpc.ServerCredential
     )  # so that none is started later, which would look like one that is left behind
     list(pool.map(lambda _: all_here.wait(), range(THREADS)))
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(ScriptedServer(script), server)
-    where = f"localhost:{port}" if credentials else f"127.0.0.1:{port}"
+    # Of IPv4 alone: a port that is free there may be another server's on ::1, and the other way round.
+    where = f"127.0.0.1:{port}"
     port = server.add_secure_port(where, credentials) if credentials else server.add_insecure_port(where)
     server.start()
     try:
-        yield where.rpartition(":")[0] + f":{port}"
+        yield f"{'localhost' if credentials else '127.0.0.1'}:{port}"
     finally:
         server.stop(grace=None).wait()
 
