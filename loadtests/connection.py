@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from inflight_client import Client
-from inflight_client.address import Tls
+from inflight_client import Client, InflightError
+from inflight_client.address import Tls, header_of
 from inflight_client.retry import NO_RETRY
 from inflight_client.settings import Settings
 
@@ -44,13 +44,10 @@ def with_secrets(plan: Plan) -> Plan:
 
 def headers_of(plan: Plan) -> Mapping[str, str]:
     """Its headers by their names. Raises LoadError for one that is written wrongly."""
-    found = {}
-    for given in plan.header:
-        name, colon, value = given.partition(":")
-        if not name.strip() or not colon:  # the text may be a secret that lost its name
-            raise LoadError("a header is written as 'NAME: VALUE'", "invalid_parameter")
-        found[name.strip()] = value.strip()
-    return found
+    try:
+        return dict(map(header_of, plan.header))
+    except InflightError as error:
+        raise LoadError(str(error), error.code) from None
 
 
 def _tls(plan: Plan) -> Tls | None:

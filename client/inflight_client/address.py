@@ -135,6 +135,14 @@ def _can_be_used(text: str, parts: SplitResult) -> bool:
     )
 
 
+def header_of(text: str) -> tuple[str, str]:
+    """A header as people type it, `NAME: VALUE`, as curl has it. Raises InflightError (`invalid_parameter`)."""
+    name, colon, value = text.partition(":")
+    if not name.strip() or not colon:  # the text, which may be a secret that lost its name, is not repeated
+        raise InflightError("a header is written as NAME: VALUE.", "invalid_parameter")
+    return name.strip(), value.strip()
+
+
 def checked_headers(headers: Any, address: Address) -> dict[str, str]:
     """The headers with lower-case names. Raises InflightError `invalid_parameter` for what can't be sent there."""
     if not isinstance(headers, Mapping):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from inflight_client import Client
-from inflight_client.address import Tls
+from inflight_client import Client, InflightError
+from inflight_client.address import Tls, header_of
 from inflight_client.connection import Connection
 from inflight_client.retry import NO_RETRY, Retry
 from inflight_client.settings import Settings
@@ -92,12 +92,10 @@ def _given(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _header(given: str) -> tuple[str, str]:
-    """`NAME: VALUE`, as curl has it."""
-    name, colon, value = given.partition(":")
-    if not name.strip() or not colon:
-        # The text may be a secret that lost its name.
-        raise click.BadParameter("a header is written as NAME: VALUE.", param_hint="'--header'")
-    return name.strip(), value.strip()
+    try:
+        return header_of(given)
+    except InflightError as error:
+        raise click.BadParameter(str(error), param_hint="'--header'") from None
 
 
 @contextmanager
