@@ -134,7 +134,8 @@ class TritonPythonModel:
             return
         self.checked = time.monotonic()
         for answer in running:
-            answer.cancelled = answer.cancelled or answer.sender.is_cancelled()
+            if answer.sender.is_cancelled():  # Meanwhile `stop` may have set it, so nothing sets it back.
+                answer.cancelled = True
 
     def advance(self, answer: Answer) -> None:
         answer.step()
