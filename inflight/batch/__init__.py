@@ -1,0 +1,1 @@
+"""Offline batch jobs: read, run, checkpoint, retry, write."""

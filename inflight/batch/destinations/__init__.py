@@ -1,0 +1,1 @@
+"""Where answers go in the end."""

@@ -1,0 +1,29 @@
+"""The seam between a job and an output that is not itself the file of lines that the job appends to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from inflight.batch.row import Kind
+
+
+class Destination(Protocol):
+    """Takes what a job has written down. Doing anything twice leaves what doing it once does.
+
+    Raises BatchError: `output_failed`, `disk_full`, `package_missing`, and those of storages.
+    """
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether it takes answers while the job runs (tables); else it is made whole at the end."""
+
+    def check(self) -> None:
+        """Whether it could be written, before anything is asked: a table is there, a folder can be reached."""
+
+    def put(self, lines: Iterable[bytes]) -> None:
+        """Take these answers (lines of JSON), durably. For those that take rows."""
+
+    def finish(self, files: dict[Kind, Path]) -> list[str]:
+        """Make the whole output of the job's files of lines (those that exist); the addresses of what was written."""

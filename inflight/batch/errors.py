@@ -1,0 +1,37 @@
+"""What a user of batch jobs did wrong, or what keeps a job from going on."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class BatchError(Exception):
+    """One sentence that names the input, what is wrong with it and what to do; `code` is of the one table."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@contextmanager
+def writing(where: Path) -> Iterator[None]:
+    """Raises BatchError (`disk_full`, `job_failed`) for what the system or SQLite says against writing there."""
+    try:
+        yield
+    except OSError as error:
+        code = "disk_full" if error.errno in _NO_ROOM else "job_failed"
+        raise BatchError(
+            f"the job at {where} can't be written: {error.strerror or error}; mend that and resume it", code
+        ) from error
+    except sqlite3.Error as error:
+        full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        raise BatchError(
+            f"the job at {where} can't be written: {error}; mend that and resume it",
+            "disk_full" if full else "job_failed",
+        ) from error

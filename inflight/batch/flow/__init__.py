@@ -1,0 +1,1 @@
+"""Rows on their way: in which order, how many at a time, to which server, and again."""

@@ -1,0 +1,1 @@
+"""What a row means: how it is asked, and what is written of its answer."""

@@ -1,0 +1,163 @@
+"""The files of a job, beside its output: its plan, its state, what it has written, what it says of itself."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from inflight.batch.errors import BatchError, writing
+from inflight.batch.failpoints import reach
+from inflight.batch.job import Job, OutputSpec, is_local, local_path
+from inflight.batch.row import Kind
+
+SUFFIX = ".job"
+
+
+class JobDirectory:
+    """Where things lie. For an output `answers.jsonl` on a local disk:
+
+    - `answers.jsonl`, `answers.errors.jsonl`, `answers.dead.jsonl`: one line a row, by its kind.
+    - `answers.job/job.json`: the `Job`; `state.db`: the state (SQLite); `lock`: held while a process runs the job.
+    - `answers.job/progress.json`: how far it is, each second; `manifest.json`, `summary.txt`: at the end.
+    - `answers.job/cancel`: there once somebody asked for the end of the job.
+
+    Every other output has its three files of lines in the job's directory, and is made of them.
+    """
+
+    def __init__(self, path: Path, output: OutputSpec | None = None) -> None:
+        self.path = path
+        self._output = output
+
+    @classmethod
+    def of(cls, output: OutputSpec, path: Path | None = None) -> JobDirectory:
+        """That of a job which writes there; `path` says where it lies if not beside a local output."""
+        return cls(path or beside(output), output)
+
+    @classmethod
+    def find(cls, named: Path) -> JobDirectory:
+        """An existing one, by its own path or by its output's. Raises BatchError `job_not_found`."""
+        for path in (named, named.with_suffix(SUFFIX), named.with_name(named.name + SUFFIX)):
+            if (path / "job.json").is_file():
+                return cls(path, cls(path).job().output)
+        raise BatchError(
+            f"there is no job at {named}; name its directory (NAME{SUFFIX}) or its output", "job_not_found"
+        )
+
+    @property
+    def output(self) -> OutputSpec:
+        assert self._output is not None
+        return self._output
+
+    @property
+    def state(self) -> Path:
+        return self.path / "state.db"
+
+    @property
+    def progress(self) -> Path:
+        return self.path / "progress.json"
+
+    @property
+    def manifest(self) -> Path:
+        return self.path / "manifest.json"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.txt"
+
+    @property
+    def cancel(self) -> Path:
+        return self.path / "cancel"
+
+    def lines(self, kind: Kind) -> Path:
+        """The file with the lines of that kind."""
+        if self.writes_output:
+            output = local_path(self.output.address)
+            return output if kind is Kind.OK else output.with_name(f"{output.stem}.{_NAMES[kind]}{output.suffix}")
+        return self.path / f"{_NAMES[kind]}.jsonl"
+
+    @property
+    def writes_output(self) -> bool:
+        """Whether the file of the answers is the output itself: JSON lines on a local disk, not compressed."""
+        address = self.output.address
+        return (
+            self.output.format in (None, "jsonl")
+            and is_local(address)
+            and local_path(address).suffix in (".jsonl", ".ndjson", ".json")
+        )
+
+    def job(self) -> Job:
+        """Raises BatchError where there is none, or it is damaged."""
+        path = self.path / "job.json"
+        try:
+            return Job.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise BatchError(f"{path} is no job: {str(error).splitlines()[0]}", "job_damaged") from None
+
+    def write_job(self, job: Job) -> None:
+        self.write(self.path / "job.json", job.model_dump_json(indent=2) + "\n")
+
+    def write(self, path: Path, text: str) -> None:
+        """Put a small file in place, whole. Raises BatchError `disk_full`, `job_failed`."""
+        with writing(self.path):
+            beside_it = path.with_name(f".{path.name}.{os.getpid()}")
+            reach(f"{path.name}.write")
+            with beside_it.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            reach(f"{path.name}.rename")
+            beside_it.replace(path)
+            reach(f"{path.name}.renamed")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the directory, and hold it: raises BatchError `job_running` where another process does."""
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if not _taken(lock):
+                raise BatchError(
+                    f"another process runs the job at {self.path}; `inflight batch status` shows it", "job_running"
+                )
+            yield
+        finally:
+            os.close(lock)
+
+    @property
+    def running(self) -> bool:
+        """Whether a process of this machine holds it."""
+        try:
+            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return not _taken(lock)
+        finally:
+            os.close(lock)
+
+
+_NAMES = {Kind.OK: "answers", Kind.ERROR: "errors", Kind.DEAD: "dead"}
+
+
+def beside(output: OutputSpec) -> Path:
+    """Where a job's directory lies unless it is told: beside a local output, else under its name right here."""
+    if is_local(output.address):
+        return local_path(output.address).with_suffix(SUFFIX)
+    named = re.sub(r"[^A-Za-z0-9._-]+", "-", output.address.partition("://")[2].partition("?")[0].rpartition("@")[2])
+    table = f"-{output.table}" if output.table else ""
+    return Path(f"{Path(named).stem or 'output'}{table}{SUFFIX}".strip("-"))
+
+
+def _taken(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
