@@ -17,12 +17,24 @@ class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Part(_Strict):
+    """A part of an input, for one of several jobs over it: its first row's number, how many rows it has (None: all that
+    come), and what `Source.read` is given to begin there.
+    """
+
+    first: int = 0
+    rows: int | None = None
+    after: Any = None
+    line: int = 0
+
+
 class InputSpec(_Strict):
     """Where the rows come from. `address`: a path, any address of fsspec's, or a URL of SQLAlchemy's.
 
     `form` openai: each line is a request of OpenAI's Batch format; plain: each row is a prompt (column `prompt`), a
     conversation (column `messages`), or values for the `template`. None: found out from the address and the first row.
     `id`: the column of the rows' ids; without one a row's number is its id. `keep`: columns to write beside the answer.
+    `limit`: the first so many rows alone.
     """
 
     address: str
@@ -37,6 +49,7 @@ class InputSpec(_Strict):
     chat: bool = False
     keep: tuple[str, ...] = ()
     limit: int | None = Field(default=None, ge=1)
+    part: Part = Part()
 
 
 class OutputSpec(_Strict):
@@ -85,7 +98,7 @@ class Running(_Strict):
     workers: int | None = Field(default=None, ge=1)
     concurrency: int | None = Field(default=None, ge=1, le=65536)
     priority: int | None = Field(default=-1, ge=-(2**31), le=2**31 - 1)
-    window: int = Field(default=4096, ge=1, le=1_000_000)
+    window: int = Field(default=1024, ge=1, le=1_000_000)
     order: Literal["best", "arrival"] = "best"
     row_timeout: float | None = Field(default=900.0, gt=0)
     tries: int = Field(default=20, ge=1)

@@ -1,0 +1,181 @@
+"""Brings rows from the source to the pool: read, made, looked at for doubles, ordered, a window at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+from inflight.batch.flow.order import best_order
+from inflight.batch.forms.form import Form
+from inflight.batch.job import Job
+from inflight.batch.row import Fault, Position, Record, Row
+from inflight.batch.sources.source import Source
+from inflight.batch.state.ledger import Ledger
+
+_BLOCK = 256
+"""Rows between two looks at whether the job has been stopped."""
+_MOST_BYTES = 64 << 20
+"""Of the prompts of a window: one with longer prompts has fewer rows."""
+
+
+class Feed:
+    """A thread reads ahead while the rows of the window before are asked: two windows at most are in memory.
+
+    `only`: asks the rows of these numbers alone, each once more.
+    """
+
+    def __init__(
+        self, source: Source, form: Form, ledger: Ledger, job: Job, only: Callable[[int], bool] | None = None
+    ) -> None:
+        self._source, self._form, self._ledger, self._job = source, form, ledger, job
+        self._wanted = only
+        self._rows: deque[Row] = deque()
+        self._came = asyncio.Event()
+        self._over = False
+        self._failure: BaseException | None = None
+        self._stopping = threading.Event()
+        self._room = threading.Semaphore(2)
+        self._left = deque[int]()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="batch-feed", daemon=True)
+        self.read_to: tuple[int, Position | None] = (ledger.next, ledger.position)
+
+    def start(self) -> None:
+        """To be called in the event loop that takes the rows."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def take(self) -> Row | None:
+        """The next row; None where there is none any more. Raises what the source raised."""
+        while not self._rows:
+            if self._failure is not None:
+                raise self._failure
+            if self._over:
+                return None
+            self._came.clear()
+            await self._came.wait()
+        row = self._rows.popleft()
+        self._left[0] -= 1
+        if not self._left[0]:
+            self._left.popleft()
+            self._room.release()
+        return row
+
+    def stop(self) -> None:
+        """Give no more rows."""
+        self._stopping.set()
+        self._room.release()
+        self._rows.clear()
+        self._over = True
+        self._came.set()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every row of the input was given away."""
+        return self._over and not self._stopping.is_set() and not self._rows and self._failure is None
+
+    def join(self) -> None:
+        self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        try:
+            for window in self._windows():
+                self._room.acquire()
+                if self._stopping.is_set():
+                    return
+                self._tell(self._give, window)
+            self._tell(self._end, None)
+        except BaseException as error:  # goes to whoever takes rows
+            self._tell(self._end, error)
+
+    def _tell(self, what: Callable[..., None], *values: object) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(what, *values)
+        except RuntimeError:  # the loop has ended: nobody takes rows any more
+            self._stopping.set()
+
+    def _give(self, window: Sequence[Row]) -> None:
+        if not self._stopping.is_set():
+            self._left.append(len(window))
+            self._rows.extend(window)
+            self._came.set()
+
+    def _end(self, failure: BaseException | None) -> None:
+        self._failure = failure
+        self._over = True
+        self._came.set()
+
+    def _windows(self) -> Iterator[list[Row]]:
+        window: list[Row] = []
+        size = 0
+        for block in self._blocks():
+            for row in self._claimed(block):
+                window.append(row)
+                size += _size(row)
+                if len(window) >= self._job.running.window or size >= _MOST_BYTES:
+                    yield self._ordered(window)
+                    window, size = [], 0
+        if window:
+            yield self._ordered(window)
+
+    def _blocks(self) -> Iterator[list[Row | Fault]]:
+        """Rows that want an outcome, some at a time; those that have one are passed over."""
+        part = self._job.input.part
+        fresh = self._ledger.position is None or self._wanted is not None
+        number = part.first if fresh else self._ledger.next
+        after, line = (part.after, part.line) if fresh else (self._ledger.position, self._ledger.line)
+        limits = [limit for limit in (self._job.input.limit, part.rows) if limit is not None]
+        left = part.first + min(limits) - number if limits else None
+        records = islice(self._source.read(after, line), left)
+        while block := list(islice(records, _BLOCK)):
+            if self._stopping.is_set():
+                return
+            numbered = list(enumerate(block, number))
+            number += len(block)
+            if self._wanted is None:
+                self._ledger.mark([(one, record.line, record.position) for one, record in numbered])
+            yield [self._form.row(one, record) for one, record in numbered if self._wants(one)]
+            self.read_to = (number, block[-1].position)
+
+    def _wants(self, number: int) -> bool:
+        return not self._ledger.done(number) if self._wanted is None else self._wanted(number)
+
+    def _claimed(self, block: list[Row | Fault]) -> list[Row]:
+        """The rows that can be asked; the others have their outcome now."""
+        rows = [one for one in block if isinstance(one, Row)]
+        doubles = self._ledger.claim([(one.id, one.number) for one in block if one.id is not None and _claims(one)])
+        for one in block:
+            if isinstance(one, Fault):
+                self._ledger.add(self._form.faulty(one))
+        for row in rows:
+            if row.number in doubles:
+                self._ledger.add(self._form.faulty(_double(row)))
+        return [row for row in rows if row.number not in doubles]
+
+    def _ordered(self, window: list[Row]) -> list[Row]:
+        return best_order(window) if self._job.running.order == "best" else window
+
+
+def _claims(one: Row | Fault) -> bool:
+    """Whether a row has its id for itself: a dead letter is nobody's record."""
+    return isinstance(one, Row) or one.kind != "dead"
+
+
+def _double(row: Row) -> Fault:
+    return Fault(
+        row.number, row.line, row.id, "row_duplicate", f"an earlier row has the id {row.id!r}", about=row.about
+    )
+
+
+def _size(row: Row) -> int:
+    prompt = row.ask.prompt
+    return len(prompt) if isinstance(prompt, str) else sum(len(str(message)) for message in prompt)
+
+
+def first_record(source: Source) -> Record | None:
+    """The first row of an input, to see what it is."""
+    return next(iter(source.read()), None)

@@ -1,0 +1,184 @@
+"""What a job has done: every row's outcome exactly once, in its state and in its files of lines."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from inflight.batch.counts import Counts
+from inflight.batch.errors import BatchError, writing
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.row import Kind, Outcome, Position
+from inflight.batch.state.database import Database
+from inflight.batch.state.line_file import LineFile
+
+Stored = tuple[int, str, bytes | None]
+"""A row that is done: its number, its kind, and its line, unless that is written already."""
+
+
+class Ledger:
+    """Takes outcomes from any thread, and makes them last at each checkpoint.
+
+    Lines of answers and errors are written in the order of the rows, dead letters as they come. A checkpoint appends
+    the lines, waits for the disk, and then commits, in one transaction, how far the input is done (`next`), what is
+    done beyond that, the counts, and how long the files are. Whatever a death leaves behind a file's committed length is cut
+    off, and those rows are asked again: so each row is asked at least once, and has exactly one line.
+
+    Raises BatchError `disk_full`, `job_failed` and `job_damaged`. After one of these nothing is taken any more.
+    """
+
+    def __init__(self, directory: JobDirectory, first: int = 0) -> None:
+        self._directory = directory
+        self._lock = threading.RLock()
+        self._outcomes: list[Outcome] = []
+        self._marks: deque[tuple[int, int, Position]] = deque()
+        with writing(directory.path):
+            self.database = Database(directory.state)
+            stands = self.database.get("stands", {})
+            self.next: int = stands.get("next", first)
+            self.line: int = stands.get("line", 0)
+            self.position: Position | None = stands.get("position")
+            self.counts = Counts(**stands.get("counts", {}))
+            lengths = stands.get("lengths", {})
+            self._files = {kind: LineFile(directory.lines(kind), lengths.get(kind, 0)) for kind in Kind}
+            self.deaths = dict(self.database.execute("SELECT number, deaths FROM suspects").fetchall())
+            self._above = {number for (number,) in self.database.execute("SELECT number FROM results")}
+
+    def done(self, number: int) -> bool:
+        """Whether that row has its outcome."""
+        return number < self.next or number in self._above
+
+    def claim(self, rows: Sequence[tuple[str, int]]) -> set[int]:
+        """The numbers among these rows, by id and number, whose id an earlier row has."""
+        hashed = sorted((hashlib.blake2b(one.encode("utf-8", "surrogatepass"), digest_size=16).digest(), number)
+                        for one, number in rows)  # fmt: skip
+        with self._lock, writing(self._directory.path):
+            added = self.database.execute_many("INSERT OR IGNORE INTO ids VALUES (?, ?)", hashed)
+            if added == len(hashed):
+                return set()
+            find = "SELECT number FROM ids WHERE id = ?"
+            return {number for key, number in hashed if self.database.execute(find, (key,)).fetchone()[0] != number}
+
+    def mark(self, marks: Iterable[tuple[int, int, Position]]) -> None:
+        """Rows were read: of each its number, its line, and the position behind it."""
+        with self._lock:
+            self._marks.extend(marks)
+
+    def add(self, outcome: Outcome) -> None:
+        """A row has its outcome; the next checkpoint makes it last. A second outcome of a row is dropped there."""
+        self._outcomes.append(outcome)
+
+    def checkpoint(self, seconds: float = 0.0) -> None:
+        """Make all that was added last. `seconds`: how long the job has run since the checkpoint before."""
+        with self._lock, writing(self._directory.path):
+            outcomes, self._outcomes = self._outcomes, []
+            new = self._take(outcomes)
+            self._write_down(new)
+            self._pass_marks()
+            self.counts.seconds += seconds
+            self._commit()
+
+    def note_deaths(self, number: int, deaths: int) -> None:
+        """How many engines died under a row so far."""
+        with self._lock, writing(self._directory.path):
+            self.deaths[number] = deaths
+            self.database.execute("INSERT OR REPLACE INTO suspects VALUES (?, ?)", (number, deaths))
+
+    def failures(self) -> Iterator[tuple[int, str, str]]:
+        """The rows without an answer, by number: number, kind, code."""
+        yield from self.database.execute("SELECT number, kind, code FROM failures ORDER BY number")
+
+    def remember(self, name: str, value: Any) -> None:
+        """A fact about the job, at once."""
+        with self._lock, writing(self._directory.path):
+            self.database.put(name, value)
+            self._commit()
+
+    def recall(self, name: str, default: Any = None) -> Any:
+        with self._lock:
+            return self.database.get(name, default)
+
+    def lengths(self) -> dict[Kind, int]:
+        """How long each file of lines is."""
+        return {kind: file.length for kind, file in self._files.items()}
+
+    def close(self) -> None:
+        """What no checkpoint has seen is lost, and asked again."""
+        with self._lock:
+            for file in self._files.values():
+                file.close()
+            self.database.close()
+
+    def _take(self, outcomes: list[Outcome]) -> list[Stored]:
+        """Count them and keep what failed; dead letters are written at once. What is done already is dropped."""
+        new: list[Stored] = []
+        letters: list[bytes] = []
+        failed: list[tuple[Any, ...]] = []
+        for one in outcomes:
+            if self.done(one.number):
+                continue
+            self._above.add(one.number)
+            self.counts.add(one)
+            if one.kind is Kind.DEAD:
+                letters.append(one.text)
+            if one.kind is not Kind.OK:
+                failed.append((one.number, one.line, one.id, one.kind, one.code, one.message, one.attempts))
+            new.append((one.number, one.kind, None if one.kind is Kind.DEAD else one.text))
+        if letters:
+            self._files[Kind.DEAD].write(letters)
+        if failed:
+            self.database.execute_many("INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?)", failed)
+        cleared = [(one.number,) for one in outcomes if self.deaths.pop(one.number, None) is not None]
+        self.database.execute_many("DELETE FROM suspects WHERE number = ?", cleared)
+        return sorted(new)
+
+    def _write_down(self, new: list[Stored]) -> None:
+        """Write the lines of all rows up to the first that is not done; keep the rest in the state."""
+        stored = self.database.execute("SELECT number, kind, text FROM results ORDER BY number")
+        lines: dict[str, list[bytes]] = {Kind.OK: [], Kind.ERROR: []}
+        began = self.next
+        for number, kind, text in heapq.merge(stored, new):
+            if number != self.next:
+                break
+            if text is not None:
+                lines[kind].append(text)
+            self._above.discard(number)
+            self.next += 1
+        stored.close()
+        later = [one for one in new if one[0] >= self.next]
+        self.database.execute_many("INSERT INTO results VALUES (?, ?, ?)", later)
+        if self.next > began:
+            self.database.execute("DELETE FROM results WHERE number < ?", (self.next,))
+        for kind, found in lines.items():
+            if found:
+                self._files[Kind(kind)].write(found)
+
+    def _pass_marks(self) -> None:
+        while self._marks and self._marks[0][0] < self.next:
+            _, self.line, self.position = self._marks.popleft()
+
+    def _commit(self) -> None:
+        for file in self._files.values():
+            file.sync()
+        stands = {
+            "next": self.next,
+            "line": self.line,
+            "position": self.position,
+            "counts": self.counts.values(),
+            "lengths": self.lengths(),
+        }
+        self.database.put("stands", stands)
+        self.database.commit()
+
+
+def bind(ledger: Ledger, name: str, value: Any, why: str, code: str) -> None:
+    """Keep what a job is bound to when it begins; BatchError where it goes on with something else."""
+    bound = ledger.recall(name)
+    if bound is None:
+        ledger.remember(name, value)
+    elif bound != value:
+        raise BatchError(why, code)

@@ -1,0 +1,79 @@
+"""A file of lines that only grows, and is cut back to what was committed when a job goes on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from io import FileIO
+
+from inflight.batch.errors import BatchError
+from inflight.batch.failpoints import reach
+
+
+class LineFile:
+    """Made when the first line comes. What was written counts once a commit says so; until then it may be lost, or cut.
+
+    Raises OSError where the disk refuses it.
+    """
+
+    def __init__(self, path: Path, committed: int) -> None:
+        self.path = path
+        self.length = committed
+        self._file: FileIO | None = None
+        self._dirty = False
+        if committed or path.exists():
+            self._cut()
+
+    def write(self, lines: list[bytes]) -> None:
+        """Append lines, each without its end."""
+        if self._file is None:
+            self._open()
+        assert self._file is not None
+        data = memoryview(b"\n".join(lines) + b"\n")
+        half = len(data) // 2
+        self._dirty = True
+        reach("lines.write")
+        for part in (data[:half], data[half:]):
+            while part:
+                part = part[self._file.write(part) :]
+            reach("lines.written")
+        self.length += len(data)
+
+    def sync(self) -> None:
+        """Wait until it is on the disk."""
+        if self._dirty and self._file is not None:
+            os.fsync(self._file.fileno())
+            reach("lines.synced")
+            self._dirty = False
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> None:
+        new = not self.path.exists()
+        self._file = FileIO(self.path, "ab")
+        if new:
+            sync_directory(self.path.parent)
+
+    def _cut(self) -> None:
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size < self.length:
+            raise BatchError(
+                f"{self.path} has {size:,} bytes where the job's state says {self.length:,}; put the file back as it"
+                " was, or begin a new job",
+                "job_damaged",
+            )
+        if size > self.length:  # lines of a life that died before it could commit them
+            reach("lines.cut")
+            os.truncate(self.path, self.length)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory as durable as its files."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
