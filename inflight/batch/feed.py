@@ -11,7 +11,7 @@ from itertools import islice
 from inflight.batch.flow.order import best_order
 from inflight.batch.forms.form import Form
 from inflight.batch.job import Job
-from inflight.batch.row import Fault, Position, Record, Row
+from inflight.batch.row import Fault, Kind, Row
 from inflight.batch.sources.source import Source
 from inflight.batch.state.ledger import Ledger
 
@@ -41,7 +41,8 @@ class Feed:
         self._left = deque[int]()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="batch-feed", daemon=True)
-        self.read_to: tuple[int, Position | None] = (ledger.next, ledger.position)
+        self.read_to = ledger.next
+        """The number of the row behind the last one read."""
 
     def start(self) -> None:
         """To be called in the event loop that takes the rows."""
@@ -139,22 +140,23 @@ class Feed:
             if self._wanted is None:
                 self._ledger.mark([(one, record.line, record.position) for one, record in numbered])
             yield [self._form.row(one, record) for one, record in numbered if self._wants(one)]
-            self.read_to = (number, block[-1].position)
+            self.read_to = number
 
     def _wants(self, number: int) -> bool:
         return not self._ledger.done(number) if self._wanted is None else self._wanted(number)
 
     def _claimed(self, block: list[Row | Fault]) -> list[Row]:
         """The rows that can be asked; the others have their outcome now."""
-        rows = [one for one in block if isinstance(one, Row)]
         doubles = self._ledger.claim([(one.id, one.number) for one in block if one.id is not None and _claims(one)])
+        rows = []
         for one in block:
-            if isinstance(one, Fault):
+            if one.number in doubles:
+                self._ledger.add(self._form.faulty(_double(one)))
+            elif isinstance(one, Fault):
                 self._ledger.add(self._form.faulty(one))
-        for row in rows:
-            if row.number in doubles:
-                self._ledger.add(self._form.faulty(_double(row)))
-        return [row for row in rows if row.number not in doubles]
+            else:
+                rows.append(one)
+        return rows
 
     def _ordered(self, window: list[Row]) -> list[Row]:
         return best_order(window) if self._job.running.order == "best" else window
@@ -162,7 +164,7 @@ class Feed:
 
 def _claims(one: Row | Fault) -> bool:
     """Whether a row has its id for itself: a dead letter is nobody's record."""
-    return isinstance(one, Row) or one.kind != "dead"
+    return isinstance(one, Row) or one.kind is not Kind.DEAD
 
 
 def _double(row: Row) -> Fault:
@@ -174,8 +176,3 @@ def _double(row: Row) -> Fault:
 def _size(row: Row) -> int:
     prompt = row.ask.prompt
     return len(prompt) if isinstance(prompt, str) else sum(len(str(message)) for message in prompt)
-
-
-def first_record(source: Source) -> Record | None:
-    """The first row of an input, to see what it is."""
-    return next(iter(source.read()), None)

@@ -25,8 +25,8 @@ class Ledger:
 
     Lines of answers and errors are written in the order of the rows, dead letters as they come. A checkpoint appends
     the lines, waits for the disk, and then commits, in one transaction, how far the input is done (`next`), what is
-    done beyond that, the counts, and how long the files are. Whatever a death leaves behind a file's committed length is cut
-    off, and those rows are asked again: so each row is asked at least once, and has exactly one line.
+    done beyond that, the counts, and how long the files are. Whatever a death leaves behind a file's committed length
+    is cut off, and those rows are asked again: so each row is asked at least once, and has exactly one line.
 
     Raises BatchError `disk_full`, `job_failed` and `job_damaged`. After one of these nothing is taken any more.
     """
@@ -173,12 +173,3 @@ class Ledger:
         }
         self.database.put("stands", stands)
         self.database.commit()
-
-
-def bind(ledger: Ledger, name: str, value: Any, why: str, code: str) -> None:
-    """Keep what a job is bound to when it begins; BatchError where it goes on with something else."""
-    bound = ledger.recall(name)
-    if bound is None:
-        ledger.remember(name, value)
-    elif bound != value:
-        raise BatchError(why, code)

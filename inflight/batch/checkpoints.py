@@ -1,0 +1,53 @@
+"""The thread that makes what a job has done last, every half second or so."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from inflight.batch.state.ledger import Ledger
+
+
+class Checkpoints:
+    """`after` is called behind each checkpoint, in the same thread: for what goes on from there.
+
+    A failure ends it: `failed` is called, and `failure` says what it was.
+    """
+
+    def __init__(
+        self, ledger: Ledger, seconds: float, after: Callable[[], None], failed: Callable[[BaseException], None]
+    ) -> None:
+        self._ledger, self._seconds, self._after, self._failed = ledger, seconds, after, failed
+        self._stopping = threading.Event()
+        self._last = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="batch-checkpoints", daemon=True)
+        self.failure: BaseException | None = None
+        self.spent = 0.0
+        """Seconds of the thread's own that checkpoints took, waiting for the disk included."""
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Stop, and make a last one. Raises what the thread failed of, or BatchError."""
+        self._stopping.set()
+        self._thread.join()
+        if self.failure is not None:
+            raise self.failure
+        self._make()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.wait(self._seconds):
+                self._make()
+        except BaseException as error:  # a thread that ended silently would let a job run for nothing
+            self.failure = error
+            self._failed(error)
+
+    def _make(self) -> None:
+        began = time.monotonic()
+        self._ledger.checkpoint(began - self._last)
+        self._last = began
+        self._after()
+        self.spent += time.monotonic() - began

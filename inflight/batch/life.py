@@ -1,0 +1,112 @@
+"""One life of a job: rows are asked until there are none, or until something ends it early."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from inflight_client import InflightError
+from inflight_client.results import Generation
+
+from inflight.batch.backend import Backend
+from inflight.batch.checkpoints import Checkpoints
+from inflight.batch.delivery import Delivery
+from inflight.batch.feed import Feed
+from inflight.batch.flow.pool import Pool
+from inflight.batch.opening import OpenJob
+from inflight.batch.row import Kind, Row
+from inflight.batch.seen.progress import State
+from inflight.batch.signals import Signals
+from inflight.batch.telling import Telling
+
+_LOOK_SECONDS = 1.0
+
+
+class Life:
+    """`state` and `sentence` say why it ended, where it ended before the last row."""
+
+    def __init__(
+        self,
+        job: OpenJob,
+        backends: Sequence[Backend],
+        telling: Telling,
+        signals: Signals,
+        say: Callable[[str], None],
+    ) -> None:
+        self.state, self.sentence = State.RUNNING, ""
+        self._job, self._telling, self._signals, self._say = job, telling, signals, say
+        self._running = job.job.running
+        self._feed = Feed(job.source, job.form, job.ledger, job.job)
+        self._pool = Pool(backends, self._running, self._feed, self._done, job.ledger, job.bind_build, say)
+        self._draining: asyncio.Task[None] | None = None
+        self._hurry = 0
+
+    async def run(self) -> None:
+        """Live it, and make all that came of it last. Raises BatchError for what the job can't go on with."""
+        loop = asyncio.get_running_loop()
+        checkpoints = Checkpoints(
+            self._job.ledger,
+            self._running.checkpoint_seconds,
+            self._after(),
+            lambda error: loop.call_soon_threadsafe(self._stop, State.FAILED, str(error), 0.0),
+        )
+        checkpoints.start()
+        looking = loop.create_task(self._look())
+        self._feed.start()
+        try:
+            with self._signals.telling(lambda count: loop.call_soon_threadsafe(self._signalled, count)):
+                await self._pool.run()
+        finally:
+            self._feed.stop()
+            for task in filter(None, (looking, self._draining)):
+                task.cancel()
+            await self._pool.close()
+            await asyncio.to_thread(self._feed.join)
+            await asyncio.to_thread(checkpoints.finish)
+        if self._feed.exhausted:
+            self._job.ledger.remember("rows", self._feed.read_to)
+
+    def _after(self) -> Callable[[], None]:
+        """What follows each checkpoint."""
+        destination = self._job.destination
+        if destination is None or not destination.takes_rows:
+            return lambda: None
+        return Delivery(self._job.ledger, self._job.directory.lines(Kind.OK), destination).run
+
+    def _done(self, row: Row, result: Generation | InflightError, attempts: int) -> None:
+        form = self._job.form
+        if isinstance(result, InflightError):
+            self._job.ledger.add(form.failed(row, result, attempts))
+        else:
+            self._job.ledger.add(form.answered(row, result, attempts))
+
+    async def _look(self) -> None:
+        """Tell how it stands, and see whether somebody wants its end."""
+        while True:
+            pool = self._pool.state()
+            down = self.state is State.RUNNING and not any(server.up for server in pool.servers)
+            self._telling.tell(State.WAITING if down else self.state, self.sentence, pool.waiting, pool.servers)
+            if self._job.directory.cancel.exists():
+                self._stop(State.CANCELLED, "it was cancelled", 0.0)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _signalled(self, count: int) -> None:
+        if count == 1:
+            self._say(
+                f"Finishing what is in flight, for {self._running.notice:g} s at most; once more to stop at once."
+            )
+            self._stop(State.STOPPED, "it was told to stop", self._running.notice)
+        elif self._draining is not None:
+            self._draining.cancel()
+            self._drain(0.0)
+
+    def _stop(self, state: State, sentence: str, seconds: float) -> None:
+        """Ask nothing more, and end what is in flight after so many seconds."""
+        if self._draining is None:
+            self.state, self.sentence = state, sentence
+            self._feed.stop()
+            self._pool.stop()
+            self._drain(seconds)
+
+    def _drain(self, seconds: float) -> None:
+        self._draining = asyncio.get_running_loop().create_task(self._pool.drain(seconds))

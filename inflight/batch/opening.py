@@ -1,0 +1,116 @@
+"""A job as it is opened: begun anew, or gone on with, which it is bound to be the same for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from inflight.batch.destinations.destination import Destination
+from inflight.batch.destinations.make import make_destination
+from inflight.batch.errors import BatchError
+from inflight.batch.forms.form import Form
+from inflight.batch.forms.make import make_form
+from inflight.batch.job import Job
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.row import Kind
+from inflight.batch.sources.open import open_source
+from inflight.batch.sources.source import Source
+from inflight.batch.state.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class OpenJob:
+    """Everything that a life of a job works with."""
+
+    job: Job
+    directory: JobDirectory
+    source: Source
+    form: Form
+    ledger: Ledger
+    destination: Destination | None
+
+    def bind_build(self, build: str) -> None:
+        """The model that answers must be the one that answered before. Raises BatchError `job_mismatch`."""
+        self._bind("build", build, "was begun with another build of the model", "job_mismatch")
+
+    @property
+    def finished(self) -> bool:
+        """Whether every row has its outcome, and the output is made."""
+        return bool(self.ledger.recall("finished", default=False))
+
+    @property
+    def all_done(self) -> bool:
+        """Whether every row has its outcome."""
+        return self.ledger.next == self.ledger.recall("rows")
+
+    @property
+    def total(self) -> int | None:
+        """Rows of the job, where that is known by now."""
+        part = self.job.input.part
+        rows = self.ledger.recall("rows")
+        if rows is not None:
+            return int(rows) - part.first
+        known = [number for number in (self.source.total, self.job.input.limit, part.rows) if number is not None]
+        return min(known) if self.source.total is not None or part.rows is not None else None
+
+    def _bind(self, name: str, value: Any, what: str, code: str) -> None:
+        bound = self.ledger.recall(name)
+        if bound is None:
+            self.ledger.remember(name, value)
+        elif bound != value:
+            raise BatchError(
+                f"the job at {self.directory.path} {what}; go on with that one, or begin a new job with another output",
+                code,
+            )
+
+
+@contextmanager
+def opened(job: Job, directory: JobDirectory) -> Iterator[OpenJob]:
+    """Open it, with its directory held. Raises BatchError where it was begun with something else, or can't be begun."""
+    source = open_source(job.input)
+    first = next(iter(source.read()), None)
+    destination = make_destination(job, directory)
+    if destination is not None:
+        destination.check()
+    begun = directory.state.exists()
+    if not begun:
+        _check_room(directory)
+    ledger = Ledger(directory, job.input.part.first)
+    try:
+        created = ledger.recall("created")
+        if created is None:
+            created = int(time.time())
+            ledger.remember("created", created)
+        form = make_form(job, source, first, created)
+        one = OpenJob(job, directory, source, form, ledger, destination)
+        one._bind("job", job.binding(), _difference(ledger.recall("job"), job.binding()), "job_mismatch")
+        one._bind("input", source.fingerprint, "was begun with another input than lies there now", "input_changed")
+        directory.write_job(job)
+        yield one
+    finally:
+        ledger.close()
+
+
+def _check_room(directory: JobDirectory) -> None:
+    """What lies where a new job would write is somebody's."""
+    for kind in Kind:
+        path = directory.lines(kind)
+        if path.exists():
+            raise BatchError(
+                f"{path} exists and no job at {directory.path} has written it; choose another --out, or remove it",
+                "output_exists",
+            )
+
+
+def _difference(bound: Any, wanted: dict[str, Any]) -> str:
+    """What is other than it was, in words."""
+    names = [
+        f"{part}.{name}"
+        for part, values in wanted.items()
+        for name, value in values.items()
+        if bound is not None and bound.get(part, {}).get(name) != value
+    ]
+    return f"was begun with another {', '.join(names)}"

@@ -1,0 +1,110 @@
+"""Runs a job: opens it, finds its servers, lives one life of it, and finishes it where that life came to the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from inflight.batch.backend import Backend
+from inflight.batch.counts import Counts
+from inflight.batch.ending import finish
+from inflight.batch.errors import BatchError
+from inflight.batch.flow.ephemeral import ephemeral_server
+from inflight.batch.flow.triton import TritonBackend
+from inflight.batch.job import Job
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.life import Life
+from inflight.batch.opening import OpenJob, opened
+from inflight.batch.seen.progress import Progress, State
+from inflight.batch.signals import Signals, StopEarlyError
+from inflight.batch.telling import Telling
+
+MAY_PASS = ("disk_full", "server_unreachable", "storage_unreachable", "output_failed", "model_not_ready")
+"""What ends a life and not the job: the same command goes on once it has passed."""
+UNFINISHED = 75
+"""EX_TEMPFAIL of sysexits.h: not done, and to be tried again."""
+
+
+@dataclass(frozen=True)
+class End:
+    """How a life of a job ended; `sentence` says why, unless it finished. `written`: the addresses of its output."""
+
+    state: State
+    counts: Counts
+    sentence: str = ""
+    code: str = ""
+    written: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 all rows answered, 3 some not; 4 cancelled; 75 stopped before the end; 1 failed."""
+        if self.state is State.FINISHED:
+            return 3 if self.counts.error or self.counts.dead else 0
+        if self.state is State.CANCELLED:
+            return 4
+        return UNFINISHED if self.state is State.STOPPED else 1
+
+
+class Runner:
+    """`show` is given how the job stands each second; `say` sentences for people.
+
+    `backends`: who answers instead of the servers that the job names.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        directory: JobDirectory,
+        show: Callable[[Progress], None] = lambda progress: None,
+        say: Callable[[str], None] = lambda sentence: None,
+        backends: Sequence[Backend] | None = None,
+    ) -> None:
+        self._job, self._directory = job, directory
+        self._show, self._say = show, say
+        self._backends = backends
+        self._signals = Signals()
+
+    def run(self) -> End:
+        """Live one life of the job. Raises BatchError where it can't be begun; whatever comes later is in the End."""
+        with self._directory.locked(), self._signals.caught():
+            self._directory.cancel.unlink(missing_ok=True)
+            with opened(self._job, self._directory) as job:
+                if job.finished:
+                    self._say(f"The job at {self._directory.path} is finished already.")
+                    return End(State.FINISHED, job.ledger.counts, written=tuple(job.ledger.recall("written", [])))
+                return self._live(job)
+
+    def _live(self, job: OpenJob) -> End:
+        job.ledger.counts.lives += 1
+        telling = Telling(job, self._job.running, self._show)
+        try:
+            end = self._ask(job, telling)
+        except StopEarlyError:
+            end = End(State.STOPPED, job.ledger.counts, "it was told to stop before it had asked anything")
+        except BatchError as error:
+            state = State.STOPPED if error.code in MAY_PASS else State.FAILED
+            end = End(state, job.ledger.counts, str(error), error.code)
+        telling.end(end.state, end.sentence)
+        return end
+
+    def _ask(self, job: OpenJob, telling: Telling) -> End:
+        if not job.all_done:
+            with self._servers() as backends:
+                life = Life(job, backends, telling, self._signals, self._say)
+                asyncio.run(life.run())
+            if not job.all_done:
+                return End(life.state, job.ledger.counts, life.sentence)
+        return End(State.FINISHED, job.ledger.counts, written=tuple(finish(job)))
+
+    @contextmanager
+    def _servers(self) -> Iterator[Sequence[Backend]]:
+        running = self._job.running
+        if self._backends is not None:
+            yield self._backends
+        elif running.ephemeral is not None:
+            with ephemeral_server(running, self._say) as address:
+                yield [TritonBackend(address, running)]
+        else:
+            yield [TritonBackend(address, running) for address in running.servers]

@@ -1,0 +1,56 @@
+"""SIGTERM and its like: the first asks a job to drain, the second to stop at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class StopEarlyError(BaseException):
+    """A signal that came before rows were asked. Like KeyboardInterrupt, nothing on its way takes it for an error."""
+
+
+class Signals:
+    """Counts what came. `tell` is called with that count, in the main thread, once there is somebody to be told."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.interrupted = False
+        self._tell: Callable[[int], None] | None = None
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Only the main thread can; elsewhere signals are whoever's they are."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._take) for number in _NUMBERS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def telling(self, tell: Callable[[int], None]) -> Iterator[None]:
+        """Tell of signals instead of breaking off; also of one that came before."""
+        self._tell = tell
+        try:
+            if self.count:
+                tell(self.count)
+            yield
+        finally:
+            self._tell = None
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        self.interrupted = self.interrupted or number == signal.SIGINT
+        if self._tell is not None:
+            self._tell(self.count)
+        elif self.count == 1:
+            raise StopEarlyError

@@ -1,0 +1,57 @@
+"""How a running job stands, told each second: to its file of progress, and to whoever watches."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+
+from inflight.batch.errors import BatchError
+from inflight.batch.job import Running
+from inflight.batch.opening import OpenJob
+from inflight.batch.seen.cost import Cost
+from inflight.batch.seen.pace import Pace
+from inflight.batch.seen.progress import Progress, Server, State, write_progress
+
+
+class Telling:
+    """Made when a life begins."""
+
+    def __init__(self, job: OpenJob, running: Running, show: Callable[[Progress], None]) -> None:
+        self._job, self._running, self._show = job, running, show
+        self._total = job.total
+        self._pace = Pace(job.ledger.counts, self._total, self._share())
+
+    def tell(self, state: State, sentence: str = "", waiting: int = 0, servers: tuple[Server, ...] = ()) -> None:
+        """A disk without room keeps nobody from running on: the next checkpoint says so itself."""
+        ledger = self._job.ledger
+        limits = [server.limit for server in servers if server.limit is not None]
+        progress = Progress(
+            when=time.time(),
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            state=state,
+            sentence=sentence,
+            counts=ledger.counts,
+            total=self._total,
+            share=self._share(),
+            in_flight=sum(server.in_flight for server in servers),
+            waiting=waiting,
+            limit=sum(limits) if limits else None,
+            servers=servers,
+            speed=self._pace.look(ledger.counts, self._share()),
+            cost=Cost.of(ledger.counts, self._running.price_per_hour),
+        )
+        try:
+            write_progress(self._job.directory, progress)
+        except BatchError:
+            pass
+        self._show(progress)
+
+    def end(self, state: State, sentence: str) -> None:
+        self.tell(state, sentence)
+
+    def _share(self) -> float | None:
+        position = self._job.ledger.position
+        return 0.0 if position is None else self._job.source.share_read(position)
