@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -27,3 +27,12 @@ class Destination(Protocol):
 
     def finish(self, files: dict[Kind, Path]) -> list[str]:
         """Make the whole output of the job's files of lines (those that exist); the addresses of what was written."""
+
+    def notes(self) -> list[str]:
+        """What its owner should be told at the end, a sentence each: answers whose rows have gone from the table."""
+
+    def differences(self, files: dict[Kind, Path]) -> Iterator[str]:
+        """Reads the output again: the ids of answers that it lacks, or has otherwise."""
+
+    def close(self) -> None:
+        """Let connections go."""

@@ -1,0 +1,88 @@
+"""A job's line of an answer, read again: what a table, a CSV or a Parquet file has of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from inflight.batch.errors import BatchError
+
+FIELDS = ("id", "text", "finish_reason", "input_tokens", "output_tokens")
+"""What every answer has, in the order of columns; kept columns come after these."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`id` as the input has it (a whole number stays one); None for counts that nobody took."""
+
+    id: Any
+    text: str | None
+    finish_reason: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    kept: dict[str, Any] = field(default_factory=dict)
+
+    def values(self) -> dict[str, Any]:
+        """By column; a kept one does not replace those that every answer has."""
+        return {**self.kept, **{name: getattr(self, name) for name in FIELDS}}
+
+
+def read_answer(line: bytes) -> Answer:
+    """Of a plain line, or of one in OpenAI's Batch format. Raises ValueError where it is neither."""
+    values = orjson.loads(line)
+    if not isinstance(values, dict):
+        raise ValueError("the line is no JSON object")
+    if "custom_id" in values:
+        return _openai(values)
+    kept = {name: value for name, value in values.items() if name not in FIELDS}
+    return Answer(
+        values["id"],
+        values.get("text"),
+        values.get("finish_reason"),
+        values.get("input_tokens"),
+        values.get("output_tokens"),
+        kept,
+    )
+
+
+def read_answers(path: Path) -> Iterator[Answer]:
+    """Those of a file of lines, of which there may be none. Raises BatchError `job_damaged`."""
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            yield read_answer(line)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise BatchError(f"line {number} of {path} is no answer ({error})", "job_damaged") from None
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """A file's lines, without their ends; none where there is no file."""
+    if path.exists():
+        with path.open("rb") as file:
+            for line in file:
+                yield line.rstrip(b"\n")
+
+
+def in_parts(answers: Iterable[Answer], size: int) -> Iterator[list[Answer]]:
+    """So many at a time."""
+    left = iter(answers)
+    while part := list(islice(left, size)):
+        yield part
+
+
+def _openai(values: dict[str, Any]) -> Answer:
+    body = values["response"]["body"]
+    choice = body["choices"][0]
+    text = choice["message"]["content"] if "message" in choice else choice["text"]
+    usage = body.get("usage") or {}
+    return Answer(
+        values["custom_id"],
+        text,
+        choice.get("finish_reason"),
+        usage.get("prompt_tokens"),
+        usage.get("completion_tokens"),
+    )

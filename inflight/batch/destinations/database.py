@@ -1,0 +1,126 @@
+"""A connection to the database of an output, and what it says against writing, as a sentence with a code of ours."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from inflight.batch.errors import BatchError
+from inflight.batch.failpoints import reach
+from inflight.batch.secret_address import expanded, masked
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+    from sqlalchemy.exc import DBAPIError
+
+LOCKED_SECONDS = 60.0
+"""How long another program may hold a SQLite file."""
+_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Seconds between tries where a server was lost: it may be about to come back."""
+_FULL = {"53100"}  # PostgreSQL's disk_full, https://www.postgresql.org/docs/current/errcodes-appendix.html
+_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+
+_T = TypeVar("_T")
+
+
+class Database:
+    """Runs work in transactions. Raises BatchError `output_failed`, `disk_full`, `package_missing`."""
+
+    def __init__(self, address: str) -> None:
+        self.shown = masked(address)
+        self._engine = self._made(expanded(address, "output_failed"))
+
+    def run(self, work: Callable[[Connection], _T], patient: bool = True) -> _T:
+        """Do it in one transaction, and again where the connection was lost on the way, unless one is not `patient`."""
+        from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+        for pause in (*(_PAUSES if patient else ()), None):
+            try:
+                with self._engine.begin() as connection:
+                    done = work(connection)
+                    reach("table.commit")
+                reach("table.committed")
+                return done
+            except DBAPIError as error:
+                if pause is None or not self._lost(error):
+                    raise self._failed(error, error.orig) from error
+                time.sleep(pause)
+            except (SQLAlchemyError, OSError) as error:
+                raise self._failed(error, error) from error
+        raise AssertionError("the last try ends the loop")
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def _made(self, address: str) -> Engine:
+        try:
+            from sqlalchemy import create_engine, event, make_url
+            from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+        except ModuleNotFoundError:
+            raise BatchError(
+                f"{self.shown} needs the package sqlalchemy; install inflight with its extra, [batch]",
+                "package_missing",
+            ) from None
+        try:
+            url = make_url(address)
+            url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
+            self._lite = url.get_backend_name() == "sqlite"
+            self._password = url.password
+            engine = create_engine(
+                url,
+                pool_pre_ping=not self._lite,
+                connect_args={"timeout": LOCKED_SECONDS} if self._lite else {},
+            )
+        except (ArgumentError, NoSuchModuleError) as error:
+            raise BatchError(f"{self.shown} is no database's address ({error})", "output_failed") from None
+        except ModuleNotFoundError as error:
+            raise BatchError(
+                f"{self.shown} needs the package {error.name}; install it (inflight's extra [postgresql] has psycopg)",
+                "package_missing",
+            ) from None
+        if self._lite:
+            # A transaction that reads first and writes then can't wait for another writer: it begins as a writer.
+            event.listen(engine, "connect", _by_hand)
+            event.listen(engine, "begin", _immediate)
+        return engine
+
+    def _lost(self, error: DBAPIError) -> bool:
+        """Whether it may go better in a moment. A locked SQLite file has been waited for already."""
+        from sqlalchemy.exc import OperationalError
+
+        if self._lite:
+            return False
+        state = getattr(error.orig, "sqlstate", None)
+        return error.connection_invalidated or (
+            isinstance(error, OperationalError) and (state is None or state[:2] in ("08", "40", "57"))
+        )
+
+    def _failed(self, error: Exception, cause: BaseException | None) -> BatchError:
+        said = " ".join(str(cause or error).split())
+        if self._password:
+            said = said.replace(str(self._password), "***")
+        if _is_full(cause):
+            return BatchError(f"{self.shown} has no room left ({said}); make room and resume the job", "disk_full")
+        if getattr(cause, "sqlite_errorcode", None) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            said = f"another program has held it for {LOCKED_SECONDS:.0f} seconds: {said}"
+        return BatchError(f"{self.shown} can't be written ({said}); mend that and resume the job", "output_failed")
+
+
+def _is_full(cause: BaseException | None) -> bool:
+    return (
+        getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        or getattr(cause, "sqlstate", None) in _FULL
+        or getattr(cause, "errno", None) == errno.ENOSPC
+    )
+
+
+def _by_hand(connection: Any, _: Any) -> None:
+    """Python's sqlite3 begins no transactions of its own any more."""
+    connection.isolation_level = None
+
+
+def _immediate(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,0 +1,154 @@
+"""Answers in a table: into rows that are there, found by their ids, or into rows of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inflight.batch.destinations import table as tables
+from inflight.batch.destinations.answer import Answer, in_parts, read_answer, read_answers
+from inflight.batch.destinations.database import Database
+from inflight.batch.destinations.table import Target
+from inflight.batch.errors import BatchError
+from inflight.batch.failpoints import reach
+from inflight.batch.job import Job
+from inflight.batch.row import Kind
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+_AT_ONCE = 500
+"""Ids in one question: SQLite takes 999 parameters at least."""
+_EXAMPLES = 5
+
+
+class SqlDestination:
+    """Takes answers while the job runs.
+
+    With `key` and `column` the rows of the table get their answers. Otherwise a row that is there with an answer's id
+    gets new values, and one that isn't is added; the table is made where there is none.
+    """
+
+    takes_rows = True
+
+    def __init__(self, job: Job) -> None:
+        self._output, self._keep = job.output, job.input.keep
+        self._database = Database(job.output.address)
+        self._target: Target | None = None
+        self._gone = 0
+        self._gone_first: list[Any] = []
+
+    def check(self) -> None:
+        self._database.run(self._look, patient=False)
+
+    def put(self, lines: Iterable[bytes]) -> None:
+        answers = [read_answer(line) for line in lines]
+        if answers:
+            reach("table.put")
+            self._database.run(partial(self._write, answers=answers))
+
+    def finish(self, files: dict[Kind, Path]) -> list[str]:
+        """All answers were put; rows that went away since then are counted, and added where they can be."""
+        self._gone, self._gone_first = 0, []
+        for answers in in_parts(read_answers(files[Kind.OK]), _AT_ONCE):
+            self._database.run(partial(self._complete, answers=answers))
+        rest = [str(path) for kind, path in files.items() if kind is not Kind.OK and path.exists()]
+        return [f"{self._database.shown} (table {self._output.table})", *rest]
+
+    def notes(self) -> list[str]:
+        if not self._gone:
+            return []
+        first = ", ".join(str(one) for one in self._gone_first)
+        return [
+            f"answers without a row in the table {self._output.table}: {self._gone} (ids {first}"
+            f"{', ...' if self._gone > _EXAMPLES else ''}); their lines are in the job's directory"
+        ]
+
+    def differences(self, files: dict[Kind, Path]) -> Iterator[str]:
+        """The ids of answers that the table lacks, or has otherwise."""
+        for answers in in_parts(read_answers(files[Kind.OK]), _AT_ONCE):
+            yield from self._database.run(partial(self._wrong, answers=answers))
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _look(self, connection: Connection) -> None:
+        """Whether the table has its columns, and may be written: an update of no row asks for the right to."""
+        from sqlalchemy import false
+
+        target = self._found(connection)
+        if target is not None:
+            values = {column.name: None for name, column in target.columns.items() if name != "id"}
+            connection.execute(target.table.update().where(false()).values(values))
+
+    def _found(self, connection: Connection) -> Target | None:
+        if self._target is None:
+            self._target = tables.find(connection, self._output, self._database.shown, self._keep)
+        return self._target
+
+    def _write(self, connection: Connection, answers: list[Answer]) -> None:
+        target = self._found(connection)
+        if target is None:
+            tables.make(connection, self._output, answers, self._keep)
+            target = self._found(connection)
+            assert target is not None
+        for some in in_parts(answers, _AT_ONCE):
+            self._write_some(connection, target, some)
+
+    def _write_some(self, connection: Connection, target: Target, answers: list[Answer]) -> None:
+        from sqlalchemy import bindparam
+
+        by_id = {target.id(answer.id): answer for answer in answers}
+        there = self._there(connection, target, by_id)
+        old = [{"_id": id_, **target.row(by_id[id_])} for id_ in there]
+        if old:
+            connection.execute(target.table.update().where(target.key == bindparam("_id")), old)
+        new = [answer for id_, answer in by_id.items() if id_ not in there]
+        if tables.updates(self._output):
+            self._gone += len(new)
+            self._gone_first += [answer.id for answer in new[: _EXAMPLES - len(self._gone_first)]]
+        elif new:
+            connection.execute(target.table.insert(), [self._new(target, answer) for answer in new])
+
+    def _new(self, target: Target, answer: Answer) -> dict[str, Any]:
+        id_ = target.id(answer.id)
+        if id_ is None:
+            raise BatchError(
+                f"the column {target.key.name!r} of the table {self._output.table} takes whole numbers, and there is a"
+                f" row with the id {answer.id!r}; make it a column of texts and resume the job",
+                "output_failed",
+            )
+        return {target.key.name: id_, **target.row(answer)}
+
+    def _there(self, connection: Connection, target: Target, ids: Iterable[Any]) -> set[Any]:
+        from sqlalchemy import select
+
+        wanted = [one for one in ids if one is not None]
+        return {row[0] for row in connection.execute(select(target.key).where(target.key.in_(wanted)))}
+
+    def _complete(self, connection: Connection, answers: list[Answer]) -> None:
+        """Write those whose row is not there."""
+        target = self._found(connection)
+        if target is not None:
+            there = self._there(connection, target, [target.id(answer.id) for answer in answers])
+            answers = [answer for answer in answers if target.id(answer.id) not in there]
+        if answers:
+            self._write(connection, answers)
+
+    def _wrong(self, connection: Connection, answers: list[Answer]) -> list[str]:
+        from sqlalchemy import select
+
+        target = self._found(connection)
+        if target is None:
+            return [str(answer.id) for answer in answers]
+        text = target.columns["text"]
+        ids = [id_ for answer in answers if (id_ := target.id(answer.id)) is not None]
+        rows = connection.execute(select(target.key, text).where(target.key.in_(ids)))
+        found = {row[0]: row[1] for row in rows}
+        return [
+            str(answer.id)
+            for answer in answers
+            if (id_ := target.id(answer.id)) not in found or found[id_] != target.row(answer)[text.name]
+        ]

@@ -1,0 +1,148 @@
+"""The table of an output: found or made, and its columns by what an answer has."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from inflight.batch.destinations.answer import FIELDS, Answer
+from inflight.batch.errors import BatchError
+from inflight.batch.job import OutputSpec
+
+if TYPE_CHECKING:
+    from sqlalchemy import Column, Connection, Table
+
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_LARGEST = 2**63
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table, and which of its columns takes which value of an answer: `columns` by the value's name."""
+
+    table: Table
+    columns: dict[str, Column[Any]]
+
+    @property
+    def key(self) -> Column[Any]:
+        return self.columns["id"]
+
+    def id(self, said: Any) -> Any:
+        """An id as the column has it; None where the column can't have such a one."""
+        return _as_key(self.key)(said)
+
+    def row(self, answer: Answer) -> dict[str, Any]:
+        """What the columns take of an answer, by their names; the id's is left out."""
+        values = answer.values()
+        return {column.name: _plain(column, values.get(name)) for name, column in self.columns.items() if name != "id"}
+
+
+def updates(output: OutputSpec) -> bool:
+    """Whether answers go into rows that are there already."""
+    return output.key is not None and output.column is not None
+
+
+def find(connection: Connection, output: OutputSpec, shown: str, keep: Sequence[str]) -> Target | None:
+    """The output's table; None where there is none yet. Raises BatchError `output_failed` where it can't be used."""
+    from sqlalchemy import MetaData, Table
+    from sqlalchemy.exc import NoSuchTableError
+
+    schema, name = _named(output)
+    try:
+        table = Table(name, MetaData(), schema=schema, autoload_with=connection)
+    except NoSuchTableError:
+        if updates(output):
+            raise BatchError(
+                f"{shown} has no table {output.table!r}, into whose rows the answers are to go; name another, or leave"
+                " out key and column to have a table made",
+                "output_failed",
+            ) from None
+        return None
+    wanted = {name: output.columns[name] for name in output.columns}
+    wanted |= {"id": output.key or "id", "text": output.column or "text"}
+    if not updates(output):
+        wanted = {name: name for name in (*FIELDS, *keep) if name in table.columns} | wanted
+    missing = sorted(column for column in wanted.values() if column not in table.columns)
+    if missing:
+        raise BatchError(
+            f"the table {output.table!r} of {shown} has no column {missing[0]!r}; it has"
+            f" {', '.join(column.name for column in table.columns)}",
+            "output_failed",
+        )
+    return Target(table, {name: table.columns[column] for name, column in wanted.items()})
+
+
+def make(connection: Connection, output: OutputSpec, answers: Sequence[Answer], keep: Sequence[str]) -> None:
+    """Make the table for such answers, with a column for each value that is kept."""
+    from sqlalchemy import BigInteger, Boolean, Column, MetaData, Numeric, String, Table, Text
+
+    whole = all(type(answer.id) is int for answer in answers)
+    counts = {"input_tokens", "output_tokens"}
+    types = {name: BigInteger() if name in counts else Text() for name in FIELDS[1:]}
+
+    def kind(name: str) -> Any:
+        values = [value for answer in answers if (value := answer.kept.get(name)) is not None]
+        if values and all(type(value) is bool for value in values):
+            return Boolean()
+        # A whole number may be followed by one that is not.
+        numbers = values and all(type(value) in (int, float) for value in values)
+        return Numeric(asdecimal=False) if numbers else Text()
+
+    lite = connection.dialect.name == "sqlite"
+    # MySQL and its kin want a length for a key.
+    text = Text() if lite or connection.dialect.name == "postgresql" else String(255)
+    columns = [Column(output.key or "id", BigInteger() if whole else text, primary_key=True, autoincrement=False)]
+    columns += [Column(_column(output, name), type_) for name, type_ in types.items()]
+    columns += [Column(_column(output, name), kind(name)) for name in keep if name not in FIELDS]
+    schema, name = _named(output)
+    Table(name, MetaData(), *columns, schema=schema).create(connection, checkfirst=True)
+
+
+def _named(output: OutputSpec) -> tuple[str | None, str]:
+    assert output.table is not None
+    schema, _, name = output.table.rpartition(".")
+    return schema or None, name
+
+
+def _column(output: OutputSpec, name: str) -> str:
+    return (output.column or "text") if name == "text" else output.columns.get(name, name)
+
+
+def _as_key(column: Column[Any]) -> Callable[[Any], Any]:
+    try:
+        kind = column.type.python_type
+    except NotImplementedError:  # a column that takes anything
+        return lambda said: said
+    if kind in (int, Decimal, float):
+        return _whole
+    return str if kind is str else _uuid if kind is uuid.UUID else lambda said: said
+
+
+def _whole(said: Any) -> int | None:
+    if type(said) is str and _WHOLE.fullmatch(said):
+        said = int(said)
+    return said if type(said) is int and -_LARGEST <= said < _LARGEST else None
+
+
+def _uuid(said: Any) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(str(said))
+    except ValueError:
+        return None
+
+
+def _plain(column: Column[Any], value: Any) -> Any:
+    """What is no plain value goes in as JSON; so does what is no text, where the column has texts."""
+    from sqlalchemy import JSON, String
+
+    if isinstance(column.type, JSON) or value is None:
+        return value
+    if isinstance(value, (dict, list)) or (isinstance(column.type, String) and not isinstance(value, str)):
+        return orjson.dumps(value).decode()
+    return value.replace("\0", "") if isinstance(value, str) else value

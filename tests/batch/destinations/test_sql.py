@@ -1,0 +1,270 @@
+"""Answers in tables: of SQLite, and of a real PostgreSQL."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from inflight.batch import failpoints
+from inflight.batch.destinations import database
+from inflight.batch.destinations.sql import SqlDestination
+from inflight.batch.errors import BatchError
+from inflight.batch.row import Kind
+from tests.batch.destinations.answers import files, job, openai, plain
+from tests.fixtures.postgresql import PostgreSql
+
+
+class Shop:
+    """A database, and what a test asks of it."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._engine = create_engine(address.replace("postgresql:", "postgresql+psycopg:"))
+
+    def do(self, *statements: str) -> None:
+        with self._engine.begin() as connection:
+            for statement in statements:
+                connection.execute(text(statement))
+
+    def rows(self, question: str) -> list[tuple[Any, ...]]:
+        with self._engine.connect() as connection:
+            return [tuple(row) for row in connection.execute(text(question))]
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    if request.param == "sqlite":
+        address = f"sqlite:///{tmp_path}/shop.db"
+    else:
+        server: PostgreSql = request.getfixturevalue("postgresql")
+        address = server.database()
+    one = Shop(address)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def lite(tmp_path: Path) -> Iterator[Shop]:
+    one = Shop(f"sqlite:///{tmp_path}/shop.db")
+    yield one
+    one.close()
+
+
+def _products(shop: Shop, count: int) -> None:
+    shop.do(
+        "CREATE TABLE products (sku INTEGER PRIMARY KEY, name TEXT, price INTEGER, description TEXT, tokens INTEGER)",
+        *(f"INSERT INTO products VALUES ({n}, 'product {n}', {n}, NULL, NULL)" for n in range(1, count + 1)),
+    )
+
+
+def _descriptions(shop: Shop, **more: Any) -> SqlDestination:
+    return SqlDestination(job(shop.address, table="products", key="sku", column="description", **more))
+
+
+def test_answers_go_into_the_rows_of_their_ids_and_nothing_else_changes(shop: Shop, tmp_path: Path) -> None:
+    _products(shop, 3)
+    destination = _descriptions(shop, columns={"output_tokens": "tokens"})
+    destination.check()
+    # An id of a file is a text, one of a table a number: both mean the row.
+    destination.put([plain(1), plain("2", "Zwei")])
+    destination.put([plain("2", "Zwei")])
+    assert shop.rows("SELECT * FROM products ORDER BY sku") == [
+        (1, "product 1", 1, "Answer 1, “quoted”", 3),
+        (2, "product 2", 2, "Zwei", 3),
+        (3, "product 3", 3, None, None),
+    ]
+    assert list(destination.differences(files(tmp_path, [plain(1), plain(2, "Zwei"), plain(3)]))) == ["3"]
+    destination.close()
+
+
+def test_rows_that_have_gone_are_counted_and_told(shop: Shop, tmp_path: Path) -> None:
+    _products(shop, 2)
+    destination = _descriptions(shop)
+    answers = [plain(n) for n in range(1, 9)] + [plain("no number")]
+    destination.put(answers)
+    written = destination.finish(files(tmp_path, answers, dead=[b"{}"]))
+    assert written == [f"{shop.address} (table products)", str(tmp_path / "dead.jsonl")]
+    (note,) = destination.notes()
+    assert note.startswith("answers without a row in the table products: 7 (ids 3, 4, 5, 6, 7, ...)")
+    destination.close()
+
+
+def test_a_table_is_made_where_there_is_none(shop: Shop) -> None:
+    destination = SqlDestination(job(shop.address, keep=("price", "tags", "fresh"), table="answers"))
+    destination.check()
+    destination.put([plain(7, price=1, tags=["a", "b"], fresh=True), plain(8, "x", price=2.5, tags=None, fresh=False)])
+    destination.put([plain(8, "y", price=2.5, tags=[], fresh=False)])
+    assert shop.rows("SELECT id, text, finish_reason, input_tokens, output_tokens, tags FROM answers ORDER BY id") == [
+        (7, "Answer 7, “quoted”", "stop", 7, 3, '["a","b"]'),
+        (8, "y", "stop", 7, 3, "[]"),
+    ]
+    assert [
+        (float(price), bool(fresh)) for price, fresh in shop.rows("SELECT price, fresh FROM answers ORDER BY id")
+    ] == [
+        (1.0, True),
+        (2.5, False),
+    ]
+    destination.close()
+
+
+def test_an_existing_table_keeps_what_is_not_the_answers(shop: Shop) -> None:
+    shop.do(
+        "CREATE TABLE answers (id VARCHAR(20), text TEXT, note TEXT)", "INSERT INTO answers VALUES ('a', 'old', 'mine')"
+    )
+    destination = SqlDestination(job(shop.address, table="answers"))
+    destination.check()
+    for _ in range(2):
+        destination.put([openai("a", "new"), openai("b", "first")])
+    assert shop.rows("SELECT * FROM answers ORDER BY id") == [("a", "new", "mine"), ("b", "first", None)]
+    destination.close()
+
+
+def test_rows_that_were_lost_are_there_again_at_the_end(shop: Shop, tmp_path: Path) -> None:
+    destination = SqlDestination(job(shop.address, table="answers"))
+    answers = [plain(n) for n in range(1200)]
+    destination.put(answers)
+    shop.do("DELETE FROM answers WHERE id IN (3, 777)")
+    destination.finish(files(tmp_path, answers))
+    assert shop.rows("SELECT count(*) FROM answers") == [(1200,)]
+    assert list(destination.differences(files(tmp_path, answers))) == []
+    destination.close()
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ({"table": "prodcts", "key": "sku", "column": "description"}, "no table 'prodcts'"),
+        ({"table": "products", "key": "nr", "column": "description"}, "no column 'nr'; it has sku, name, price"),
+        (
+            {"table": "products", "key": "sku", "column": "description", "columns": {"output_tokens": "x"}},
+            "no column 'x'",
+        ),
+    ],
+)
+def test_a_table_that_does_not_fit_is_told_before_anything_is_asked(lite: Shop, output: Any, said: str) -> None:
+    _products(lite, 1)
+    with pytest.raises(BatchError, match=said) as caught:
+        SqlDestination(job(lite.address, **output)).check()
+    assert caught.value.code == "output_failed"
+
+
+def test_a_text_id_in_a_table_of_numbers(shop: Shop) -> None:
+    destination = SqlDestination(job(shop.address, table="answers"))
+    destination.put([plain(1)])
+    with pytest.raises(BatchError, match="takes whole numbers, and there is a row with the id 'B-2'"):
+        destination.put([plain("B-2")])
+    destination.close()
+
+
+def test_a_locked_file_is_waited_for(lite: Shop, tmp_path: Path) -> None:
+    _products(lite, 1)
+    destination = _descriptions(lite)
+    other = sqlite3.connect(tmp_path / "shop.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN EXCLUSIVE")
+    timer = threading.Timer(0.7, lambda: other.execute("COMMIT"))
+    timer.start()
+    began = time.monotonic()
+    destination.put([plain(1)])
+    assert time.monotonic() - began > 0.5
+    assert lite.rows("SELECT description FROM products") == [("Answer 1, “quoted”",)]
+    timer.join()
+    other.close()
+    destination.close()
+
+
+def test_a_file_that_stays_locked_fails_with_a_sentence(
+    lite: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _products(lite, 1)
+    monkeypatch.setattr(database, "LOCKED_SECONDS", 0.3)
+    other = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    destination = _descriptions(lite)
+    with pytest.raises(BatchError, match="another program has held it") as caught:
+        destination.put([plain(1)])
+    assert caught.value.code == "output_failed"
+    other.execute("COMMIT")
+    destination.put([plain(1)])
+    other.close()
+    destination.close()
+
+
+def test_the_file_that_is_read_by_pages_can_be_written(lite: Shop, tmp_path: Path) -> None:
+    """As in a job that describes the products of a table in that table."""
+    _products(lite, 6)
+    destination = _descriptions(lite)
+    reader = sqlite3.connect(tmp_path / "shop.db")
+    after, ids = 0, []
+    while page := reader.execute("SELECT sku FROM products WHERE sku > ? ORDER BY sku LIMIT 2", (after,)).fetchall():
+        ids += [row[0] for row in page]
+        after = page[-1][0]
+        destination.put([plain(row[0]) for row in page])
+    assert ids == [1, 2, 3, 4, 5, 6]
+    assert lite.rows("SELECT count(description) FROM products") == [(6,)]
+    reader.close()
+    destination.close()
+
+
+def test_a_full_disk_leaves_nothing_half_written(lite: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    _products(lite, 2)
+    destination = _descriptions(lite)
+    monkeypatch.setitem(failpoints._ARMED, "table.commit", (1, "full"))
+    with pytest.raises(BatchError, match="has no room left") as caught:
+        destination.put([plain(1), plain(2)])
+    assert caught.value.code == "disk_full"
+    assert lite.rows("SELECT count(description) FROM products") == [(0,)]
+    monkeypatch.delitem(failpoints._ARMED, "table.commit")
+    destination.put([plain(1), plain(2)])
+    assert lite.rows("SELECT count(description) FROM products") == [(2,)]
+    destination.close()
+
+
+def test_a_server_that_was_started_again_loses_nothing(postgresql: PostgreSql, tmp_path: Path) -> None:
+    shop = Shop(postgresql.database())
+    destination = SqlDestination(job(shop.address, table="answers"))
+    destination.put([plain(1)])
+    shop.close()
+    postgresql.stop()
+    starter = threading.Timer(0.5, postgresql.start)
+    starter.start()
+    destination.put([plain(2)])
+    starter.join()
+    assert shop.rows("SELECT id FROM answers ORDER BY id") == [(1,), (2,)]
+    shop.close()
+    destination.close()
+
+
+def test_a_password_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", "sEcr3t@/")
+    for address in ("postgresql://me:sEcr3t@127.0.0.1:1/shop", "postgresql://me:${SHOP_PASSWORD}@127.0.0.1:1/shop"):
+        with pytest.raises(BatchError, match=r"127\.0\.0\.1:1/shop can't be written") as caught:
+            SqlDestination(job(address, table="answers")).check()
+        assert "sEcr3t" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "code"), [("nodialect://x/y", "output_failed"), ("oracle://u:p@h/db", "package_missing")]
+)
+def test_an_address_without_its_driver(address: str, code: str) -> None:
+    with pytest.raises(BatchError) as caught:
+        SqlDestination(job(address, table="answers"))
+    assert caught.value.code == code
+
+
+def test_nothing_answered_is_nothing_written(lite: Shop, tmp_path: Path) -> None:
+    destination = SqlDestination(job(lite.address, table="answers"))
+    destination.put([])
+    assert destination.finish({kind: tmp_path / f"{kind}.jsonl" for kind in Kind}) == [
+        f"{lite.address} (table answers)"
+    ]
+    destination.close()
