@@ -1,0 +1,267 @@
+"""Files by their addresses: a path on this machine, or any address of fsspec's (s3://, gs://, https://, ...)."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
+
+from inflight.batch.compression import compression_of, opened
+from inflight.batch.errors import BatchError
+from inflight.batch.job import is_local, local_path
+
+_ENDPOINTED = re.compile(r"s3://(https?://[^/]+)/(.+)", re.IGNORECASE)
+"""An S3 of one's own, in the address, as Triton and `inflight assemble` have it."""
+_BLOCK = 4 << 20
+_BUFFER = 1 << 20
+_HASHED = 64 << 10
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Reading(NamedTuple):
+    """A file that is read: what is `inside`, and as it lies there (the same where it is not compressed)."""
+
+    inside: IO[bytes]
+    outside: IO[bytes]
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file that may be there or not. `absent` is the code of a file that should be there and is not.
+
+    Everything raises BatchError: that code, `storage_denied`, `storage_not_found`, `storage_unreachable`,
+    `package_missing` and, in writing, `disk_full`.
+    """
+
+    address: str
+    absent: str = "input_not_found"
+
+    @property
+    def is_local(self) -> bool:
+        return is_local(self.address)
+
+    @property
+    def compression(self) -> str | None:
+        """By the address's suffix: gzip, bz2, xz, zstd."""
+        return compression_of(self.address)
+
+    @property
+    def suffix(self) -> str:
+        """That of what is inside: `.jsonl` for `rows.jsonl.gz`; in small letters."""
+        name = self.address.partition("?")[0] if not self.is_local else self.address
+        return Path(name.removesuffix(Path(name).suffix) if self.compression else name).suffix.lower()
+
+    def size(self) -> int | None:
+        """Bytes as they lie there; None where a storage does not say. Raises BatchError where there is no file."""
+        size = self._info().get("size")
+        return size if isinstance(size, int) else None
+
+    def exists(self) -> bool:
+        with self.said():
+            return bool(self._fs.exists(self._path))
+
+    def fingerprint(self) -> str:
+        """The same as long as the file is: its size, a hash of its beginning and its end, and a storage's own tag."""
+        info = self._info()
+        size = info.get("size")
+        digest = hashlib.sha256(f"{size} {'' if self.is_local else _tag(info)} ".encode())
+        with self.said(), self._raw() as file:
+            digest.update(file.read(_HASHED))
+            if isinstance(size, int) and size > 2 * _HASHED and file.seekable():
+                file.seek(size - _HASHED)
+                digest.update(file.read(_HASHED))
+        return f"file:{digest.hexdigest()[:32]}"
+
+    @contextmanager
+    def reading(self, offset: int = 0) -> Iterator[Reading]:
+        """What is inside, decompressed, from that byte of it on. Errors in reading it are BatchErrors too."""
+        with self.said(), self._raw() as raw, opened(raw, self.compression, self.address) as file:
+            if offset and self.compression is None and raw.seekable():
+                raw.seek(offset)
+            elif offset:
+                _skip(file, offset)
+            yield Reading(file, raw)
+
+    @contextmanager
+    def whole(self) -> Iterator[IO[bytes]]:
+        """The file as it lies there, to be read here and there. Raises BatchError where a storage can only stream."""
+        with self.said(), self._raw() as file:
+            if not file.seekable():
+                raise BatchError(
+                    f"{self.address} can only be read from its beginning on; copy it to a disk first", "input_invalid"
+                )
+            yield file
+
+    @contextmanager
+    def writing(self) -> Iterator[IO[bytes]]:
+        """A new file in its place, compressed by its suffix. An exception inside leaves no file on object stores."""
+        with self.said():
+            if self.is_local:
+                local_path(self.address).parent.mkdir(parents=True, exist_ok=True)
+            raw = cast("IO[bytes]", self._fs.open(self._path, "wb"))
+            with _kept(raw), opened(raw, self.compression, self.address, write=True) as file:
+                yield file
+
+    @contextmanager
+    def said(self) -> Iterator[None]:
+        """Raises what goes wrong inside as BatchError."""
+        try:
+            yield
+        except BatchError:
+            raise
+        except FileNotFoundError as error:
+            raise self._missing(error) from error
+        except IsADirectoryError as error:
+            raise BatchError(f"{self.address} is a directory; name a file in it", self.absent) from error
+        except PermissionError as error:
+            raise BatchError(f"{self.address} refuses access ({_words(error)}); {_ACCESS}", "storage_denied") from error
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                raise BatchError(
+                    f"{self.address} can't be written: {_words(error)}; make room, and resume the job", "disk_full"
+                ) from error
+            raise self._unreachable(error) from error
+        except Exception as error:
+            if not _of_a_storage(error):
+                raise
+            if "credentials" in str(error).lower():
+                raise BatchError(
+                    f"there are no credentials for {self.address} ({_words(error)}); {_ACCESS}", "storage_denied"
+                ) from error
+            raise self._unreachable(error) from error
+
+    def _missing(self, error: Exception) -> BatchError:
+        if not self.is_local and "bucket" in str(error).lower():
+            return BatchError(f"there is no bucket for {self.address}; make it, or name another", "storage_not_found")
+        return BatchError(f"there is no file {self.address}; check the path", self.absent)
+
+    def _unreachable(self, error: Exception) -> BatchError:
+        return BatchError(
+            f"{self.address} can't be read or written ({_words(error)}); check its address, or try again later",
+            "storage_unreachable",
+        )
+
+    def _info(self) -> dict[str, Any]:
+        with self.said():
+            info = cast("dict[str, Any]", self._fs.info(self._path))
+        if info.get("type") == "directory":
+            raise BatchError(f"{self.address} is a directory; name a file in it", self.absent)
+        return info
+
+    def _raw(self) -> IO[bytes]:
+        if self.is_local:
+            return open(self._path, "rb", buffering=_BUFFER)
+        return io.BufferedReader(_Raw(self._fs.open(self._path, "rb", block_size=_BLOCK)), _BUFFER)
+
+    @cached_property
+    def _place(self) -> tuple[Any, str]:
+        """The file system of fsspec, and the path there."""
+        try:
+            from fsspec.core import url_to_fs
+        except ModuleNotFoundError as error:
+            raise BatchError(
+                f"{self.address} needs the package fsspec; install inflight with its extra, [batch]", "package_missing"
+            ) from error
+        if self.is_local:
+            return url_to_fs(str(local_path(self.address)))[0], str(local_path(self.address))
+        options: dict[str, Any] = {"use_listings_cache": False}
+        address = self.address
+        if found := _ENDPOINTED.fullmatch(address):
+            address = f"s3://{found[2]}"
+            options |= {"client_kwargs": {"endpoint_url": found[1]}}
+        try:
+            fs, path = url_to_fs(address, **options)
+        except ImportError as error:
+            raise BatchError(
+                f"{self.address} needs a package that is not installed ({_words(error)})", "package_missing"
+            ) from error
+        except ValueError as error:
+            raise BatchError(f"{self.address} is no address that can be read: {_words(error)}", self.absent) from error
+        return fs, path
+
+    @property
+    def _fs(self) -> Any:
+        return self._place[0]
+
+    @property
+    def _path(self) -> str:
+        return self._place[1]
+
+
+_ACCESS = "give the credentials of somebody who may use it"
+
+
+class _Raw(io.RawIOBase):
+    """A file of fsspec's for io.BufferedReader, whose lines are many times faster than those of fsspec."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        seekable = getattr(file, "seekable", None)
+        self._seekable = bool(seekable and seekable()) and getattr(file, "size", None) is not None
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._seekable
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+@contextmanager
+def _kept(file: Any) -> Iterator[None]:
+    """Close the file if all goes well; else drop what is written, where the storage can."""
+    try:
+        yield
+    except BaseException:
+        if hasattr(file, "discard"):
+            file.discard()
+        else:
+            file.close()
+        raise
+    file.close()
+
+
+def _skip(file: IO[bytes], count: int) -> None:
+    """Read over what lies before, where nothing can jump there."""
+    while count and (data := file.read(min(count, _BUFFER))):
+        count -= len(data)
+
+
+def _tag(info: dict[str, Any]) -> str:
+    """What storages say of an object's content: S3's and HTTP's ETag, Google's md5Hash, Azure's content_md5."""
+    return next((str(info[name]) for name in ("ETag", "etag", "md5Hash", "content_md5", "mtime") if info.get(name)), "")
+
+
+def _of_a_storage(error: Exception) -> bool:
+    """Whether a package that reaches storages raised it; there is no class that they share."""
+    return type(error).__module__.partition(".")[0] in (
+        *("aiohttp", "aiobotocore", "botocore", "s3fs", "gcsfs", "google", "adlfs", "azure", "fsspec", "asyncio"),
+        *("paramiko", "requests", "urllib3"),
+    )
+
+
+def _words(error: BaseException) -> str:
+    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(said).split()).rstrip(".")[:300]

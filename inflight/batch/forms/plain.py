@@ -1,0 +1,168 @@
+"""Rows that are a prompt, a conversation, or values for a template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+from inflight_client import InflightError
+from inflight_client.results import Generation
+from inflight_client.sampling import Sampling
+from inflight_client.values import check_whole, shown
+
+from inflight.batch.errors import BatchError
+from inflight.batch.forms.lines import dead, id_of, written
+from inflight.batch.forms.prompt import checked_messages, checked_text
+from inflight.batch.forms.template import Template
+from inflight.batch.job import Defaults, InputSpec
+from inflight.batch.row import Ask, Fault, Kind, Outcome, Record, Row
+
+_WRITTEN = ("id", "text", "finish_reason", "input_tokens", "output_tokens")
+_SAMPLING = (
+    *("temperature", "top_k", "top_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+    *("min_tokens", "stop"),
+)
+_OVERRIDES = frozenset(("max_tokens", "ignore_end", *_SAMPLING))
+_LARGEST = 2**31 - 1
+
+
+class PlainForm:
+    """Whatever is wrong with a row makes it a dead letter. Answers have the row's id, and the columns to keep.
+
+    With `overrides`, columns by the names of sampling's parameters hold for their row; but a column that the template
+    names is the template's.
+    """
+
+    def __init__(self, spec: InputSpec, defaults: Defaults, overrides: bool = True) -> None:
+        self._id, self._prompt, self._keep = spec.id, spec.prompt, spec.keep
+        self._template = Template(spec.template) if spec.template is not None else None
+        self._system = Template(spec.system, "the system message") if spec.system is not None else None
+        self._chat = spec.chat or spec.system is not None
+        self._max_tokens, self._sampling = defaults.max_tokens, sampling_of(defaults)
+        taken = self._template.columns if self._template else frozenset((spec.prompt,))
+        if self._system is not None:
+            taken = taken | self._system.columns
+        self._overrides = _OVERRIDES - taken if overrides else frozenset()
+        for name in spec.keep:
+            if name in _WRITTEN and name != spec.id:
+                raise BatchError(
+                    f"the column {name!r} can't be kept: the answers have a value of that name; rename the column",
+                    "input_invalid",
+                )
+
+    def row(self, number: int, record: Record) -> Row | Fault:
+        values = record.values
+        if values is None:
+            return Fault(number, record.line, None, "row_invalid", record.fault)
+        given = number + 1 if self._id is None else id_of(values.get(self._id))
+        if given is None:
+            return Fault(number, record.line, None, "row_invalid", self._no_id(values))
+        try:
+            ask, kept = self._ask(values), self._kept(values)
+        except InflightError as error:
+            return Fault(number, record.line, str(given), error.code, str(error))
+        return Row(number, record.line, str(given), ask, (given, kept))
+
+    def answered(self, row: Row, answer: Generation, attempts: int) -> Outcome:
+        given, kept = row.about
+        tokens = (answer.input_tokens, answer.output_tokens)
+        line = {"id": given, "text": answer.text, "finish_reason": answer.finish_reason}
+        line["input_tokens"], line["output_tokens"] = tokens
+        if kept:
+            line.update(kept)
+        counted = (tokens[0] or 0, tokens[1] or 0)
+        return Outcome(row.number, row.line, row.id, Kind.OK, written(line), tokens=counted, attempts=attempts)
+
+    def failed(self, row: Row, error: InflightError, attempts: int) -> Outcome:
+        if error.code == "row_kills_engine":
+            return replace(dead(Fault(row.number, row.line, row.id, error.code, str(error))), attempts=attempts)
+        line = {"id": row.about[0], "line": row.line, "code": error.code, "message": str(error)}
+        text = written(line)
+        return Outcome(row.number, row.line, row.id, Kind.ERROR, text, error.code, str(error), attempts=attempts)
+
+    def faulty(self, fault: Fault) -> Outcome:
+        return dead(fault)
+
+    def columns(self, first: Mapping[str, Any]) -> set[str]:
+        """What every row must have, where all have the same columns as `first`."""
+        needed = {*self._keep} | ({self._id} if self._id is not None else set())
+        needed |= self._system.columns if self._system else set()
+        if self._template is not None:
+            return needed | self._template.columns
+        return needed | {"messages" if "messages" in first and self._prompt not in first else self._prompt}
+
+    def _ask(self, values: Mapping[str, Any]) -> Ask:
+        prompt = self._prompt_of(values)
+        if self._overrides.isdisjoint(values):
+            return Ask(prompt, self._max_tokens, self._sampling)
+        given = {name: values[name] for name in self._overrides.intersection(values) if values[name] is not None}
+        max_tokens = given.pop("max_tokens", self._max_tokens)
+        check_whole("max_tokens", max_tokens, 1, _LARGEST)
+        ignore_end = given.pop("ignore_end", None)
+        if ignore_end is not None:
+            if not isinstance(ignore_end, bool):
+                raise InflightError(f"ignore_end is {shown(ignore_end)}; it must be true or false", "invalid_parameter")
+            given["end_id"] = -1 if ignore_end else None
+        return Ask(prompt, max_tokens, replace(self._sampling, **given) if given else self._sampling)
+
+    def _prompt_of(self, values: Mapping[str, Any]) -> str | list[dict[str, Any]]:
+        if self._template is not None:
+            text = checked_text("the template's text", self._template.render(values))
+        elif self._prompt in values:
+            if "messages" in values and self._prompt != "messages":
+                raise InflightError(f"the row has {self._prompt!r} and 'messages'; give one of them", "row_invalid")
+            if self._prompt == "messages":
+                return self._conversation(values["messages"], values)
+            text = checked_text(self._prompt, values[self._prompt])
+        elif "messages" in values:
+            return self._conversation(values["messages"], values)
+        else:
+            names = ", ".join(map(str, list(values)[:20]))[:200]
+            raise InflightError(f"the row has neither {self._prompt!r} nor 'messages', but {names}", "row_invalid")
+        if not self._chat:
+            return text
+        return [*self._system_message(values), {"role": "user", "content": text}]
+
+    def _conversation(self, value: Any, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """A column's messages, which are JSON in a text where the format has no lists."""
+        if isinstance(value, str):
+            try:
+                value = orjson.loads(value)
+            except orjson.JSONDecodeError:
+                raise InflightError("messages is a text and no JSON; it must be a list", "invalid_messages") from None
+        messages = checked_messages(value)
+        if self._system is not None and messages[0]["role"] != "system":
+            messages[:0] = self._system_message(values)
+        return messages
+
+    def _system_message(self, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+        if self._system is None:
+            return []
+        return [{"role": "system", "content": checked_text("the system message", self._system.render(values))}]
+
+    def _kept(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
+        if not self._keep:
+            return None
+        kept = {name: values.get(name) for name in self._keep if name != self._id}
+        try:
+            written(kept)
+        except (orjson.JSONEncodeError, RecursionError) as error:
+            raise InflightError(f"a column to keep can't be written as JSON: {error}", "row_invalid") from None
+        return kept
+
+    def _no_id(self, values: Mapping[str, Any]) -> str:
+        value = values.get(str(self._id))
+        if value is None:
+            return f"the row has no id: its column {self._id!r} is missing or null"
+        return f"the id is {shown(value)}; it must be a text of 1 to 512 characters, or a whole number of 64 bits"
+
+
+def sampling_of(defaults: Defaults) -> Sampling:
+    """What holds for rows that do not say otherwise. Raises BatchError `input_invalid`."""
+    given = {name: getattr(defaults, name) for name in _SAMPLING}
+    try:
+        return Sampling(**given, end_id=-1 if defaults.ignore_end else None)
+    except InflightError as error:
+        raise BatchError(str(error), "input_invalid") from None

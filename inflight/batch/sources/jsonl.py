@@ -1,0 +1,98 @@
+"""Rows of JSON lines: one object a line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from inflight.batch.row import Position, Record
+from inflight.batch.sources.file_source import LONGEST, FileSource, offset_of, skip_line
+
+_KEYS = re.compile(rb'"[ \t\r]*:')
+"""What ends a key; in texts too, so a line has as many or more of them as keys."""
+_BOM = b"\xef\xbb\xbf"
+
+
+class JsonLines(FileSource):
+    """A file of JSON lines. What is wrong with a line stays with that line."""
+
+    def read(self, after: Position | None = None, line: int = 0) -> Iterator[Record]:
+        offset, line = offset_of(after)
+        with self._file.reading(offset) as reading:
+            file = reading.inside
+            while raw := file.readline(LONGEST + 1):
+                line += 1
+                start, offset = offset, offset + len(raw)
+                if raw.isspace():
+                    continue
+                if len(raw) > LONGEST and not raw.endswith(b"\n"):
+                    offset += skip_line(file)
+                    values: dict[str, Any] | str = f"the line is longer than {LONGEST >> 20} MiB"
+                else:
+                    values = row_of(raw if start else raw.removeprefix(_BOM))
+                if offset >= self._next_note:
+                    self._note(reading, offset)
+                if isinstance(values, str):
+                    yield Record(line, None, (offset, line), values)
+                else:
+                    yield Record(line, values, (offset, line))
+
+
+def row_of(raw: bytes) -> dict[str, Any] | str:
+    """The object in a line, or what is wrong with the line, in a sentence."""
+    try:
+        values = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        return _why(raw, error)
+    if not isinstance(values, dict):
+        return f"the line is {_KINDS.get(type(values), 'null')}, and must be an object, {{...}}"
+    if len(_KEYS.findall(raw)) != _keys(values) and (twice := _twice(raw)):
+        return f"the line names {twice[:80]!r} twice in one object"
+    return values
+
+
+_KINDS: dict[type, str] = {list: "a list", str: "a text", int: "a number", float: "a number", bool: "true or false"}
+
+
+def _why(raw: bytes, error: orjson.JSONDecodeError) -> str:
+    if b"\0" in raw:
+        return "the line holds a NUL byte, which no JSON has"
+    try:
+        raw.decode()
+    except UnicodeDecodeError as wrong:
+        return f"the line is not UTF-8: {wrong.reason} at byte {wrong.start + 1}"
+    if not raw.endswith(b"\n") and "end of data" in error.msg:
+        return "the last line is cut off: the JSON ends too soon"
+    return f"the line is not JSON: {error.msg} at character {error.colno}"
+
+
+def _keys(value: Any) -> int:
+    """The keys of an object, with those of all objects in it."""
+    if type(value) is dict:
+        found = len(value)
+        value = value.values()
+    elif type(value) is list:
+        found = 0
+    else:
+        return 0
+    for each in value:
+        if type(each) is dict or type(each) is list:
+            found += _keys(each)
+    return found
+
+
+def _twice(raw: bytes) -> str | None:
+    """A key that an object of the line has twice: JSON's readers take the last one, and drop the other silently."""
+    found: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        names = [name for name, _ in pairs]
+        if len(set(names)) != len(names):
+            found.append(next(name for name in names if names.count(name) > 1))
+
+    json.loads(raw, object_pairs_hook=look)
+    return found[0] if found else None

@@ -1,0 +1,66 @@
+"""The source of a job's rows, by what its address and options say."""
+
+from __future__ import annotations
+
+import re
+from typing import get_args
+
+from inflight.batch.errors import BatchError
+from inflight.batch.files import StoredFile
+from inflight.batch.job import Format, InputSpec
+from inflight.batch.row import Record
+from inflight.batch.sources.source import Source
+
+_BY_SUFFIX: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+_DATABASE = re.compile(r"(sqlite|postgresql|mysql|mariadb|mssql|oracle)(\+\w+)?://")
+_LOOKED_AT = 1000
+
+
+def open_source(spec: InputSpec, begun: str = "") -> Source:
+    """The rows of an input. Raises BatchError where it is not there, or not what it is said to be.
+
+    `begun`: the fingerprint that a job began with, if one has: a table that has grown is read as far as it went then.
+    """
+    format = format_of(spec)
+    for name, value in (("table", spec.table), ("query", spec.query)):
+        if value is not None and format != "sql":
+            raise BatchError(f"{spec.address} is a file, and has no {name}; leave that out", "input_invalid")
+    file = StoredFile(spec.address)
+    if format == "jsonl":
+        from inflight.batch.sources.jsonl import JsonLines
+
+        return JsonLines(file)
+    raise BatchError(f"{spec.address} is in a format that can't be read", "input_invalid")
+
+
+def format_of(spec: InputSpec) -> Format:
+    """What the input is in: as the spec says, else by its address. Raises BatchError `input_invalid`."""
+    if spec.format is not None:
+        return spec.format
+    if _DATABASE.match(spec.address):
+        return "sql"
+    suffix = StoredFile(spec.address).suffix
+    if suffix not in _BY_SUFFIX:
+        raise BatchError(
+            f"{spec.address} has no suffix that tells its format; say which of {', '.join(get_args(Format))} it is in",
+            "input_invalid",
+        )
+    return _BY_SUFFIX[suffix]
+
+
+def first_record(source: Source) -> Record | None:
+    """The first row that can be read, of the first thousand: what the form of all is told by."""
+    for number, record in enumerate(source.read()):
+        if record.values is not None:
+            return record
+        if number >= _LOOKED_AT:
+            break
+    return None

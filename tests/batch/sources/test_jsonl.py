@@ -1,0 +1,121 @@
+"""JSON lines as rows: what is read, what is told of a line that is none, and reading from any position on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inflight.batch.errors import BatchError
+from inflight.batch.job import InputSpec
+from inflight.batch.sources import jsonl
+from inflight.batch.sources.open import open_source
+from inflight.batch.sources.source import Source
+
+_TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+_ROWS = st.lists(st.dictionaries(_TEXTS, _TEXTS | st.integers(-(2**63), 2**63) | st.none(), max_size=3), min_size=1)
+
+
+def _source(path: Path, text: bytes) -> Source:
+    path.write_bytes(text)
+    return open_source(InputSpec(address=str(path)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=_ROWS, blank=st.booleans(), end=st.booleans())
+def test_reading_on_after_any_row_gives_the_rest(tmp_path_factory: Any, rows: Any, blank: bool, end: bool) -> None:
+    between = "\n \n" if blank else "\n"
+    text = between.join(json.dumps(row, ensure_ascii=False) for row in rows) + ("\n" if end else "")
+    source = _source(tmp_path_factory.mktemp("rows") / "rows.jsonl", text.encode())
+    records = list(source.read())
+    assert [record.values for record in records] == rows
+    for number, record in enumerate(records):
+        position = json.loads(json.dumps(record.position))
+        assert list(source.read(position, record.line)) == records[number + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"a": 1', "not JSON"),
+        (b"[1, 2]", "a list, and must be an object"),
+        (b"null", "null, and must be an object"),
+        (b'{"a": "\xff"}', "not UTF-8"),
+        (b'{"a": "\0"}', "a NUL byte"),
+        (b'{"a": "\\ud800"}', "not JSON: no low surrogate"),
+        (b'{"a": NaN}', "not JSON"),
+        (b'{"a": 1e999}', "not JSON: number is infinity"),
+        (b"[" * 5000, "not JSON: depth limit"),
+        (b'{"a": 1, "b" : {"c":1, "c"\t: 2}}', "names 'c' twice"),
+        (b'{"a": 1, "a": "b\\":"}', "names 'a' twice"),
+    ],
+)
+def test_a_line_that_is_no_row_is_told_and_read_over(tmp_path: Path, line: bytes, words: str) -> None:
+    records = list(_source(tmp_path / "rows.jsonl", b'{"a": 1}\n' + line + b'\n{"a": 2}\n').read())
+    assert [record.values for record in records] == [{"a": 1}, None, {"a": 2}]
+    assert words in records[1].fault
+    assert records[1].line == 2
+
+
+def test_a_last_line_that_is_cut_off_is_told(tmp_path: Path) -> None:
+    records = list(_source(tmp_path / "rows.jsonl", b'{"a": 1}\n{"a": "Tea is').read())
+    assert [record.values for record in records] == [{"a": 1}, None]
+    assert "cut off" in records[1].fault
+
+
+def test_a_line_too_long_to_hold_is_read_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "LONGEST", 1 << 20)
+    records = list(_source(tmp_path / "rows.jsonl", b'{"a": "%s"}\n{"a": 2}\n' % (b"x" * (3 << 20))).read())
+    assert [record.values for record in records] == [None, {"a": 2}]
+    assert "longer than 1 MiB" in records[0].fault
+
+
+def test_colons_and_quotes_in_texts_name_nothing_twice(tmp_path: Path) -> None:
+    text = b'\xef\xbb\xbf{"q": "he said \\"a\\": \\"b\\": c", "list": [{"q": 1}, {"q": "\\u0022:"}]}\n'
+    (record,) = _source(tmp_path / "rows.jsonl", text).read()
+    assert record.values == {"q": 'he said "a": "b": c', "list": [{"q": 1}, {"q": '":'}]}
+
+
+def test_the_share_that_is_read_grows_to_all(tmp_path: Path) -> None:
+    source = _source(tmp_path / "rows.jsonl", b'{"a": 1}\n' * 100)
+    records = list(source.read())
+    assert source.share_read(records[49].position) == pytest.approx(0.5)
+    assert source.share_read(records[-1].position) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code", "words"),
+    [
+        ("empty.jsonl", b"", "input_invalid", "is empty"),
+        ("utf16.jsonl", '{"a": 1}\n'.encode("utf-16"), "input_invalid", "UTF-16"),
+        ("rows.xyz", b"{}", "input_invalid", "no suffix that tells its format"),
+        ("gone.jsonl", None, "input_not_found", "there is no file"),
+        (".", None, "input_invalid", "no suffix"),
+    ],
+)
+def test_an_input_that_is_none_as_a_whole_is_refused(
+    tmp_path: Path, name: str, text: bytes | None, code: str, words: str
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_bytes(text)
+    with pytest.raises(BatchError, match=words) as refused:
+        open_source(InputSpec(address=str(tmp_path / name)))
+    assert refused.value.code == code
+
+
+def test_a_directory_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(BatchError, match="is a directory") as refused:
+        open_source(InputSpec(address=str(tmp_path), format="jsonl"))
+    assert refused.value.code == "input_not_found"
+
+
+def test_another_content_has_another_fingerprint(tmp_path: Path) -> None:
+    text = b'{"a": 1}\n' * 40_000
+    first = _source(tmp_path / "rows.jsonl", text).fingerprint
+    assert _source(tmp_path / "a copy.jsonl", text).fingerprint == first
+    for other in (text + b"\n", b'{"a": 2}\n' + text[9:], text[:-9] + b'{"a": 2}\n'):
+        assert _source(tmp_path / "rows.jsonl", other).fingerprint != first
