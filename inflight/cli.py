@@ -13,6 +13,7 @@ from inflight.lazy_group import LazyGroup
 
 COMMANDS = {
     "assemble": ("inflight.commands.assemble", "Write a model repository for somebody else's Triton."),
+    "batch": ("inflight.commands.batch", "Offline batch jobs: run, status, resume, retry, verify, cancel."),
     "build": ("inflight.commands.build", "Compile a Hugging Face checkpoint into an engine directory."),
     "chat": ("inflight.commands.chat", "Talk with the model of a server."),
     "checkpoint": ("inflight.commands.checkpoint", "Make a checkpoint where no hub can be reached."),
@@ -62,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
         if (error.name or "").partition(".")[0] in OURS:
             raise
         _fail(
-            f"the package {error.name} is missing; install inflight with its extras, [build,serve,load]",
+            f"the package {error.name} is missing; install inflight with its extras, [build,serve,load,batch]",
             "package_missing",
         )
     except OSError as error:

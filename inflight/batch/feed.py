@@ -22,16 +22,10 @@ _MOST_BYTES = 64 << 20
 
 
 class Feed:
-    """A thread reads ahead while the rows of the window before are asked: two windows at most are in memory.
+    """A thread reads ahead while the rows of the window before are asked: two windows at most are in memory."""
 
-    `only`: asks the rows of these numbers alone, each once more.
-    """
-
-    def __init__(
-        self, source: Source, form: Form, ledger: Ledger, job: Job, only: Callable[[int], bool] | None = None
-    ) -> None:
+    def __init__(self, source: Source, form: Form, ledger: Ledger, job: Job) -> None:
         self._source, self._form, self._ledger, self._job = source, form, ledger, job
-        self._wanted = only
         self._rows: deque[Row] = deque()
         self._came = asyncio.Event()
         self._over = False
@@ -126,24 +120,20 @@ class Feed:
     def _blocks(self) -> Iterator[list[Row | Fault]]:
         """Rows that want an outcome, some at a time; those that have one are passed over."""
         part = self._job.input.part
-        fresh = self._ledger.position is None or self._wanted is not None
-        number = part.first if fresh else self._ledger.next
-        after, line = (part.after, part.line) if fresh else (self._ledger.position, self._ledger.line)
+        number, after, line = self._ledger.start
+        if after is None:
+            number, after, line = part.first, part.after, part.line
         limits = [limit for limit in (self._job.input.limit, part.rows) if limit is not None]
-        left = part.first + min(limits) - number if limits else None
+        left = max(0, part.first + min(limits) - number) if limits else None
         records = islice(self._source.read(after, line), left)
         while block := list(islice(records, _BLOCK)):
             if self._stopping.is_set():
                 return
             numbered = list(enumerate(block, number))
             number += len(block)
-            if self._wanted is None:
-                self._ledger.mark([(one, record.line, record.position) for one, record in numbered])
-            yield [self._form.row(one, record) for one, record in numbered if self._wants(one)]
+            self._ledger.mark([(one, record.line, record.position) for one, record in numbered])
+            yield [self._form.row(one, record) for one, record in numbered if not self._ledger.done(one)]
             self.read_to = number
-
-    def _wants(self, number: int) -> bool:
-        return not self._ledger.done(number) if self._wanted is None else self._wanted(number)
 
     def _claimed(self, block: list[Row | Fault]) -> list[Row]:
         """The rows that can be asked; the others have their outcome now."""
@@ -167,7 +157,7 @@ def _claims(one: Row | Fault) -> bool:
     return isinstance(one, Row) or one.kind is not Kind.DEAD
 
 
-def _double(row: Row) -> Fault:
+def _double(row: Row | Fault) -> Fault:
     return Fault(
         row.number, row.line, row.id, "row_duplicate", f"an earlier row has the id {row.id!r}", about=row.about
     )

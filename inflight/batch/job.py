@@ -28,85 +28,86 @@ class Part(_Strict):
     line: int = 0
 
 
-class InputSpec(_Strict):
-    """Where the rows come from. `address`: a path, any address of fsspec's, or a URL of SQLAlchemy's.
+def _of(default: Any, description: str, **bounds: Any) -> Any:
+    return Field(default=default, description=description, **bounds)
 
-    `form` openai: each line is a request of OpenAI's Batch format; plain: each row is a prompt (column `prompt`), a
-    conversation (column `messages`), or values for the `template`. None: found out from the address and the first row.
-    `id`: the column of the rows' ids; without one a row's number is its id. `keep`: columns to write beside the answer.
-    `limit`: the first so many rows alone.
+
+class InputSpec(_Strict):
+    """Where the rows come from, and what they mean.
+
+    `form` openai: each line is a request of OpenAI's Batch format; plain: each row is a prompt, a conversation, or
+    values for the template. None: found out from the first row, as the format is from the address.
     """
 
     address: str
-    format: Format | None = None
-    form: Form | None = None
-    table: str | None = None
-    query: str | None = None
-    id: str | None = None
-    prompt: str = "prompt"
-    template: str | None = None
-    system: str | None = None
-    chat: bool = False
-    keep: tuple[str, ...] = ()
-    limit: int | None = Field(default=None, ge=1)
+    format: Format | None = _of(None, "How the rows lie there.  [default: by the address]")
+    form: Form | None = _of(None, "Requests of OpenAI's Batch format, or rows of values.  [default: by the first row]")
+    table: str | None = _of(None, "The table to read, where INPUT is a database.")
+    query: str | None = _of(None, "A SELECT to read instead of a whole table; it must have the column of --id.")
+    id: str | None = _of(None, "The column of the rows' ids.  [default: a table's key; else rows are numbered]")
+    prompt: str = _of("prompt", "The column of the prompts; for conversations one with a list of messages.")
+    template: str | None = _of(None, "The prompt, with columns in it: 'Describe {{ name }}.'; @FILE reads one (Jinja).")
+    system: str | None = _of(None, "A system message before each prompt; makes conversations of prompts.")
+    chat: bool = _of(False, "Make conversations of the prompts, by the model's chat template.")
+    keep: tuple[str, ...] = _of((), "A column to write beside the answer, again for each.")
+    limit: int | None = _of(None, "Only the first so many rows.", ge=1)
     part: Part = Part()
 
 
 class OutputSpec(_Strict):
-    """Where the answers go: `address` and `format` as the input's. For tables, `key` finds a row by its id and `column`
-    takes the answer; other columns by the names of the record's values (`finish_reason`, `output_tokens`, ...).
+    """Where the answers go.
+
+    In a table that has rows already, `key` finds a row by its id and `column` takes the answer; `columns` names those
+    for other values of a record (`finish_reason`, `output_tokens`, ...).
     """
 
     address: str
-    format: Format | None = None
-    table: str | None = None
-    key: str | None = None
-    column: str | None = None
+    format: Format | None = _of(None, "How the answers shall lie there.  [default: by the address]")
+    table: str | None = _of(None, "The table to write, where --out is a database.  [default: --table]")
+    key: str | None = _of(None, "The table's column that has the rows' ids.  [default: --id]")
+    column: str | None = _of(None, "The column of existing rows that takes the answer.  [default: a new table is made]")
     columns: dict[str, str] = Field(default_factory=dict)
 
 
 class Defaults(_Strict):
     """What rows ask for that do not say otherwise."""
 
-    max_tokens: int = Field(default=128, ge=1)
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    min_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    ignore_end: bool = False
+    max_tokens: int = _of(128, "The longest answer, in tokens.", ge=1)
+    temperature: float | None = _of(None, "Over 0, answers are sampled.  [default: greedy]")
+    top_k: int | None = _of(None, "Sample among so many tokens.")
+    top_p: float | None = _of(None, "Sample among the likeliest tokens of this probability together.")
+    seed: int | None = _of(None, "Seed of the sampling.")
+    repetition_penalty: float | None = _of(None, "Over 1, tokens that were there are less likely.")
+    presence_penalty: float | None = _of(None, "The same, added once.")
+    frequency_penalty: float | None = _of(None, "The same, added each time.")
+    min_tokens: int | None = _of(None, "The shortest answer, in tokens.")
+    stop: tuple[str, ...] = _of((), "A text at which the answer ends, again for each.")
+    ignore_end: bool = _of(False, "Go on to the longest answer, past the model's end token.")
 
 
 class Running(_Strict):
-    """How the rows are run: nothing here changes an answer, so all of it may be another when a job is resumed.
+    """How the rows are run: nothing here changes an answer, so all of it may be another when a job is resumed."""
 
-    `concurrency`: the most requests in flight at one server; None: as many as fill it. `tries`: how often a row is
-    sent that fails for a reason that may pass; `kills`: how many engines a row may kill. `notice`: seconds to finish
-    what is in flight after SIGTERM. `patience`: seconds without any server that answers before the job stops.
-    """
-
-    servers: tuple[str, ...] = ("127.0.0.1:8001",)
-    model: str | None = None
+    servers: tuple[str, ...] = _of(("127.0.0.1:8001",), "A server to ask, again for each: HOST:PORT, or a URL.")
+    model: str | None = _of(None, "The model to ask.  [default: the one that the server has]")
     headers: dict[str, str] = Field(default_factory=dict, exclude=True)
-    ephemeral: str | None = None
+    ephemeral: str | None = _of(None, "Serve this engine directory for the job's life, on free ports.")
     ephemeral_options: dict[str, Any] = Field(default_factory=dict)
-    runner: Literal["local", "ray"] = "local"
-    workers: int | None = Field(default=None, ge=1)
-    concurrency: int | None = Field(default=None, ge=1, le=65536)
-    priority: int | None = Field(default=-1, ge=-(2**31), le=2**31 - 1)
-    window: int = Field(default=1024, ge=1, le=1_000_000)
-    order: Literal["best", "arrival"] = "best"
-    row_timeout: float | None = Field(default=900.0, gt=0)
-    tries: int = Field(default=20, ge=1)
-    kills: int = Field(default=3, ge=1)
-    notice: float = Field(default=25.0, ge=0)
-    patience: float = Field(default=1800.0, gt=0)
-    checkpoint_seconds: float = Field(default=0.5, gt=0, le=600)
-    price_per_hour: float | None = Field(default=None, ge=0)
+    runner: Literal["local", "ray"] = _of("local", "Who runs the rows: this process, or workers of Ray.")
+    workers: int | None = _of(None, "Workers of Ray.  [default: one a server]", ge=1)
+    concurrency: int | None = _of(
+        None, "Most requests in flight at one server.  [default: what fills it]", ge=1, le=65536
+    )
+    priority: int | None = _of(-1, "Below interactive traffic, whose priority is 0.", ge=-(2**31), le=2**31 - 1)
+    window: int = _of(1024, "Rows that are read ahead and put in the best order.", ge=1, le=1_000_000)
+    order: Literal["best", "arrival"] = _of("best", "By length and shared prefixes, or as they come.")
+    row_timeout: float | None = _of(900.0, "Seconds that one request may take.", gt=0)
+    tries: int = _of(20, "How often a row is sent that fails for a reason that may pass.", ge=1)
+    kills: int = _of(3, "How many engines a row may kill before it is set aside.", ge=1)
+    notice: float = _of(25.0, "Seconds after SIGTERM to finish what is in flight.", ge=0)
+    patience: float = _of(1800.0, "Seconds without any server that answers until the job stops.", gt=0)
+    checkpoint_seconds: float = _of(0.5, "Seconds between two checkpoints: the most work a death costs.", gt=0, le=600)
+    price_per_hour: float | None = _of(None, "What an hour of the machines costs, for the bill.", ge=0)
 
 
 class Job(_Strict):

@@ -48,13 +48,13 @@ class Life:
             self._job.ledger,
             self._running.checkpoint_seconds,
             self._after(),
-            lambda error: loop.call_soon_threadsafe(self._stop, State.FAILED, str(error), 0.0),
+            lambda error: _from_thread(loop, self._stop, State.FAILED, str(error), 0.0),
         )
         checkpoints.start()
         looking = loop.create_task(self._look())
         self._feed.start()
         try:
-            with self._signals.telling(lambda count: loop.call_soon_threadsafe(self._signalled, count)):
+            with self._signals.telling(lambda count: _from_thread(loop, self._signalled, count)):
                 await self._pool.run()
         finally:
             self._feed.stop()
@@ -63,7 +63,7 @@ class Life:
             await self._pool.close()
             await asyncio.to_thread(self._feed.join)
             await asyncio.to_thread(checkpoints.finish)
-        if self._feed.exhausted:
+        if self._feed.exhausted and self.state is State.RUNNING:
             self._job.ledger.remember("rows", self._feed.read_to)
 
     def _after(self) -> Callable[[], None]:
@@ -110,3 +110,7 @@ class Life:
 
     def _drain(self, seconds: float) -> None:
         self._draining = asyncio.get_running_loop().create_task(self._pool.drain(seconds))
+
+
+def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *values: object) -> None:
+    loop.call_soon_threadsafe(call, *values)

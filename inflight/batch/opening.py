@@ -16,9 +16,10 @@ from inflight.batch.forms.make import make_form
 from inflight.batch.job import Job
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.row import Kind
-from inflight.batch.sources.open import open_source
+from inflight.batch.sources.open import first_record, format_of, open_source
 from inflight.batch.sources.source import Source
 from inflight.batch.state.ledger import Ledger
+from inflight.batch.state.retrial import Retrial, open_ledger
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ class OpenJob:
     @property
     def all_done(self) -> bool:
         """Whether every row has its outcome."""
-        return self.ledger.next == self.ledger.recall("rows")
+        if isinstance(self.ledger, Retrial):
+            return not self.ledger.left
+        return bool(self.ledger.next == self.ledger.recall("rows"))
 
     @property
     def total(self) -> int | None:
@@ -70,28 +73,31 @@ class OpenJob:
 @contextmanager
 def opened(job: Job, directory: JobDirectory) -> Iterator[OpenJob]:
     """Open it, with its directory held. Raises BatchError where it was begun with something else, or can't be begun."""
-    source = open_source(job.input)
-    first = next(iter(source.read()), None)
-    destination = make_destination(job, directory)
-    if destination is not None:
-        destination.check()
-    begun = directory.state.exists()
-    if not begun:
-        _check_room(directory)
-    ledger = Ledger(directory, job.input.part.first)
+    ledger: Ledger | None = None
     try:
+        if directory.state.exists():
+            ledger = open_ledger(directory, job.input.part.first)
+        source = open_source(job.input, "" if ledger is None else ledger.recall("input", ""))
+        first = first_record(source)
+        destination = make_destination(job, directory)
+        if destination is not None:
+            destination.check()
+        if ledger is None:
+            _check_room(directory)
+            ledger = open_ledger(directory, job.input.part.first)
         created = ledger.recall("created")
         if created is None:
             created = int(time.time())
             ledger.remember("created", created)
-        form = make_form(job, source, first, created)
+        form = make_form(job, format_of(job.input), first, created)
         one = OpenJob(job, directory, source, form, ledger, destination)
         one._bind("job", job.binding(), _difference(ledger.recall("job"), job.binding()), "job_mismatch")
         one._bind("input", source.fingerprint, "was begun with another input than lies there now", "input_changed")
         directory.write_job(job)
         yield one
     finally:
-        ledger.close()
+        if ledger is not None:
+            ledger.close()
 
 
 def _check_room(directory: JobDirectory) -> None:

@@ -19,6 +19,7 @@ from inflight.batch.life import Life
 from inflight.batch.opening import OpenJob, opened
 from inflight.batch.seen.progress import Progress, State
 from inflight.batch.signals import Signals, StopEarlyError
+from inflight.batch.state.retrial import Retrial, check_retry, choose, open_ledger
 from inflight.batch.telling import Telling
 
 MAY_PASS = ("disk_full", "server_unreachable", "storage_unreachable", "output_failed", "model_not_ready")
@@ -66,15 +67,34 @@ class Runner:
         self._backends = backends
         self._signals = Signals()
 
-    def run(self) -> End:
-        """Live one life of the job. Raises BatchError where it can't be begun; whatever comes later is in the End."""
+    def run(self, again: Sequence[str] | None = None) -> End:
+        """Live one life of the job. Raises BatchError where it can't be begun; whatever comes later is in the End.
+
+        `again`: codes of failed rows to be asked once more (none: all that may do better) of a job that is at its end.
+        """
         with self._directory.locked(), self._signals.caught():
             self._directory.cancel.unlink(missing_ok=True)
+            if again is not None:
+                self._choose(again)
             with opened(self._job, self._directory) as job:
                 if job.finished:
                     self._say(f"The job at {self._directory.path} is finished already.")
                     return End(State.FINISHED, job.ledger.counts, written=tuple(job.ledger.recall("written", [])))
                 return self._live(job)
+
+    def _choose(self, codes: Sequence[str]) -> None:
+        check_retry(codes)
+        ledger = open_ledger(self._directory, self._job.input.part.first)
+        try:
+            if ledger.recall("rows") is None or ledger.next != ledger.recall("rows"):
+                raise BatchError(
+                    f"the job at {self._directory.path} is not at its end; resume it before rows are asked once more",
+                    "job_failed",
+                )
+            found = choose(ledger, codes)
+        finally:
+            ledger.close()
+        self._say(f"{found:,} rows are asked once more." if found else "There are no rows to ask once more.")
 
     def _live(self, job: OpenJob) -> End:
         job.ledger.counts.lives += 1
@@ -96,6 +116,8 @@ class Runner:
                 asyncio.run(life.run())
             if not job.all_done:
                 return End(life.state, job.ledger.counts, life.sentence)
+        if isinstance(job.ledger, Retrial):
+            job.ledger.merge()
         return End(State.FINISHED, job.ledger.counts, written=tuple(finish(job)))
 
     @contextmanager

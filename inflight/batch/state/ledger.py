@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from inflight.batch.counts import Counts
-from inflight.batch.errors import BatchError, writing
+from inflight.batch.errors import writing
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.row import Kind, Outcome, Position
 from inflight.batch.state.database import Database
-from inflight.batch.state.line_file import LineFile
+from inflight.batch.state.line_file import LineFile, rename
 
 Stored = tuple[int, str, bytes | None]
 """A row that is done: its number, its kind, and its line, unless that is written already."""
@@ -38,6 +38,7 @@ class Ledger:
         self._marks: deque[tuple[int, int, Position]] = deque()
         with writing(directory.path):
             self.database = Database(directory.state)
+            self._end_merge()
             stands = self.database.get("stands", {})
             self.next: int = stands.get("next", first)
             self.line: int = stands.get("line", 0)
@@ -47,6 +48,11 @@ class Ledger:
             self._files = {kind: LineFile(directory.lines(kind), lengths.get(kind, 0)) for kind in Kind}
             self.deaths = dict(self.database.execute("SELECT number, deaths FROM suspects").fetchall())
             self._above = {number for (number,) in self.database.execute("SELECT number FROM results")}
+
+    @property
+    def start(self) -> tuple[int, Position | None, int]:
+        """Where reading begins: a row's number, the position before it, the line; the first of all has no position."""
+        return self.next, self.position, self.line
 
     def done(self, number: int) -> bool:
         """Whether that row has its outcome."""
@@ -112,6 +118,13 @@ class Ledger:
             for file in self._files.values():
                 file.close()
             self.database.close()
+
+    def _end_merge(self) -> None:
+        """Where a death came between the commit of a merge and the names of its files."""
+        if self.database.get("renames", False):
+            rename([self._directory.lines(kind) for kind in Kind])
+            self.database.put("renames", False)
+            self.database.commit()
 
     def _take(self, outcomes: list[Outcome]) -> list[Stored]:
         """Count them and keep what failed; dead letters are written at once. What is done already is dropped."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from collections.abc import Iterable
 from io import FileIO
+from pathlib import Path
 
 from inflight.batch.errors import BatchError
 from inflight.batch.failpoints import reach
@@ -68,6 +69,22 @@ class LineFile:
         if size > self.length:  # lines of a life that died before it could commit them
             reach("lines.cut")
             os.truncate(self.path, self.length)
+
+
+def merging(path: Path) -> Path:
+    """Where a file's new lines lie until they are all there."""
+    return path.with_name(f"{path.name}.merging")
+
+
+def rename(paths: Iterable[Path]) -> None:
+    """Give new files, which are whole, the names of the old ones; those that have them already are left."""
+    for path in paths:
+        new = merging(path)
+        if new.exists():
+            reach("merge.rename")
+            new.replace(path)
+            reach("merge.renamed")
+            sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

@@ -1,0 +1,180 @@
+"""Rows that failed and are asked once more: chosen, asked, and their new lines put among the old ones."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import orjson
+
+from inflight.batch.errors import BatchError, writing
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.row import Kind, Outcome, Position
+from inflight.batch.state.ledger import Ledger, Stored
+from inflight.batch.state.line_file import LineFile, merging, rename
+
+NEVER = ("row_duplicate",)
+"""Asked once more, such a row would be a second record of its id."""
+
+
+def choose(ledger: Ledger, codes: Sequence[str]) -> int:
+    """Take note of the failed rows with these codes, without any of all that were asked; how many there are."""
+    chosen = "code IN (SELECT value FROM json_each(?))" if codes else "(kind = 'error' OR code = 'row_kills_engine')"
+    values = (orjson.dumps(list(codes)).decode(),) if codes else ()
+    barred = ", ".join(f"'{code}'" for code in NEVER)
+    sql = f"INSERT OR IGNORE INTO retried(number) SELECT number FROM failures WHERE {chosen} AND code NOT IN ({barred})"
+    found = ledger.database.execute(sql, values).rowcount
+    if found:
+        ledger.database.put("finished", False)
+        ledger.remember("retrying", True)
+    return found
+
+
+class Retrial(Ledger):
+    """The ledger of a job whose chosen rows are asked once more. Their outcomes wait in the state for `merge`."""
+
+    def __init__(self, directory: JobDirectory, first: int = 0) -> None:
+        super().__init__(directory, first)
+        self._first = first
+        wanted = "SELECT number, code FROM failures WHERE number IN (SELECT number FROM retried WHERE kind IS NULL)"
+        self._wanted: dict[int, str] = dict(self.database.execute(wanted).fetchall())
+
+    @property
+    def start(self) -> tuple[int, Position | None, int]:
+        return self._first, None, 0
+
+    @property
+    def left(self) -> int:
+        """Rows that have no new outcome yet."""
+        return len(self._wanted)
+
+    def done(self, number: int) -> bool:
+        return number not in self._wanted
+
+    def claim(self, rows: Sequence[tuple[str, int]]) -> set[int]:
+        return set()
+
+    def mark(self, marks: Iterable[tuple[int, int, Position]]) -> None:
+        """How far the input was done stays as it is."""
+
+    def merge(self) -> None:
+        """Put the new lines in their places: whole new files beside the old ones, one commit, then their names.
+
+        Raises BatchError. Whenever it is broken off, either all is as before, or the next opening ends it.
+        """
+        with self._lock, writing(self._directory.path):
+            lengths = {kind: self._rewrite(kind, lines) for kind, lines in self._merged()}
+            self._pass_over()
+            stands = self.database.get("stands")
+            self.database.put("stands", {**stands, "counts": self.counts.values(), "lengths": lengths})
+            self.database.put("renames", True)
+            for name, value in (("retrying", False), ("finished", False), ("delivered", 0)):
+                self.database.put(name, value)
+            self.database.commit()
+            rename([self._directory.lines(kind) for kind in Kind])
+            for kind, length in lengths.items():
+                self._files[kind].close()
+                self._files[kind] = LineFile(self._directory.lines(kind), length)
+            self.remember("renames", False)
+
+    def _take(self, outcomes: list[Outcome]) -> list[Stored]:
+        for one in outcomes:
+            if (before := self._wanted.pop(one.number, None)) is None:
+                continue
+            self._uncount(one, before)
+            self.counts.add(one)
+            self.database.execute(
+                "INSERT OR REPLACE INTO retried VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (one.number, one.line, one.id, one.kind, one.text, one.code, one.message, *one.tokens, one.attempts),
+            )
+        return []
+
+    def _write_down(self, new: list[Stored]) -> None:
+        """Lines are written when all rows are there."""
+
+    def _uncount(self, one: Outcome, code: str) -> None:
+        (kind,) = self.database.execute("SELECT kind FROM failures WHERE number = ?", (one.number,)).fetchone()
+        setattr(self.counts, kind, getattr(self.counts, kind) - 1)
+        self.counts.codes[code] -= 1
+        if not self.counts.codes[code]:
+            del self.counts.codes[code]
+
+    def _merged(self) -> Iterator[tuple[Kind, Iterator[bytes]]]:
+        """The new lines of each file, in order."""
+        failed = "SELECT number FROM failures ORDER BY number"
+        errors = "SELECT number FROM failures WHERE kind = 'error' ORDER BY number"
+        yield Kind.OK, self._among(Kind.OK, _others(self._first, self._rows(failed)))
+        yield Kind.ERROR, self._among(Kind.ERROR, (number for (number,) in self._rows(errors)))
+        yield Kind.DEAD, self._letters()
+
+    def _among(self, kind: Kind, numbers: Iterable[int]) -> Iterator[bytes]:
+        """Old lines, whose rows have these numbers, without those that were asked once more, and the new ones."""
+        again = {number for (number,) in self._rows("SELECT number FROM retried")}
+        old = ((number, line) for number, line in zip(numbers, self._old(kind)) if number not in again)  # noqa: B905
+        new = self._rows(f"SELECT number, text FROM retried WHERE kind = '{kind}' ORDER BY number")
+        return (line for _, line in heapq.merge(old, new))
+
+    def _letters(self) -> Iterator[bytes]:
+        """Dead letters stand as they came, each with its line in the input."""
+        lines = "SELECT line FROM failures WHERE number IN (SELECT number FROM retried)"
+        again = {line for (line,) in self._rows(lines)}
+        yield from (letter for letter in self._old(Kind.DEAD) if orjson.loads(letter)["line"] not in again)
+        yield from (text for (text,) in self._rows("SELECT text FROM retried WHERE kind = 'dead' ORDER BY number"))
+
+    def _old(self, kind: Kind) -> Iterator[bytes]:
+        path = self._directory.lines(kind)
+        if self._files[kind].length:
+            with path.open("rb") as file:
+                yield from (line.rstrip(b"\n") for line in file)
+
+    def _rewrite(self, kind: Kind, lines: Iterator[bytes]) -> int:
+        path = merging(self._directory.lines(kind))
+        path.unlink(missing_ok=True)
+        file = LineFile(path, 0)
+        while block := [line for _, line in zip(range(1000), lines)]:  # noqa: B905
+            file.write(block)
+        file.sync()
+        file.close()
+        return file.length
+
+    def _pass_over(self) -> None:
+        """The state's own list of what failed."""
+        self.database.execute("DELETE FROM failures WHERE number IN (SELECT number FROM retried)")
+        columns = "number, line, id, kind, code, message, attempts"
+        self.database.execute(f"INSERT INTO failures SELECT {columns} FROM retried WHERE kind != 'ok'")
+        self.database.execute("DELETE FROM retried")
+
+    def _rows(self, sql: str) -> Iterator[Any]:
+        return self.database.execute(sql)
+
+
+def _others(first: int, numbers: Iterable[tuple[int]]) -> Iterator[int]:
+    """All numbers from the first on but these."""
+    at = first
+    for (number,) in numbers:
+        yield from range(at, number)
+        at = number + 1
+    while True:
+        yield at
+        at += 1
+
+
+def open_ledger(directory: JobDirectory, first: int) -> Ledger:
+    """That of a job's rows, or of those that are asked once more."""
+    ledger = Ledger(directory, first)
+    if not ledger.recall("retrying", default=False):
+        return ledger
+    ledger.close()
+    return Retrial(directory, first)
+
+
+def check_retry(codes: Sequence[str]) -> None:
+    """Raises BatchError `invalid_parameter` for rows that can't be asked once more."""
+    for code in codes:
+        if code in NEVER:
+            raise BatchError(
+                f"rows that failed of {code} have an id that another row's record has; give them ids of their own in a"
+                " new job",
+                "invalid_parameter",
+            )

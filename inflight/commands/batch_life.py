@@ -1,0 +1,84 @@
+"""A life of a job as `run`, `resume` and `retry` show it, and the exit code that it ends with."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from inflight.batch.job import Job
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.runner import End, Runner
+from inflight.batch.seen.progress import State
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def end_options(function: Decorated) -> Decorated:
+    """Decorate a command with what is shown and what counts as failed, for `live`."""
+    options = [
+        click.option(
+            "--allow-failed",
+            metavar="N|P%",
+            help="So many rows may fail, or that share of them, and the exit code is 0 all the same.  [default: 0]",
+        ),
+        click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics; 0: any free port."),
+        click.option(
+            "--metrics-file", type=click.Path(path_type=Path), help="Write them into a file, for node_exporter."
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Say how it ended as one JSON object on standard output."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def live(job: Job, directory: JobDirectory, asked: dict[str, Any], again: Sequence[str] | None = None) -> None:
+    """Live one life of the job, and exit as it ends. Raises BatchError where it can't be begun."""
+    allowed = _allowed(asked["allow_failed"])
+    runner = Runner(job, directory, say=lambda sentence: click.echo(sentence, err=True))
+    end = runner.run(again)
+    code = exit_code(end, allowed)
+    if asked["as_json"]:
+        click.echo(json.dumps(_values(end, directory, code)))
+    elif end.state is not State.FINISHED:
+        click.echo(f"Error: {end.sentence}" + (f" [{end.code}]" if end.code else ""), err=True)
+    sys.exit(code)
+
+
+def exit_code(end: End, allowed: Callable[[int], float]) -> int:
+    """The End's own, but 0 where no more rows failed than may."""
+    failed = end.counts.error + end.counts.dead
+    if end.state is State.FINISHED and failed <= allowed(end.counts.done):
+        return 0
+    return end.exit_code
+
+
+def _values(end: End, directory: JobDirectory, code: int) -> dict[str, Any]:
+    return {
+        "state": end.state,
+        "exit_code": code,
+        "sentence": end.sentence,
+        "code": end.code,
+        "job": str(directory.path),
+        "written": end.written,
+        **end.counts.values(),
+    }
+
+
+def _allowed(given: str | None) -> Callable[[int], float]:
+    """How many of so many rows may fail."""
+    text = (given or "0").strip()
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < 1e18:
+        raise click.BadParameter(
+            f"{given!r} is neither a number of rows nor a percentage.", param_hint="'--allow-failed'"
+        )
+    return (lambda rows: rows * number / 100) if text.endswith("%") else (lambda rows: number)

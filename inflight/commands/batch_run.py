@@ -1,0 +1,44 @@
+"""`inflight batch run`: ask a model about every row of an input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inflight.batch.job_directory import JobDirectory
+from inflight.commands.batch_life import end_options, live
+from inflight.commands.batch_options import asked_job, job_options, running_options
+
+
+@click.command(short_help="Ask a model about every row of an input.")
+@click.argument("input_address", metavar="INPUT")
+@job_options
+@click.option(
+    "--job",
+    type=click.Path(path_type=Path),
+    help="Where the job's state lies.  [default: OUTPUT's name.job, beside it]",
+)
+@running_options
+@end_options
+def command(input_address: str, job: Path | None, **asked: Any) -> None:
+    """Ask a model about every row of INPUT: JSON lines (of OpenAI's Batch format too), CSV, Parquet, or a table.
+
+    INPUT and OUTPUT are paths, addresses such as s3://bucket/rows.parquet, or URLs of databases (sqlite:///shop.db).
+
+    The job may be killed at any moment: the same command goes on from there, and so does `inflight batch resume`.
+    SIGTERM and Ctrl-C let it finish what is in flight; a second one stops it at once.
+
+    Exit codes: 0 all rows are answered; 3 finished, and some rows failed; 4 cancelled; 75 stopped before the end, to be
+    run again; 1 the job can't go on; 2 wrong usage.
+
+    \b
+      inflight batch run prompts.jsonl --out answers.jsonl
+      inflight batch run openai-batch.jsonl --out answers.jsonl --server gpu1:8001 --server gpu2:8001
+      inflight batch run tickets.csv --id ticket --template 'Summarize: {{ text }}' --chat --out s3://bucket/out.parquet
+      inflight batch run sqlite:///shop.db --table products --template @ask.txt --out sqlite:///shop.db --column blurb
+      inflight batch run prompts.jsonl --out answers.jsonl --ephemeral my-engine --price-per-hour 2.49
+    """  # fmt: skip
+    wanted = asked_job(input_address, asked)
+    live(wanted, JobDirectory.of(wanted.output, job), asked)
