@@ -1,0 +1,95 @@
+"""How a job stands at a moment, as its process writes it each second and `inflight batch status` reads it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from inflight.batch.counts import Counts
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.seen.cost import Cost
+from inflight.batch.seen.pace import Speed
+
+
+class State(StrEnum):
+    """What a job does, or how its last life ended."""
+
+    RUNNING = "running"
+    DRAINING = "draining"
+    WAITING = "waiting for a server"
+    STOPPED = "stopped"
+    CANCELLED = "cancelled"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+    @property
+    def lives(self) -> bool:
+        """Whether a process should be there."""
+        return self in (State.RUNNING, State.DRAINING, State.WAITING)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Server(_Strict):
+    """One that the job asks: its address, whether it answers, what is in flight there, and the most that may be."""
+
+    name: str
+    up: bool
+    in_flight: int = 0
+    limit: int | None = None
+
+
+class Progress(_Strict):
+    """A moment of a job. Holds nothing of prompts and answers.
+
+    `when`: seconds since 1970. `counts`: of all lives, until now. `total`: rows of the input, where that is known.
+    `share`: how much of the input lies before the first row that is not done, 0 to 1, where that is known.
+    `in_flight`: rows at servers. `waiting`: rows that failed and will be sent again. `limit`: the most rows in flight
+    that the job allows itself now. `sentence`: why it stopped, failed, or waits.
+    """
+
+    when: float
+    pid: int
+    host: str
+    state: State
+    sentence: str = ""
+    counts: Counts = Field(default_factory=Counts)
+    total: int | None = None
+    share: float | None = None
+    in_flight: int = 0
+    waiting: int = 0
+    limit: int | None = None
+    servers: tuple[Server, ...] = ()
+    speed: Speed = Speed()
+    cost: Cost | None = None
+
+    @field_validator("counts")
+    @classmethod
+    def _of_its_own(cls, counts: Counts) -> Counts:
+        return replace(counts, codes=dict(counts.codes))  # the job's go on counting
+
+    @property
+    def done(self) -> float | None:
+        """How much of the job is done, 0 to 1; None where nobody knows."""
+        if self.state is State.FINISHED:
+            return 1.0
+        if self.total is not None:
+            return self.counts.done / self.total if self.total else 1.0
+        return self.share
+
+
+def write_progress(directory: JobDirectory, progress: Progress) -> None:
+    """Put it in place of the one before, whole. Raises BatchError `disk_full`, `job_failed`."""
+    directory.write(directory.progress, progress.model_dump_json() + "\n")
+
+
+def read_progress(directory: JobDirectory) -> Progress | None:
+    """The last one written; None where there is none that can be read, and nobody knows."""
+    try:
+        return Progress.model_validate_json(directory.progress.read_bytes())
+    except (OSError, ValidationError):
+        return None
