@@ -16,6 +16,7 @@ from typing import IO, Any, NamedTuple, cast
 from inflight.batch.compression import compression_of, opened
 from inflight.batch.errors import BatchError
 from inflight.batch.job import is_local, local_path
+from inflight.batch.secret_address import expanded, masked
 
 _ENDPOINTED = re.compile(r"s3://(https?://[^/]+)/(.+)", re.IGNORECASE)
 """An S3 of one's own, in the address, as Triton and `inflight assemble` have it."""
@@ -44,6 +45,11 @@ class StoredFile:
     absent: str = "input_not_found"
 
     @property
+    def shown(self) -> str:
+        """The address for messages, without secrets."""
+        return masked(self.address)
+
+    @property
     def is_local(self) -> bool:
         return is_local(self.address)
 
@@ -67,6 +73,12 @@ class StoredFile:
         with self.said():
             return bool(self._fs.exists(self._path))
 
+    def remove(self) -> None:
+        """Take it away, if it is there."""
+        with self.said():
+            if self._fs.exists(self._path):
+                self._fs.rm_file(self._path)
+
     def fingerprint(self) -> str:
         """The same as long as the file is: its size, a hash of its beginning and its end, and a storage's own tag."""
         info = self._info()
@@ -82,7 +94,7 @@ class StoredFile:
     @contextmanager
     def reading(self, offset: int = 0) -> Iterator[Reading]:
         """What is inside, decompressed, from that byte of it on. Errors in reading it are BatchErrors too."""
-        with self.said(), self._raw() as raw, opened(raw, self.compression, self.address) as file:
+        with self.said(), self._raw() as raw, opened(raw, self.compression, self.shown) as file:
             if offset and self.compression is None and raw.seekable():
                 raw.seek(offset)
             elif offset:
@@ -95,7 +107,7 @@ class StoredFile:
         with self.said(), self._raw() as file:
             if not file.seekable():
                 raise BatchError(
-                    f"{self.address} can only be read from its beginning on; copy it to a disk first", "input_invalid"
+                    f"{self.shown} can only be read from its beginning on; copy it to a disk first", "input_invalid"
                 )
             yield file
 
@@ -105,8 +117,8 @@ class StoredFile:
         with self.said():
             if self.is_local:
                 local_path(self.address).parent.mkdir(parents=True, exist_ok=True)
-            raw = cast("IO[bytes]", self._fs.open(self._path, "wb"))
-            with _kept(raw), opened(raw, self.compression, self.address, write=True) as file:
+            raw = self._new()
+            with _kept(raw), opened(raw, self.compression, self.shown, write=True) as file:
                 yield file
 
     @contextmanager
@@ -119,13 +131,13 @@ class StoredFile:
         except FileNotFoundError as error:
             raise self._missing(error) from error
         except IsADirectoryError as error:
-            raise BatchError(f"{self.address} is a directory; name a file in it", self.absent) from error
+            raise BatchError(f"{self.shown} is a directory; name a file in it", self.absent) from error
         except PermissionError as error:
-            raise BatchError(f"{self.address} refuses access ({_words(error)}); {_ACCESS}", "storage_denied") from error
+            raise BatchError(f"{self.shown} refuses access ({_words(error)}); {_ACCESS}", "storage_denied") from error
         except OSError as error:
             if error.errno in _NO_ROOM:
                 raise BatchError(
-                    f"{self.address} can't be written: {_words(error)}; make room, and resume the job", "disk_full"
+                    f"{self.shown} can't be written: {_words(error)}; make room, and resume the job", "disk_full"
                 ) from error
             raise self._unreachable(error) from error
         except Exception as error:
@@ -133,18 +145,18 @@ class StoredFile:
                 raise
             if "credentials" in str(error).lower():
                 raise BatchError(
-                    f"there are no credentials for {self.address} ({_words(error)}); {_ACCESS}", "storage_denied"
+                    f"there are no credentials for {self.shown} ({_words(error)}); {_ACCESS}", "storage_denied"
                 ) from error
             raise self._unreachable(error) from error
 
     def _missing(self, error: Exception) -> BatchError:
         if not self.is_local and "bucket" in str(error).lower():
-            return BatchError(f"there is no bucket for {self.address}; make it, or name another", "storage_not_found")
-        return BatchError(f"there is no file {self.address}; check the path", self.absent)
+            return BatchError(f"there is no bucket for {self.shown}; make it, or name another", "storage_not_found")
+        return BatchError(f"there is no file {self.shown}; check the path", self.absent)
 
     def _unreachable(self, error: Exception) -> BatchError:
         return BatchError(
-            f"{self.address} can't be read or written ({_words(error)}); check its address, or try again later",
+            f"{self.shown} can't be read or written ({_words(error)}); check its address, or try again later",
             "storage_unreachable",
         )
 
@@ -152,8 +164,13 @@ class StoredFile:
         with self.said():
             info = cast("dict[str, Any]", self._fs.info(self._path))
         if info.get("type") == "directory":
-            raise BatchError(f"{self.address} is a directory; name a file in it", self.absent)
+            raise BatchError(f"{self.shown} is a directory; name a file in it", self.absent)
         return info
+
+    def _new(self) -> IO[bytes]:
+        if self.is_local:  # one of fsspec's could not be given up
+            return open(self._path, "wb")
+        return cast("IO[bytes]", self._fs.open(self._path, "wb"))
 
     def _raw(self) -> IO[bytes]:
         if self.is_local:
@@ -167,12 +184,12 @@ class StoredFile:
             from fsspec.core import url_to_fs
         except ModuleNotFoundError as error:
             raise BatchError(
-                f"{self.address} needs the package fsspec; install inflight with its extra, [batch]", "package_missing"
+                f"{self.shown} needs the package fsspec; install inflight with its extra, [batch]", "package_missing"
             ) from error
         if self.is_local:
             return url_to_fs(str(local_path(self.address)))[0], str(local_path(self.address))
         options: dict[str, Any] = {"use_listings_cache": False}
-        address = self.address
+        address = expanded(self.address, self.absent)
         if found := _ENDPOINTED.fullmatch(address):
             address = f"s3://{found[2]}"
             options |= {"client_kwargs": {"endpoint_url": found[1]}}
@@ -180,10 +197,10 @@ class StoredFile:
             fs, path = url_to_fs(address, **options)
         except ImportError as error:
             raise BatchError(
-                f"{self.address} needs a package that is not installed ({_words(error)})", "package_missing"
+                f"{self.shown} needs a package that is not installed ({_words(error)})", "package_missing"
             ) from error
         except ValueError as error:
-            raise BatchError(f"{self.address} is no address that can be read: {_words(error)}", self.absent) from error
+            raise BatchError(f"{self.shown} is no address that can be read: {_words(error)}", self.absent) from error
         return fs, path
 
     @property

@@ -50,7 +50,7 @@ def read_answer(line: bytes) -> Answer:
     )
 
 
-def read_answers(path: Path) -> Iterator[Answer]:
+def read_answers(path: Path | None) -> Iterator[Answer]:
     """Those of a file of lines, of which there may be none. Raises BatchError `job_damaged`."""
     for number, line in enumerate(read_lines(path), 1):
         try:
@@ -59,9 +59,9 @@ def read_answers(path: Path) -> Iterator[Answer]:
             raise BatchError(f"line {number} of {path} is no answer ({error})", "job_damaged") from None
 
 
-def read_lines(path: Path) -> Iterator[bytes]:
+def read_lines(path: Path | None) -> Iterator[bytes]:
     """A file's lines, without their ends; none where there is no file."""
-    if path.exists():
+    if path is not None and path.exists():
         with path.open("rb") as file:
             for line in file:
                 yield line.rstrip(b"\n")

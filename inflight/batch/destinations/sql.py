@@ -52,7 +52,7 @@ class SqlDestination:
     def finish(self, files: dict[Kind, Path]) -> list[str]:
         """All answers were put; rows that went away since then are counted, and added where they can be."""
         self._gone, self._gone_first = 0, []
-        for answers in in_parts(read_answers(files[Kind.OK]), _AT_ONCE):
+        for answers in in_parts(read_answers(files.get(Kind.OK)), _AT_ONCE):
             self._database.run(partial(self._complete, answers=answers))
         rest = [str(path) for kind, path in files.items() if kind is not Kind.OK and path.exists()]
         return [f"{self._database.shown} (table {self._output.table})", *rest]
@@ -68,7 +68,7 @@ class SqlDestination:
 
     def differences(self, files: dict[Kind, Path]) -> Iterator[str]:
         """The ids of answers that the table lacks, or has otherwise."""
-        for answers in in_parts(read_answers(files[Kind.OK]), _AT_ONCE):
+        for answers in in_parts(read_answers(files.get(Kind.OK)), _AT_ONCE):
             yield from self._database.run(partial(self._wrong, answers=answers))
 
     def close(self) -> None:

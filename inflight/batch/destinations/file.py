@@ -1,0 +1,93 @@
+"""An output that is a file, made whole of the job's lines at the end; errors and dead letters lie beside it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, Protocol
+
+from inflight.batch.destinations.answer import read_answers
+from inflight.batch.destinations.whole import beside, probe, whole
+from inflight.batch.errors import BatchError
+from inflight.batch.failpoints import reach
+from inflight.batch.files import StoredFile
+from inflight.batch.row import Kind
+from inflight.batch.secret_address import masked
+
+_COPIED_AT_ONCE = 1 << 20
+
+
+class Shape(Protocol):
+    """How answers lie in a file."""
+
+    def write(self, answers: Path | None, file: IO[bytes]) -> None:
+        """All of them, of a job's file of lines; None where there are none."""
+
+    def read(self, file: StoredFile) -> Iterator[tuple[str, str | None]]:
+        """Id and text of each answer again. Raises BatchError, or ValueError for what can't be one."""
+
+
+class FileDestination:
+    """`begun`: whether the job has begun, so that what lies there may be its own."""
+
+    takes_rows = False
+
+    def __init__(self, address: str, shape: Shape, begun: bool) -> None:
+        self._address, self._shape, self._begun = address, shape, begun
+
+    def check(self) -> None:
+        if not self._begun:
+            if StoredFile(self._address).exists():
+                raise BatchError(
+                    f"{masked(self._address)} exists, and this job has not written it; choose another output, or"
+                    " remove it",
+                    "output_exists",
+                )
+            probe(self._address)
+
+    def put(self, lines: Iterable[bytes]) -> None:
+        raise NotImplementedError("a file is made at the end")
+
+    def finish(self, files: dict[Kind, Path]) -> list[str]:
+        with whole(self._address) as file:
+            self._shape.write(files.get(Kind.OK), file)
+        written = [masked(self._address)]
+        for kind, name in ((Kind.ERROR, "errors"), (Kind.DEAD, "dead")):
+            address = beside(self._address, f"{name}.jsonl")
+            path = files.get(kind)
+            if path is not None and path.exists() and path.stat().st_size:
+                copy(path, address)
+                written.append(masked(address))
+            else:
+                # Of an earlier finish, before rows were tried again.
+                reach("output.remove")
+                StoredFile(address).remove()
+        return written
+
+    def notes(self) -> list[str]:
+        return []
+
+    def differences(self, files: dict[Kind, Path]) -> Iterator[str]:
+        expected = read_answers(files.get(Kind.OK))
+        found = self._shape.read(StoredFile(self._address, absent="output_failed"))
+        try:
+            for answer, there in zip_longest(expected, found):
+                if answer is None:
+                    yield there[0]
+                elif there != (str(answer.id), answer.text):
+                    yield str(answer.id)
+        except ValueError as error:
+            raise BatchError(
+                f"{masked(self._address)} is damaged ({error}); remove it, and resume the job", "job_damaged"
+            ) from error
+
+    def close(self) -> None:
+        pass
+
+
+def copy(path: Path, address: str) -> None:
+    """Put a local file there, whole."""
+    with path.open("rb") as source, whole(address) as file:
+        shutil.copyfileobj(source, file, _COPIED_AT_ONCE)

@@ -1,0 +1,75 @@
+"""The destination of a job's answers, by what its address and options say."""
+
+from __future__ import annotations
+
+import re
+from typing import get_args
+
+from inflight.batch.destinations.destination import Destination
+from inflight.batch.destinations.file import FileDestination, Shape
+from inflight.batch.destinations.sql import SqlDestination
+from inflight.batch.errors import BatchError
+from inflight.batch.files import StoredFile
+from inflight.batch.job import Format, Job, OutputSpec
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.secret_address import masked
+
+_BY_SUFFIX: dict[str, Format] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+_DATABASE = re.compile(r"(sqlite|postgres|postgresql|mysql|mariadb|mssql|oracle)(\+\w+)?://|\$\{")
+
+
+def make_destination(job: Job, directory: JobDirectory) -> Destination | None:
+    """Where the answers go. None: the job's own file of answers is the output.
+
+    Raises BatchError (`output_failed`, `package_missing`) where the address or the options don't fit.
+    """
+    output, keep = job.output, job.input.keep
+    format = format_of(output)
+    if format == "sql":
+        if output.table is None:
+            raise BatchError(f"{masked(output.address)} is a database; name the table to write", "output_failed")
+        return SqlDestination(job)
+    named = [name for name in ("table", "key", "column", "columns") if getattr(output, name)]
+    if named:
+        raise BatchError(f"{masked(output.address)} is a file, and has no {named[0]}; leave that out", "output_failed")
+    if directory.writes_output:
+        return None
+    return FileDestination(output.address, _shape(format, output, keep), begun=directory.state.exists())
+
+
+def format_of(output: OutputSpec) -> Format:
+    """How answers lie there: as the spec says, else by its address. Raises BatchError `output_failed`."""
+    if output.format is not None:
+        return output.format
+    if _DATABASE.match(output.address):
+        return "sql"
+    suffix = StoredFile(output.address).suffix
+    if suffix not in _BY_SUFFIX:
+        raise BatchError(
+            f"{masked(output.address)} has no suffix that tells its format; say which it is to be in of"
+            f" {', '.join(get_args(Format))}",
+            "output_failed",
+        )
+    return _BY_SUFFIX[suffix]
+
+
+def _shape(format: Format, output: OutputSpec, keep: tuple[str, ...]) -> Shape:
+    if format == "csv":
+        from inflight.batch.destinations.csv import Csv
+
+        return Csv(keep, "\t" if StoredFile(output.address).suffix == ".tsv" else ",")
+    if format == "parquet":
+        from inflight.batch.destinations.parquet import Parquet
+
+        return Parquet(keep, output.address)
+    from inflight.batch.destinations.lines import Lines
+
+    return Lines()

@@ -1,0 +1,78 @@
+"""A file that is there whole or not at all, on a local disk or a storage, and those that lie beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from inflight.batch.errors import BatchError
+from inflight.batch.failpoints import reach
+from inflight.batch.files import StoredFile
+from inflight.batch.job import is_local, local_path
+from inflight.batch.secret_address import masked
+
+
+@contextmanager
+def whole(address: str) -> Iterator[IO[bytes]]:
+    """Write a file, compressed by its suffix; it takes the place of what was there once all is written.
+
+    On a disk it is renamed into its place; object stores show it when its upload is complete. Raises BatchError.
+    """
+    final = StoredFile(address, absent="output_failed")
+    if not is_local(address):
+        with final.writing() as file:
+            reach("output.write")
+            yield file
+            reach("output.upload")
+        reach("output.uploaded")
+        return
+    path = local_path(address)
+    making = path.with_name(f".making-{path.name}")
+    try:
+        with StoredFile(str(making), absent="output_failed").writing() as file:
+            reach("output.write")
+            yield file
+    except BaseException:
+        making.unlink(missing_ok=True)
+        raise
+    with final.said():
+        _last(making)
+        reach("output.rename")
+        making.replace(path)
+        _last(path.parent)
+        reach("output.renamed")
+
+
+def probe(address: str) -> None:
+    """Whether a file could be written there: a small one is, and taken away again. Raises BatchError."""
+    beside_it = StoredFile(beside(address, "check.tmp"), absent="output_failed")
+    try:
+        with beside_it.writing() as file:
+            file.write(b"Whether a batch job can write here.\n")
+    except NotImplementedError as error:
+        raise BatchError(
+            f"{masked(address)} can't be written, only read; choose another output", "output_failed"
+        ) from error
+    try:
+        beside_it.remove()
+    except BatchError:
+        pass  # somebody may write and not remove
+
+
+def beside(address: str, suffix: str) -> str:
+    """`answers.errors.jsonl` for `answers.parquet` or `answers.csv.gz`, and `errors.jsonl`."""
+    base = address.removesuffix(PurePosixPath(address).suffix) if StoredFile(address).compression else address
+    stem = base.removesuffix(PurePosixPath(base).suffix) if "/" not in PurePosixPath(base).suffix else base
+    return f"{stem}.{suffix}"
+
+
+def _last(path: Path) -> None:
+    """Wait until it is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
