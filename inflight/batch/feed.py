@@ -141,7 +141,7 @@ class Feed:
         rows = []
         for one in block:
             if one.number in doubles:
-                self._ledger.add(self._form.faulty(_double(one)))
+                self._ledger.add(self._form.faulty(double(one)))
             elif isinstance(one, Fault):
                 self._ledger.add(self._form.faulty(one))
             else:
@@ -157,7 +157,8 @@ def _claims(one: Row | Fault) -> bool:
     return isinstance(one, Row) or one.kind is not Kind.DEAD
 
 
-def _double(row: Row | Fault) -> Fault:
+def double(row: Row | Fault) -> Fault:
+    """The dead letter of a row whose id an earlier one has."""
     return Fault(
         row.number, row.line, row.id, "row_duplicate", f"an earlier row has the id {row.id!r}", about=row.about
     )

@@ -96,6 +96,10 @@ class Runner:
             ledger.close()
         self._say(f"{found:,} rows are asked once more." if found else "There are no rows to ask once more.")
 
+    def stop(self) -> None:
+        """From another thread, what SIGTERM does: the first call asks to drain, the second to stop at once."""
+        self._signals.ask()
+
     def _live(self, job: OpenJob) -> End:
         job.ledger.counts.lives += 1
         telling = Telling(job, self._job.running, self._show)

@@ -47,10 +47,15 @@ class Signals:
         finally:
             self._tell = None
 
-    def _take(self, number: int, frame: FrameType | None) -> None:
+    def ask(self) -> bool:
+        """As a signal does, but from any thread, and breaking nothing off: whether anybody was told already."""
         self.count += 1
+        tell = self._tell
+        if tell is not None:
+            tell(self.count)
+        return tell is not None
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
         self.interrupted = self.interrupted or number == signal.SIGINT
-        if self._tell is not None:
-            self._tell(self.count)
-        elif self.count == 1:
+        if not self.ask() and self.count == 1:
             raise StopEarlyError

@@ -62,6 +62,10 @@ class Ledger:
         """The numbers among these rows, by id and number, whose id an earlier row has."""
         hashed = sorted((hashlib.blake2b(one.encode("utf-8", "surrogatepass"), digest_size=16).digest(), number)
                         for one, number in rows)  # fmt: skip
+        return self.claim_hashed(hashed)
+
+    def claim_hashed(self, hashed: Sequence[tuple[bytes, int]]) -> set[int]:
+        """The same, for ids as the state's table has them."""
         with self._lock, writing(self._directory.path):
             added = self.database.execute_many("INSERT OR IGNORE INTO ids VALUES (?, ?)", hashed)
             if added == len(hashed):
