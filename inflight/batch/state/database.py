@@ -16,7 +16,7 @@ _TABLES = """
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 -- ids that rows have, by hash: whoever comes later with the same is a duplicate
 CREATE TABLE ids(id BLOB PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
--- rows that are done while one before them is not; the text of a dead letter is written already
+-- rows that are done while one before them is not (the text of a dead letter is written already)
 CREATE TABLE results(number INTEGER PRIMARY KEY, kind TEXT NOT NULL, text BLOB);
 CREATE TABLE failures(number INTEGER PRIMARY KEY, line INTEGER NOT NULL, id TEXT, kind TEXT NOT NULL,
                       code TEXT NOT NULL, message TEXT NOT NULL, attempts INTEGER NOT NULL);

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -131,11 +133,10 @@ class Retrial(Ledger):
     def _rewrite(self, kind: Kind, lines: Iterator[bytes]) -> int:
         path = merging(self._directory.lines(kind))
         path.unlink(missing_ok=True)
-        file = LineFile(path, 0)
-        while block := [line for _, line in zip(range(1000), lines)]:  # noqa: B905
-            file.write(block)
-        file.sync()
-        file.close()
+        with closing(LineFile(path, 0)) as file:
+            while block := list(islice(lines, 1000)):
+                file.write(block)
+            file.sync()
         return file.length
 
     def _pass_over(self) -> None:

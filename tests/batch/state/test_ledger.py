@@ -1,0 +1,185 @@
+"""What a job has done survives whatever ends it, and is written down exactly once."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from inflight.batch import failpoints
+from inflight.batch.errors import BatchError
+from inflight.batch.job import OutputSpec
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.row import Kind, Outcome
+from inflight.batch.state.ledger import Ledger
+
+ROWS = 300
+
+
+def directory_at(path: Path) -> JobDirectory:
+    directory = JobDirectory.of(OutputSpec(address=str(path / "answers.jsonl")))
+    directory.path.mkdir(exist_ok=True)
+    return directory
+
+
+def kind_of(number: int) -> Kind:
+    return Kind.ERROR if number % 7 == 3 else Kind.DEAD if number % 11 == 5 else Kind.OK
+
+
+def outcome(number: int) -> Outcome:
+    kind = kind_of(number)
+    text = f'{{"id":"{number}","line":{number + 1}}}'.encode()
+    code = "" if kind is Kind.OK else "prompt_too_long" if kind is Kind.ERROR else "row_invalid"
+    return Outcome(number, number + 1, str(number), kind, text, code, code, tokens=(3, 5), attempts=2)
+
+
+def lines(directory: JobDirectory, kind: Kind) -> list[bytes]:
+    path = directory.lines(kind)
+    return path.read_bytes().splitlines() if path.exists() else []
+
+
+def expected(kind: Kind, rows: int = ROWS) -> list[bytes]:
+    return [outcome(number).text for number in range(rows) if kind_of(number) is kind]
+
+
+def die(ledger: Ledger) -> None:
+    """As far as the disk can tell: nothing more is committed."""
+    for file in ledger._files.values():
+        file.close()
+    ledger.database.close()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_row_has_one_line_in_order_however_often_it_dies(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    directory = directory_at(tmp_path)
+    for _ in range(1000):
+        ledger = Ledger(directory)
+        left = [number for number in range(ledger.next, min(ROWS, ledger.next + 80)) if not ledger.done(number)]
+        if not left:
+            break
+        ledger.mark((number, number + 1, number + 1) for number in range(ledger.next, min(ROWS, ledger.next + 80)))
+        chance.shuffle(left)
+        for number in left[: chance.randrange(1, 60)]:
+            ledger.add(outcome(number))
+            if chance.random() < 0.1:
+                ledger.add(outcome(number))  # twice: the second one is nobody's
+            if chance.random() < 0.2:
+                ledger.checkpoint()
+        die(ledger)
+        for kind in Kind:
+            if directory.lines(kind).exists() and chance.random() < 0.5:
+                with directory.lines(kind).open("ab") as file:
+                    file.write(b'{"id": "torn')
+    assert ledger.next == ROWS == ledger.position
+    for kind in (Kind.OK, Kind.ERROR):
+        assert lines(directory, kind) == expected(kind)
+    assert sorted(lines(directory, Kind.DEAD)) == sorted(expected(Kind.DEAD))
+    counts = ledger.counts
+    assert (counts.ok, counts.error, counts.dead) == tuple(len(expected(kind)) for kind in Kind)
+    assert counts.done == ROWS == counts.retries
+    assert counts.codes == {"prompt_too_long": counts.error, "row_invalid": counts.dead}
+    assert [number for number, _, _ in ledger.failures()] == [n for n in range(ROWS) if kind_of(n) is not Kind.OK]
+    ledger.close()
+
+
+def test_lines_wait_for_those_before_them_and_dead_letters_do_not(tmp_path: Path) -> None:
+    directory = directory_at(tmp_path)
+    ledger = Ledger(directory)
+    for number in (1, 2, 5):
+        ledger.add(outcome(number))
+    ledger.checkpoint()
+    assert lines(directory, Kind.OK) == []
+    assert lines(directory, Kind.DEAD) == [outcome(5).text]
+    ledger.add(outcome(0))
+    ledger.checkpoint()
+    assert lines(directory, Kind.OK) == expected(Kind.OK, 3)
+    ledger.close()
+
+
+def test_ids_are_claimed_once_and_again_by_the_same_row(tmp_path: Path) -> None:
+    directory = directory_at(tmp_path)
+    ledger = Ledger(directory)
+    assert ledger.claim([("a", 0), ("b", 1)]) == set()
+    assert ledger.claim([("a", 2), ("c", 3), ("c", 4)]) == {2, 4}
+    ledger.checkpoint()
+    ledger.close()
+    ledger = Ledger(directory)
+    assert ledger.claim([("c", 3), ("a", 0), ("b", 9)]) == {9}
+    ledger.close()
+
+
+def test_deaths_of_suspects_are_remembered_until_they_are_done(tmp_path: Path) -> None:
+    directory = directory_at(tmp_path)
+    ledger = Ledger(directory)
+    ledger.note_deaths(4, 1)
+    ledger.note_deaths(4, 2)
+    ledger.checkpoint()
+    die(ledger)
+    ledger = Ledger(directory)
+    assert ledger.deaths == {4: 2}
+    ledger.add(outcome(4))
+    ledger.checkpoint()
+    ledger.close()
+    ledger = Ledger(directory)
+    assert ledger.deaths == {}
+    ledger.close()
+
+
+@pytest.mark.parametrize("point", ["lines.write", "lines.written", "lines.synced", "commit"])
+def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
+    directory = directory_at(tmp_path)
+    ledger = Ledger(directory)
+    for number in range(10):
+        ledger.add(outcome(number))
+    ledger.checkpoint()
+    monkeypatch.setattr(failpoints, "_REACHED", {})
+    monkeypatch.setattr(failpoints, "_ARMED", {point: (1, "full")})
+    for number in range(10, 20):
+        ledger.add(outcome(number))
+    with pytest.raises(BatchError, match="No space left on device") as caught:
+        ledger.checkpoint()
+    assert caught.value.code == "disk_full"
+    ledger.close()
+    monkeypatch.setattr(failpoints, "_ARMED", {})
+    ledger = Ledger(directory)
+    assert ledger.next == 10
+    for number in range(10, ROWS):
+        ledger.add(outcome(number))
+    ledger.checkpoint()
+    ledger.close()
+    assert lines(directory, Kind.OK) == expected(Kind.OK)
+
+
+def test_a_file_that_was_shortened_is_told(tmp_path: Path) -> None:
+    directory = directory_at(tmp_path)
+    ledger = Ledger(directory)
+    for number in range(10):
+        ledger.add(outcome(number))
+    ledger.checkpoint()
+    ledger.close()
+    directory.lines(Kind.OK).write_bytes(b"")
+    with pytest.raises(BatchError, match="has 0 bytes where the job's state says") as caught:
+        Ledger(directory)
+    assert caught.value.code == "job_damaged"
+
+
+@pytest.mark.parametrize("content", [b"not a database, though it is long enough to be looked at" * 20])
+def test_a_state_that_is_none_is_told(tmp_path: Path, content: bytes) -> None:
+    directory = directory_at(tmp_path)
+    directory.state.write_bytes(content)
+    with pytest.raises(BatchError, match=r"state\.db is damaged") as caught:
+        Ledger(directory)
+    assert caught.value.code == "job_damaged"
+
+
+def test_a_state_of_another_format_is_told(tmp_path: Path) -> None:
+    directory = directory_at(tmp_path)
+    Ledger(directory).close()
+    with sqlite3.connect(directory.state) as database:
+        database.execute("UPDATE meta SET value = '99' WHERE name = 'format'")
+    database.close()
+    with pytest.raises(BatchError, match="is of format 99"):
+        Ledger(directory)

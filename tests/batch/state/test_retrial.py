@@ -1,0 +1,156 @@
+"""Rows that failed are asked once more, and their new lines stand where they belong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inflight.batch import failpoints
+from inflight.batch.errors import BatchError
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.row import Kind, Outcome
+from inflight.batch.state.ledger import Ledger
+from inflight.batch.state.retrial import Retrial, check_retry, choose, open_ledger
+from tests.batch.state.test_ledger import die, directory_at, kind_of, lines, outcome
+
+ROWS = 60
+
+
+class Died(BaseException):
+    """Instead of kill -9, which would end the test."""
+
+
+def finished(path: Path) -> JobDirectory:
+    directory = directory_at(path)
+    ledger = Ledger(directory)
+    for number in range(ROWS):
+        ledger.add(outcome(number))
+    ledger.checkpoint()
+    ledger.close()
+    return directory
+
+
+def again(number: int) -> Outcome:
+    """Every second one does better now."""
+    kind = Kind.OK if number % 2 else kind_of(number)
+    text = f'{{"id":"{number}","line":{number + 1},"again":true}}'.encode()
+    return replace(outcome(number), kind=kind, text=text, code="" if kind is Kind.OK else "deadline_exceeded")
+
+
+def numbers(directory: JobDirectory, kind: Kind) -> list[int]:
+    return [int(json.loads(line)["id"]) for line in lines(directory, kind)]
+
+
+def merged(directory: JobDirectory) -> None:
+    """Live until all is merged."""
+    ledger = open_ledger(directory, 0)
+    assert isinstance(ledger, Retrial)
+    for number in range(ROWS):
+        if not ledger.done(number):
+            ledger.add(again(number))
+    ledger.checkpoint()
+    assert ledger.left == 0
+    ledger.merge()
+    ledger.close()
+
+
+def check(directory: JobDirectory, codes: tuple[str, ...]) -> None:
+    asked = {n for n in range(ROWS) if outcome(n).code in codes}
+    now = {n: again(n) if n in asked else outcome(n) for n in range(ROWS)}
+    for kind in (Kind.OK, Kind.ERROR):
+        assert lines(directory, kind) == [one.text for one in now.values() if one.kind is kind]
+    dead = [one for one in now.values() if one.kind is Kind.DEAD]
+    assert sorted(lines(directory, Kind.DEAD)) == sorted(one.text for one in dead)
+    ledger = Ledger(directory)
+    assert (ledger.counts.ok, ledger.counts.error, ledger.counts.dead) == tuple(
+        sum(one.kind is kind for one in now.values()) for kind in Kind
+    )
+    assert sum(ledger.counts.codes.values()) == ledger.counts.error + ledger.counts.dead
+    assert [n for n, _, _ in ledger.failures()] == [n for n, one in now.items() if one.kind is not Kind.OK]
+    assert not ledger.recall("retrying")
+    ledger.close()
+
+
+@pytest.mark.parametrize("codes", [("prompt_too_long",), ("row_invalid",), ("prompt_too_long", "row_invalid")])
+def test_new_lines_stand_in_the_places_of_the_old(tmp_path: Path, codes: tuple[str, ...]) -> None:
+    directory = finished(tmp_path)
+    ledger = Ledger(directory)
+    assert choose(ledger, codes) == sum(outcome(n).code in codes for n in range(ROWS))
+    ledger.close()
+    merged(directory)
+    check(directory, codes)
+
+
+def test_without_codes_those_that_were_asked(tmp_path: Path) -> None:
+    ledger = Ledger(finished(tmp_path))
+    assert choose(ledger, ()) == sum(kind_of(n) is Kind.ERROR for n in range(ROWS))
+    assert choose(ledger, ("no_such_code",)) == 0
+    ledger.close()
+
+
+def test_a_second_record_of_an_id_is_refused() -> None:
+    with pytest.raises(BatchError, match="have an id that another row's record has"):
+        check_retry(["row_duplicate"])
+
+
+def test_what_was_asked_again_before_a_death_is_not_asked_a_third_time(tmp_path: Path) -> None:
+    directory = finished(tmp_path)
+    ledger = Ledger(directory)
+    choose(ledger, ("prompt_too_long",))
+    ledger.close()
+    ledger = open_ledger(directory, 0)
+    assert isinstance(ledger, Retrial)
+    before = ledger.left
+    ledger.add(again(3))
+    ledger.checkpoint()
+    ledger.add(again(10))
+    die(ledger)
+    ledger = open_ledger(directory, 0)
+    assert isinstance(ledger, Retrial)
+    assert ledger.left == before - 1
+    assert ledger.done(3)
+    assert not ledger.done(10)
+    ledger.close()
+    merged(directory)
+    check(directory, ("prompt_too_long",))
+
+
+@pytest.mark.parametrize("place", range(1, 12))
+@pytest.mark.parametrize("point", ["lines.written", "commit", "committed", "merge.rename", "merge.renamed"])
+def test_a_merge_that_is_broken_off_anywhere_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, place: int
+) -> None:
+    directory = finished(tmp_path)
+    codes = ("prompt_too_long", "row_invalid")
+    ledger = Ledger(directory)
+    choose(ledger, codes)
+    ledger.close()
+    ledger = open_ledger(directory, 0)
+    assert isinstance(ledger, Retrial)
+    for number in range(ROWS):
+        if not ledger.done(number):
+            ledger.add(again(number))
+    ledger.checkpoint()
+
+    def stop(name: str) -> None:
+        raise Died(name)
+
+    monkeypatch.setattr(failpoints, "_REACHED", {})
+    monkeypatch.setattr(failpoints, "_ARMED", {point: (place, "kill")})
+    monkeypatch.setattr(failpoints.os, "kill", lambda pid, number: stop(point))
+    try:
+        ledger.merge()
+    except Died:
+        die(ledger)
+    else:
+        ledger.close()
+    monkeypatch.setattr(failpoints, "_ARMED", {})
+    left = open_ledger(directory, 0)
+    if isinstance(left, Retrial):
+        assert left.left == 0
+        left.merge()
+    left.close()
+    check(directory, codes)
