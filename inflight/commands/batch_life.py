@@ -13,7 +13,9 @@ import click
 from inflight.batch.job import Job
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.runner import End, Runner
-from inflight.batch.seen.progress import State
+from inflight.batch.seen.metrics import published
+from inflight.batch.seen.progress import Progress, State
+from inflight.batch.seen.screen import following
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -26,10 +28,8 @@ def end_options(function: Decorated) -> Decorated:
             metavar="N|P%",
             help="So many rows may fail, or that share of them, and the exit code is 0 all the same.  [default: 0]",
         ),
-        click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics; 0: any free port."),
-        click.option(
-            "--metrics-file", type=click.Path(path_type=Path), help="Write them into a file, for node_exporter."
-        ),
+        click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics; 0: any port."),
+        click.option("--metrics-file", type=click.Path(path_type=Path), help="Write them to a file for node_exporter."),
         click.option("--json", "as_json", is_flag=True, help="Say how it ended as one JSON object on standard output."),
     ]  # fmt: skip
     for option in reversed(options):
@@ -40,14 +40,32 @@ def end_options(function: Decorated) -> Decorated:
 def live(job: Job, directory: JobDirectory, asked: dict[str, Any], again: Sequence[str] | None = None) -> None:
     """Live one life of the job, and exit as it ends. Raises BatchError where it can't be begun."""
     allowed = _allowed(asked["allow_failed"])
-    runner = Runner(job, directory, say=lambda sentence: click.echo(sentence, err=True))
-    end = runner.run(again)
+    name = directory.path.stem
+    with published(name, asked["metrics_port"], asked["metrics_file"], _say) as publish, following(name) as show:
+
+        def tell(progress: Progress) -> None:
+            publish(progress)
+            show(progress)
+
+        end = Runner(job, directory, tell, _say).run(again)
     code = exit_code(end, allowed)
     if asked["as_json"]:
         click.echo(json.dumps(_values(end, directory, code)))
     elif end.state is not State.FINISHED:
         click.echo(f"Error: {end.sentence}" + (f" [{end.code}]" if end.code else ""), err=True)
     sys.exit(code)
+
+
+def _say(sentence: str) -> None:
+    click.echo(sentence, err=True)
+
+
+def _kind(job: Job) -> type[Runner]:
+    if job.running.runner == "local":
+        return Runner
+    from inflight.batch.ray_runner.runner import RayRunner
+
+    return RayRunner
 
 
 def exit_code(end: End, allowed: Callable[[int], float]) -> int:

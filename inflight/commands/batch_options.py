@@ -28,7 +28,7 @@ def job_options(function: Decorated) -> Decorated:
     """Decorate a command with what a job is bound to, for `asked_job`."""
     options = [
         model_options(InputSpec, _INPUT),
-        click.option("--out", required=True, metavar="OUTPUT", help="Where the answers go: a path, address or database."),
+        click.option("--out", required=True, metavar="OUTPUT", help="Where the answers go: path, address or database."),
         model_options(OutputSpec, _OUTPUT),
         click.option(
             "--write",
