@@ -16,7 +16,7 @@ from inflight.batch.forms.make import make_form
 from inflight.batch.job import Job
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.row import Kind
-from inflight.batch.sources.open import first_record, format_of, open_source
+from inflight.batch.sources.open import first_record, open_source
 from inflight.batch.sources.source import Source
 from inflight.batch.state.ledger import Ledger
 from inflight.batch.state.retrial import Retrial, open_ledger
@@ -89,7 +89,7 @@ def opened(job: Job, directory: JobDirectory) -> Iterator[OpenJob]:
         if created is None:
             created = int(time.time())
             ledger.remember("created", created)
-        form = make_form(job, format_of(job.input), first, created)
+        form = make_form(job, source, first, created)
         one = OpenJob(job, directory, source, form, ledger, destination)
         one._bind("job", job.binding(), _difference(ledger.recall("job"), job.binding()), "job_mismatch")
         one._bind("input", source.fingerprint, "was begun with another input than lies there now", "input_changed")

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from inflight.batch.errors import BatchError
 from inflight.batch.forms.form import Form
-from inflight.batch.job import Format, InputSpec, Job
+from inflight.batch.job import InputSpec, Job
 from inflight.batch.row import Record
+from inflight.batch.sources.source import Source
 
 _REQUEST = {"custom_id", "method", "url", "body"}
-_TABLES = ("csv", "parquet", "sql")
 
 
-def make_form(job: Job, source_format: Format, first: Record | None, created: int) -> Form:
+def make_form(job: Job, source: Source, first: Record | None, created: int) -> Form:
     """What the rows of a job mean. Raises BatchError (`input_invalid`, `input_not_found`) where the options don't fit.
 
     `first` is a row that could be read, if there is one: what it looks like tells the form, unless the job does.
     `created` (seconds since 1970) is when the job began, which OpenAI's answers tell.
     """
     spec = job.input
+    if spec.id is None and source.key is not None:
+        spec = spec.model_copy(update={"id": source.key})
     if spec.form == "openai" or (spec.form is None and _is_request(first) and not _plain_options(spec)):
         if named := _plain_options(spec):
             raise BatchError(f"rows of OpenAI's format are whole requests; leave out {named}", "input_invalid")
@@ -26,9 +28,9 @@ def make_form(job: Job, source_format: Format, first: Record | None, created: in
         return OpenAIForm(job.defaults, created)
     from inflight.batch.forms.plain import PlainForm
 
-    form = PlainForm(spec, job.defaults, overrides=source_format == "jsonl")
-    if source_format in _TABLES and first is not None and first.values is not None:
-        _check_columns(form.columns(first.values), list(first.values), spec.address)
+    form = PlainForm(spec, job.defaults, overrides=source.format == "jsonl")
+    if source.columns is not None:
+        _check_columns(form.columns(source.columns), source.columns, spec.address)
     return form
 
 
@@ -50,7 +52,7 @@ def _plain_options(spec: InputSpec) -> str:
 
 
 def _check_columns(needed: set[str], there: list[str], address: str) -> None:
-    """A table has the same columns in all rows, so that one which is missing is no row's fault."""
+    """Where all rows have the same columns, one that is missing is no row's fault."""
     if missing := sorted(needed.difference(there)):
         raise BatchError(
             f"{address} has no column {', '.join(map(repr, missing))}; it has {', '.join(map(str, there))[:300]}",

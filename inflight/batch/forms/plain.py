@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -85,13 +85,13 @@ class PlainForm:
     def faulty(self, fault: Fault) -> Outcome:
         return dead(fault)
 
-    def columns(self, first: Mapping[str, Any]) -> set[str]:
-        """What every row must have, where all have the same columns as `first`."""
+    def columns(self, there: Collection[str]) -> set[str]:
+        """What every row must have, where all have the columns that are `there`."""
         needed = {*self._keep} | ({self._id} if self._id is not None else set())
         needed |= self._system.columns if self._system else set()
         if self._template is not None:
             return needed | self._template.columns
-        return needed | {"messages" if "messages" in first and self._prompt not in first else self._prompt}
+        return needed | {"messages" if "messages" in there and self._prompt not in there else self._prompt}
 
     def _ask(self, values: Mapping[str, Any]) -> Ask:
         prompt = self._prompt_of(values)

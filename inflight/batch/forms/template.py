@@ -10,6 +10,7 @@ from jinja2 import StrictUndefined, TemplateError, UndefinedError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inflight.batch.errors import BatchError
+from inflight.batch.job import InputSpec
 
 
 class Template:
@@ -21,7 +22,9 @@ class Template:
         """Raises BatchError `input_invalid` where the text is no template."""
         self.name = name
         try:
-            self.columns = frozenset(meta.find_undeclared_variables(_ENVIRONMENT.parse(text))) - _OWN
+            names = meta.find_undeclared_variables(_ENVIRONMENT.parse(text))
+            self.columns = frozenset(names) - _OWN
+            self.names_row = "row" in names
             self._render: Callable[..., str] = _ENVIRONMENT.from_string(text).render
         except TemplateError as error:
             line = getattr(error, "lineno", None)
@@ -68,3 +71,16 @@ def _there_are(values: Mapping[str, Any]) -> str:
 
 _ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined, finalize=_not_null, autoescape=False)
 _OWN = {"row", *_ENVIRONMENT.globals}
+_ALWAYS = frozenset(("custom_id", "method", "url", "body", "messages"))
+"""What tells requests and conversations."""
+
+
+def wanted_columns(spec: InputSpec) -> frozenset[str] | None:
+    """The columns that a job's rows may need; None: any."""
+    wanted = {spec.prompt, *spec.keep, *_ALWAYS} | ({spec.id} if spec.id is not None else set())
+    for text in filter(None, (spec.template, spec.system)):
+        template = Template(text)
+        if template.names_row:
+            return None
+        wanted |= template.columns
+    return frozenset(wanted)

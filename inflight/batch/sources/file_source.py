@@ -6,6 +6,7 @@ from typing import IO, Any, cast
 
 from inflight.batch.errors import BatchError
 from inflight.batch.files import Reading, StoredFile
+from inflight.batch.job import Format
 from inflight.batch.row import Position
 
 LONGEST = 16 << 20
@@ -20,17 +21,21 @@ class FileSource:
     A position is the offset of the next row in what is inside the file, and the number of lines before it.
     """
 
+    format: Format
+    key: str | None = None
+    columns: list[str] | None = None
+
     def __init__(self, file: StoredFile) -> None:
         self._file = file
         self._size = file.size()
         if self._size == 0:
-            raise BatchError(f"{file.address} is empty; there is nothing to ask", "input_invalid")
+            raise BatchError(f"{file.shown} is empty; there is nothing to ask", "input_invalid")
         self.fingerprint = file.fingerprint()
         self._read_so_far = (0, 0)
         self._next_note = 0
         with file.reading() as reading:
             if reading.inside.read(2) in _UTF16:
-                raise BatchError(f"{file.address} is in UTF-16; convert it to UTF-8", "input_invalid")
+                raise BatchError(f"{file.shown} is in UTF-16; convert it to UTF-8", "input_invalid")
 
     @property
     def total(self) -> int | None:

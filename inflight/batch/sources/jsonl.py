@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from inflight.batch.job import Format
 from inflight.batch.row import Position, Record
 from inflight.batch.sources.file_source import LONGEST, FileSource, offset_of, skip_line
 
@@ -19,6 +20,8 @@ _BOM = b"\xef\xbb\xbf"
 
 class JsonLines(FileSource):
     """A file of JSON lines. What is wrong with a line stays with that line."""
+
+    format: Format = "jsonl"
 
     def read(self, after: Position | None = None, line: int = 0) -> Iterator[Record]:
         offset, line = offset_of(after)

@@ -7,6 +7,7 @@ from typing import get_args
 
 from inflight.batch.errors import BatchError
 from inflight.batch.files import StoredFile
+from inflight.batch.forms.template import wanted_columns
 from inflight.batch.job import Format, InputSpec
 from inflight.batch.row import Record
 from inflight.batch.sources.source import Source
@@ -38,7 +39,17 @@ def open_source(spec: InputSpec, begun: str = "") -> Source:
         from inflight.batch.sources.jsonl import JsonLines
 
         return JsonLines(file)
-    raise BatchError(f"{spec.address} is in a format that can't be read", "input_invalid")
+    if format == "csv":
+        from inflight.batch.sources.csv import Csv
+
+        return Csv(file)
+    if format == "parquet":
+        from inflight.batch.sources.parquet import Parquet
+
+        return Parquet(file, wanted_columns(spec))
+    from inflight.batch.sources.sql import SqlRows
+
+    return SqlRows(spec, wanted_columns(spec), begun)
 
 
 def format_of(spec: InputSpec) -> Format:

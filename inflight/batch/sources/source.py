@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from inflight.batch.job import Format
 from inflight.batch.row import Position, Record
 
 
@@ -15,9 +16,18 @@ class Source(Protocol):
     `package_missing`, and those of storages. What is wrong with a single row is in its Record.
     """
 
+    format: Format
+    """How the rows lie there."""
+
+    key: str | None
+    """The column that tells rows apart, where they have one by themselves: a table's key."""
+
+    columns: list[str] | None
+    """All there are; None where each row has its own."""
+
     @property
     def fingerprint(self) -> str:
-        """The same as long as the input is: size, time and a hash of some of it, or what a storage says instead."""
+        """The same as long as the input is: of its size and some of it, what a storage says, how far a table goes."""
 
     @property
     def total(self) -> int | None:

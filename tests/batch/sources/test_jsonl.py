@@ -16,7 +16,7 @@ from inflight.batch.sources import jsonl
 from inflight.batch.sources.open import open_source
 from inflight.batch.sources.source import Source
 
-_TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+_TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
 _ROWS = st.lists(st.dictionaries(_TEXTS, _TEXTS | st.integers(-(2**63), 2**63) | st.none(), max_size=3), min_size=1)
 
 

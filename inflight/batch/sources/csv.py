@@ -1,0 +1,147 @@
+"""Rows of CSV: a header that names the columns, then a record a row, quoted as RFC 4180 has it."""
+
+from __future__ import annotations
+
+import csv
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from inflight.batch.errors import BatchError
+from inflight.batch.files import Reading, StoredFile
+from inflight.batch.job import Format
+from inflight.batch.row import Position, Record
+from inflight.batch.sources.file_source import LONGEST, FileSource, offset_of, skip_line
+
+_DELIMITERS = ",;\t"
+_BOM = b"\xef\xbb\xbf"
+
+
+class Csv(FileSource):
+    """A file of CSV, in UTF-8. All values are texts, and all rows have the header's columns.
+
+    The delimiter is that of `,`, `;` and tab which makes most columns of the header. A row that is none (a quote that
+    is never closed, too many or too few fields) is told, and reading goes on with the line after its first.
+    """
+
+    format: Format = "csv"
+
+    def __init__(self, file: StoredFile) -> None:
+        super().__init__(file)
+        self._delimiter, self._names, self._begin = self._header()
+        self.columns = self._names
+
+    def read(self, after: Position | None = None, line: int = 0) -> Iterator[Record]:
+        offset, line = self._begin if after is None else offset_of(after)
+        names = self._names
+        with self._file.reading(offset) as reading:
+            lines = _Lines(reading, offset, line)
+            reader = self._reader(lines)
+            while True:
+                first = lines.begin()
+                try:
+                    fields = next(reader)
+                except StopIteration:
+                    return
+                except (csv.Error, UnicodeDecodeError, _TooLongError) as error:
+                    fault = _why(error, lines)
+                    lines.back_to_second()
+                    reader = self._reader(lines)
+                    yield Record(first, None, lines.position, fault)
+                    continue
+                if not fields:
+                    continue
+                if lines.position[0] >= self._next_note:
+                    self._note(reading, lines.position[0])
+                if len(fields) == len(names):
+                    yield Record(first, dict(zip(names, fields, strict=True)), lines.position)
+                else:
+                    yield Record(first, None, lines.position, _counted(len(fields), len(names)))
+
+    def _header(self) -> tuple[str, list[str], tuple[int, int]]:
+        """Delimiter, names, and where the first row begins."""
+        found: tuple[str, list[str], tuple[int, int]] = ("", [], (0, 0))
+        for delimiter in _DELIMITERS:
+            with self._file.reading() as reading:
+                lines = _Lines(reading, 0, 0)
+                try:
+                    names: list[str] = next(self._reader(lines, delimiter), [])
+                except (csv.Error, UnicodeDecodeError, _TooLongError) as error:
+                    raise BatchError(
+                        f"{self._file.shown} has no header of CSV: {_why(error, lines)}", "input_invalid"
+                    ) from None
+            if len(names) > len(found[1]):
+                found = delimiter, names, lines.position
+        names = found[1]
+        if not any(names):
+            raise BatchError(f"{self._file.shown} has no header; its first line must name the columns", "input_invalid")
+        if double := next((name for name in names if names.count(name) > 1), None):
+            raise BatchError(
+                f"the header of {self._file.shown} names the column {double!r} twice; rename one", "input_invalid"
+            )
+        return found
+
+    def _reader(self, lines: _Lines, delimiter: str | None = None) -> Any:
+        csv.field_size_limit(LONGEST)
+        return csv.reader(lines, delimiter=delimiter or self._delimiter, strict=True)
+
+
+class _TooLongError(Exception):
+    pass
+
+
+class _Lines:
+    """Feeds a reader of CSV with lines, and knows where it stands. Lines of a record may be given once more."""
+
+    def __init__(self, reading: Reading, offset: int, line: int) -> None:
+        self._file = reading.inside
+        self._again: deque[bytes] = deque()
+        self._record: list[bytes] = []
+        self._bytes = 0
+        self._skipped = 0
+        self.position = (offset, line)
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        raw = self._again.popleft() if self._again else self._file.readline(LONGEST + 1)
+        if not raw:
+            raise StopIteration
+        self._record.append(raw)
+        self._bytes += len(raw)
+        offset, line = self.position
+        if self._bytes > LONGEST:
+            if len(self._record) == 1 and not raw.endswith(b"\n"):
+                self._skipped = skip_line(self._file)
+            self.position = (offset + len(raw) + self._skipped, line + 1)
+            raise _TooLongError
+        self.position = (offset + len(raw), line + 1)
+        return (raw if offset else raw.removeprefix(_BOM)).decode()
+
+    def begin(self) -> int:
+        """A record begins here; the number of its first line."""
+        self._record, self._bytes, self._skipped = [], 0, 0
+        return self.position[1] + 1
+
+    def back_to_second(self) -> None:
+        """Give all lines of the record but its first again."""
+        again = self._record[1:]
+        self._again.extendleft(reversed(again))
+        offset, line = self.position
+        self.position = (offset - sum(map(len, again)), line - len(again))
+
+
+def _why(error: Exception, lines: _Lines) -> str:
+    if isinstance(error, _TooLongError):
+        return f"the row is longer than {LONGEST >> 20} MiB; is a quote missing that ends a field?"
+    if isinstance(error, UnicodeDecodeError):
+        return f"line {lines.position[1]} is not UTF-8: {error.reason} at byte {error.start + 1}"
+    words = str(error).partition(" - ")[0]
+    if "unexpected end of data" in words:
+        return "the row is cut off: a quoted field does not end"
+    return f"the row is not CSV: {words}"
+
+
+def _counted(fields: int, names: int) -> str:
+    return f"the row has {fields} field{'s' if fields > 1 else ''}, and the header names {names}"

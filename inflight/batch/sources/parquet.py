@@ -1,0 +1,112 @@
+"""Rows of Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import Any, cast
+
+from inflight.batch.errors import BatchError
+from inflight.batch.files import StoredFile
+from inflight.batch.job import Format
+from inflight.batch.row import Position, Record
+
+_ROWS = 256
+"""Rows that are held at a time."""
+_BUFFER = 1 << 20
+
+
+class Parquet:
+    """A file of Parquet, read row group by row group, and of each a little at a time. A position is a row's number.
+
+    `wanted` are the columns to read, of those that there are; None: all.
+    """
+
+    format: Format = "parquet"
+    key: str | None = None
+
+    def __init__(self, file: StoredFile, wanted: frozenset[str] | None = None) -> None:
+        self._file = file
+        with self._open() as parquet:
+            metadata = parquet.metadata
+            self._groups: list[int] = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+            self.columns: list[str] | None = list(parquet.schema_arrow.names)
+        self.fingerprint = file.fingerprint()
+        self._read = [name for name in self.columns if wanted is None or name in wanted]
+        if double := next((name for name in self._read if self.columns.count(name) > 1), None):
+            raise BatchError(f"{file.shown} has two columns {double!r}; rename one", "input_invalid")
+
+    @property
+    def total(self) -> int | None:
+        return sum(self._groups)
+
+    def share_read(self, position: Position) -> float | None:
+        total = sum(self._groups)
+        return _number(position) / total if total else None
+
+    def read(self, after: Position | None = None, line: int = 0) -> Iterator[Record]:
+        number = 0 if after is None else _number(after)
+        ends = list(accumulate(self._groups))
+        groups = [group for group, end in enumerate(ends) if end > number]
+        if not groups:
+            return
+        skip = number - (ends[groups[0]] - self._groups[groups[0]])
+        with self._open() as parquet:
+            for batch in parquet.iter_batches(_ROWS, row_groups=groups, columns=self._read, use_threads=False):
+                if skip >= batch.num_rows:
+                    skip -= batch.num_rows
+                    continue
+                for values in _rows(batch.slice(skip)):
+                    number += 1
+                    if isinstance(values, str):
+                        yield Record(number, None, number, values)
+                    else:
+                        yield Record(number, values, number)
+                skip = 0
+
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError as error:
+            raise BatchError(
+                f"{self._file.shown} needs the package pyarrow ({error}); install inflight with its extra, [batch]",
+                "package_missing",
+            ) from error
+        with self._file.whole() as file:
+            try:
+                # Without pre_buffer: it would hold whole row groups.
+                with pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=_BUFFER) as parquet:
+                    yield parquet
+            except (pyarrow.ArrowException, OSError) as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise
+                words = " ".join(str(error).split()).rstrip(".")[:300]
+                raise BatchError(f"{self._file.shown} is no whole file of Parquet: {words}", "input_invalid") from None
+
+
+def _number(position: Position) -> int:
+    return int(cast("int", position))
+
+
+def _rows(batch: Any) -> Iterator[Mapping[str, Any] | str]:
+    """The rows' values, or what is wrong with a row."""
+    try:
+        yield from cast("list[dict[str, Any]]", batch.to_pylist())
+    except (UnicodeDecodeError, ValueError, OverflowError):
+        for place in range(batch.num_rows):
+            yield _row(batch, place)
+
+
+def _row(batch: Any, place: int) -> Mapping[str, Any] | str:
+    values = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            values[name] = column[place].as_py()
+        except UnicodeDecodeError as error:
+            return f"the column {name!r} is not UTF-8: {error.reason} at byte {error.start + 1}"
+        except (ValueError, OverflowError) as error:
+            return f"the column {name!r} holds what can't be read: {error}"
+    return values

@@ -1,0 +1,110 @@
+"""The database that rows are read from, and what it says against that, as a sentence with a code of ours."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inflight.batch.errors import BatchError
+from inflight.batch.secret_address import expanded, masked
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+
+_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+_LOCKED_SECONDS = 60.0
+"""How long another program may hold a SQLite file."""
+
+
+class ReadDatabase:
+    """Raises BatchError: `input_not_found`, `input_invalid`, `package_missing`, `storage_denied`,
+    `storage_unreachable`.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.shown = masked(address)
+        self._engine = self._made(expanded(address, "input_not_found"))
+        self.name = str(self._engine.url.database or "")
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection for a short read: nothing is held when it is over."""
+        from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+        try:
+            with warnings.catch_warnings(), self._engine.connect() as connection:
+                warnings.simplefilter("ignore")  # of types that SQLAlchemy does not know, which are read all the same
+                yield connection
+        except DBAPIError as error:
+            raise self._said(error) from error
+        except SQLAlchemyError as error:
+            raise BatchError(f"{self.shown} can't be read: {self._words(error)}", "input_invalid") from error
+
+    @property
+    def is_sqlite(self) -> bool:
+        return self._engine.dialect.name == "sqlite"
+
+    def _made(self, address: str) -> Engine:
+        try:
+            from sqlalchemy import NullPool, create_engine, event, make_url
+            from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+        except ModuleNotFoundError as error:
+            raise BatchError(
+                f"{self.shown} needs the package sqlalchemy; install inflight with its extra, [batch]",
+                "package_missing",
+            ) from error
+        try:
+            url = make_url(address)
+            url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
+            lite = url.get_backend_name() == "sqlite"
+            options: dict[str, Any] = {"connect_args": {"timeout": _LOCKED_SECONDS}} if lite else {}
+            # A connection for each read: a source is not closed, and a server need not wait for the next page.
+            engine = create_engine(url, poolclass=NullPool, **options)
+        except (ArgumentError, NoSuchModuleError) as error:
+            raise BatchError(f"{self.shown} is no database's address ({error})", "input_invalid") from None
+        except ModuleNotFoundError as error:
+            raise BatchError(
+                f"{self.shown} needs the package {error.name}; install it (inflight's extra [postgresql] has psycopg)",
+                "package_missing",
+            ) from error
+        if lite:
+            # SQLAlchemy would make an empty database where there is none.
+            if not url.database or not Path(url.database).is_file():
+                raise BatchError(f"there is no database {self.shown}; check the path", "input_not_found")
+            event.listen(engine, "connect", _take_any_text)
+        return engine
+
+    def _said(self, error: Any) -> BatchError:
+        words, state = self._words(error.orig or error), str(getattr(error.orig, "sqlstate", None) or "")
+        if state.startswith("28") or state == "42501":
+            return BatchError(
+                f"{self.shown} refuses access ({words}); give the name and password of somebody who may read there",
+                "storage_denied",
+            )
+        lost = type(error).__name__ in ("OperationalError", "InterfaceError")
+        if lost and not self.is_sqlite and not state.startswith("42"):
+            return BatchError(
+                f"{self.shown} can't be reached ({words}); check its address, or try again later",
+                "storage_unreachable",
+            )
+        return BatchError(f"{self.shown} can't be read: {words}", "input_invalid")
+
+    def _words(self, error: BaseException) -> str:
+        words = " ".join(str(error).split()).rstrip(".")[:400]
+        password = self._engine.url.password
+        return words.replace(str(password), "***") if password else words
+
+
+def _take_any_text(connection: Any, _: Any) -> None:
+    """A text that is no UTF-8 is one row's fault: left to itself, the driver would refuse all rows."""
+    connection.text_factory = _text
+
+
+def _text(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw

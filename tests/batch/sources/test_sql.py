@@ -1,0 +1,196 @@
+"""Tables and queries as rows, in SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from inflight.batch.errors import BatchError
+from inflight.batch.job import InputSpec
+from inflight.batch.sources.open import open_source
+from tests.fixtures.postgresql import PostgreSql
+
+Make = Callable[..., str]
+"""Makes a database of these statements; its address."""
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    def made(*statements: str) -> str:
+        if request.param == "sqlite":
+            address = f"sqlite:///{tmp_path}/shop.db"
+        else:
+            server: PostgreSql = request.getfixturevalue("postgresql")
+            address = server.database()
+        _do(address, *statements)
+        return address
+
+    return made
+
+
+def _do(address: str, *statements: str) -> None:
+    engine = create_engine(address.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+    engine.dispose()
+
+
+def _numbers(count: int) -> str:
+    ones = "SELECT 0 AS d" + "".join(f" UNION ALL SELECT {d}" for d in range(1, 10))
+    n = "a.d + 10 * b.d + 100 * c.d + 1000 * e.d"
+    return f"SELECT {n} AS n FROM ({ones}) a, ({ones}) b, ({ones}) c, ({ones}) e WHERE {n} < {count}"
+
+
+def _products(count: int) -> tuple[str, str]:
+    return (
+        "CREATE TABLE products (id INTEGER PRIMARY KEY, name TEXT, description TEXT)",
+        f"INSERT INTO products SELECT n, 'tea ' || n, NULL FROM ({_numbers(count)}) t",
+    )
+
+
+def test_a_table_is_read_in_the_order_of_its_key_from_any_row_on(make: Make) -> None:
+    source = open_source(InputSpec(address=make(*_products(1234)), table="products"))
+    records = list(source.read())
+    assert (source.total, source.key, source.columns) == (1234, "id", ["id", "name", "description"])
+    assert [record.line for record in records] == list(range(1, 1235))
+    assert records[7].values is not None
+    assert records[7].values["id"] == 7
+    for number in (0, 498, 499, 500, 1232, 1233):
+        position = json.loads(json.dumps(records[number].position))
+        assert list(source.read(position, number + 1)) == records[number + 1 :]
+
+
+def test_answers_can_be_written_to_the_table_that_is_read_and_what_grows_has_an_end(make: Make) -> None:
+    address = make(*_products(1200))
+    seen = []
+    for record in open_source(InputSpec(address=address, table="products")).read():
+        assert record.values is not None
+        seen.append(record.values["id"])
+        if len(seen) % 400 == 1:
+            _do(
+                address,
+                f"UPDATE products SET description = 'good' WHERE id <= {seen[-1]}",
+                f"INSERT INTO products VALUES ({5000 + len(seen)}, 'new', NULL)",
+            )
+    assert seen == list(range(1200))
+
+
+def test_a_table_that_has_grown_is_the_one_that_the_job_began_with(make: Make) -> None:
+    address = make(*_products(10))
+    begun = open_source(InputSpec(address=address, table="products"))
+    records = list(begun.read())
+    _do(address, "INSERT INTO products VALUES (100, 'new', NULL)")
+    grown = open_source(InputSpec(address=address, table="products"), begun.fingerprint)
+    assert grown.fingerprint == begun.fingerprint
+    assert list(grown.read()) == records
+    assert list(grown.read(records[4].position, 5)) == records[5:]
+    assert open_source(InputSpec(address=address, table="products")).fingerprint != begun.fingerprint
+
+
+def test_a_row_that_is_gone_when_a_job_is_resumed_is_told(make: Make) -> None:
+    address = make(*_products(10))
+    begun = open_source(InputSpec(address=address, table="products"))
+    records = list(begun.read())
+    _do(address, "DELETE FROM products WHERE id = 7")
+    with pytest.raises(BatchError, match="had 5 when the job began") as refused:
+        list(open_source(InputSpec(address=address, table="products"), begun.fingerprint).read(records[4].position, 5))
+    assert refused.value.code == "input_changed"
+
+
+def test_keys_of_text_and_of_several_columns_tell_rows_apart(make: Make) -> None:
+    address = make(
+        "CREATE TABLE words (shop VARCHAR(9), sku VARCHAR(9), PRIMARY KEY (shop, sku))",
+        f"INSERT INTO words SELECT 'é' || n % 3, 'k' || n FROM ({_numbers(1100)}) t",
+    )
+    source = open_source(InputSpec(address=address, table="words"))
+    records = list(source.read())
+    assert source.key is None
+    assert len({tuple((record.values or {}).values()) for record in records}) == 1100
+    position = json.loads(json.dumps(records[600].position))
+    assert list(source.read(position, 601)) == records[601:]
+
+
+def test_a_query_is_read_by_its_column_of_ids(make: Make) -> None:
+    address = make(*_products(900))
+    query = "SELECT name || '!' AS sku, id * 2 AS twice FROM products WHERE id >= 100 AND name <> ':x';"
+    source = open_source(InputSpec(address=address, query=query, id="sku"))
+    records = list(source.read())
+    assert len(records) == source.total == 800
+    assert source.columns == ["sku", "twice"]
+    assert list(source.read(records[499].position, 500)) == records[500:]
+
+
+def test_columns_that_no_row_needs_are_not_read(make: Make) -> None:
+    spec = InputSpec(address=make(*_products(1)), table="products", template="{{ name }}")
+    (record,) = open_source(spec).read()
+    assert record.values == {"id": 0, "name": "tea 0"}
+
+
+def test_an_empty_table_has_no_rows(make: Make) -> None:
+    source = open_source(InputSpec(address=make(*_products(0)), table="products"))
+    assert (source.total, list(source.read())) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        ({}, "input_not_found", "name a table of it with --table .products"),
+        ({"table": "product"}, "input_not_found", "no table 'product'; it has products"),
+        ({"table": "products", "id": "sku"}, "input_not_found", "no column 'sku'; it has id, name, description"),
+        ({"query": "SELECT id FROM products"}, "input_invalid", "name it with --id"),
+        ({"query": "SELECT id FROM nowhere", "id": "id"}, "input_invalid", "can't be read: .*nowhere"),
+        ({"query": "SELEKT 1", "id": "id"}, "input_invalid", "can't be read: .*syntax error"),
+        ({"query": "SELECT 1 AS one FROM products", "id": "one"}, "input_invalid", "9 of the 10 rows .* no value of"),
+        ({"query": "SELECT 1 AS id", "table": "products", "id": "id"}, "input_invalid", "leave one of them out"),
+    ],
+)
+def test_what_is_not_there_is_told(make: Make, options: dict[str, Any], code: str, words: str) -> None:
+    with pytest.raises(BatchError, match=words) as refused:
+        open_source(InputSpec(address=make(*_products(10)), **options))
+    assert refused.value.code == code
+
+
+def test_a_table_of_sqlite_without_a_key_is_read_by_rowid(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    _do(f"sqlite:///{path}", "CREATE TABLE t (name)", "INSERT INTO t VALUES ('b'), ('a'), ('a')")
+    source = open_source(InputSpec(address=f"sqlite:///{path}", table="t", prompt="name"))
+    records = list(source.read())
+    assert [record.values for record in records] == [{"name": "b"}, {"name": "a"}, {"name": "a"}]
+    assert source.key is None
+    with pytest.raises(BatchError, match="1 of the 3 rows of the table t"):
+        open_source(InputSpec(address=f"sqlite:///{path}", table="t", id="name"))
+
+
+def test_a_text_that_is_no_text_leaves_the_other_rows_alone(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, prompt TEXT)")
+        connection.execute("INSERT INTO t VALUES (1, 'good'), (2, CAST(x'ff' AS TEXT)), (3, 'good')")
+    connection.close()
+    values = [record.values for record in open_source(InputSpec(address=f"sqlite:///{path}", table="t")).read()]
+    assert values == [{"id": 1, "prompt": "good"}, {"id": 2, "prompt": b"\xff"}, {"id": 3, "prompt": "good"}]
+
+
+@pytest.mark.parametrize(
+    ("address", "code", "words"),
+    [
+        ("sqlite:///{path}/gone.db", "input_not_found", "there is no database"),
+        ("sqlite:///{path}/text.db", "input_invalid", "can't be read: file is not a database"),
+        ("postgresql://app:hidden@127.0.0.1:9/shop", "storage_unreachable", r"app:\*\*\*@127"),
+        ("postgresql://app:${{NOT_SET_ANYWHERE}}@127.0.0.1:9/shop", "input_not_found", "NOT_SET_ANYWHERE"),
+        ("mysql+nowhere://host/shop", "input_invalid", "no database's address"),
+    ],
+)
+def test_a_database_that_is_not_there_is_told(tmp_path: Path, address: str, code: str, words: str) -> None:
+    (tmp_path / "text.db").write_text("no database, but a text " * 100)
+    with pytest.raises(BatchError, match=words) as refused:
+        open_source(InputSpec(address=address.format(path=tmp_path), table="t"))
+    assert refused.value.code == code
+    assert "hidden" not in str(refused.value)
