@@ -56,6 +56,7 @@ class Life:
         try:
             with self._signals.telling(lambda count: _from_thread(loop, self._signalled, count)):
                 await self._pool.run()
+            over = self._feed.exhausted and self.state is State.RUNNING
         finally:
             self._feed.stop()
             for task in filter(None, (looking, self._draining)):
@@ -63,7 +64,7 @@ class Life:
             await self._pool.close()
             await asyncio.to_thread(self._feed.join)
             await asyncio.to_thread(checkpoints.finish)
-        if self._feed.exhausted and self.state is State.RUNNING:
+        if over:
             self._job.ledger.remember("rows", self._feed.read_to)
 
     def _after(self) -> Callable[[], None]:
