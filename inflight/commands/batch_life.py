@@ -47,7 +47,7 @@ def live(job: Job, directory: JobDirectory, asked: dict[str, Any], again: Sequen
             publish(progress)
             show(progress)
 
-        end = Runner(job, directory, tell, _say).run(again)
+        end = _kind(job)(job, directory, tell, _say).run(again)
     code = exit_code(end, allowed)
     if asked["as_json"]:
         click.echo(json.dumps(_values(end, directory, code)))

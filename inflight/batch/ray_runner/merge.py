@@ -1,0 +1,126 @@
+"""The parts' lines put together in the order of the input, as if one job had written them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from inflight.batch.counts import Counts
+from inflight.batch.errors import BatchError
+from inflight.batch.failpoints import reach
+from inflight.batch.feed import double
+from inflight.batch.job import Part
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.opening import OpenJob
+from inflight.batch.ray_runner.together import add
+from inflight.batch.row import Kind, Outcome
+from inflight.batch.state.ledger import Ledger
+
+_ROWS = 10_000
+"""Between two checkpoints of the whole job."""
+
+
+class Merge:
+    """Gives the whole job's ledger the outcomes that the parts' ledgers hold, one part after the other.
+
+    An id that rows of several parts have belongs to the first of them; the others become dead letters, as in a job
+    without parts. Broken off, it begins again, and the ledger passes over what it has. Raises BatchError.
+    """
+
+    def __init__(
+        self,
+        job: OpenJob,
+        parts: Sequence[Part],
+        directories: Sequence[JobDirectory],
+        checkpoint: Callable[[], None],
+    ) -> None:
+        self._job, self._ledger, self._checkpoint = job, job.ledger, checkpoint
+        self._parts = list(zip(parts, directories, strict=True))
+
+    def run(self) -> None:
+        spent = Counts(**self._ledger.recall("before_parts"))
+        rows = self._ledger.next
+        for part, directory in self._parts:
+            rows = part.first + (part.rows or 0)
+            ledger = Ledger(directory, part.first)
+            try:
+                if ledger.next != rows:
+                    raise BatchError(f"the part at {directory.path} is not done; begin a new job", "job_damaged")
+                add(spent, ledger.counts)
+                if (build := ledger.recall("build")) is not None:
+                    self._job.bind_build(build)
+                if self._ledger.next < rows:
+                    self._take(part, directory, ledger)
+            finally:
+                ledger.close()
+        counts = self._ledger.counts
+        counts.retries, counts.input_tokens, counts.output_tokens = (
+            spent.retries,
+            spent.input_tokens,
+            spent.output_tokens,
+        )
+        self._ledger.remember("rows", rows)
+
+    def _take(self, part: Part, directory: JobDirectory, ledger: Ledger) -> None:
+        letters = self._letters(part, self._doubles(ledger))
+        outcomes = (letters.get(one.number, one) for one in _outcomes(part, directory, ledger))
+        while block := list(islice(outcomes, _ROWS)):
+            for one in block:
+                self._ledger.add(one)
+            if block[-1].number == part.first + (part.rows or 0) - 1 and ledger.position is not None:
+                self._ledger.mark([(block[-1].number, ledger.line, ledger.position)])
+            reach("merge")
+            self._checkpoint()
+            reach("merged")
+
+    def _doubles(self, ledger: Ledger) -> set[int]:
+        """The rows of a part whose id a row of an earlier part has."""
+        hashed = ledger.database.execute("SELECT id, number FROM ids")
+        doubles: set[int] = set()
+        while block := hashed.fetchmany(_ROWS):
+            doubles |= self._ledger.claim_hashed(block)
+        return doubles
+
+    def _letters(self, part: Part, doubles: set[int]) -> dict[int, Outcome]:
+        """Their dead letters, which tell what only the input knows of them."""
+        found: dict[int, Outcome] = {}
+        if not doubles:
+            return found
+        for number, record in enumerate(self._job.source.read(part.after, part.line), part.first):
+            if number in doubles:
+                found[number] = self._job.form.faulty(double(self._job.form.row(number, record)))
+                if len(found) == len(doubles):
+                    break
+        return found
+
+
+def _outcomes(part: Part, directory: JobDirectory, ledger: Ledger) -> Iterator[Outcome]:
+    """What became of each row of a part, in order. Tokens and attempts are in the part's counts, and not told again."""
+    answers, errors = _lines(directory, Kind.OK), _lines(directory, Kind.ERROR)
+    dead: dict[int, bytes] = {orjson.loads(line)["line"]: line for line in _lines(directory, Kind.DEAD)}
+    failed = _failed(ledger)
+    failure = next(failed, None)
+    for number in range(part.first, part.first + (part.rows or 0)):
+        if failure is None or failure[0] != number:
+            yield Outcome(number, 0, None, Kind.OK, next(answers))
+            continue
+        _, line, id, kind, code, message, attempts = failure
+        text = dead[line] if kind == Kind.DEAD else next(errors)
+        yield Outcome(number, line, id, Kind(kind), text, code, message, attempts=attempts)
+        failure = next(failed, None)
+
+
+def _failed(ledger: Ledger) -> Iterator[tuple[Any, ...]]:
+    yield from ledger.database.execute(
+        "SELECT number, line, id, kind, code, message, attempts FROM failures ORDER BY number"
+    )
+
+
+def _lines(directory: JobDirectory, kind: Kind) -> Iterator[bytes]:
+    path = directory.lines(kind)
+    if path.exists():
+        with path.open("rb") as file:
+            yield from (line.rstrip(b"\n") for line in file)
