@@ -1,0 +1,1 @@
+"""What a job has written, held against its input."""
