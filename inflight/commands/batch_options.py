@@ -72,9 +72,9 @@ def asked_job(address: str, asked: dict[str, Any]) -> Job:
         given["template"] = _text(given["template"])
     output = given_fields(OutputSpec, asked, _OUTPUT)
     output["columns"] = dict(_pair(one, "--write") for one in asked.pop("write"))
-    output.setdefault("key", given.get("id"))
     if "column" in output or output["columns"]:
         output.setdefault("table", given.get("table"))
+        output.setdefault("key", given.get("id"))
     defaults = given_fields(Defaults, asked)
     running = asked_running(asked, Running())
     try:
