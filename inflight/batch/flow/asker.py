@@ -1,0 +1,94 @@
+"""Sends rows to one server, each once, and sorts out by its cause what did not work."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from inflight_client import InflightError
+
+from inflight.batch.backend import Backend
+from inflight.batch.flow.causes import Cause, cause
+from inflight.batch.flow.rows import Rows
+from inflight.batch.flow.throttle import Throttle
+from inflight.batch.job import Running
+from inflight.batch.row import Row
+
+_FIRST_RETRY, _LONGEST_RETRY = 0.5, 60.0
+_SLOW_SECONDS = 1.0
+"""A server that takes so long over a row without a complaint is at work on it."""
+
+
+class Asker:
+    """`fell` is the last thing that went wrong with the server itself, since when no row should be sent to it."""
+
+    def __init__(self, backend: Backend, running: Running, rows: Rows, throttle: Throttle, life: str) -> None:
+        self.in_flight = 0
+        self.trouble: InflightError | None = None
+        self.heard = 0.0
+        """When the server last answered a row, be it with a refusal that is the row's alone."""
+        self._backend, self._rows, self._throttle, self._life = backend, rows, throttle, life
+        self._tries = running.tries
+        self._complained = 0.0
+        self._fallen: list[Row] = []
+        self._died = False
+
+    async def ask(self, row: Row) -> None:
+        """Send a row; what becomes of it then is the rows' or the suspects' business."""
+        rows = self._rows
+        self.in_flight += 1
+        rows.flying += 1
+        try:
+            answer = await self._backend.ask(row.ask, f"{self._life}-{row.number}-{rows.attempt(row)}")
+        except InflightError as error:
+            self._take(row, error)
+        else:
+            self.heard = now = asyncio.get_running_loop().time()
+            usage = answer.usage
+            self._throttle.answered(0 if usage is None else usage.total_tokens, now)
+            rows.end(row, answer)
+        finally:
+            self.in_flight -= 1
+            rows.landed()
+
+    def take_fallen(self) -> tuple[list[Row], bool]:
+        """The rows that were in flight when the server fell, and whether it was its engine that died."""
+        fallen, died = self._fallen, self._died
+        self._fallen, self._died = [], False
+        return fallen, died
+
+    def at_work(self, now: float) -> bool:
+        """Whether rows are in flight and nothing was refused for a while."""
+        return self.in_flight > 0 and now - self._complained > _SLOW_SECONDS
+
+    def _take(self, row: Row, error: InflightError) -> None:
+        why = cause(error)
+        now = asyncio.get_running_loop().time()
+        if why in (Cause.FINAL, Cause.PASSING):
+            self.heard = now
+            self._take_failure(row, error, why)
+            return
+        self._complained = now
+        if why is Cause.BUSY:
+            self._throttle.overloaded(self.in_flight, now)
+            self._rows.again(row)
+            return
+        self.trouble = error
+        if why is Cause.FELL:
+            self._fallen.append(row)
+            self._died = self._died or error.code == "engine_died"
+            self._rows.count(row)
+        else:
+            self._rows.again(row)
+
+    def _take_failure(self, row: Row, error: InflightError, why: Cause) -> None:
+        """What is the row's own: tried again for a while, if that may help."""
+        if why is Cause.FINAL:
+            self._rows.end(row, error)
+            return
+        failures = self._rows.failed(row)
+        if failures >= self._tries:
+            self._rows.end(row, error)
+        else:
+            longest = min(_FIRST_RETRY * 2 ** (failures - 1), _LONGEST_RETRY)
+            self._rows.again(row, longest * random.uniform(0.5, 1.0))

@@ -1,0 +1,33 @@
+"""A server for a job's life."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from inflight.batch.errors import BatchError
+from inflight.batch.job import Running
+from inflight.deploy.repository import DeploymentOptions
+from inflight.deploy.server import Server
+
+
+@contextmanager
+def ephemeral_server(running: Running, say: Callable[[str], None]) -> Iterator[str]:
+    """Serve `running.ephemeral` on free ports, with `ephemeral_options` as DeploymentOptions has them.
+
+    Gives the address as TritonBackend takes it. What dies of the server is started again; nothing of it outlives this
+    process. Raises BatchError with the code of what keeps the server from starting.
+    """
+    assert running.ephemeral is not None
+    server = Server(running.ephemeral, DeploymentOptions(**running.ephemeral_options), report=say)
+    try:
+        server.start()
+    except Exception as error:
+        code = getattr(error, "code", None)  # a DeployError, or a BuildError about the engine's directory
+        if code is None:
+            raise
+        raise BatchError(str(error), code) from error
+    try:
+        yield f"{server.grpc_address},metrics=http://{server.metrics_address}/metrics"
+    finally:
+        server.stop()

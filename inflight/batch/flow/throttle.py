@@ -1,0 +1,141 @@
+"""How many requests to have in flight at one server, found out while it runs."""
+
+from __future__ import annotations
+
+import math
+
+from inflight.batch.backend import Load
+
+START = 16
+"""In flight before anything is known of the server."""
+MOST = 2048
+"""In flight at one server, unless a job says otherwise: what a connection and this process carry easily."""
+_QUEUE_SHARE = 1 / 8
+_SHORTEST_QUEUE = 2
+_LONG_QUEUES = 2
+"""A queue so many times as long as it needs to be is too long."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 8.0
+_BETTER = 1.05
+"""A climb goes on while it brings so much more."""
+_HOLDS = 8
+"""Measurements between two looks at whether more would be better by now."""
+
+
+class Throttle:
+    """Sans-IO: it is told what the server says, what came of requests and what time it is; `limit` is its answer.
+
+    Of a server that tells its load it keeps a short queue waiting there, an eighth of what runs and two at the least:
+    so the engine always has a next request, and the requests of others do not wait behind a long row of these. At the
+    first look it fills the places that are free. Where a server tells nothing it climbs, by half each time, while that
+    brings more tokens a second, and looks again now and then. A server that is overloaded gets half, after a pause;
+    what was too much is tried again only little by little.
+    """
+
+    def __init__(self, most: int = MOST, start: int = START) -> None:
+        self._most = most
+        self._limit = min(start, most)
+        self._ceiling = float(most)
+        self._raised_at: float | None = None
+        self._pause = 0.0
+        self._paused_until = 0.0
+        self._seen = False
+        self._climb = _Climb(self._limit)
+
+    @property
+    def limit(self) -> int:
+        """The most in flight, at least 1; while it is `paused` none should be sent."""
+        return self._limit
+
+    def paused(self, now: float) -> bool:
+        """Whether the server gets nothing new just now."""
+        return now < self._paused_until
+
+    def see(self, load: Load, in_flight: int, now: float) -> None:
+        """What the server says of itself, with so many of ours in flight."""
+        if load.waiting is None or load.running is None:
+            self._seen = False
+            return
+        self._raise_ceiling(now)
+        queue = max(_SHORTEST_QUEUE, math.ceil(load.running * _QUEUE_SHARE))
+        free = 0 if load.places is None else max(0, load.places - load.running - load.waiting)
+        if not self._seen and load.places is not None:
+            self._seen = True
+            self._set(max(self._limit, in_flight + free + queue))
+        elif load.waiting < queue:
+            if in_flight >= self._limit * 0.75:  # else it is not this limit that keeps the server from more
+                more = max(free, in_flight // 4) if not load.waiting else 0
+                self._set(max(self._limit, in_flight + more + queue - load.waiting))
+        elif load.waiting > _LONG_QUEUES * queue:
+            self._set(max(in_flight - (load.waiting - queue), self._limit // 2))
+
+    def unseen(self) -> None:
+        """The server does not tell its load."""
+        self._seen = False
+
+    def answered(self, tokens: int, now: float) -> None:
+        """A row has been answered, with so many tokens read and written."""
+        self._pause = 0.0
+        if not self._seen:
+            self._raise_ceiling(now)
+            limit = self._climb.answered(tokens, now)
+            if limit is not None:
+                self._set(limit)
+                self._climb.begin(self._limit)
+
+    def overloaded(self, in_flight: int, now: float) -> None:
+        """The server refused a request because it has too many; several at once count as one."""
+        if self.paused(now):
+            return
+        self._ceiling = max(1.0, min(self._limit, max(in_flight, 1)) * 0.9)
+        self._set(self._limit // 2)
+        self._climb = _Climb(self._limit)
+        self._pause = min(max(_FIRST_PAUSE, self._pause * 2), _LONGEST_PAUSE)
+        self._paused_until = now + self._pause
+        self._raised_at = self._paused_until
+
+    def _set(self, limit: int) -> None:
+        self._limit = max(1, min(limit, int(self._ceiling), self._most))
+
+    def _raise_ceiling(self, now: float) -> None:
+        """By a twentieth a second, and one at the least."""
+        if self._raised_at is not None and now > self._raised_at and self._ceiling < self._most:
+            self._ceiling += (now - self._raised_at) * max(1.0, self._ceiling / 20)
+        self._raised_at = now if self._raised_at is None else max(now, self._raised_at)
+
+
+class _Climb:
+    """Measures tokens a second at a limit, over as many answers as it has places, once those begun before are gone."""
+
+    def __init__(self, limit: int) -> None:
+        self._best = 0.0
+        self._best_limit = limit
+        self._holds = 0
+        self.begin(limit)
+
+    def begin(self, limit: int) -> None:
+        self._limit = limit
+        self._answers = 0
+        self._tokens = 0
+        self._since = 0.0
+
+    def answered(self, tokens: int, now: float) -> int | None:
+        """The limit to go on with, once this one is measured."""
+        self._answers += 1
+        if self._answers <= self._limit:
+            self._since = now
+            return None
+        self._tokens += tokens
+        if self._answers < 2 * self._limit + 4 or now <= self._since:
+            return None
+        return self._judge(self._tokens / (now - self._since))
+
+    def _judge(self, rate: float) -> int:
+        if self._holds:
+            self._holds -= 1
+            self._best = rate
+            return self._best_limit if self._holds else self._best_limit + max(1, self._best_limit // 8)
+        if rate > self._best * _BETTER:
+            self._best, self._best_limit = rate, self._limit
+            return self._limit + max(1, self._limit // 2)
+        self._holds = _HOLDS
+        return self._best_limit

@@ -1,0 +1,119 @@
+"""A server behind the client, as the pool asks it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from inflight_client import NO_RETRY, AsyncClient, InflightError
+from inflight_client.deadline import Deadline
+from inflight_client.deployment import Deployment
+from inflight_client.metrics_page import fetch_async
+from inflight_client.results import Generation
+from inflight_client.settings import Settings
+
+from inflight.batch.backend import Load
+from inflight.batch.job import Running, fingerprint
+from inflight.batch.row import Ask
+
+_METRICS = ",metrics="
+_PAGE_SECONDS = 5.0
+_SAMPLE = re.compile(r"^nv_trt_llm_(request|kv_cache_block)_metrics\{([^}]*)\}\s+(\S+)", re.MULTILINE)
+_LABEL = re.compile(r'(?:request|kv_cache_block)_type="(\w+)"')
+
+
+def split_address(address: str) -> tuple[str, str | None]:
+    """An address, and where the server's metrics page is, where that is told.
+
+    >>> split_address("10.0.0.7:8001,metrics=http://10.0.0.7:9002/metrics")
+    ('10.0.0.7:8001', 'http://10.0.0.7:9002/metrics')
+    >>> split_address("10.0.0.7:8001")
+    ('10.0.0.7:8001', None)
+    """
+    server, said, page = address.partition(_METRICS)
+    return server, page if said else None
+
+
+class TritonBackend:
+    """`address` is the client's (HOST:PORT, or a URL), with `,metrics=URL` behind it where the page is not on 8002."""
+
+    def __init__(self, address: str, running: Running, say: Callable[[str], None] = lambda sentence: None) -> None:
+        self.name, page = split_address(address)
+        self._settings = Settings.of(self.name, running.model, running.headers, None, None, None, page)
+        self._client = AsyncClient(
+            self.name,
+            running.model,
+            headers=running.headers,
+            timeout=running.row_timeout,
+            retry=NO_RETRY,
+            metrics_url=page,
+        )
+        self._priority = running.priority or 0
+        self._say = say
+        self._told = False
+
+    async def ask(self, ask: Ask, request_id: str) -> Generation:
+        """One response, not streamed: less work for all. An answer that somebody else stopped is none."""
+        options: dict[str, Any] = {"max_tokens": ask.max_tokens, "sampling": ask.sampling, "request_id": request_id}
+        if self._priority and await self._takes_priority():
+            options["priority"] = self._priority
+        if ask.log_probs:
+            options["return_log_probs"] = True
+        if ask.chat_template_kwargs:
+            options["chat_template_kwargs"] = ask.chat_template_kwargs
+        answer = await self._client.generate(ask.prompt, **options)
+        if answer.finish_reason == "cancelled":
+            raise InflightError("somebody else cancelled the request on the server", "cancelled")
+        return answer
+
+    async def _takes_priority(self) -> bool:
+        if "priority" in (await self._client.deployment()).inputs:
+            return True
+        if not self._told:
+            self._told = True
+            self._say(f"{self.name} knows no priorities: its rows are as urgent there as everybody's requests.")
+        return False
+
+    async def load(self) -> Load:
+        """As the metrics page has it, whose names are TensorRT-LLM's on every deployment."""
+        page = await fetch_async(
+            self._settings.metrics_url, Deadline(_PAGE_SECONDS, "the metrics page"), self._settings
+        )
+        return read_load(page)
+
+    async def ready(self) -> bool:
+        return await self._client.ready()
+
+    async def build(self) -> str:
+        """That of the deployment."""
+        return _fingerprint(await self._client.deployment())
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+def _fingerprint(deployment: Deployment) -> str:
+    """Of what a deployment says that does not know its build."""
+    inputs, outputs = (
+        {name: [datatype, list(shape)] for name, (datatype, shape) in tensors.items()}
+        for tensors in (deployment.inputs, deployment.outputs)
+    )
+    return fingerprint([deployment.kind, deployment.model, deployment.version, inputs, outputs])
+
+
+def read_load(page: str) -> Load:
+    """What a metrics page's text says of its engine; of several engines' the sums, and the fullest cache."""
+    requests: dict[str, int] = {}
+    used: list[float] = []
+    for name, labels, value in _SAMPLE.findall(page):
+        label = _LABEL.search(labels)
+        number = float(value)
+        if label is None or not math.isfinite(number):
+            continue
+        if name == "request":
+            requests[label[1]] = requests.get(label[1], 0) + int(number)
+        elif label[1] == "fraction":
+            used.append(number)
+    return Load(requests.get("scheduled"), requests.get("waiting"), requests.get("max"), max(used, default=None))
