@@ -23,6 +23,12 @@ def make_form(job: Job, source: Source, first: Record | None, created: int) -> F
     if spec.form == "openai" or (spec.form is None and _is_request(first) and not _plain_options(spec)):
         if named := _plain_options(spec):
             raise BatchError(f"rows of OpenAI's format are whole requests; leave out {named}", "input_invalid")
+        if source.columns is not None and "body" not in source.columns:
+            raise BatchError(
+                f"{spec.address} has no requests of OpenAI's format: requests are JSON lines with custom_id, method,"
+                " url and body",
+                "input_invalid",
+            )
         from inflight.batch.forms.openai import OpenAIForm
 
         return OpenAIForm(job.defaults, created)

@@ -81,12 +81,7 @@ def _chat_log_probs(answer: Generation) -> list[dict[str, Any]]:
 
 def _text_log_probs(answer: Generation) -> dict[str, Any]:
     chosen = _chosen(answer)
-    return {
-        "tokens": [token for token, _ in chosen],
-        "token_logprobs": [value for _, value in chosen],
-        "top_logprobs": None,
-        "text_offset": [],
-    }
+    return {"tokens": [token for token, _ in chosen], "token_logprobs": [value for _, value in chosen]}
 
 
 def _chosen(answer: Generation) -> list[tuple[str, float]]:

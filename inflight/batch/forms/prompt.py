@@ -55,7 +55,9 @@ def _message(place: int, message: Any) -> dict[str, Any]:
     for name, each in message.items():
         if name not in ("role", "content"):
             _check(f"messages[{place}].{name}", each, 0)
-    return {**message, "role": "system" if role == "developer" else role, "content": content}
+    # Where each message of a table has all columns, null is what a message lacks.
+    others = {name: each for name, each in message.items() if each is not None}
+    return {**others, "role": "system" if role == "developer" else role, "content": content}
 
 
 def _content(place: int, message: Mapping[str, Any]) -> str:
