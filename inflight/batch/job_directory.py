@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -122,7 +123,7 @@ class JobDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            if not _taken(lock):
+            if not _taken(lock, _LOOK_SECONDS):
                 raise BatchError(
                     f"another process runs the job at {self.path}; `inflight batch status` shows it", "job_running"
                 )
@@ -155,9 +156,17 @@ def beside(output: OutputSpec) -> Path:
     return Path(f"{Path(named).stem or 'output'}{table}{SUFFIX}".strip("-"))
 
 
-def _taken(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+_LOOK_SECONDS = 0.5
+"""Whoever only looks whether a job runs holds its lock for a moment."""
+
+
+def _taken(lock: int, seconds: float = 0.0) -> bool:
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.02)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 from inflight_client import InflightError
@@ -20,6 +21,8 @@ from inflight.batch.signals import Signals
 from inflight.batch.telling import Telling
 
 _LOOK_SECONDS = 1.0
+_QUIET_SECONDS = 3.0
+"""Without a server, until a job is told to wait for one."""
 
 
 class Life:
@@ -83,9 +86,12 @@ class Life:
 
     async def _look(self) -> None:
         """Tell how it stands, and see whether somebody wants its end."""
+        heard = time.monotonic()
         while True:
             pool = self._pool.state()
-            down = self.state is State.RUNNING and not any(server.up for server in pool.servers)
+            if self.state is not State.RUNNING or any(server.up for server in pool.servers):
+                heard = time.monotonic()
+            down = time.monotonic() - heard > _QUIET_SECONDS
             self._telling.tell(State.WAITING if down else self.state, self.sentence, pool.waiting, pool.servers)
             if self._job.directory.cancel.exists():
                 self._stop(State.CANCELLED, "it was cancelled", 0.0)
