@@ -1,0 +1,110 @@
+"""An input cut into parts, and their lines merged, against one job over the whole of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from inflight_client import InflightError
+
+from inflight.batch.job import InputSpec, Job, OutputSpec, Part
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.opening import opened
+from inflight.batch.ray_runner import parts as parts_module
+from inflight.batch.ray_runner.merge import Merge
+from inflight.batch.ray_runner.parts import Mark, Parts, cut
+from inflight.batch.row import Kind
+from inflight.batch.runner import Runner
+from inflight.batch.sources.open import open_source
+from inflight.batch.verify import verify
+from tests.batch.flow.scripted import Scripted
+
+BEGIN = Mark(0, None, 0)
+
+
+def write(path: Path, rows: int) -> Path:
+    """Rows with ids, of which some are torn, too long, or there before."""
+    lines = []
+    for number in range(rows):
+        row = json.dumps({"id": f"row-{number % 90}", "prompt": "refuse" if number % 31 == 5 else f"tell {number}"})
+        lines.append(row[:9] if number % 41 == 7 else row)
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+async def answer(server: Scripted, prompt: str) -> str | InflightError:
+    return InflightError("it is refused", "invalid_parameter") if prompt == "refuse" else prompt.upper()
+
+
+@pytest.mark.parametrize("rows", [1, 31, 33, 64, 1000])
+@pytest.mark.parametrize("marks", [4, 4096])
+def test_parts_are_the_whole_input_once(rows: int, marks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts_module, "_MARKS", marks)
+    source = open_source(InputSpec(address=str(write(tmp_path / "in.jsonl", rows))))
+    found = cut(source, BEGIN, None, workers=2)
+    numbers = [number for part in found for number in range(part.first, part.first + (part.rows or 0))]
+    assert numbers == list(range(rows))
+    read = list(source.read())
+    for part in found:
+        assert next(iter(source.read(part.after, part.line))) == read[part.first]
+    if rows >= 256 and marks > 4:
+        assert len(found) == 8
+        assert max(part.rows or 0 for part in found) - min(part.rows or 0 for part in found) <= 1
+
+
+def test_parts_are_those_of_the_first_rows_where_there_is_a_limit(tmp_path: Path) -> None:
+    source = open_source(InputSpec(address=str(write(tmp_path / "in.jsonl", 300))))
+    assert sum(part.rows or 0 for part in cut(source, BEGIN, 100, workers=2)) == 100
+
+
+def test_merged_parts_are_the_files_of_one_job(tmp_path: Path) -> None:
+    """Also where ids come twice, in a part and across parts, and where a merge was broken off."""
+    rows = write(tmp_path / "in.jsonl", 200)
+    job = Job(input=InputSpec(address=str(rows), id="id"), output=OutputSpec(address=str(tmp_path / "whole.jsonl")))
+    one = Runner(job, JobDirectory.of(job.output), backends=[Scripted(answer)]).run()
+    assert one.counts.ok > 50
+    assert {"row_duplicate", "row_invalid", "invalid_parameter"} <= one.counts.codes.keys()
+
+    apart = job.model_copy(update={"output": OutputSpec(address=str(tmp_path / "apart.jsonl"))})
+    directory = JobDirectory.of(apart.output)
+    places = Parts(directory)
+    directory.path.mkdir()
+    with opened(apart, directory) as whole:
+        plan = cut(whole.source, BEGIN, None, workers=2)
+        places.write(plan)
+        whole.ledger.remember("before_parts", whole.ledger.counts.values())
+    assert len(plan) == 7
+    assert [part.model_dump(mode="json") for part in places.read() or ()] == [
+        part.model_dump(mode="json") for part in plan
+    ]
+    directories = [_live(places.job(apart, index, part)) for index, part in enumerate(plan)]
+
+    for last in (2, 7):  # a merge that sees the first parts alone, and then one that sees them all
+        with opened(apart, directory) as whole:
+            Merge(whole, plan[:last], directories[:last], whole.ledger.checkpoint).run()
+            counts = whole.ledger.counts
+            whole.ledger.remember("finished", True)
+    assert counts.codes == one.counts.codes
+    assert (counts.input_tokens, counts.output_tokens) >= (one.counts.input_tokens, one.counts.output_tokens)
+    for kind in Kind:
+        mine, others = directory.lines(kind).read_bytes(), JobDirectory.of(job.output).lines(kind).read_bytes()
+        assert sorted(mine.splitlines()) == sorted(others.splitlines()), kind
+        assert kind is Kind.DEAD or mine == others
+    assert verify(directory).agrees
+
+
+def _live(job: Job) -> JobDirectory:
+    directory = JobDirectory.of(job.output)
+    Runner(job, directory, backends=[Scripted(answer)]).run()
+    return directory
+
+
+def test_a_part_knows_its_paths_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = Job(input=InputSpec(address="in.jsonl", limit=9), output=OutputSpec(address="out/answers.csv"))
+    part = Parts(JobDirectory.of(job.output)).job(job, 3, Part(first=4, rows=2, after=17, line=4))
+    assert part.input.address == str(tmp_path / "in.jsonl")
+    assert part.input.limit is None
+    assert part.output.address == str(tmp_path / "out/answers.job/parts/00003.jsonl")
+    assert part.running.runner == "local"
