@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Literal, cast
+from typing import IO, Any, Literal, cast
 
 from inflight.batch.errors import BatchError
 
@@ -52,12 +53,14 @@ def _file(raw: IO[bytes], compression: str, address: str, mode: Literal["rb", "w
 def _zstd(raw: IO[bytes], address: str, mode: str) -> IO[bytes]:
     try:
         import pyarrow
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise BatchError(
             f"{address} needs the package pyarrow; install inflight with its extra, [batch]", "package_missing"
         ) from error
-    make = pyarrow.CompressedInputStream if mode == "rb" else pyarrow.CompressedOutputStream
-    return cast("IO[bytes]", make(pyarrow.PythonFile(raw, mode="r" if mode == "rb" else "w"), "zstd"))
+    if mode == "rb":  # pyarrow's files have no lines
+        stream: Any = pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, mode="r"), "zstd")
+        return io.BufferedReader(stream, 1 << 20)
+    return cast("IO[bytes]", pyarrow.CompressedOutputStream(pyarrow.PythonFile(raw, mode="w"), "zstd"))
 
 
 def _damaged(address: str, compression: str, error: BaseException) -> BatchError:

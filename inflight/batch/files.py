@@ -175,7 +175,21 @@ class StoredFile:
     def _raw(self) -> IO[bytes]:
         if self.is_local:
             return open(self._path, "rb", buffering=_BUFFER)
-        return io.BufferedReader(_Raw(self._fs.open(self._path, "rb", block_size=_BLOCK)), _BUFFER)
+        block = _BLOCK if self._has_ranges else 0
+        return io.BufferedReader(_Raw(self._fs.open(self._path, "rb", block_size=block)), _BUFFER)
+
+    @cached_property
+    def _has_ranges(self) -> bool:
+        """Whether parts of it can be had: not every server of HTTP gives them, nor says that it does not."""
+        size = self._info().get("size")
+        if not self.address.startswith(("http://", "https://")) or not size:
+            return True
+        with self._fs.open(self._path, "rb", block_size=_BLOCK) as file:
+            try:
+                file.seek(size - 1)
+                return len(file.read(1)) == 1
+            except (ValueError, OSError):
+                return False
 
     @cached_property
     def _place(self) -> tuple[Any, str]:
@@ -254,6 +268,7 @@ def _kept(file: Any) -> Iterator[None]:
     except BaseException:
         if hasattr(file, "discard"):
             file.discard()
+            file.closed = True  # else it is written after all when it is collected
         else:
             file.close()
         raise

@@ -1,0 +1,155 @@
+"""Files by their addresses: on a disk, on a real S3 API, over HTTP; compressed or not."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from inflight.batch.errors import BatchError
+from inflight.batch.files import StoredFile
+from inflight.batch.job import InputSpec
+from inflight.batch.sources.open import open_source
+from tests.deploy.storage import Storage, storage_server
+
+_LINES = b"".join(b'{"id": %d, "prompt": "Tell me about tea."}\n' % number for number in range(5000))
+
+
+@pytest.fixture(scope="module")
+def storage() -> Iterator[Storage]:
+    with storage_server() as running:
+        yield running
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[str]:
+    """A folder behind HTTP, by a server that knows no ranges."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(tmp_path)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _fail(_: int) -> None:
+    raise RuntimeError
+
+
+def _check_all_is_read(address: str) -> None:
+    source = open_source(InputSpec(address=address))
+    records = list(source.read())
+    assert [(record.values or {})["id"] for record in records] == list(range(5000))
+    position = json.loads(json.dumps(records[3999].position))
+    assert list(source.read(position, 4000)) == records[4000:]
+    assert source.share_read(records[-1].position) == pytest.approx(1, abs=0.01)
+    assert open_source(InputSpec(address=address)).fingerprint == source.fingerprint
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz"])
+def test_objects_of_s3_are_read_from_any_row_on(storage: Storage, name: str) -> None:
+    body = gzip.compress(_LINES) if name.endswith(".gz") else _LINES
+    storage.client.put_object(Bucket=storage.bucket, Key=f"in/{name}", Body=body)
+    _check_all_is_read(storage.address(f"in/{name}"))
+
+
+def test_another_object_has_another_fingerprint(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", storage.endpoint)
+    file = StoredFile(f"s3://{storage.bucket}/in/change.jsonl")
+    seen = set()
+    for middle in (b"a", b"b"):  # of the same size, beginning and end
+        body = _LINES + middle * 99 + _LINES
+        storage.client.put_object(Bucket=storage.bucket, Key="in/change.jsonl", Body=body)
+        seen.add(file.fingerprint())
+    assert len(seen) == 2
+
+
+def test_what_s3_says_is_a_sentence(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = f"s3://{storage.endpoint}"
+    for address, code, words in (
+        (f"{there}/{storage.bucket}/gone.jsonl", "input_not_found", "no file s3://.*/gone.jsonl; check the path"),
+        (f"{there}/no-such-bucket/rows.jsonl", "storage_not_found", "there is no bucket"),
+        ("s3://http://127.0.0.1:9/bucket/rows.jsonl", "storage_unreachable", "can't be read or written"),
+    ):
+        with pytest.raises(BatchError, match=words) as refused:
+            open_source(InputSpec(address=address))
+        assert refused.value.code == code
+
+
+def test_objects_are_written_whole_or_not_at_all(storage: Storage) -> None:
+    file = StoredFile(storage.address("out/answers.jsonl.gz"))
+    with pytest.raises(RuntimeError), file.writing() as writing:
+        _fail(writing.write(_LINES))
+    assert not file.exists()
+    with file.writing() as writing:
+        writing.write(_LINES)
+    assert file.exists()
+    with file.reading(10) as reading:
+        assert reading.inside.read() == _LINES[10:]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz", ".zst"])
+def test_files_are_compressed_by_their_suffix(tmp_path: Path, suffix: str) -> None:
+    address = f"{tmp_path}/new/rows.jsonl{suffix}"
+    with StoredFile(address).writing() as writing:
+        writing.write(_LINES)
+    size = Path(address).stat().st_size
+    assert size == len(_LINES) if not suffix else size < len(_LINES) / 2
+    _check_all_is_read(address)
+    # What was compressed in several pieces is read to its end.
+    Path(address).write_bytes(Path(address).read_bytes() * 2)
+    assert len(list(open_source(InputSpec(address=address)).read())) == 10_000
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz", ".zst"])
+@pytest.mark.parametrize("damage", ["cut", "text"])
+def test_a_damaged_file_is_told(tmp_path: Path, suffix: str, damage: str) -> None:
+    path = tmp_path / f"rows.jsonl{suffix}"
+    with StoredFile(str(path)).writing() as writing:
+        writing.write(_LINES)
+    path.write_bytes(path.read_bytes()[:-30] if damage == "cut" else _LINES)
+    with pytest.raises(BatchError, match=f"rows.jsonl{suffix} is damaged") as refused:
+        list(open_source(InputSpec(address=str(path))).read())
+    assert refused.value.code == "input_invalid"
+
+
+def test_a_web_server_without_ranges_is_read_too(web: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(_LINES)
+    _check_all_is_read(f"{web}/rows.jsonl")
+    (tmp_path / "rows.parquet").write_bytes(b"")
+    with pytest.raises(BatchError, match="there is no file"):
+        open_source(InputSpec(address=f"{web}/gone.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("address", "code", "words"),
+    [
+        ("nowhere://bucket/rows.jsonl", "input_not_found", "no address that can be read"),
+        ("gs://bucket/rows.jsonl", "package_missing", "needs a package"),
+        ("s3://${NOT_SET_ANYWHERE}@bucket/rows.jsonl", "input_not_found", "NOT_SET_ANYWHERE"),
+    ],
+)
+def test_an_address_that_nobody_can_read_is_told(address: str, code: str, words: str) -> None:
+    with pytest.raises(BatchError, match=words) as refused:
+        open_source(InputSpec(address=address))
+    assert refused.value.code == code
+
+
+def test_a_file_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BatchError, match=r"refuses access \(Permission denied\)") as refused, StoredFile("x").said():
+        raise PermissionError(13, "Permission denied")
+    assert refused.value.code == "storage_denied"
