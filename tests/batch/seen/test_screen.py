@@ -1,0 +1,97 @@
+"""How a running job looks on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from inflight.batch.counts import Counts
+from inflight.batch.seen import words
+from inflight.batch.seen.pace import Speed
+from inflight.batch.seen.progress import Progress, State
+from inflight.batch.seen.screen import Bar, Lines, following
+from tests.batch.seen.moments import counts, moment
+
+HALF = (
+    "running; 5,000 of 10,000 rows (50.0%), 1,234 tokens/s, 10 rows/s, ETA 8 min 20 s, 12 retries, 3 dead letters,"
+    " failed: prompt_too_long 7, row_invalid 3, cost 2.50"
+)
+
+
+def bar(progress: Progress) -> str:
+    said = io.StringIO()
+    shown = Bar("answers")
+    shown.show(progress)
+    Console(file=said, width=160).print(shown.rendered())
+    return said.getvalue()
+
+
+def test_a_pipe_hears_at_the_beginning_each_minute_at_changes_and_at_the_end() -> None:
+    now, said = [0.0], list[str]()
+    lines = Lines("answers", clock=lambda: now[0], say=said.append)
+    for second in range(121):
+        now[0] = float(second)
+        lines(moment())
+    assert said == [f"answers: {HALF}"] * 3
+    lines(moment(State.WAITING))
+    lines(moment(State.WAITING))
+    lines(moment(State.FAILED, sentence="the table is gone"))
+    assert [line.split(";")[0] for line in said[3:]] == [
+        "answers: waiting for a server",
+        "answers: failed: the table is gone",
+    ]
+    assert "ETA" not in said[-1]
+
+
+def test_off_a_terminal_the_lines_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with following("answers") as show:
+        show(moment())
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == f"answers: {HALF}\n"
+
+
+def test_the_bar_has_rows_speed_eta_cost_and_what_went_wrong() -> None:
+    said = bar(moment())
+    assert "answers" in said
+    assert "5,000 of 10,000 rows (50.0%) ETA 8 min 20 s" in said
+    assert "1,234 tokens/s, 10 rows/s, 48 in flight of 64, 2 to be sent again, 1 of 2 servers up, cost 2.50" in said
+    assert "12 retries, 3 dead letters, failed: prompt_too_long 7, row_invalid 3" in said
+    quiet = bar(moment(counts=Counts(ok=1), cost=None, total=None, share=None, speed=Speed()))
+    assert "retries" not in quiet
+    assert "cost" not in quiet
+    assert "1 rows ETA unknown" in quiet
+
+
+def test_the_bar_says_why_it_waits_or_stopped() -> None:
+    said = bar(moment(State.STOPPED, sentence="no server answered for 1800 s"))
+    assert "■ answers stopped" in said
+    assert "no server answered for 1800 s" in said
+    assert "in flight" not in said
+
+
+def test_on_a_terminal_the_last_moment_stays() -> None:
+    said = io.StringIO()
+    with following("answers", Console(file=said, force_terminal=True, width=120)) as show:
+        show(moment())
+        show(moment(State.FINISHED, counts=counts(ok=9990)))
+    assert "10,000 of 10,000 rows (100.0%)" in said.getvalue().rpartition("answers")[2]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(0.4, "0 s"), (59.6, "1 min 00 s"), (3599.7, "1 h 00 min"), (11220, "3 h 07 min"), (187200, "2 d 04 h")],
+)  # fmt: skip
+def test_times_in_words(seconds: float, told: str) -> None:
+    assert words.duration(seconds) == told
+
+
+def test_a_hundred_percent_is_not_said_before_the_last_row() -> None:
+    assert "(99.9%)" in words.rows(moment(counts=Counts(ok=9999)))
+
+
+@pytest.mark.parametrize(("sum_", "told"), [(1234.5, "1,234.50"), (0.00123, "0.00123"), (0.0, "0.00")])
+def test_money(sum_: float, told: str) -> None:
+    assert words.money(sum_) == told
