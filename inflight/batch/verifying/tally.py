@@ -24,6 +24,7 @@ class Tally:
         self._base.execute("PRAGMA synchronous=OFF")
         self._base.execute("CREATE TABLE records(id TEXT PRIMARY KEY, n INTEGER, taken INTEGER) WITHOUT ROWID")
         self._base.execute("CREATE TABLE dead(line INTEGER PRIMARY KEY, n INTEGER, taken INTEGER)")
+        self._base.execute("BEGIN")  # one transaction for all: nothing of it is to last
 
     def note(self, kind: Kind, keys: list[str]) -> None:
         """Records of answers or errors, by their ids."""
