@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
+from inflight.batch.buffered import BUFFER, buffered, skip
 from inflight.batch.compression import compression_of, opened
 from inflight.batch.errors import BatchError
 from inflight.batch.job import is_local, local_path
@@ -21,7 +21,6 @@ from inflight.batch.secret_address import expanded, masked
 _ENDPOINTED = re.compile(r"s3://(https?://[^/]+)/(.+)", re.IGNORECASE)
 """An S3 of one's own, in the address, as Triton and `inflight assemble` have it."""
 _BLOCK = 4 << 20
-_BUFFER = 1 << 20
 _HASHED = 64 << 10
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -71,13 +70,13 @@ class StoredFile:
 
     def exists(self) -> bool:
         with self.said():
-            return bool(self._fs.exists(self._path))
+            return bool(self.fs.exists(self.path))
 
     def remove(self) -> None:
         """Take it away, if it is there."""
         with self.said():
-            if self._fs.exists(self._path):
-                self._fs.rm_file(self._path)
+            if self.fs.exists(self.path):
+                self.fs.rm_file(self.path)
 
     def fingerprint(self) -> str:
         """The same as long as the file is: its size, a hash of its beginning and its end, and a storage's own tag."""
@@ -98,7 +97,7 @@ class StoredFile:
             if offset and self.compression is None and raw.seekable():
                 raw.seek(offset)
             elif offset:
-                _skip(file, offset)
+                skip(file, offset)
             yield Reading(file, raw)
 
     @contextmanager
@@ -150,11 +149,14 @@ class StoredFile:
             raise self._unreachable(error) from error
 
     def _missing(self, error: Exception) -> BatchError:
+        cause = error.__cause__ or error.__context__
+        if cause is not None and "Connect" in type(cause).__name__:  # as fsspec has it for a web server that is away
+            return self._unreachable(cause)
         if not self.is_local and "bucket" in str(error).lower():
             return BatchError(f"there is no bucket for {self.shown}; make it, or name another", "storage_not_found")
         return BatchError(f"there is no file {self.shown}; check the path", self.absent)
 
-    def _unreachable(self, error: Exception) -> BatchError:
+    def _unreachable(self, error: BaseException) -> BatchError:
         return BatchError(
             f"{self.shown} can't be read or written ({_words(error)}); check its address, or try again later",
             "storage_unreachable",
@@ -162,21 +164,21 @@ class StoredFile:
 
     def _info(self) -> dict[str, Any]:
         with self.said():
-            info = cast("dict[str, Any]", self._fs.info(self._path))
+            info = cast("dict[str, Any]", self.fs.info(self.path))
         if info.get("type") == "directory":
             raise BatchError(f"{self.shown} is a directory; name a file in it", self.absent)
         return info
 
     def _new(self) -> IO[bytes]:
         if self.is_local:  # one of fsspec's could not be given up
-            return open(self._path, "wb")
-        return cast("IO[bytes]", self._fs.open(self._path, "wb"))
+            return open(self.path, "wb")
+        return cast("IO[bytes]", self.fs.open(self.path, "wb"))
 
     def _raw(self) -> IO[bytes]:
         if self.is_local:
-            return open(self._path, "rb", buffering=_BUFFER)
+            return open(self.path, "rb", buffering=BUFFER)
         block = _BLOCK if self._has_ranges else 0
-        return io.BufferedReader(_Raw(self._fs.open(self._path, "rb", block_size=block)), _BUFFER)
+        return buffered(self.fs.open(self.path, "rb", block_size=block))
 
     @cached_property
     def _has_ranges(self) -> bool:
@@ -184,7 +186,7 @@ class StoredFile:
         size = self._info().get("size")
         if not self.address.startswith(("http://", "https://")) or not size:
             return True
-        with self._fs.open(self._path, "rb", block_size=_BLOCK) as file:
+        with self.fs.open(self.path, "rb", block_size=_BLOCK) as file:
             try:
                 file.seek(size - 1)
                 return len(file.read(1)) == 1
@@ -218,46 +220,17 @@ class StoredFile:
         return fs, path
 
     @property
-    def _fs(self) -> Any:
+    def fs(self) -> Any:
+        """The file system of fsspec."""
         return self._place[0]
 
     @property
-    def _path(self) -> str:
+    def path(self) -> str:
+        """Where it lies there."""
         return self._place[1]
 
 
 _ACCESS = "give the credentials of somebody who may use it"
-
-
-class _Raw(io.RawIOBase):
-    """A file of fsspec's for io.BufferedReader, whose lines are many times faster than those of fsspec."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        seekable = getattr(file, "seekable", None)
-        self._seekable = bool(seekable and seekable()) and getattr(file, "size", None) is not None
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return self._seekable
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return int(self._file.seek(offset, whence))
-
-    def tell(self) -> int:
-        return int(self._file.tell())
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()
 
 
 @contextmanager
@@ -273,12 +246,6 @@ def _kept(file: Any) -> Iterator[None]:
             file.close()
         raise
     file.close()
-
-
-def _skip(file: IO[bytes], count: int) -> None:
-    """Read over what lies before, where nothing can jump there."""
-    while count and (data := file.read(min(count, _BUFFER))):
-        count -= len(data)
 
 
 def _tag(info: dict[str, Any]) -> str:
