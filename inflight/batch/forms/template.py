@@ -25,6 +25,7 @@ class Template:
             names = meta.find_undeclared_variables(_ENVIRONMENT.parse(text))
             self.columns = frozenset(names) - _OWN
             self.names_row = "row" in names
+            self._fixed = None if "{" in text else _ENVIRONMENT.from_string(text).render()
             self._render: Callable[..., str] = _ENVIRONMENT.from_string(text).render
         except TemplateError as error:
             line = getattr(error, "lineno", None)
@@ -35,6 +36,8 @@ class Template:
 
     def render(self, values: Mapping[str, Any]) -> str:
         """The text for a row. Raises InflightError `row_invalid` where the row has not what the template names."""
+        if self._fixed is not None:
+            return self._fixed
         try:
             return self._render({"row": values, **values})
         except _NullError:

@@ -9,12 +9,15 @@ from typing import Any
 
 import orjson
 
+from inflight.batch.errors import BatchError
+from inflight.batch.files import StoredFile
 from inflight.batch.job import Format
 from inflight.batch.row import Position, Record
 from inflight.batch.sources.file_source import LONGEST, FileSource, offset_of, skip_line
 
 _KEYS = re.compile(rb'"[ \t\r]*:')
 """What ends a key; in texts too, so a line has as many or more of them as keys."""
+_HEAD = 4096
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -22,6 +25,17 @@ class JsonLines(FileSource):
     """A file of JSON lines. What is wrong with a line stays with that line."""
 
     format: Format = "jsonl"
+
+    def __init__(self, file: StoredFile) -> None:
+        super().__init__(file)
+        if file.suffix == ".json":
+            with file.reading() as reading:
+                head = reading.inside.read(_HEAD).removeprefix(_BOM).lstrip()
+            if head.startswith(b"["):
+                raise BatchError(
+                    f"{file.shown} is one list, and must be JSON lines, an object a line: `jq -c '.[]'` makes them",
+                    "input_invalid",
+                )
 
     def read(self, after: Position | None = None, line: int = 0) -> Iterator[Record]:
         offset, line = offset_of(after)

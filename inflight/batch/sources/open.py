@@ -68,10 +68,17 @@ def format_of(spec: InputSpec) -> Format:
 
 
 def first_record(source: Source) -> Record | None:
-    """The first row that can be read, of the first thousand: what the form of all is told by."""
-    for number, record in enumerate(source.read()):
+    """The first row that can be read: what the form of all is told by; None where there is none.
+
+    Raises BatchError `input_invalid` where none of the first thousand can: that is another format, and no bad line.
+    """
+    for number, record in enumerate(source.read(), 1):
         if record.values is not None:
             return record
-        if number >= _LOOKED_AT:
-            break
+        if number == _LOOKED_AT:
+            raise BatchError(
+                f"none of the first {_LOOKED_AT} rows of the input can be read; of line {record.line}: {record.fault};"
+                f" is it in the format {source.format}?",
+                "input_invalid",
+            )
     return None

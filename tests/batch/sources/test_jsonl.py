@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from inflight.batch.errors import BatchError
 from inflight.batch.job import InputSpec
 from inflight.batch.sources import jsonl
-from inflight.batch.sources.open import open_source
+from inflight.batch.sources.open import first_record, open_source
 from inflight.batch.sources.source import Source
 
 _TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -93,6 +93,7 @@ def test_the_share_that_is_read_grows_to_all(tmp_path: Path) -> None:
         ("empty.jsonl", b"", "input_invalid", "is empty"),
         ("utf16.jsonl", '{"a": 1}\n'.encode("utf-16"), "input_invalid", "UTF-16"),
         ("rows.xyz", b"{}", "input_invalid", "no suffix that tells its format"),
+        ("list.json", b' [\n {"a": 1}]\n', "input_invalid", "is one list, and must be JSON lines"),
         ("gone.jsonl", None, "input_not_found", "there is no file"),
         (".", None, "input_invalid", "no suffix"),
     ],
@@ -119,3 +120,12 @@ def test_another_content_has_another_fingerprint(tmp_path: Path) -> None:
     assert _source(tmp_path / "a copy.jsonl", text).fingerprint == first
     for other in (text + b"\n", b'{"a": 2}\n' + text[9:], text[:-9] + b'{"a": 2}\n'):
         assert _source(tmp_path / "rows.jsonl", other).fingerprint != first
+
+
+def test_a_file_of_nothing_but_bad_lines_is_another_format(tmp_path: Path) -> None:
+    text = b'{"a": 1,\n "b": 2}\n' * 501
+    with pytest.raises(BatchError, match=r"none of the first 1000 rows .* is it in the format jsonl"):
+        first_record(_source(tmp_path / "rows.jsonl", text))
+    record = first_record(_source(tmp_path / "rows.jsonl", text[: 18 * 499] + b'{"a": 1}\n'))
+    assert record is not None
+    assert record.values == {"a": 1}

@@ -127,6 +127,17 @@ def test_a_query_is_read_by_its_column_of_ids(make: Make) -> None:
     assert list(source.read(records[499].position, 500)) == records[500:]
 
 
+def test_a_query_for_what_is_not_done_yet_goes_on_where_the_job_was(make: Make) -> None:
+    address = make(*_products(1200))
+    spec = InputSpec(address=address, query="SELECT id, name FROM products WHERE description IS NULL", id="id")
+    begun = open_source(spec)
+    records = list(begun.read())
+    _do(address, "UPDATE products SET description = 'good' WHERE id < 700")
+    resumed = open_source(spec, begun.fingerprint)
+    assert (resumed.fingerprint, resumed.total) == (begun.fingerprint, 1200)
+    assert list(resumed.read(records[699].position, 700)) == records[700:]
+
+
 def test_columns_that_no_row_needs_are_not_read(make: Make) -> None:
     spec = InputSpec(address=make(*_products(1)), table="products", template="{{ name }}")
     (record,) = open_source(spec).read()
