@@ -1,0 +1,91 @@
+"""Small things of a job under one address: by name, whole, and one of them in turns with other machines."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from inflight.batch.destinations.whole import whole
+from inflight.batch.errors import BatchError
+from inflight.batch.files import StoredFile
+
+_AT_ONCE = 1 << 20
+
+
+class Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class StoredObjects:
+    """A folder on a storage, or on a disk. Everything raises the BatchErrors of storages."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/")
+        self._s3 = address.lower().startswith(("s3://", "s3a://"))
+
+    def read(self, name: str) -> tuple[bytes, str] | None:
+        """What is in it, and its tag where the storage has one; None where it is not there."""
+        file = self._file(name)
+        if not file.exists():
+            return None
+        tag = ""
+        if self._s3:
+            with file.said():
+                tag = str(file.fs.info(file.path, refresh=True)["ETag"])
+        with file.reading() as reading:
+            return reading.inside.read(), tag
+
+    def blocks(self, name: str) -> Iterator[bytes]:
+        """What is in it, some at a time."""
+        with self._file(name).reading() as reading:
+            while block := reading.inside.read(_AT_ONCE):
+                yield block
+
+    def send(self, name: str, source: Readable) -> None:
+        with whole(self._address(name)) as file:
+            while block := source.read(_AT_ONCE):
+                file.write(block)
+
+    def replace(self, name: str, content: bytes, tag: str | None) -> bool:
+        """Put it there if it still has that tag (None: if it is not there); whether it was put.
+
+        Only S3 promises that; elsewhere it is put in any case.
+        """
+        file = self._file(name)
+        if not self._s3:
+            with whole(self._address(name)) as opened:
+                opened.write(content)
+            return True
+        condition: dict[str, Any] = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
+        with file.said():
+            try:
+                file.fs.pipe_file(file.path, content, **condition)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno == errno.EINVAL:  # what s3fs makes of "412 Precondition Failed"
+                    return False
+                if error.errno != errno.ENOSYS:
+                    raise
+                file.fs.pipe_file(file.path, content)  # a storage that knows no conditions
+        return True
+
+    def names(self) -> list[str]:
+        """All that is there; nothing where the storage does not tell."""
+        file = self._file("")
+        try:
+            with file.said():
+                return [Path(found).name for found in file.fs.ls(file.path, detail=False)]
+        except BatchError:
+            return []
+
+    def remove(self, name: str) -> None:
+        self._file(name).remove()
+
+    def _address(self, name: str) -> str:
+        return f"{self.address}/{name}" if name else self.address
+
+    def _file(self, name: str) -> StoredFile:
+        return StoredFile(self._address(name), absent="job_damaged")

@@ -1,0 +1,303 @@
+"""A job whose machine was lost: what another one finds, whenever the first died, and that only one of them runs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from inflight.batch import carry, failpoints
+from inflight.batch.carry import Carrier, carried_to
+from inflight.batch.errors import BatchError
+from inflight.batch.job import InputSpec, Job, OutputSpec
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.row import Kind, Outcome
+from inflight.batch.state.ledger import Ledger
+from tests.deploy.storage import Storage, storage_server
+
+OUTPUT = OutputSpec(address="s3://bucket/answers.parquet")
+POINTS = ["carry.part", "carry.part_sent", "carry.manifest", "carry.manifest_written", "carry.remove"]
+PLACES = ["disk", pytest.param("s3", marks=pytest.mark.slow)]
+"""The steps are the same everywhere, and take longer on S3."""
+
+
+class Machine:
+    """A disk with a job on it, whose rows are answered when a test says so."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        self.directory = JobDirectory.of(OUTPUT, folder / "one.job")
+        self.carrier = Carrier(address, self.directory)
+        self.ledger: Ledger | None = None
+
+    def begin(self) -> None:
+        self.directory.path.mkdir(parents=True, exist_ok=True)
+        self.directory.write_job(Job(input=InputSpec(address="rows.jsonl"), output=OUTPUT))
+        self.open()
+
+    def open(self) -> None:
+        self.ledger = Ledger(self.directory)
+
+    def answer(self, count: int, text: str = "Answer") -> None:
+        """The next rows, of which each fifth is a dead letter."""
+        assert self.ledger is not None
+        for number in range(self.ledger.next, self.ledger.next + count):
+            kind = Kind.DEAD if number % 5 == 4 else Kind.OK
+            line = b'{"id":%d,"text":"%s %d"}' % (number, text.encode(), number)
+            self.ledger.add(Outcome(number, number + 1, str(number), kind, line))
+        self.ledger.checkpoint()
+
+    def send(self, last: bool = False) -> None:
+        assert self.ledger is not None
+        self.carrier.send(self.ledger.lengths(), self.ledger.database.snapshot, last=last)
+
+    def stands(self) -> tuple[int, list[bytes]]:
+        """Rows that are done, and the lines of the answers, of a state that opens and agrees with its files."""
+        ledger = Ledger(self.directory)
+        done, lengths = ledger.next, ledger.lengths()
+        ledger.close()
+        for kind in Kind:
+            path = self.directory.lines(kind)
+            assert (path.stat().st_size if path.exists() else 0) == lengths[kind]
+        return done, self.directory.lines(Kind.OK).read_bytes().splitlines()
+
+    def close(self) -> None:
+        if self.ledger is not None:
+            self.ledger.close()
+            self.ledger = None
+
+
+@pytest.fixture(scope="module")
+def storage() -> Iterator[Storage]:
+    with storage_server() as one:
+        yield one
+
+
+@pytest.fixture(params=["disk", "s3"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "disk":
+        return str(tmp_path / "carried")
+    storage: Storage = request.getfixturevalue("storage")
+    return storage.address(f"{tmp_path.name}.job")
+
+
+@pytest.fixture
+def first(tmp_path: Path, address: str) -> Iterator[Machine]:
+    machine = Machine(tmp_path / "first", address)
+    machine.begin()
+    yield machine
+    machine.close()
+
+
+@pytest.fixture
+def second(tmp_path: Path, address: str) -> Machine:
+    return Machine(tmp_path / "second", address)
+
+
+@pytest.fixture
+def no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carry, "LEASE_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("no_lease")
+def test_another_machine_goes_on_where_the_first_was_seen_last(first: Machine, second: Machine) -> None:
+    assert first.carrier.fetch() is False
+    for count in (7, 12, 1):
+        first.answer(count)
+        first.send()
+    first.answer(30)  # what nobody has carried is asked again
+    assert second.carrier.fetch() is True
+    assert second.stands()[0] == 20
+    assert second.stands()[1] == first.directory.lines(Kind.OK).read_bytes().splitlines()[:16]
+    assert second.directory.job() == first.directory.job()
+    second.open()
+    second.answer(5)
+    second.send()
+    with pytest.raises(BatchError, match="another machine runs the job") as caught:
+        first.send()
+    assert caught.value.code == "job_running"
+    second.close()
+    # The first machine comes back, with a disk of an earlier time.
+    first.close()
+    again = Machine(first.directory.path.parent, first.carrier._objects.address)
+    assert again.carrier.fetch() is True
+    assert again.stands()[0] == 25
+
+
+def test_a_machine_that_was_heard_of_lately_keeps_its_job(first: Machine, second: Machine) -> None:
+    first.answer(5)
+    first.send()
+    with pytest.raises(BatchError, match="another machine runs the job") as caught:
+        second.carrier.fetch()
+    assert caught.value.code == "job_running"
+    assert not second.directory.state.exists()
+    first.answer(5)
+    first.send(last=True)
+    assert second.carrier.fetch() is True
+    assert second.stands()[0] == 10
+
+
+@pytest.mark.parametrize("address", ["disk"], indirect=True)
+def test_a_machine_that_starts_again_has_the_latest_itself(first: Machine, address: str) -> None:
+    first.answer(5)
+    first.send()
+    first.answer(5)
+    first.close()
+    again = Machine(first.directory.path.parent, address)
+    assert again.carrier.fetch() is False
+    assert again.stands()[0] == 10
+
+
+def test_only_new_lines_travel_and_nothing_old_stays(storage: Storage, tmp_path: Path) -> None:
+    machine = Machine(tmp_path, storage.address("parts.job"))
+    machine.begin()
+    for _ in range(3):
+        machine.answer(5)
+        machine.send()
+    names = storage.names("parts.job")
+    assert sorted(name.rpartition("-")[0] for name in names) == [
+        "",
+        *(f"dead-00000{n}" for n in range(3)),
+        *(f"ok-00000{n}" for n in range(3)),
+        "state",
+    ]
+    machine.close()
+    machine = Machine(tmp_path, storage.address("parts.job"))
+    machine.open()
+    machine.send()
+    assert {name for name in storage.names("parts.job") if "state" not in name} == {
+        name for name in names if "state" not in name
+    }
+    machine.close()
+
+
+@pytest.mark.usefixtures("no_lease")
+@pytest.mark.parametrize("address", ["disk"], indirect=True)
+def test_lines_that_were_made_anew_replace_those_that_were_carried(first: Machine, second: Machine) -> None:
+    """As rows that are asked once more do to the files."""
+    first.answer(10)
+    first.send()
+    path = first.directory.lines(Kind.OK)
+    new = path.with_name("new")
+    new.write_bytes(path.read_bytes().replace(b"Answer", b"Retort"))
+    new.replace(path)
+    first.send()
+    second.carrier.fetch()
+    assert second.stands()[1][0] == b'{"id":0,"text":"Retort 0"}'
+
+
+@pytest.mark.usefixtures("no_lease")
+@pytest.mark.parametrize("address", PLACES, indirect=True)
+@pytest.mark.parametrize("point", POINTS)
+def test_wherever_sending_ends_there_is_a_whole_state(
+    first: Machine, second: Machine, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first.answer(10)
+    first.send()
+    first.answer(10)
+    monkeypatch.setitem(failpoints._ARMED, point, (1, "full"))
+    with pytest.raises(BatchError) as caught:
+        first.send()
+    assert caught.value.code == "disk_full"
+    monkeypatch.delitem(failpoints._ARMED, point)
+    monkeypatch.setattr(failpoints, "_REACHED", {})
+    assert second.carrier.fetch() is True
+    assert second.stands()[0] == (20 if point in ("carry.manifest_written", "carry.remove") else 10)
+
+
+@pytest.mark.usefixtures("no_lease")
+@pytest.mark.parametrize("address", PLACES, indirect=True)
+@pytest.mark.parametrize("point", ["carry.forgotten", "carry.manifest_written", "carry.fetched", "carry.placed"])
+def test_wherever_fetching_ends_the_next_one_brings_all(
+    first: Machine, tmp_path: Path, address: str, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first.answer(10)
+    first.send()
+    monkeypatch.setitem(failpoints._ARMED, point, (1, "full"))
+    with pytest.raises(BatchError):
+        Machine(tmp_path / "second", address).carrier.fetch()
+    monkeypatch.delitem(failpoints._ARMED, point)
+    monkeypatch.setattr(failpoints, "_REACHED", {})
+    second = Machine(tmp_path / "second", address)
+    assert second.carrier.fetch() is True
+    assert second.stands()[0] == 10
+
+
+def test_killed_between_the_parts_and_the_manifest(storage: Storage, tmp_path: Path) -> None:
+    address = storage.address("killed.job")
+    machine = Machine(tmp_path / "first", address)
+    machine.begin()
+    machine.answer(10)
+    machine.send(last=True)
+    machine.answer(10)
+    machine.close()
+    program = (
+        "import sys; from pathlib import Path; from tests.batch.test_carry import Machine;"
+        "machine = Machine(Path(sys.argv[1]), sys.argv[2]); machine.open(); machine.send()"
+    )
+    died = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "first"), address],
+        env={**os.environ, failpoints.VARIABLE: "carry.manifest:1:kill"}, check=False,
+    )  # fmt: skip
+    assert died.returncode == -9
+    left = storage.names("killed.job")
+    second = Machine(tmp_path / "second", address)
+    assert second.carrier.fetch() is True
+    assert second.stands()[0] == 10
+    second.open()
+    second.send()
+    second.close()
+    # What the killed one had brought there, and no manifest names, is gone.
+    assert len(storage.names("killed.job")) < len(left)
+
+
+def test_two_that_begin_at_once_are_told_apart(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have looked, and found nobody; the storage lets one of them write."""
+    machines = [Machine(tmp_path / name, storage.address("at-once.job")) for name in ("first", "second")]
+    for machine in machines:
+        machine.begin()
+        machine.answer(3)
+    monkeypatch.setattr(machines[1].carrier._objects, "read", lambda name: None)
+    machines[0].send()
+    with pytest.raises(BatchError, match="another machine has begun") as caught:
+        machines[1].send()
+    assert caught.value.code == "job_running"
+    for machine in machines:
+        machine.close()
+
+
+@pytest.mark.usefixtures("no_lease")
+def test_what_is_damaged_there_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "carried"
+    machine = Machine(tmp_path / "first", str(folder))
+    machine.begin()
+    machine.answer(10)
+    machine.send()
+    machine.close()
+    part = next(folder.glob("ok-*"))
+    part.write_bytes(part.read_bytes()[:-1])
+    with pytest.raises(BatchError, match=f"{part.name} is damaged") as caught:
+        Machine(tmp_path / "second", str(folder)).carrier.fetch()
+    assert caught.value.code == "job_damaged"
+    (folder / "manifest.json").write_text("{")
+    with pytest.raises(BatchError, match=r"manifest\.json is damaged"):
+        Machine(tmp_path / "third", str(folder)).carrier.fetch()
+
+
+def test_only_jobs_with_an_output_on_a_storage_are_carried() -> None:
+    assert carried_to(OutputSpec(address="s3://bucket/day/answers.jsonl.gz")) == "s3://bucket/day/answers.job"
+    assert carried_to(OutputSpec(address="answers.csv")) is None
+    assert carried_to(OutputSpec(address="postgresql://db/shop", table="answers")) is None
+
+
+@pytest.mark.parametrize("address", ["disk"], indirect=True)
+def test_sending_is_due_once_a_minute(first: Machine) -> None:
+    assert first.carrier.due
+    first.answer(1)
+    first.send()
+    assert not first.carrier.due
