@@ -5,6 +5,7 @@ from __future__ import annotations
 from inflight.batch.delivery import Delivery
 from inflight.batch.opening import OpenJob
 from inflight.batch.row import Kind
+from inflight.batch.seen.account import give_account
 
 
 def finish(job: OpenJob) -> list[str]:
@@ -18,6 +19,7 @@ def finish(job: OpenJob) -> list[str]:
         if job.destination.takes_rows and Kind.OK in files:
             Delivery(job.ledger, files[Kind.OK], job.destination).run()
         written = job.destination.finish(files)
+    give_account(job, written)
     job.ledger.database.put("written", written)
     job.ledger.remember("finished", True)
     return written

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from inflight.batch.seen.cost import Cost
-from inflight.batch.seen.progress import Progress
+from inflight.batch.seen.progress import Progress, State
 
 
 def rows(progress: Progress) -> str:
     """12,345 of 100,000 rows (12%)."""
     counts = progress.counts
     share = "" if progress.done is None else f" ({_percent(progress.done)})"
-    of = "" if progress.total is None else f" of {progress.total:,}"
-    return f"{counts.done:,}{of} rows{share}"
+    total = counts.done if progress.state is State.FINISHED else progress.total
+    of = "" if total is None else f" of {total:,}"
+    return f"{counts.done:,}{of} {'row' if (total or counts.done) == 1 else 'rows'}{share}"
 
 
 def speed(progress: Progress) -> str:

@@ -62,7 +62,7 @@ def test_the_bar_has_rows_speed_eta_cost_and_what_went_wrong() -> None:
     quiet = bar(moment(counts=Counts(ok=1), cost=None, total=None, share=None, speed=Speed()))
     assert "retries" not in quiet
     assert "cost" not in quiet
-    assert "1 rows ETA unknown" in quiet
+    assert "1 row ETA unknown" in quiet
 
 
 def test_the_bar_says_why_it_waits_or_stopped() -> None:

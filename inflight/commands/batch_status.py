@@ -1,0 +1,60 @@
+"""`inflight batch status`: how a job stands, from another terminal."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import click
+
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.seen.standing import Standing, jobs_in, standing
+from inflight.commands.batch_screen import show, show_short
+from inflight.commands.seconds import Seconds
+
+
+@click.command(short_help="Say how a job stands, from another terminal.")
+@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--watch", type=Seconds(above=True), metavar="SECONDS", help="Look again every so often, until nothing runs."
+)
+@click.option("--json", "as_json", is_flag=True, help="One object of JSON for each job, a line each, instead of words.")
+def command(path: Path | None, watch: float | None, as_json: bool) -> None:
+    """Say how the job at PATH (its directory, or its output) stands; without PATH, all jobs that lie here.
+
+    A job whose process is gone without a word is told as killed, with the command that goes on with it. Exit code 0
+    whatever its state; 1 where there is no job.
+
+    \b
+      inflight batch status
+      inflight batch status answers.jsonl --watch 2
+      inflight batch status answers.jsonl --json | jq -r .state
+    """  # fmt: skip
+    jobs = jobs_in(Path()) if path is None else [JobDirectory.find(path)]
+    running = _look(jobs, path is None, as_json, watch is not None)
+    try:
+        while running and watch is not None:
+            time.sleep(watch)
+            running = _look(jobs, path is None, as_json, True)
+    except KeyboardInterrupt:
+        pass  # the way to end it
+
+
+def _look(jobs: list[JobDirectory], short: bool, as_json: bool, again: bool) -> bool:
+    """Say how they stand; whether any runs."""
+    found = [standing(job) for job in jobs]
+    if again and not as_json:
+        click.clear()  # only where there is a terminal
+    for one in found:
+        _say(one, short, as_json)
+    return any(one.running for one in found)
+
+
+def _say(one: Standing, short: bool, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(one.values()))
+    elif short:
+        show_short(one)
+    else:
+        show(one)

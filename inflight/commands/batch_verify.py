@@ -1,0 +1,36 @@
+"""`inflight batch verify`: prove that every row has exactly one record."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.verify import verify
+
+
+@click.command(short_help="Prove that every row has exactly one record.")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="What was found, as one JSON object.")
+def command(path: Path, as_json: bool) -> None:
+    """Read input and output of the job at PATH (its directory, or its output) again, and hold them against each other.
+
+    Every row of the input must have exactly one record: an answer, an error or a dead letter; and the output must have
+    every answer. Of the job's state nothing is believed but which input it began with, and whether it is finished.
+    Exit code 0 where all of it agrees; 1 where it does not, or the job is not finished.
+
+    \b
+      inflight batch verify answers.jsonl
+      inflight batch verify answers.job --json | jq .agrees
+    """  # fmt: skip
+    verdict = verify(JobDirectory.find(path))
+    if as_json:
+        click.echo(json.dumps({"agrees": verdict.agrees, "sound": verdict.sound, **asdict(verdict)}))
+    else:
+        for sentence in verdict.sentences():
+            click.echo(sentence)
+    sys.exit(0 if verdict.agrees else 1)
