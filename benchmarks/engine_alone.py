@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
@@ -29,9 +30,10 @@ class EngineAlone:
         theirs.close()
         self._connection.recv()
 
-    def run(self, prompts: list[list[int]], max_tokens: int) -> AloneRun:
-        """Generate for all prompts at once, as fast as the engine can."""
-        self._connection.send((prompts, max_tokens))
+    def run(self, prompts: list[list[int]], max_tokens: int | Sequence[int]) -> AloneRun:
+        """Generate for all prompts at once, as fast as the engine can; `max_tokens` of all, or of each."""
+        lengths = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else list(max_tokens)
+        self._connection.send((prompts, lengths))
         run: AloneRun = self._connection.recv()
         return run
 
@@ -58,7 +60,7 @@ def _work(connection: Connection, options: EngineOptions) -> None:
     connection.send("ready")
     while True:
         try:
-            prompts, max_tokens = connection.recv()
+            prompts, lengths = connection.recv()
         except EOFError:
             return
         steps, tokens, started = [], 0, time.perf_counter()
@@ -68,7 +70,7 @@ def _work(connection: Connection, options: EngineOptions) -> None:
                 openvino.Tensor(np.array([ids], dtype=np.int64)),
                 generation_config(GenerationRequest(tuple(ids), max_tokens), options),
             )
-            for ids in prompts
+            for ids, max_tokens in zip(prompts, lengths, strict=True)
         ]
         while pipeline.has_non_finished_requests():
             step_started = time.perf_counter()
