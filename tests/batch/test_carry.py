@@ -158,12 +158,8 @@ def test_only_new_lines_travel_and_nothing_old_stays(storage: Storage, tmp_path:
         machine.answer(5)
         machine.send()
     names = storage.names("parts.job")
-    assert sorted(name.rpartition("-")[0] for name in names) == [
-        "",
-        *(f"dead-00000{n}" for n in range(3)),
-        *(f"ok-00000{n}" for n in range(3)),
-        "state",
-    ]
+    parts = [f"{kind}-00000{number}" for kind in ("dead", "ok") for number in range(3)]
+    assert sorted(name.rpartition("-")[0] for name in names) == ["", *parts, "state"]
     machine.close()
     machine = Machine(tmp_path, storage.address("parts.job"))
     machine.open()

@@ -6,6 +6,7 @@ import errno
 import sqlite3
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from inflight.batch.errors import BatchError
@@ -52,6 +53,11 @@ class Database:
                 raise self._failed(error, error) from error
         raise AssertionError("the last try ends the loop")
 
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a file, where it is one: to connect would make it."""
+        return not self._path or self._path.startswith("file:") or Path(self._path).exists()
+
     def close(self) -> None:
         self._engine.dispose()
 
@@ -68,6 +74,7 @@ class Database:
             url = make_url(address)
             url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
             self._lite = url.get_backend_name() == "sqlite"
+            self._path = url.database if self._lite else None
             self._password = url.password
             engine = create_engine(
                 url,

@@ -41,6 +41,8 @@ class SqlDestination:
         self._gone_first: list[Any] = []
 
     def check(self) -> None:
+        if tables.updates(self._output) and not self._database.is_there:
+            raise BatchError(f"there is no database {self._database.shown}; check its path", "output_failed")
         self._database.run(self._look, patient=False)
 
     def put(self, lines: Iterable[bytes]) -> None:

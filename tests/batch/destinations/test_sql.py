@@ -158,6 +158,13 @@ def test_a_table_that_does_not_fit_is_told_before_anything_is_asked(lite: Shop, 
     assert caught.value.code == "output_failed"
 
 
+def test_a_mistyped_file_is_not_made(tmp_path: Path) -> None:
+    output = {"table": "products", "key": "sku", "column": "description"}
+    with pytest.raises(BatchError, match="there is no database sqlite:"):
+        SqlDestination(job(f"sqlite:///{tmp_path}/shpo.db", **output)).check()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_text_id_in_a_table_of_numbers(shop: Shop) -> None:
     destination = SqlDestination(job(shop.address, table="answers"))
     destination.put([plain(1)])
