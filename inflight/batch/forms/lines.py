@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import orjson
 
@@ -25,11 +26,13 @@ def dead(fault: Fault) -> Outcome:
 
 
 def id_of(value: Any) -> str | int | None:
-    """An id as rows have them: a text, or a whole number; None for what is none."""
+    """An id as it is written: a text (a UUID is one), or a whole number; None for what is none."""
     if isinstance(value, str):
         usable = 0 < len(value) <= LONGEST_ID and "\0" not in value and (value.isascii() or _encodes(value))
         return value if usable else None
-    if isinstance(value, Decimal) and value == value.to_integral_value():
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**64:
         return value

@@ -67,8 +67,11 @@ def row_of(raw: bytes) -> dict[str, Any] | str:
         return _why(raw, error)
     if not isinstance(values, dict):
         return f"the line is {_KINDS.get(type(values), 'null')}, and must be an object, {{...}}"
-    if len(_KEYS.findall(raw)) != _keys(values) and (twice := _twice(raw)):
-        return f"the line names {twice[:80]!r} twice in one object"
+    try:
+        if len(_KEYS.findall(raw)) != _keys(values) and (twice := _twice(raw)):
+            return f"the line names {twice[:80]!r} twice in one object"
+    except RecursionError:
+        return "the line is nested too deep"
     return values
 
 

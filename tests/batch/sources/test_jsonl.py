@@ -50,6 +50,7 @@ def test_reading_on_after_any_row_gives_the_rest(tmp_path_factory: Any, rows: An
         (b'{"a": NaN}', "not JSON"),
         (b'{"a": 1e999}', "not JSON: number is infinity"),
         (b"[" * 5000, "not JSON: depth limit"),
+        (b'{"a":' + b"[" * 1000 + b"]" * 1000 + b"}", "nested too deep"),
         (b'{"a": 1, "b" : {"c":1, "c"\t: 2}}', "names 'c' twice"),
         (b'{"a": 1, "a": "b\\":"}', "names 'a' twice"),
     ],
