@@ -159,9 +159,9 @@ def test_a_table_that_does_not_fit_is_told_before_anything_is_asked(lite: Shop, 
 
 
 def test_a_mistyped_file_is_not_made(tmp_path: Path) -> None:
-    output = {"table": "products", "key": "sku", "column": "description"}
+    one = job(f"sqlite:///{tmp_path}/shpo.db", table="products", key="sku", column="description")
     with pytest.raises(BatchError, match="there is no database sqlite:"):
-        SqlDestination(job(f"sqlite:///{tmp_path}/shpo.db", **output)).check()
+        SqlDestination(one).check()
     assert list(tmp_path.iterdir()) == []
 
 
