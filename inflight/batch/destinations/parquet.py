@@ -12,8 +12,8 @@ from inflight.batch.destinations.answer import FIELDS, Answer, read_answers
 from inflight.batch.errors import BatchError
 from inflight.batch.files import StoredFile
 
-_GROUP_ROWS = 50_000
-_GROUP_CHARACTERS = 32 << 20
+_GROUP_ROWS = 16_384
+_GROUP_CHARACTERS = 16 << 20
 _WHOLE, _NUMBER, _TRUTH, _TEXT = "whole", "number", "truth", "text"
 
 
