@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +46,9 @@ def _job(folder: Path, rows: list[bytes], answers: str = "answers.jsonl", **more
     return Job(input=InputSpec(address=str(path), id=id_, **more), output=OutputSpec(address=str(folder / answers)))
 
 
-def _run(job: Job, rows: int | None = None) -> JobDirectory:
+def _run(job: Job, rows: int | None = None, directory: JobDirectory | None = None) -> JobDirectory:
     """A job as its life leaves it: row seven is refused, the others are answered. `rows`: stopped after so many."""
-    directory = JobDirectory.of(job.output)
+    directory = directory or JobDirectory.of(job.output)
     with directory.locked():
         directory.write_job(job)
         source = open_source(job.input)
@@ -72,6 +74,7 @@ def _run(job: Job, rows: int | None = None) -> JobDirectory:
             destination = make_destination(job, directory)
             if destination is not None:
                 destination.finish({kind: path for kind in Kind if (path := directory.lines(kind)).exists()})
+                destination.close()
             ledger.remember("finished", True)
         ledger.close()
     return directory
@@ -92,6 +95,19 @@ def test_an_output_that_was_made_of_the_answers_is_looked_at_too(tmp_path: Path,
     verdict = verify(directory)
     assert not verdict.agrees
     assert verdict.output.count or "can't be held against the answers" in verdict.damage
+
+
+def test_a_table_is_looked_at_too(tmp_path: Path) -> None:
+    job = _job(tmp_path, _plain(20))
+    job = job.model_copy(update={"output": OutputSpec(address=f"sqlite:///{tmp_path}/shop.db", table="texts")})
+    directory = JobDirectory.of(job.output, tmp_path / "texts.job")
+    _run(job, directory=directory)
+    assert verify(directory).agrees
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:
+        shop.execute("UPDATE texts SET text = 'other' WHERE id = 'p-2'")
+        shop.execute("DELETE FROM texts WHERE id = 'p-8'")
+        shop.commit()
+    assert "Answers that the output lacks, or has otherwise: 2 (p-2, p-8)." in verify(directory).sentences()
 
 
 def test_only_the_rows_of_the_job_count(tmp_path: Path) -> None:

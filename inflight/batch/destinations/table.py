@@ -45,7 +45,7 @@ class Target:
 
 def updates(output: OutputSpec) -> bool:
     """Whether answers go into rows that are there already."""
-    return output.key is not None and output.column is not None
+    return output.column is not None
 
 
 def find(connection: Connection, output: OutputSpec, shown: str, keep: Sequence[str]) -> Target | None:
@@ -60,14 +60,13 @@ def find(connection: Connection, output: OutputSpec, shown: str, keep: Sequence[
         if updates(output):
             raise BatchError(
                 f"{shown} has no table {output.table!r}, into whose rows the answers are to go; name another, or leave"
-                " out key and column to have a table made",
+                " out the column to have a table made",
                 "output_failed",
             ) from None
         return None
-    wanted = {name: output.columns[name] for name in output.columns}
-    wanted |= {"id": output.key or "id", "text": output.column or "text"}
+    wanted = {**output.columns, "id": _key(table, output, shown), "text": output.column or "text"}
     if not updates(output):
-        wanted = {name: name for name in (*FIELDS, *keep) if name in table.columns} | wanted
+        wanted = {name: name for name in (*FIELDS[2:], *keep) if name in table.columns} | wanted
     missing = sorted(column for column in wanted.values() if column not in table.columns)
     if missing:
         raise BatchError(
@@ -102,6 +101,21 @@ def make(connection: Connection, output: OutputSpec, answers: Sequence[Answer], 
     columns += [Column(_column(output, name), kind(name)) for name in keep if name not in FIELDS]
     schema, name = _named(output)
     Table(name, MetaData(), *columns, schema=schema).create(connection, checkfirst=True)
+
+
+def _key(table: Table, output: OutputSpec, shown: str) -> str:
+    """The column of the ids: as the output says, else `id` where the rows are the job's own, else the table's key."""
+    if output.key is not None:
+        return output.key
+    if not updates(output) and "id" in table.columns:
+        return "id"
+    keys = [column.name for column in table.primary_key.columns]
+    if len(keys) != 1:
+        raise BatchError(
+            f"the table {output.table!r} of {shown} has no key of one column; name the one that has the rows' ids",
+            "output_failed",
+        )
+    return str(keys[0])
 
 
 def _named(output: OutputSpec) -> tuple[str | None, str]:

@@ -87,6 +87,18 @@ def test_answers_go_into_the_rows_of_their_ids_and_nothing_else_changes(shop: Sh
     destination.close()
 
 
+def test_a_tables_own_key_finds_its_rows(lite: Shop) -> None:
+    _products(lite, 2)
+    destination = SqlDestination(job(lite.address, table="products", column="description"))
+    destination.check()
+    destination.put([plain(2, "Zwei")])
+    assert lite.rows("SELECT description FROM products ORDER BY sku") == [(None,), ("Zwei",)]
+    lite.do("CREATE TABLE loose (sku INTEGER, description TEXT)")
+    with pytest.raises(BatchError, match="has no key of one column; name the one"):
+        SqlDestination(job(lite.address, table="loose", column="description")).check()
+    destination.close()
+
+
 def test_rows_that_have_gone_are_counted_and_told(shop: Shop, tmp_path: Path) -> None:
     _products(shop, 2)
     destination = _descriptions(shop)
