@@ -127,8 +127,9 @@ class SqlDestination:
     def _there(self, connection: Connection, target: Target, ids: Iterable[Any]) -> set[Any]:
         from sqlalchemy import select
 
-        wanted = [one for one in ids if one is not None]
-        return {row[0] for row in connection.execute(select(target.key).where(target.key.in_(wanted)))}
+        wanted = {one for one in ids if one is not None}
+        found = connection.execute(select(target.key).where(target.key.in_(wanted)))
+        return {target.same(row[0], wanted) for row in found} & wanted
 
     def _complete(self, connection: Connection, answers: list[Answer]) -> None:
         """Write those whose row is not there."""
@@ -146,9 +147,9 @@ class SqlDestination:
         if target is None:
             return [str(answer.id) for answer in answers]
         text = target.columns["text"]
-        ids = [id_ for answer in answers if (id_ := target.id(answer.id)) is not None]
+        ids = {id_ for answer in answers if (id_ := target.id(answer.id)) is not None}
         rows = connection.execute(select(target.key, text).where(target.key.in_(ids)))
-        found = {row[0]: row[1] for row in rows}
+        found = {target.same(row[0], ids): row[1] for row in rows}
         return [
             str(answer.id)
             for answer in answers

@@ -37,6 +37,10 @@ class Target:
         """An id as the column has it; None where the column can't have such a one."""
         return _as_key(self.key)(said)
 
+    def same(self, stored: Any, ids: set[Any]) -> Any:
+        """The one of these ids that a stored one is: CHAR columns fill theirs up with blanks."""
+        return stored if stored in ids or not isinstance(stored, str) else stored.rstrip(" ")
+
     def row(self, answer: Answer) -> dict[str, Any]:
         """What the columns take of an answer, by their names; the id's is left out."""
         values = answer.values()

@@ -129,15 +129,17 @@ def test_a_table_is_made_where_there_is_none(shop: Shop) -> None:
     destination.close()
 
 
-def test_an_existing_table_keeps_what_is_not_the_answers(shop: Shop) -> None:
+def test_an_existing_table_keeps_what_is_not_the_answers(shop: Shop, tmp_path: Path) -> None:
     shop.do(
-        "CREATE TABLE answers (id VARCHAR(20), text TEXT, note TEXT)", "INSERT INTO answers VALUES ('a', 'old', 'mine')"
+        "CREATE TABLE answers (id CHAR(4), text TEXT, note TEXT)", "INSERT INTO answers VALUES ('a', 'old', 'mine')"
     )
     destination = SqlDestination(job(shop.address, table="answers"))
     destination.check()
     for _ in range(2):
         destination.put([openai("a", "new"), openai("b", "first")])
-    assert shop.rows("SELECT * FROM answers ORDER BY id") == [("a", "new", "mine"), ("b", "first", None)]
+    rows = shop.rows("SELECT trim(id), text, note FROM answers ORDER BY id")
+    assert rows == [("a", "new", "mine"), ("b", "first", None)]
+    assert list(destination.differences(files(tmp_path, [openai("a", "new"), openai("b", "first")]))) == []
     destination.close()
 
 
