@@ -21,6 +21,8 @@ from inflight.batch.secret_address import expanded, masked
 _ENDPOINTED = re.compile(r"s3://(https?://[^/]+)/(.+)", re.IGNORECASE)
 """An S3 of one's own, in the address, as Triton and `inflight assemble` have it."""
 _BLOCK = 4 << 20
+_SENT_AT_ONCE = 16 << 20
+"""A part of an upload, some of which are in memory. S3 takes 10,000 of them: 160 GB."""
 _HASHED = 64 << 10
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -172,7 +174,7 @@ class StoredFile:
     def _new(self) -> IO[bytes]:
         if self.is_local:  # one of fsspec's could not be given up
             return open(self.path, "wb")
-        return cast("IO[bytes]", self.fs.open(self.path, "wb"))
+        return cast("IO[bytes]", self.fs.open(self.path, "wb", block_size=_SENT_AT_ONCE))
 
     def _raw(self) -> IO[bytes]:
         if self.is_local:
