@@ -16,11 +16,11 @@ sys.exit(not (".so" in name and any(os.path.isfile(f"{place}/{name}") for place 
 endef
 export LIBRARY_CHECK
 
-.PHONY: help setup demo test test-all browser check format bench soak lock clean
+.PHONY: help setup demo catalogue test test-all test-orchestrators browser check format bench soak lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
 setup: $(STAMP) ## make .venv from the pinned requirements
 
@@ -39,6 +39,9 @@ $(STAMP): requirements.lock pyproject.toml
 demo: setup ## make a small checkpoint, compile it, serve it, stream an answer, put load on it, stop
 	@$(BIN)/inflight demo --dir .cache/demo
 
+catalogue: setup ## describe 2,000 made-up products of a SQLite table by a batch job, with the bill at the end
+	@$(BIN)/python docs/examples/catalogue.py --dir .cache/catalogue
+
 # The tests start interpreters by the hundred, and each would compile what the one before it has compiled. Most of them
 # wait most of their time, so a third worker finds room on two cores.
 # One that fails beside the others is asked once more by itself, and told as flaky if it passes then.
@@ -50,6 +53,17 @@ test: check browser ## lint, types, import rules, and every test but the slow on
 test-all: check browser ## every test
 	$(BIN)/pytest -m "not alone" --numprocesses 3 --dist worksteal --timeout 900
 	$(BIN)/pytest -m alone --timeout 900 $(ALONE)
+
+# Each in an environment of its own, of versions known to work together.
+ORCHESTRATORS := prefect airflow
+test-orchestrators: setup $(ORCHESTRATORS:%=.cache/orchestrators/%/.installed) ## run the Prefect flow and the Airflow DAG of docs/examples for real
+	$(BIN)/pytest tests/orchestrators
+
+.cache/orchestrators/%/.installed: tests/orchestrators/%.txt
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip --disable-pip-version-check --quiet install --no-deps --requirement $<
+	@touch $@
 
 browser: setup ## see to a Chromium for the tests that look at reports: the machine's, or else Debian's package
 	@$(BIN)/python -m tests.fixtures.browser

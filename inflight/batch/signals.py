@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopEarlyError(BaseException):
@@ -29,7 +29,7 @@ class Signals:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._take) for number in _NUMBERS}
+        before = {number: signal.signal(number, self._take) for number in NUMBERS}
         try:
             yield
         finally:

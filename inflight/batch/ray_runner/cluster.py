@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from inflight.batch.errors import BatchError
+from inflight.batch.signals import NUMBERS
 
+_PREFIX = "inflight-ray-"
 _MEMORY = 128 << 20
 """Of Ray's store of objects. Jobs hand nothing on by it but which part is done."""
 _ALONE = {
@@ -21,6 +26,7 @@ _ALONE = {
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # else each start of a worker is told as an error of its constructor's arguments
 }
 
 
@@ -28,7 +34,7 @@ _QUIET = {
 def cluster(workers: int) -> Iterator[Any]:
     """The module `ray`, connected: to RAY_ADDRESS, or else to one that lives as long as this. Raises BatchError.
 
-    It tells nobody of its use, and shows no page.
+    For the main thread, whose signals stay as they are. It tells nobody of its use, and shows no page.
     """
     elsewhere = os.environ.get("RAY_ADDRESS")
     os.environ.update({**_QUIET, **({} if elsewhere else _ALONE)})
@@ -40,7 +46,9 @@ def cluster(workers: int) -> Iterator[Any]:
             f"--runner ray takes the package ray ({error}); install inflight with its extra [ray]", "package_missing"
         ) from None
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
-    with tempfile.TemporaryDirectory(prefix="inflight-ray-", ignore_cleanup_errors=True) as place:
+    _clear()
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as place:
+        handlers = {number: signal.getsignal(number) for number in NUMBERS}
         try:
             if elsewhere:
                 ray.init(**quiet)
@@ -55,8 +63,18 @@ def cluster(workers: int) -> Iterator[Any]:
                 )
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise BatchError(f"no cluster of Ray could be had: {error}", "job_failed") from None
+        for number, handler in handlers.items():  # Ray takes SIGTERM for itself, and ends the process
+            signal.signal(number, handler)
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         try:
             yield ray
         finally:
             ray.shutdown()
+
+
+def _clear() -> None:
+    """Remove what heads of this machine left that were killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        number = path.name.removeprefix(_PREFIX).partition("-")[0]
+        if number.isdigit() and not Path(f"/proc/{number}").exists():
+            shutil.rmtree(path, ignore_errors=True)
