@@ -52,7 +52,8 @@ class Orchestrated:
         (output,) = (path for path in self.folder.glob("answers*.jsonl"))
         progress = json.loads((output.with_suffix(".job") / "progress.json").read_text())
         assert progress["state"] == "finished"
-        return len({json.loads(line)["id"] for line in output.read_text().splitlines()}), int(progress["counts"]["lives"])
+        answered = {json.loads(line)["id"] for line in output.read_text().splitlines()}
+        return len(answered), int(progress["counts"]["lives"])
 
 
 @pytest.fixture
