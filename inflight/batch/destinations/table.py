@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -59,7 +60,9 @@ def find(connection: Connection, output: OutputSpec, shown: str, keep: Sequence[
 
     schema, name = _named(output)
     try:
-        table = Table(name, MetaData(), schema=schema, autoload_with=connection)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of types that SQLAlchemy does not know, in columns that stay as they are
+            table = Table(name, MetaData(), schema=schema, autoload_with=connection)
     except NoSuchTableError:
         if updates(output):
             raise BatchError(

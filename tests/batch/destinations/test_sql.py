@@ -3,77 +3,22 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
 
-from inflight.batch import failpoints
-from inflight.batch.destinations import database
 from inflight.batch.destinations.sql import SqlDestination
 from inflight.batch.errors import BatchError
 from inflight.batch.row import Kind
 from tests.batch.destinations.answers import files, job, openai, plain
+from tests.batch.destinations.shop import Shop
 from tests.fixtures.postgresql import PostgreSql
 
 
-class Shop:
-    """A database, and what a test asks of it."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self._engine = create_engine(address.replace("postgresql:", "postgresql+psycopg:"))
-
-    def do(self, *statements: str) -> None:
-        with self._engine.begin() as connection:
-            for statement in statements:
-                connection.execute(text(statement))
-
-    def rows(self, question: str) -> list[tuple[Any, ...]]:
-        with self._engine.connect() as connection:
-            return [tuple(row) for row in connection.execute(text(question))]
-
-    def close(self) -> None:
-        self._engine.dispose()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
-    if request.param == "sqlite":
-        address = f"sqlite:///{tmp_path}/shop.db"
-    else:
-        server: PostgreSql = request.getfixturevalue("postgresql")
-        address = server.database()
-    one = Shop(address)
-    yield one
-    one.close()
-
-
-@pytest.fixture
-def lite(tmp_path: Path) -> Iterator[Shop]:
-    one = Shop(f"sqlite:///{tmp_path}/shop.db")
-    yield one
-    one.close()
-
-
-def _products(shop: Shop, count: int) -> None:
-    shop.do(
-        "CREATE TABLE products (sku INTEGER PRIMARY KEY, name TEXT, price INTEGER, description TEXT, tokens INTEGER)",
-        *(f"INSERT INTO products VALUES ({n}, 'product {n}', {n}, NULL, NULL)" for n in range(1, count + 1)),
-    )
-
-
-def _descriptions(shop: Shop, **more: Any) -> SqlDestination:
-    return SqlDestination(job(shop.address, table="products", key="sku", column="description", **more))
-
-
 def test_answers_go_into_the_rows_of_their_ids_and_nothing_else_changes(shop: Shop, tmp_path: Path) -> None:
-    _products(shop, 3)
-    destination = _descriptions(shop, columns={"output_tokens": "tokens"})
+    shop.products(3)
+    destination = shop.descriptions(columns={"output_tokens": "tokens"})
     destination.check()
     # An id of a file is a text, one of a table a number: both mean the row.
     destination.put([plain(1), plain("2", "Zwei")])
@@ -88,7 +33,7 @@ def test_answers_go_into_the_rows_of_their_ids_and_nothing_else_changes(shop: Sh
 
 
 def test_a_tables_own_key_finds_its_rows(lite: Shop) -> None:
-    _products(lite, 2)
+    lite.products(2)
     destination = SqlDestination(job(lite.address, table="products", column="description"))
     destination.check()
     destination.put([plain(2, "Zwei")])
@@ -100,8 +45,8 @@ def test_a_tables_own_key_finds_its_rows(lite: Shop) -> None:
 
 
 def test_rows_that_have_gone_are_counted_and_told(shop: Shop, tmp_path: Path) -> None:
-    _products(shop, 2)
-    destination = _descriptions(shop)
+    shop.products(2)
+    destination = shop.descriptions()
     answers = [plain(n) for n in range(1, 9)] + [plain("no number")]
     destination.put(answers)
     written = destination.finish(files(tmp_path, answers, dead=[b"{}"]))
@@ -166,10 +111,26 @@ def test_rows_that_were_lost_are_there_again_at_the_end(shop: Shop, tmp_path: Pa
     ],
 )
 def test_a_table_that_does_not_fit_is_told_before_anything_is_asked(lite: Shop, output: Any, said: str) -> None:
-    _products(lite, 1)
+    lite.products(1)
     with pytest.raises(BatchError, match=said) as caught:
         SqlDestination(job(lite.address, **output)).check()
     assert caught.value.code == "output_failed"
+
+
+def test_ids_that_are_uuids_and_columns_of_types_that_nobody_knows(postgresql: PostgreSql) -> None:
+    shop = Shop(postgresql.database())
+    shop.do("CREATE TABLE odd (id UUID PRIMARY KEY, description VARCHAR(9), other TXID_SNAPSHOT)")
+    shop.do("INSERT INTO odd VALUES ('0f7f6d6c-66a3-4c5c-8d5a-0a3f0f6b9c11')")
+    destination = SqlDestination(job(shop.address, table="odd", column="description"))
+    destination.check()
+    destination.put([plain("0F7F6D6C-66A3-4C5C-8D5A-0A3F0F6B9C11", "Fits"), plain("no uuid", "Fits not")])
+    assert shop.rows("SELECT description FROM odd") == [("Fits",)]
+    assert "1 (ids no uuid)" in destination.notes()[0]
+    with pytest.raises(BatchError, match="value too long") as caught:
+        destination.put([plain("0f7f6d6c-66a3-4c5c-8d5a-0a3f0f6b9c11", "Too long a text")])
+    assert caught.value.code == "output_failed"
+    destination.close()
+    shop.close()
 
 
 def test_a_mistyped_file_is_not_made(tmp_path: Path) -> None:
@@ -187,43 +148,10 @@ def test_a_text_id_in_a_table_of_numbers(shop: Shop) -> None:
     destination.close()
 
 
-def test_a_locked_file_is_waited_for(lite: Shop, tmp_path: Path) -> None:
-    _products(lite, 1)
-    destination = _descriptions(lite)
-    other = sqlite3.connect(tmp_path / "shop.db", isolation_level=None, check_same_thread=False)
-    other.execute("BEGIN EXCLUSIVE")
-    timer = threading.Timer(0.7, lambda: other.execute("COMMIT"))
-    timer.start()
-    began = time.monotonic()
-    destination.put([plain(1)])
-    assert time.monotonic() - began > 0.5
-    assert lite.rows("SELECT description FROM products") == [("Answer 1, “quoted”",)]
-    timer.join()
-    other.close()
-    destination.close()
-
-
-def test_a_file_that_stays_locked_fails_with_a_sentence(
-    lite: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _products(lite, 1)
-    monkeypatch.setattr(database, "LOCKED_SECONDS", 0.3)
-    other = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
-    other.execute("BEGIN EXCLUSIVE")
-    destination = _descriptions(lite)
-    with pytest.raises(BatchError, match="another program has held it") as caught:
-        destination.put([plain(1)])
-    assert caught.value.code == "output_failed"
-    other.execute("COMMIT")
-    destination.put([plain(1)])
-    other.close()
-    destination.close()
-
-
 def test_the_file_that_is_read_by_pages_can_be_written(lite: Shop, tmp_path: Path) -> None:
     """As in a job that describes the products of a table in that table."""
-    _products(lite, 6)
-    destination = _descriptions(lite)
+    lite.products(6)
+    destination = lite.descriptions()
     reader = sqlite3.connect(tmp_path / "shop.db")
     after, ids = 0, []
     while page := reader.execute("SELECT sku FROM products WHERE sku > ? ORDER BY sku LIMIT 2", (after,)).fetchall():
@@ -234,52 +162,6 @@ def test_the_file_that_is_read_by_pages_can_be_written(lite: Shop, tmp_path: Pat
     assert lite.rows("SELECT count(description) FROM products") == [(6,)]
     reader.close()
     destination.close()
-
-
-def test_a_full_disk_leaves_nothing_half_written(lite: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    _products(lite, 2)
-    destination = _descriptions(lite)
-    monkeypatch.setitem(failpoints._ARMED, "table.commit", (1, "full"))
-    with pytest.raises(BatchError, match="has no room left") as caught:
-        destination.put([plain(1), plain(2)])
-    assert caught.value.code == "disk_full"
-    assert lite.rows("SELECT count(description) FROM products") == [(0,)]
-    monkeypatch.delitem(failpoints._ARMED, "table.commit")
-    destination.put([plain(1), plain(2)])
-    assert lite.rows("SELECT count(description) FROM products") == [(2,)]
-    destination.close()
-
-
-def test_a_server_that_was_started_again_loses_nothing(postgresql: PostgreSql, tmp_path: Path) -> None:
-    shop = Shop(postgresql.database())
-    destination = SqlDestination(job(shop.address, table="answers"))
-    destination.put([plain(1)])
-    shop.close()
-    postgresql.stop()
-    starter = threading.Timer(0.5, postgresql.start)
-    starter.start()
-    destination.put([plain(2)])
-    starter.join()
-    assert shop.rows("SELECT id FROM answers ORDER BY id") == [(1,), (2,)]
-    shop.close()
-    destination.close()
-
-
-def test_a_password_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SHOP_PASSWORD", "sEcr3t@/")
-    for address in ("postgresql://me:sEcr3t@127.0.0.1:1/shop", "postgresql://me:${SHOP_PASSWORD}@127.0.0.1:1/shop"):
-        with pytest.raises(BatchError, match=r"127\.0\.0\.1:1/shop can't be written") as caught:
-            SqlDestination(job(address, table="answers")).check()
-        assert "sEcr3t" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("address", "code"), [("nodialect://x/y", "output_failed"), ("oracle://u:p@h/db", "package_missing")]
-)
-def test_an_address_without_its_driver(address: str, code: str) -> None:
-    with pytest.raises(BatchError) as caught:
-        SqlDestination(job(address, table="answers"))
-    assert caught.value.code == code
 
 
 def test_nothing_answered_is_nothing_written(lite: Shop, tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""What databases say against writing: locks, lost servers, full disks, and secrets that stay so."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from inflight.batch import failpoints
+from inflight.batch.destinations import database
+from inflight.batch.destinations.sql import SqlDestination
+from inflight.batch.errors import BatchError
+from tests.batch.destinations.answers import job, plain
+from tests.batch.destinations.shop import Shop
+from tests.fixtures.postgresql import PostgreSql
+
+
+def test_a_locked_file_is_waited_for(lite: Shop, tmp_path: Path) -> None:
+    lite.products(1)
+    destination = lite.descriptions()
+    other = sqlite3.connect(tmp_path / "shop.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN EXCLUSIVE")
+    timer = threading.Timer(0.7, lambda: other.execute("COMMIT"))
+    timer.start()
+    began = time.monotonic()
+    destination.put([plain(1)])
+    assert time.monotonic() - began > 0.5
+    assert lite.rows("SELECT description FROM products") == [("Answer 1, “quoted”",)]
+    timer.join()
+    other.close()
+    destination.close()
+
+
+def test_a_file_that_stays_locked_fails_with_a_sentence(
+    lite: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lite.products(1)
+    monkeypatch.setattr(database, "LOCKED_SECONDS", 0.3)
+    other = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    destination = lite.descriptions()
+    with pytest.raises(BatchError, match="another program has held it") as caught:
+        destination.put([plain(1)])
+    assert caught.value.code == "output_failed"
+    other.execute("COMMIT")
+    destination.put([plain(1)])
+    other.close()
+    destination.close()
+
+
+def test_a_full_disk_leaves_nothing_half_written(lite: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    lite.products(2)
+    destination = lite.descriptions()
+    monkeypatch.setitem(failpoints._ARMED, "table.commit", (1, "full"))
+    with pytest.raises(BatchError, match="has no room left") as caught:
+        destination.put([plain(1), plain(2)])
+    assert caught.value.code == "disk_full"
+    assert lite.rows("SELECT count(description) FROM products") == [(0,)]
+    monkeypatch.delitem(failpoints._ARMED, "table.commit")
+    destination.put([plain(1), plain(2)])
+    assert lite.rows("SELECT count(description) FROM products") == [(2,)]
+    destination.close()
+
+
+def test_a_server_that_was_started_again_loses_nothing(postgresql: PostgreSql, tmp_path: Path) -> None:
+    shop = Shop(postgresql.database())
+    destination = SqlDestination(job(shop.address, table="answers"))
+    destination.put([plain(1)])
+    shop.close()
+    postgresql.stop()
+    starter = threading.Timer(0.5, postgresql.start)
+    starter.start()
+    destination.put([plain(2)])
+    starter.join()
+    assert shop.rows("SELECT id FROM answers ORDER BY id") == [(1,), (2,)]
+    shop.close()
+    destination.close()
+
+
+def test_a_password_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", "sEcr3t@/")
+    for address in ("postgresql://me:sEcr3t@127.0.0.1:1/shop", "postgresql://me:${SHOP_PASSWORD}@127.0.0.1:1/shop"):
+        with pytest.raises(BatchError, match=r"127\.0\.0\.1:1/shop can't be written") as caught:
+            SqlDestination(job(address, table="answers")).check()
+        assert "sEcr3t" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "code"), [("nodialect://x/y", "output_failed"), ("oracle://u:p@h/db", "package_missing")]
+)
+def test_an_address_without_its_driver(address: str, code: str) -> None:
+    with pytest.raises(BatchError) as caught:
+        SqlDestination(job(address, table="answers"))
+    assert caught.value.code == code
