@@ -11,63 +11,16 @@ from pathlib import Path
 import pytest
 
 from inflight.batch import carry, failpoints
-from inflight.batch.carry import Carrier, carried_to
+from inflight.batch.carry import carried_to
 from inflight.batch.errors import BatchError
-from inflight.batch.job import InputSpec, Job, OutputSpec
-from inflight.batch.job_directory import JobDirectory
-from inflight.batch.row import Kind, Outcome
-from inflight.batch.state.ledger import Ledger
+from inflight.batch.job import OutputSpec
+from inflight.batch.row import Kind
+from tests.batch.machine import Machine
 from tests.deploy.storage import Storage, storage_server
 
-OUTPUT = OutputSpec(address="s3://bucket/answers.parquet")
 POINTS = ["carry.part", "carry.part_sent", "carry.manifest", "carry.manifest_written", "carry.remove"]
 PLACES = ["disk", pytest.param("s3", marks=pytest.mark.slow)]
 """The steps are the same everywhere, and take longer on S3."""
-
-
-class Machine:
-    """A disk with a job on it, whose rows are answered when a test says so."""
-
-    def __init__(self, folder: Path, address: str) -> None:
-        self.directory = JobDirectory.of(OUTPUT, folder / "one.job")
-        self.carrier = Carrier(address, self.directory)
-        self.ledger: Ledger | None = None
-
-    def begin(self) -> None:
-        self.directory.path.mkdir(parents=True, exist_ok=True)
-        self.directory.write_job(Job(input=InputSpec(address="rows.jsonl"), output=OUTPUT))
-        self.open()
-
-    def open(self) -> None:
-        self.ledger = Ledger(self.directory)
-
-    def answer(self, count: int, text: str = "Answer") -> None:
-        """The next rows, of which each fifth is a dead letter."""
-        assert self.ledger is not None
-        for number in range(self.ledger.next, self.ledger.next + count):
-            kind = Kind.DEAD if number % 5 == 4 else Kind.OK
-            line = b'{"id":%d,"text":"%s %d"}' % (number, text.encode(), number)
-            self.ledger.add(Outcome(number, number + 1, str(number), kind, line))
-        self.ledger.checkpoint()
-
-    def send(self, last: bool = False) -> None:
-        assert self.ledger is not None
-        self.carrier.send(self.ledger.lengths(), self.ledger.database.snapshot, last=last)
-
-    def stands(self) -> tuple[int, list[bytes]]:
-        """Rows that are done, and the lines of the answers, of a state that opens and agrees with its files."""
-        ledger = Ledger(self.directory)
-        done, lengths = ledger.next, ledger.lengths()
-        ledger.close()
-        for kind in Kind:
-            path = self.directory.lines(kind)
-            assert (path.stat().st_size if path.exists() else 0) == lengths[kind]
-        return done, self.directory.lines(Kind.OK).read_bytes().splitlines()
-
-    def close(self) -> None:
-        if self.ledger is not None:
-            self.ledger.close()
-            self.ledger = None
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +184,7 @@ def test_killed_between_the_parts_and_the_manifest(storage: Storage, tmp_path: P
     machine.answer(10)
     machine.close()
     program = (
-        "import sys; from pathlib import Path; from tests.batch.test_carry import Machine;"
+        "import sys; from pathlib import Path; from tests.batch.machine import Machine;"
         "machine = Machine(Path(sys.argv[1]), sys.argv[2]); machine.open(); machine.send()"
     )
     died = subprocess.run(
@@ -297,3 +250,20 @@ def test_sending_is_due_once_a_minute(first: Machine) -> None:
     first.answer(1)
     first.send()
     assert not first.carrier.due
+
+
+def test_ids_that_were_claimed_since_the_checkpoint_stay_claimed(tmp_path: Path) -> None:
+    """Here and there: a later row with the same id must be told apart."""
+    machine = Machine(tmp_path / "first", str(tmp_path / "carried"))
+    machine.begin()
+    assert machine.ledger is not None
+    machine.ledger.claim([("mine", 0)])
+    machine.send(last=True)
+    assert machine.ledger.claim([("mine", 7)]) == {7}
+    machine.close()
+    second = Machine(tmp_path / "second", str(tmp_path / "carried"))
+    second.carrier.fetch()
+    second.open()
+    assert second.ledger is not None
+    assert second.ledger.claim([("mine", 8)]) == {8}
+    second.close()

@@ -28,10 +28,11 @@ class Parquet:
         self._keep = [name for name in keep if name not in FIELDS]
         try:
             import pyarrow  # noqa: F401
-        except ModuleNotFoundError:
+        except ImportError as error:  # it also refuses versions of NumPy
             raise BatchError(
-                f"{address} needs the package pyarrow; install inflight with its extra, [batch]", "package_missing"
-            ) from None
+                f"{address} needs the package pyarrow ({error}); install inflight with its extra, [batch]",
+                "package_missing",
+            ) from error
 
     def write(self, answers: Path | None, file: IO[bytes]) -> None:
         import pyarrow as pa

@@ -7,6 +7,7 @@ import heapq
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from inflight.batch.counts import Counts
@@ -115,6 +116,12 @@ class Ledger:
     def lengths(self) -> dict[Kind, int]:
         """How long each file of lines is."""
         return {kind: file.length for kind, file in self._files.items()}
+
+    def snapshot(self, path: Path) -> None:
+        """Copy the state into a file of its own. What no commit has seen is committed first: the copy drops it."""
+        with self._lock, writing(self._directory.path):
+            self._commit()
+            self.database.snapshot(path)
 
     def close(self) -> None:
         """What no checkpoint has seen is lost, and asked again."""
