@@ -154,6 +154,30 @@ def test_a_bucket_that_is_not_there_is_told_before_anything_is_asked(storage: St
     assert caught.value.code == "storage_not_found"
 
 
+def test_a_bucket_that_went_away_meanwhile_stops_the_end_and_not_the_job(storage: Storage, tmp_path: Path) -> None:
+    bucket = f"{storage.bucket}-gone"
+    storage.client.create_bucket(Bucket=bucket)
+    destination = _destination(f"s3://{storage.endpoint}/{bucket}/answers.csv", tmp_path)
+    destination.check()
+    storage.client.delete_bucket(Bucket=bucket)
+    lines = files(tmp_path, ANSWERS)
+    with pytest.raises(BatchError, match="there is no bucket for") as caught:
+        destination.finish(lines)
+    assert caught.value.code == "storage_not_found"
+    storage.client.create_bucket(Bucket=bucket)
+    destination.finish(lines)
+    assert list(destination.differences(lines)) == []
+
+
+def test_a_storage_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(BatchError) as caught:
+        _destination("s3://http://127.0.0.1:1/bucket/answers.csv", tmp_path).check()
+    assert caught.value.code == "storage_unreachable"
+
+
 def test_an_upload_that_dies_shows_nothing_and_the_next_one_finishes(storage: Storage, tmp_path: Path) -> None:
     """Killed once all is sent, but not yet said to be complete."""
     address = storage.address("died/answers.parquet")
