@@ -68,10 +68,20 @@ class Runner:
         self._signals = Signals()
 
     def run(self, again: Sequence[str] | None = None) -> End:
-        """Live one life of the job. Raises BatchError where it can't be begun; whatever comes later is in the End.
+        """Live one life of the job. Raises BatchError where it can't begin; what may pass or comes later is in the End.
 
         `again`: codes of failed rows to be asked once more (none: all that may do better) of a job that is at its end.
         """
+        try:
+            return self._open(again)
+        except StopEarlyError:
+            return End(State.STOPPED, Counts(), "it was told to stop before it had begun")
+        except BatchError as error:
+            if error.code not in MAY_PASS:
+                raise
+            return End(State.STOPPED, Counts(), str(error), error.code)
+
+    def _open(self, again: Sequence[str] | None) -> End:
         with self._directory.locked(), self._signals.caught():
             self._directory.cancel.unlink(missing_ok=True)
             if again is not None:
