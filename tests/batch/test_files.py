@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gzip
 import http.server
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -65,6 +66,20 @@ def test_objects_of_s3_are_read_from_any_row_on(storage: Storage, name: str) -> 
     body = gzip.compress(_LINES) if name.endswith(".gz") else _LINES
     storage.client.put_object(Bucket=storage.bucket, Key=f"in/{name}", Body=body)
     _check_all_is_read(storage.address(f"in/{name}"))
+
+
+def test_parquet_is_read_where_it_lies(storage: Storage) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = pyarrow.Table.from_pylist([{"id": number, "prompt": "Tell me about tea."} for number in range(5000)])
+    body = io.BytesIO()
+    parquet.write_table(rows, body, row_group_size=900)
+    storage.client.put_object(Bucket=storage.bucket, Key="in/rows.parquet", Body=body.getvalue())
+    source = open_source(InputSpec(address=storage.address("in/rows.parquet"), id="id"))
+    records = list(source.read())
+    assert [(record.values or {})["id"] for record in records] == list(range(5000))
+    assert list(source.read(records[3999].position, 4000)) == records[4000:]
 
 
 def test_another_object_has_another_fingerprint(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
