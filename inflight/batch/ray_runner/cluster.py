@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import signal
 import tempfile
@@ -18,11 +19,6 @@ from inflight.batch.signals import NUMBERS
 _PREFIX = "inflight-ray-"
 _MEMORY = 128 << 20
 """Of Ray's store of objects. Jobs hand nothing on by it but which part is done."""
-_ALONE = {
-    # Only then do Ray's own processes listen on loopback alone.
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    "RAY_enable_metrics_collection": "0",
-}
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
@@ -37,7 +33,7 @@ def cluster(workers: int) -> Iterator[Any]:
     For the main thread, whose signals stay as they are. It tells nobody of its use, and shows no page.
     """
     elsewhere = os.environ.get("RAY_ADDRESS")
-    os.environ.update({**_QUIET, **({} if elsewhere else _ALONE)})
+    os.environ.update({**_QUIET, **({} if elsewhere else _alone())})
     try:
         import ray
         import ray.data
@@ -70,6 +66,16 @@ def cluster(workers: int) -> Iterator[Any]:
             yield ray
         finally:
             ray.shutdown()
+
+
+def _alone() -> dict[str, str]:
+    """What keeps everybody else from a cluster of the job's own."""
+    return {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # only then do all of Ray's processes listen on loopback alone
+        "RAY_enable_metrics_collection": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),  # else Ray writes one into the home directory
+    }
 
 
 def _clear() -> None:

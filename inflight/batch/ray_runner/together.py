@@ -41,7 +41,7 @@ class Together:
         counts = self._counts(found)
         living = [one for one in found if one.state.lives]
         servers = _servers(living)
-        if state is State.RUNNING and living and not any(server.up for server in servers):
+        if state is State.RUNNING and living and all(one.state is State.WAITING for one in living):
             state = State.WAITING
         limits = [server.limit for server in servers if server.limit is not None]
         progress = Progress(
