@@ -41,6 +41,7 @@ def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:
         "INFLIGHT_SERVE_HTTP_PORT": str(chosen.http),
         "INFLIGHT_SERVE_GRPC_PORT": str(chosen.grpc),
         "INFLIGHT_SERVE_METRICS_PORT": str(chosen.metrics),
+        "INFLIGHT_BATCH_RUN_SERVER": f"127.0.0.1:{chosen.grpc},metrics=http://127.0.0.1:{chosen.metrics}/metrics",
         **{
             f"INFLIGHT_{name}_ADDRESS": f"127.0.0.1:{chosen.grpc}"
             for name in ("GENERATE", "CHAT", "STATUS", "LOAD_RUN")
@@ -63,3 +64,4 @@ def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:
     assert '"finish_reason"' in run.stdout
     assert "\nready " in run.stdout
     assert (tmp_path / "my-first-run/report.html").is_file()
+    assert (tmp_path / "answers.jsonl").read_text().count("\n") == 1

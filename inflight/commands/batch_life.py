@@ -51,9 +51,19 @@ def live(job: Job, directory: JobDirectory, asked: dict[str, Any], again: Sequen
     code = exit_code(end, allowed)
     if asked["as_json"]:
         click.echo(json.dumps(_values(end, directory, code)))
-    elif end.state is not State.FINISHED:
+    elif end.state is State.FINISHED:
+        click.echo(_summary(directory))
+    else:
         click.echo(f"Error: {end.sentence}" + (f" [{end.code}]" if end.code else ""), err=True)
     sys.exit(code)
+
+
+def _summary(directory: JobDirectory) -> str:
+    """The one that the job has written of itself, unless somebody has removed it."""
+    try:
+        return directory.summary.read_text(encoding="utf-8").rstrip()
+    except OSError:
+        return f"The job at {directory.path} is finished."
 
 
 def _say(sentence: str) -> None:

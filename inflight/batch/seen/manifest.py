@@ -111,7 +111,7 @@ def make_manifest(job: OpenJob, written: Sequence[str], notes: Sequence[str] = (
             input=ledger.recall("input"), binding=fingerprint(job.job.binding()), model=ledger.recall("build")
         ),
         files=tuple(_files(job.directory, written)),
-        written=tuple(masked(address) for address in written),
+        written=tuple(str(local_path(one).absolute()) if is_local(one) else masked(one) for one in written),
         notes=tuple(notes),
         servers=() if job.job.running.ephemeral else tuple(masked(one) for one in job.job.running.servers),
         host=socket.gethostname(),

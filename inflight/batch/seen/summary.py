@@ -38,7 +38,10 @@ def _verdict(manifest: Manifest) -> str:
 
 def _asked(manifest: Manifest) -> Iterator[str]:
     asked = manifest.asked
-    who = ", ".join(manifest.servers) or f"a server of the job's own, for {asked['running']['ephemeral']}"
+    who = (
+        ", ".join(server.partition(",")[0] for server in manifest.servers)
+        or f"a server of the job's own, for {asked['running']['ephemeral']}"
+    )
     yield "What was asked"
     yield f"  the rows of {asked['input']['address']}"
     if asked["input"]["template"]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from inflight.batch.seen.cost import Cost
 from inflight.batch.seen.progress import Progress, State
 
@@ -54,15 +56,16 @@ def number(value: float) -> str:
 
 
 def money(value: float) -> str:
-    """Two decimals, or as many as show something of a small sum."""
-    return f"{value:,.2f}" if value >= 1 or value == 0 else f"{value:.3g}"
+    """Two decimals, or as many as show three digits of a small sum."""
+    small = 2 if value >= 1 or value <= 0 else max(2, 2 - math.floor(math.log10(value)))
+    return f"{value:,.{small}f}"
 
 
 def duration(seconds: float) -> str:
-    """42 s, 5 min 03 s, 3 h 07 min, 2 d 04 h."""
+    """0.4 s, 42 s, 5 min 03 s, 3 h 07 min, 2 d 04 h."""
     whole = round(seconds)
     if whole < 60:
-        return f"{whole} s"
+        return f"{whole} s" if seconds >= 1 else f"{seconds:.1g} s"
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02} s"
     if whole < 86400:

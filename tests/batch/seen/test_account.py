@@ -35,6 +35,7 @@ def test_the_manifest_tells_what_came_of_the_job_and_its_files(tmp_path: Path) -
     assert found.fingerprints.model == "one"
     assert all((found.fingerprints.input, found.fingerprints.binding, found.versions["inflight"], found.host))
     assert found.servers == ("gpu1:8001",)
+    assert all(Path(address).is_absolute() for address in found.written)
     assert {file.kind for file in found.files} == {"ok", "error", "dead"}
     for file in found.files:
         content = Path(file.path).read_bytes()
@@ -85,6 +86,7 @@ def test_a_summary_of_a_job_where_all_went_well_is_short(tmp_path: Path) -> None
     assert "What failed" not in said
     assert "Cost" not in said
     assert "errors:" not in said
+    assert "output:" not in said, "it is the file of the answers"
 
 
 def test_paths_and_notes_are_told_as_a_shell_and_a_person_take_them(tmp_path: Path) -> None:

@@ -82,7 +82,8 @@ def test_on_a_terminal_the_last_moment_stays() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "told"),
-    [(0.4, "0 s"), (59.6, "1 min 00 s"), (3599.7, "1 h 00 min"), (11220, "3 h 07 min"), (187200, "2 d 04 h")],
+    [(0.0, "0 s"), (0.42, "0.4 s"), (42.4, "42 s"), (59.6, "1 min 00 s"),
+     (3599.7, "1 h 00 min"), (11220, "3 h 07 min"), (187200, "2 d 04 h")],
 )  # fmt: skip
 def test_times_in_words(seconds: float, told: str) -> None:
     assert words.duration(seconds) == told
@@ -92,6 +93,8 @@ def test_a_hundred_percent_is_not_said_before_the_last_row() -> None:
     assert "(99.9%)" in words.rows(moment(counts=Counts(ok=9999)))
 
 
-@pytest.mark.parametrize(("sum_", "told"), [(1234.5, "1,234.50"), (0.00123, "0.00123"), (0.0, "0.00")])
+@pytest.mark.parametrize(
+    ("sum_", "told"), [(1234.5, "1,234.50"), (0.25, "0.250"), (0.0000468, "0.0000468"), (0.0, "0.00")]
+)
 def test_money(sum_: float, told: str) -> None:
     assert words.money(sum_) == told
