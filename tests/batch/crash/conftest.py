@@ -1,0 +1,28 @@
+"""What the crash tests share: a real Triton before the deterministic engine, and lives of jobs that start at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from inflight.deploy.repository import DeploymentOptions
+from inflight.deploy.server import Server
+from tests.batch.crash.lives import Lives
+from tests.fixtures.engines import TinyEngine
+from tests.fixtures.server import fake_engine
+
+STEP_SECONDS = 0.005
+
+
+@pytest.fixture(scope="package")
+def crash_server(tiny_engine: TinyEngine) -> Iterator[Server]:
+    """Quick, and shared, so no test may harm it."""
+    with Server(tiny_engine("llama"), DeploymentOptions(parameters=fake_engine(step_seconds=STEP_SECONDS))) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
+    with Lives(tmp_path_factory.mktemp("lives")) as found:
+        yield found

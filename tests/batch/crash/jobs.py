@@ -1,0 +1,107 @@
+"""Jobs for crash tests: their rows, and what must be so of every job that ended, whatever it went through."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.row import Kind
+from inflight.batch.verify import verify
+
+WORDS = ("tea", "cup", "leaf", "pot", "milk", "water", "sugar", "spoon", "steam", "lemon")
+
+
+def write_rows(path: Path, count: int, *, odd: bool = True) -> list[str]:
+    """Rows of prompts, and among them, where `odd`: lines that are no row, ids met before, prompts too long.
+
+    Returns the ids of those that have one, in their order; ids met before come up again.
+    """
+    draw = random.Random(count)
+    ids: list[str] = []
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(count):
+            prompt = " ".join(draw.choices(WORDS, k=draw.randint(1, 9)))
+            row = {"id": f"row-{number:05}", "prompt": prompt}
+            kind = number % 50 if odd else 0
+            if kind == 20:
+                file.write('{"id": "torn", "prom\n')
+                continue
+            if kind == 30:
+                row["id"] = ids[-5]
+            if kind == 40:
+                row["prompt"] = "tea " * 5000
+            ids.append(row["id"])
+            file.write(json.dumps(row) + "\n")
+    return ids
+
+
+def lines_of(out: Path) -> dict[Kind, bytes]:
+    """The three files; the dead letters sorted, since they are written as they come."""
+    directory = JobDirectory.find(out)
+    found = {kind: path.read_bytes() if (path := directory.lines(kind)).exists() else b"" for kind in Kind}
+    found[Kind.DEAD] = b"".join(sorted(found[Kind.DEAD].splitlines(keepends=True)))
+    return found
+
+
+def check_whole(out: Path, undisturbed: Path, ids: Iterable[str], rows: int) -> None:
+    """What every job must come to: each id has one record, the records are those of a job that nothing befell."""
+    found = lines_of(out)
+    assert found == lines_of(undisturbed)
+    records = [json.loads(line) for kind in (Kind.OK, Kind.ERROR) for line in found[kind].splitlines()]
+    assert Counter(record["id"] for record in records) == dict.fromkeys(set(ids), 1)
+    assert sum(text.count(b"\n") for text in found.values()) == rows
+    assert all(text.endswith(b"\n") for text in found.values() if text)
+    verdict = verify(JobDirectory.find(out))
+    assert verdict.agrees, verdict
+
+
+@dataclass(frozen=True)
+class Stand:
+    """What a dead process left behind: what its state has committed, and the files' own lengths, by kind."""
+
+    next: int
+    committed: dict[str, int]
+    lengths: dict[str, int]
+    half_line: bool
+
+    @property
+    def uncommitted(self) -> int:
+        """Bytes of output that were written, and were not committed: it died while output was being written."""
+        return sum(length - self.committed.get(kind, 0) for kind, length in self.lengths.items())
+
+
+def stand(out: Path, scratch: Path) -> Stand:
+    """Look at a copy, so that the next life finds what the dead one left."""
+    try:
+        directory = JobDirectory.find(out)
+    except Exception:
+        return Stand(0, {}, {}, False)
+    for path in scratch.glob("state.db*"):
+        path.unlink()
+    for path in directory.path.glob("state.db*"):
+        shutil.copy(path, scratch / path.name)
+    stands: dict[str, Any] = {}
+    if directory.state.exists():
+        with closing(sqlite3.connect(scratch / "state.db")) as database:
+            try:
+                value = database.execute("SELECT value FROM meta WHERE name = 'stands'").fetchone()
+            except sqlite3.OperationalError:
+                value = None  # it died before it had a table
+            stands = json.loads(value[0]) if value else {}
+    files = {str(kind): path for kind in Kind if (path := directory.lines(kind)).exists()}
+    ends = [path.read_bytes()[-1:] for path in files.values() if path.stat().st_size]
+    return Stand(
+        stands.get("next", 0),
+        stands.get("lengths", {}),
+        {kind: path.stat().st_size for kind, path in files.items()},
+        any(end != b"\n" for end in ends),
+    )

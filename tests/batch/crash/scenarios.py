@@ -1,0 +1,135 @@
+"""Jobs of each kind that leave their marks in ways of their own, to die at each of these ways' points."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import fsspec
+
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.row import Kind
+from inflight.batch.verify import verify
+from tests.batch.crash.jobs import lines_of, write_rows
+from tests.batch.crash.lives import Lives
+
+ROWS = 100
+FAILED = 3
+"""The exit code of a job that came to its end with rows that failed."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a job writes to ({}: its folder), and its lives: the `last` is the one that dies at each point in turn.
+
+    `before` are the lives before it, and the points at which these die, if any. Where all rows are `plain` none fails.
+    """
+
+    output: str = "answers.jsonl"
+    before: tuple[tuple[str, str], ...] = ()
+    last: tuple[str, ...] = ("run",)
+    options: tuple[str, ...] = ()
+    plain: bool = False
+    seconds: float = 60.0
+
+
+SCENARIOS = {
+    "lines": Scenario(),
+    "torn": Scenario(before=(("run", "lines.written:3:kill"),), last=("resume",)),
+    "retry": Scenario(before=(("run", ""),), last=("retry", "--only", "prompt_too_long")),
+    "file": Scenario("{}/answers.csv", plain=True),
+    "table": Scenario("sqlite:///{}/shop.db", options=("--output-table", "answers", "--key", "id", "--column", "text")),
+}
+STORAGE = Scenario("s3://{}/answers.csv")
+RAY = Scenario(options=("--runner", "ray", "--workers", "2"), seconds=200.0)
+
+
+@dataclass
+class Trial:
+    """One job of a scenario, in a folder of its own. `environment` is that of each life."""
+
+    scenario: Scenario
+    lives: Lives
+    server: str
+    folder: Path
+    place: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir()
+        ids = write_rows(self.folder.parent / "rows.jsonl", ROWS, odd=not self.scenario.plain)
+        output = self.scenario.output
+        self.out = output.format(self.place or self.folder) if "{" in output else str(self.folder / output)
+        if "sqlite" in self.out:
+            with closing(sqlite3.connect(self.folder / "shop.db")) as database, database:
+                database.execute("CREATE TABLE answers(id TEXT PRIMARY KEY, text TEXT)")
+                database.executemany("INSERT INTO answers(id) VALUES (?)", [(one,) for one in sorted(set(ids))])
+        for command, point in self.scenario.before:
+            code = self.live((command,), point)
+            assert code == (-9 if point else self.ended)
+
+    @property
+    def ended(self) -> int:
+        """The exit code of a life that comes to the job's end."""
+        return 0 if self.scenario.plain else FAILED
+
+    def live(self, command: tuple[str, ...], failpoint: str = "") -> int:
+        life = self.lives.start(*self._arguments(command), failpoint=failpoint, environment=self.environment)
+        return life.wait(self.scenario.seconds)
+
+    def noted(self) -> dict[str, int]:
+        """Live the last life to its end; the points that it came by, and how often."""
+        arguments = self._arguments(self.scenario.last)
+        life = self.lives.start(*arguments, note=True, environment=self.environment)
+        assert life.wait(self.scenario.seconds) == self.ended, life.said
+        return life.reached()
+
+    def die(self, point: str, number: int) -> None:
+        """Let the last life die at the point, the `number`th time that it is there, and go on to the end."""
+        code = self.live(self.scenario.last, f"{point}:{number}:kill")
+        assert code == -9 or (code == self.ended and number > 1), f"it ended with {code} at {point}"
+        if code == -9:
+            assert self.live(self._again) == self.ended, f"it does not go on from {point}"
+
+    def die_at_each(self, points: list[str]) -> list[str]:
+        """Let one life after another die, each at the next point, and the last one come to the end.
+
+        Gives the points that were left when a life came to the end, since it did not come by its own.
+        """
+        command = self.scenario.last
+        for number, point in enumerate(points):
+            code = self.live(command, f"{point}:1:kill")
+            assert code == -9 or (code == self.ended and number > 0), f"it ended with {code} at {point}"
+            if code != -9:
+                return points[number:]
+            command = self._again
+        assert self.live(command) == self.ended, f"it does not go on from {points[-1]}"
+        return []
+
+    @property
+    def _again(self) -> tuple[str, ...]:
+        """How it is gone on with; one that died before it was begun is begun again."""
+        return ("resume",) if (self.folder / "job" / "job.json").exists() else ("run",)
+
+    def came_to(self) -> tuple[dict[Kind, bytes], object]:
+        """The job's own files of lines, and its output. The job says itself that it agrees."""
+        directory = JobDirectory.find(self.folder / "job")
+        verdict = verify(directory)
+        assert verdict.agrees, verdict
+        if "sqlite" in self.out:
+            with closing(sqlite3.connect(self.folder / "shop.db")) as database:
+                return lines_of(directory.path), database.execute("SELECT id, text FROM answers ORDER BY id").fetchall()
+        endpoint = self.environment.get("AWS_ENDPOINT_URL")
+        with fsspec.open(self.out, **({"endpoint_url": endpoint} if endpoint else {})) as file:
+            return lines_of(directory.path), file.read()
+
+    def _arguments(self, command: tuple[str, ...]) -> tuple[str, ...]:
+        job = str(self.folder / "job")
+        running = ("--server", self.server, "--checkpoint-seconds", "0.03")
+        if command[0] != "run":
+            return (command[0], job, *command[1:], *running)
+        more = (*self.scenario.options, "--out", self.out, "--job", job, "--id", "id", "--max-tokens", "4")
+        return ("run", str(self.folder.parent / "rows.jsonl"), *more, *running)

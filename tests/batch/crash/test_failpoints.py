@@ -1,0 +1,82 @@
+"""A job that dies at a point where it leaves a mark, any of them, comes to what an undisturbed one comes to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inflight.deploy.server import Server
+from tests.batch.crash.lives import Lives
+from tests.batch.crash.points import points_in_code
+from tests.batch.crash.scenarios import RAY, SCENARIOS, STORAGE, Trial
+from tests.deploy.storage import storage_server
+
+OF_STORAGE = {"output.upload", "output.uploaded"}
+OF_RAY = {"merge", "merged"}
+
+
+def test_a_job_dies_at_every_point_and_comes_to_the_same(lives: Lives, paced_server: Server, tmp_path: Path) -> None:
+    died: set[str] = set()
+    for name, scenario in SCENARIOS.items():
+        place = tmp_path / name
+        place.mkdir()
+        undisturbed = Trial(scenario, lives, paced_server.grpc_address, place / "undisturbed")
+        reached = undisturbed.noted()
+        wanted = undisturbed.came_to()
+        left = [point for point in reached if point not in died]
+        died |= reached.keys()
+        while left:
+            trial = Trial(scenario, lives, paced_server.grpc_address, place / left[0])
+            left = trial.die_at_each(left)
+            assert trial.came_to() == wanted, name
+    for written, pattern in points_in_code().items():
+        known = died | OF_STORAGE | OF_RAY
+        assert any(pattern.fullmatch(name) for name in known), f"no scenario comes by reach({written})"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_job_dies_at_a_point_for_the_first_and_for_a_later_time(
+    name: str, lives: Lives, paced_server: Server, tmp_path: Path
+) -> None:
+    undisturbed = Trial(SCENARIOS[name], lives, paced_server.grpc_address, tmp_path / "undisturbed")
+    reached = undisturbed.noted()
+    wanted = undisturbed.came_to()
+    for point, times in reached.items():
+        for number in {1, 1 + times // 2}:
+            trial = Trial(SCENARIOS[name], lives, paced_server.grpc_address, tmp_path / f"{point}-{number}")
+            trial.die(point, number)
+            assert trial.came_to() == wanted, f"{point}, time {number}"
+
+
+@pytest.mark.slow
+def test_a_job_that_dies_at_an_upload_uploads_again(lives: Lives, paced_server: Server, tmp_path: Path) -> None:
+    with storage_server() as storage:
+        keys = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_ENDPOINT_URL": storage.endpoint}
+
+        def trial(name: str) -> Trial:
+            place = f"{storage.bucket}/{name}"
+            return Trial(STORAGE, lives, paced_server.grpc_address, tmp_path / name, place, keys)
+
+        undisturbed = trial("undisturbed")
+        assert undisturbed.noted().keys() >= OF_STORAGE
+        wanted = undisturbed.came_to()
+        for point in sorted(OF_STORAGE):
+            for number in (1, 2):
+                one = trial(f"{point}-{number}")
+                one.die(point, number)
+                assert one.came_to() == wanted
+
+
+@pytest.mark.slow
+def test_a_job_that_dies_while_parts_are_merged_merges_them_again(
+    lives: Lives, paced_server: Server, tmp_path: Path
+) -> None:
+    undisturbed = Trial(RAY, lives, paced_server.grpc_address, tmp_path / "undisturbed")
+    assert undisturbed.noted().keys() >= OF_RAY
+    wanted = undisturbed.came_to()
+    for point in sorted(OF_RAY):
+        trial = Trial(RAY, lives, paced_server.grpc_address, tmp_path / point)
+        trial.die(point, 1)
+        assert trial.came_to() == wanted

@@ -1,0 +1,68 @@
+"""One job, killed a hundred times: its output is that of a job that nothing befell."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from inflight.deploy.server import Server
+from tests.batch.crash.jobs import Stand, check_whole, stand, write_rows
+from tests.batch.crash.lives import Lives
+
+ROWS = 2000
+KILLS = 100
+WHILE_WRITING = 30
+WRITING = ("lines.written", "lines.synced", "commit")
+"""Points between the first byte of a checkpoint's lines and its commit."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """An entry of the kill log: when it died, at which point (none: at a random moment), and what it left behind."""
+
+    seconds: float
+    point: str
+    left: Stand
+
+    def __str__(self) -> str:
+        how = self.point or "any moment"
+        torn = ", half a line" if self.left.half_line else ""
+        return f"{self.seconds:.2f} s ({how}): {self.left.next} rows, {self.left.uncommitted} bytes more{torn}"
+
+
+@pytest.mark.slow
+def test_a_job_that_was_killed_a_hundred_times_is_whole(lives: Lives, crash_server: Server, tmp_path: Path) -> None:
+    ids = write_rows(tmp_path / "rows.jsonl", ROWS)
+    running = ("--server", crash_server.grpc_address, "--checkpoint-seconds", "0.05", "--max-tokens", "8")
+    job = (tmp_path / "rows.jsonl", "--id", "id", *running, "--concurrency", "2")
+    undisturbed = tmp_path / "undisturbed.jsonl"
+    assert lives.live("run", tmp_path / "rows.jsonl", "--id", "id", *running, "--out", undisturbed).wait() == 3
+    out = tmp_path / "answers.jsonl"
+    draw = random.Random(7)
+    log: list[Kill] = []
+    (tmp_path / "scratch").mkdir()
+    while len(log) < KILLS:
+        writing = len(log) % 5 < 2
+        point = f"{draw.choice(WRITING)}:{draw.randint(1, 6)}:kill" if writing else ""
+        began = time.monotonic()
+        order = "arrival" if writing else draw.choice(("arrival", "best"))
+        life = lives.start("run", *job, "--out", out, "--order", order, failpoint=point)
+        if not point:
+            life.ended.wait(draw.uniform(0.0, 0.7))
+            life.send(signal.SIGKILL)
+        assert life.wait() == -9, f"the job ended after {len(log)} kills: {life.said}"
+        log.append(Kill(time.monotonic() - began, point, stand(out, tmp_path / "scratch")))
+    written = [kill for kill in log if kill.left.uncommitted]
+    half = sum(kill.left.half_line for kill in written)
+    print(
+        *log, f"{len(log)} kills, {len(written)} while output was being written, {half} of them within a line", sep="\n"
+    )
+    assert 0 < log[-1].left.next < ROWS
+    assert len(written) >= WHILE_WRITING
+    assert lives.live("resume", out).wait() == 3
+    check_whole(out, undisturbed, ids, ROWS)
