@@ -13,6 +13,7 @@ from inflight.batch.opening import OpenJob
 from inflight.batch.seen.cost import Cost
 from inflight.batch.seen.pace import Pace
 from inflight.batch.seen.progress import Progress, Server, State, write_progress
+from inflight.batch.state.retrial import Retrial
 
 
 class Telling:
@@ -21,7 +22,7 @@ class Telling:
     def __init__(self, job: OpenJob, running: Running, show: Callable[[Progress], None]) -> None:
         self._job, self._running, self._show = job, running, show
         self._total = job.total
-        self._pace = Pace(job.ledger.counts, self._total, self._share())
+        self._pace = Pace(job.ledger.counts, self._total, self._share(), left=self._left)
 
     def tell(self, state: State, sentence: str = "", waiting: int = 0, servers: tuple[Server, ...] = ()) -> None:
         """A disk without room keeps nobody from running on: the next checkpoint says so itself."""
@@ -38,9 +39,10 @@ class Telling:
             share=self._share(),
             in_flight=sum(server.in_flight for server in servers),
             waiting=waiting,
+            left=self._left,
             limit=sum(limits) if limits else None,
             servers=servers,
-            speed=self._pace.look(ledger.counts, self._share()),
+            speed=self._pace.look(ledger.counts, self._share(), self._left),
             cost=Cost.of(ledger.counts, self._running.price_per_hour),
         )
         try:
@@ -51,6 +53,10 @@ class Telling:
 
     def end(self, state: State, sentence: str) -> None:
         self.tell(state, sentence)
+
+    @property
+    def _left(self) -> int:
+        return self._job.ledger.left if isinstance(self._job.ledger, Retrial) else 0
 
     def _share(self) -> float | None:
         position = self._job.ledger.position

@@ -54,7 +54,8 @@ class _Look:
 class Pace:
     """Made when a life begins, with the counts that earlier lives left; then shown the counts, each second or so.
 
-    `total` is the number of rows of the input where it is known.
+    `total` is the number of rows of the input where it is known. `left`: how many done rows are asked once more, and
+    have no new outcome yet.
     """
 
     def __init__(
@@ -63,15 +64,16 @@ class Pace:
         total: int | None = None,
         share: float | None = None,
         clock: Callable[[], float] = time.monotonic,
+        left: int = 0,
     ) -> None:
         self._total = total
         self._clock = clock
-        self._first = _look(clock(), counts, share)
+        self._first = _look(clock(), counts, share, left)
         self._looks = deque([self._first])
 
-    def look(self, counts: Counts, share: float | None = None) -> Speed:
+    def look(self, counts: Counts, share: float | None = None, left: int = 0) -> Speed:
         """How fast it goes. `share`: how much of the input lies before the first row that is not done, 0 to 1."""
-        now = _look(self._clock(), counts, share)
+        now = _look(self._clock(), counts, share, left)
         self._looks.append(now)
         while len(self._looks) > 1 and self._looks[1].when <= now.when - _AHEAD_SECONDS:
             self._looks.popleft()
@@ -93,8 +95,8 @@ class Pace:
         return left / done * seconds if done > 0 and seconds >= _SURE_SECONDS else None
 
 
-def _look(when: float, counts: Counts, share: float | None) -> _Look:
-    return _Look(when, counts.done, counts.input_tokens, counts.output_tokens, share)
+def _look(when: float, counts: Counts, share: float | None, left: int) -> _Look:
+    return _Look(when, counts.done - left, counts.input_tokens, counts.output_tokens, share)
 
 
 def _rates(then: _Look, now: _Look) -> Rates:

@@ -48,8 +48,9 @@ class Progress(_Strict):
 
     `when`: seconds since 1970. `counts`: of all lives, until now. `total`: rows of the input, where that is known.
     `share`: how much of the input lies before the first row that is not done, 0 to 1, where that is known.
-    `in_flight`: rows at servers. `waiting`: rows that failed and will be sent again. `limit`: the most rows in flight
-    that the job allows itself now. `sentence`: why it stopped, failed, or waits.
+    `in_flight`: rows at servers. `waiting`: rows that failed and will be sent again. `left`: rows of `counts` that are
+    asked once more, and have no new outcome yet. `limit`: the most rows in flight that the job allows itself now.
+    `sentence`: why it stopped, failed, or waits.
     """
 
     when: float
@@ -62,6 +63,7 @@ class Progress(_Strict):
     share: float | None = None
     in_flight: int = 0
     waiting: int = 0
+    left: int = 0
     limit: int | None = None
     servers: tuple[Server, ...] = ()
     speed: Speed = Speed()
@@ -73,12 +75,17 @@ class Progress(_Strict):
         return replace(counts, codes=dict(counts.codes))  # the job's go on counting
 
     @property
+    def rows(self) -> int:
+        """Rows that are done."""
+        return self.counts.done - self.left
+
+    @property
     def done(self) -> float | None:
         """How much of the job is done, 0 to 1; None where nobody knows."""
         if self.state is State.FINISHED:
             return 1.0
         if self.total is not None:
-            return self.counts.done / self.total if self.total else 1.0
+            return self.rows / self.total if self.total else 1.0
         return self.share
 
 

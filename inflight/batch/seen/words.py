@@ -10,11 +10,10 @@ from inflight.batch.seen.progress import Progress, State
 
 def rows(progress: Progress) -> str:
     """12,345 of 100,000 rows (12%)."""
-    counts = progress.counts
     share = "" if progress.done is None else f" ({_percent(progress.done)})"
-    total = counts.done if progress.state is State.FINISHED else progress.total
+    total = progress.rows if progress.state is State.FINISHED else progress.total
     of = "" if total is None else f" of {total:,}"
-    return f"{counts.done:,}{of} {'row' if (total or counts.done) == 1 else 'rows'}{share}"
+    return f"{progress.rows:,}{of} {'row' if (total or progress.rows) == 1 else 'rows'}{share}"
 
 
 def speed(progress: Progress) -> str:

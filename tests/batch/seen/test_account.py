@@ -9,6 +9,7 @@ from pathlib import Path
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.runner import Runner
 from inflight.batch.seen.manifest import Manifest
+from inflight.batch.seen.progress import Progress
 from inflight.batch.seen.summary import summary
 from tests.batch.flow.scripted import Scripted, echo
 from tests.batch.seen.jobs import job_of, run
@@ -69,7 +70,9 @@ def test_the_command_of_the_summary_does_what_it_says(tmp_path: Path) -> None:
     job = job_of(tmp_path, ("tea", "slow", "so long"))
     directory, _ = run(job)
     assert "--only deadline_exceeded" in directory.summary.read_text()
-    Runner(job, directory, backends=[Scripted(echo)]).run(again=["deadline_exceeded"])
+    seen: list[Progress] = []
+    Runner(job, directory, show=seen.append, backends=[Scripted(echo)]).run(again=["deadline_exceeded"])
+    assert (seen[0].rows, seen[0].left, seen[-1].rows, seen[-1].left) == (2, 1, 3, 0)
     rows = manifest_of(directory).rows
     assert (rows.ok, rows.codes) == (2, {"prompt_too_long": 1})
     said = directory.summary.read_text()

@@ -69,6 +69,15 @@ def test_without_a_number_of_rows_the_eta_goes_by_the_share_of_the_input() -> No
     assert Pace(done(0), clock=clock).look(done(5)).eta is None, "nobody knows how much there is"
 
 
+def test_rows_that_are_asked_once_more_are_not_done_until_they_are_again() -> None:
+    clock = Clock()
+    pace = Pace(done(1000), total=1000, clock=clock, left=100)
+    clock.now += 10
+    speed = pace.look(done(1000), left=80)
+    assert speed.present.rows == pytest.approx(2)
+    assert speed.eta == pytest.approx(40)
+
+
 def test_what_is_done_takes_no_time() -> None:
     assert Pace(done(1000), total=1000).look(done(1000)).eta == 0
 

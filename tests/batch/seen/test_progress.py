@@ -45,6 +45,7 @@ def test_a_moment_stays_as_it_was_while_the_job_counts_on() -> None:
     ("progress", "share"),
     [
         (moment(), 0.5),
+        (moment(left=1000), 0.4),
         (moment(total=None, share=0.25), 0.25),
         (moment(total=None, share=None), None),
         (moment(total=0, counts=Counts()), 1.0),
