@@ -60,6 +60,7 @@ def test_another_template_or_sampling_is_refused(begun: Begun, other: tuple[str,
     assert other[0].removeprefix("--").replace("-", "_") in said
 
 
+@pytest.mark.xfail(strict=True, reason="a deployment does not tell its build yet, only its tensors")
 def test_another_model_is_refused(begun: Begun, server: Server) -> None:
     said = begun.refusal("resume", begun.out, "--server", server.grpc_address)
     assert "[job_mismatch]" in said

@@ -15,6 +15,10 @@ from tests.batch.crash.lives import Lives
 
 ROWS = 300
 ENDED, STOPPED = 3, 75
+POINTS = ("lines.written:3", "commit:9")
+MORE_POINTS = [
+    pytest.param(point, marks=pytest.mark.slow) for point in ("lines.write:2", "lines.synced:1", "job.json.rename:1")
+]
 
 
 @pytest.fixture
@@ -50,9 +54,7 @@ def test_a_full_disk_stops_a_job_that_goes_on_once_there_is_room(
     check_whole(out, undisturbed, ids, ROWS)
 
 
-@pytest.mark.parametrize(
-    "point", ["lines.write:2", "lines.written:3", "lines.synced:1", "commit:9", "job.json.rename:1"]
-)
+@pytest.mark.parametrize("point", [*POINTS, *MORE_POINTS])
 def test_wherever_the_disk_is_full_a_job_stops_and_goes_on(
     point: str, lives: Lives, paced_server: Server, tmp_path: Path
 ) -> None:
