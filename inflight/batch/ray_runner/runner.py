@@ -23,7 +23,7 @@ from inflight.batch.ray_runner.parts import Mark, Parts, cut
 from inflight.batch.ray_runner.together import Together
 from inflight.batch.ray_runner.worker import DRAIN, NOW, Report, Task, Worker
 from inflight.batch.runner import MAY_PASS, End, Runner
-from inflight.batch.seen.progress import Progress, State
+from inflight.batch.seen.progress import Progress, State, read_progress
 from inflight.batch.signals import StopEarlyError
 from inflight.batch.state.retrial import Retrial
 
@@ -108,7 +108,11 @@ class RayRunner(Runner):
     def _run_parts(self, job: OpenJob, jobs: Sequence[Job], together: Together) -> None:
         """Until all parts have ended, or were told to."""
         created, found = int(job.ledger.recall("created")), job.source.fingerprint
-        tasks = [Task(index, one, created, found, self._parts.order) for index, one in enumerate(jobs)]
+        tasks = [
+            Task(index, one, created, found, self._parts.order) for index, one in enumerate(jobs) if not _finished(one)
+        ]
+        if not tasks:
+            return
         with cluster(self._workers) as ray:
             workers = threading.Thread(target=self._hand_out, args=(ray, tasks), name="batch-ray", daemon=True)
             with self._signals.telling(self._signalled):
@@ -119,7 +123,7 @@ class RayRunner(Runner):
                     together.tell(State.DRAINING if self._ending else State.RUNNING)
                     workers.join(_LOOK_SECONDS)
                     together.keep()
-        if self._failure is not None:
+        if self._failure is not None and self._ending is None:
             raise self._failure
 
     def _hand_out(self, ray: Any, tasks: Sequence[Task]) -> None:
@@ -175,6 +179,12 @@ class RayRunner(Runner):
         together.keep()
         if self._signals.count:
             raise StopEarlyError
+
+
+def _finished(part: Job) -> bool:
+    """Whether an earlier life has seen a part's end."""
+    progress = read_progress(JobDirectory.of(part.output))
+    return progress is not None and progress.state is State.FINISHED
 
 
 def _rows(plan: Sequence[Part]) -> int:
