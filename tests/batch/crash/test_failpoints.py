@@ -53,8 +53,11 @@ def test_a_job_dies_at_a_point_for_the_first_and_for_a_later_time(
 
 
 @pytest.mark.slow
-def test_a_job_that_dies_at_an_upload_uploads_again(lives: Lives, paced_server: Server, tmp_path: Path) -> None:
+def test_a_job_that_dies_at_an_upload_uploads_again(
+    lives: Lives, paced_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with storage_server() as storage:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", storage.endpoint)  # for looking at what came there
         keys = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_ENDPOINT_URL": storage.endpoint}
 
         def trial(name: str) -> Trial:
