@@ -76,11 +76,12 @@ def jobs(tmp_path: Path, servers: tuple[str, str]) -> Jobs:
     return Jobs(tmp_path, servers)
 
 
-def living_part(job: Path, done: int = 4) -> dict[str, Any]:
+def living_part(head: subprocess.Popen[str], job: Path, done: int = 4) -> dict[str, Any]:
     """What a part says that has answered so many rows and has not ended."""
     found: list[dict[str, Any]] = []
 
     def look() -> bool:
+        assert head.poll() is None, head.communicate()[0]
         for path in job.glob("parts/*.job/progress.json"):
             progress = json.loads(path.read_text())
             if progress["state"] == "running" and progress["counts"]["ok"] >= done:
@@ -102,7 +103,7 @@ def test_a_killed_worker_s_part_goes_on_elsewhere(jobs: Jobs) -> None:
     """And the files are those of a job without Ray, byte for byte."""
     jobs.run("local.jsonl")
     head = jobs.start("ray.jsonl", *RAY)
-    part = living_part(jobs.place / "ray.job")
+    part = living_part(head, jobs.place / "ray.job")
     os.kill(part["pid"], signal.SIGKILL)
 
     def again() -> bool:
@@ -120,13 +121,13 @@ def test_a_killed_worker_s_part_goes_on_elsewhere(jobs: Jobs) -> None:
 def test_a_head_that_is_told_to_stop_or_killed_is_gone_on_with(jobs: Jobs) -> None:
     jobs.run("local.jsonl")
     stopped = jobs.start("ray.jsonl", *RAY)
-    living_part(jobs.place / "ray.job")
+    living_part(stopped, jobs.place / "ray.job")
     stopped.terminate()
     said, _ = stopped.communicate()
     assert stopped.returncode == 75, said
 
     killed = jobs.start("ray.jsonl", *RAY)
-    living_part(jobs.place / "ray.job", done=8)
+    living_part(killed, jobs.place / "ray.job", done=8)
     family = psutil.Process(killed.pid).children(recursive=True)
     assert family
     killed.kill()
@@ -139,7 +140,7 @@ def test_a_head_that_is_told_to_stop_or_killed_is_gone_on_with(jobs: Jobs) -> No
 @pytest.mark.slow
 def test_a_cancelled_job_ends_its_parts_and_keeps_what_they_have(jobs: Jobs) -> None:
     head = jobs.start("ray.jsonl", *RAY)
-    living_part(jobs.place / "ray.job")
+    living_part(head, jobs.place / "ray.job")
     JobDirectory.find(jobs.place / "ray.jsonl").cancel.touch()
     said, _ = head.communicate()
     assert head.returncode == 4, said
