@@ -31,8 +31,8 @@ _WORK = PLACE / "batch"
 
 
 @click.command(help=__doc__)
-@click.option("--equal", default=64, show_default=True, help="Rows of 64 tokens and answers of 64.")
-@click.option("--mixed", default=128, show_default=True, help="Rows of 16 to 128 tokens and answers of 8 to 128.")
+@click.option("--equal", default=64, show_default=True, help="Rows of 64 tokens and answers of 48.")
+@click.option("--mixed", default=64, show_default=True, help="Rows of 16 to 128 tokens and answers of 8 to 128.")
 @click.option("--install-vllm", is_flag=True, help="Make vLLM's environment first: several gigabytes.")
 @click.option("--out", type=click.Path(path_type=Path), default=PLACE / "batch_peers.json", show_default=True)
 def main(equal: int, mixed: int, install_vllm: bool, out: Path) -> None:
@@ -41,20 +41,20 @@ def main(equal: int, mixed: int, install_vllm: bool, out: Path) -> None:
         install()
     engine = bench_engine(LIKE, "bf16")
     prompts = Prompts(Tokenizer.from_file(str(engine / "tokenizer.json")), seed=1)
-    works = {"equal": equal_rows(prompts, equal, 64, 64), "mixed": mixed_rows(prompts, mixed)}
-    found = {"job": _job(engine, works, equal_rows(prompts, 16, 16, 16))}
+    works = {"equal": equal_rows(prompts, equal, 64, 48), "mixed": mixed_rows(prompts, mixed)}
+    found = {"job": _job(console, engine, works, equal_rows(prompts, 16, 16, 16))}
     peer = Transformers(PLACE / LIKE)
-    found["transformers"] = {name: peer.run(rows) for name, rows in works.items()}
+    found["transformers"] = {name: _told(console, "transformers", name, peer.run(rows)) for name, rows in works.items()}
     peer.close()
     if installed():
         vllm = Vllm(PLACE / LIKE, PLACE / "vllm.log")
-        found["vllm"] = {name: vllm.run(rows) for name, rows in works.items()}
+        found["vllm"] = {name: _told(console, "vllm", name, vllm.run(rows)) for name, rows in works.items()}
         vllm.close()
     _show(console, found)
     out.write_text(json.dumps(found, indent=2))
 
 
-def _job(engine: Path, works: dict[str, list[BenchRow]], warm: list[BenchRow]) -> dict[str, float]:
+def _job(console: Console, engine: Path, works: dict[str, list[BenchRow]], warm: list[BenchRow]) -> dict[str, float]:
     found = {}
     with Server(engine, DeploymentOptions(kv_cache_tokens=KV_CACHE_TOKENS)) as server:
         for name, rows in {"warm": warm, **works}.items():
@@ -62,9 +62,14 @@ def _job(engine: Path, works: dict[str, list[BenchRow]], warm: list[BenchRow]) -
             _WORK.mkdir(parents=True)
             taken = str(write_openai(rows, _WORK / "rows.jsonl"))
             more = ("--out", str(_WORK / "answers.jsonl"), "--server", server.grpc_address, "--order", "arrival")
-            found[name] = tokens(rows) / live("run", taken, *more).life
+            found[name] = _told(console, "job", name, tokens(rows) / live("run", taken, *more).life)
     shutil.rmtree(_WORK)
     return found
+
+
+def _told(console: Console, who: str, name: str, speed: float) -> float:
+    console.print(f"{who}, {name}: {speed:.1f} tokens/s")
+    return speed
 
 
 def _show(console: Console, found: dict[str, dict[str, float]]) -> None:

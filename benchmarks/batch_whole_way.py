@@ -42,9 +42,9 @@ class JobRun:
 
 @click.command(help=__doc__)
 @click.option("--rounds", default=3, show_default=True)
-@click.option("--rows", default=128, show_default=True)
+@click.option("--rows", default=96, show_default=True)
 @click.option("--prompt-tokens", default=64, show_default=True)
-@click.option("--max-tokens", default=64, show_default=True)
+@click.option("--max-tokens", default=32, show_default=True)
 @click.option("--max-num-tokens", default=96, show_default=True, help="Most tokens of one step, on both sides.")
 @click.option("--out", type=click.Path(path_type=Path), default=PLACE / "batch_whole_way.json", show_default=True)
 def main(rounds: int, rows: int, prompt_tokens: int, max_tokens: int, max_num_tokens: int, out: Path) -> None:
