@@ -84,6 +84,9 @@ bench: setup ## the whole way against the engine alone, the client against bare 
 	$(BIN)/python -m benchmarks.client_cost
 	$(BIN)/python -m benchmarks.load_generator
 	$(BIN)/python -m benchmarks.load_agreement
+	$(BIN)/python -m benchmarks.batch_whole_way
+	$(BIN)/python -m benchmarks.batch_peers
+	$(BIN)/python -m benchmarks.batch_million
 
 soak: setup ## 15 minutes of twice the load that the server carries, with clients that vanish
 	$(BIN)/python -m benchmarks.soak --minutes 15
