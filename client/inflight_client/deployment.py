@@ -33,9 +33,10 @@ _WORDS = {"inflight": "inflight's model", "tensorrtllm": "TensorRT-LLM's model",
 class Deployment:
     """A model that takes text, what it has, and the models behind it.
 
-    `decoupled` says whether it streams, `version` which inflight made it; `accumulates`: each streamed text is the
-    whole one so far; `adds_special_tokens`: its tokenizer puts a BOS token before the prompt. They are None where the
-    server does not tell. `stop_model` takes requests to stop; None where none can.
+    `decoupled` says whether it streams, `version` which inflight made it; `build` is the same for the same engine,
+    tokenizer and template; `accumulates`: each streamed text is the whole one so far; `adds_special_tokens`: its
+    tokenizer puts a BOS token before the prompt. They are None where the server does not tell. `stop_model` takes
+    requests to stop; None where none can.
     """
 
     model: str
@@ -47,6 +48,7 @@ class Deployment:
     accumulates: bool | None = False
     stop_model: str | None = None
     adds_special_tokens: bool | None = None
+    build: str | None = None
 
     @property
     def ours(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from pathlib import Path
 
@@ -27,6 +29,21 @@ def committed_repository() -> Path:
     raise DeployError(f"The model repository is missing beside {here}; install inflight again.", "server_start_failed")
 
 
+def build_of(manifest: Manifest) -> str:
+    """A name for what answers: the same for the same engine, tokenizer and template, wherever they lie.
+
+    Whoever goes on with work that another process began sees by it whether the same model answers.
+    """
+    parts = {
+        "target": manifest.target,
+        "precision": [manifest.precision, manifest.kv_cache_precision],
+        "properties": manifest.properties,
+        "source": manifest.source.model_dump(exclude={"checkpoint"}),
+        "files": {name: file.sha256 for name, file in manifest.files.items()},
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
 def assemble(
     engine: Path, manifest: Manifest, out: Path, options: DeploymentOptions, source: Path | None = None
 ) -> model_configs.Configs:
@@ -44,7 +61,7 @@ def assemble(
     if options.max_queue_size is not None:
         model_configs.set_max_queue_size(configs[ENGINE_MODEL], options.max_queue_size)
     versions = {"inflight_version": __version__, "inflight_engine_version": manifest.versions.get("inflight", "")}
-    model_configs.sign(configs, versions)
+    model_configs.sign(configs, {**versions, "inflight_build": build_of(manifest)})
     model_configs.check(configs)
     for name, config in configs.items():
         left_out = _LEFT_OUT if config.backend in ("", "python") else (*_LEFT_OUT, _CODE)

@@ -106,6 +106,8 @@ def test_without_configurations_metadata_has_to_do() -> None:
 def test_what_the_configurations_say_is_known() -> None:
     assert find(repository(OURS, inflight_version="0.1.7"), "tensorrt_llm_bls").version == "0.1.7"
     assert find(repository(OURS), "tensorrt_llm_bls").version is None
+    assert find(repository(OURS, inflight_build="abc"), "tensorrt_llm_bls").build == "abc"
+    assert find(repository(OURS), "tensorrt_llm_bls").build is None
     assert find(text_models(accumulate=True), "tensorrt_llm_bls").accumulates
     assert not find(text_models(), "tensorrt_llm_bls").accumulates  # upstream's placeholder, never filled in
     assert find(text_models(add_special_tokens="False")).adds_special_tokens is False

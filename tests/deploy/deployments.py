@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from build_engines.manifest import GpuFeatures, GpuLimits, Manifest
 from inflight import __version__
 from inflight.deploy.options import DeploymentOptions
-from inflight.deploy.repository import assemble
+from inflight.deploy.repository import assemble, build_of
 from tests.deploy.test_kv_budget import manifest
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -18,6 +19,8 @@ PLACE = "/engines/demo"
 """What golden files have for the engine's directory."""
 VERSION = '"this version"'
 """What they have for the version of inflight."""
+BUILD = '"this build"'
+"""What they have for the hash of the engine."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +41,8 @@ class Case:
         (engine / "config.json").write_text(json.dumps({"pretrained_config": {"logits_dtype": "float32"}}))
         self.options.check(engine, self.made())
         assemble(engine, self.made(), out, self.options)
-        return {
-            path.parent.name: path.read_text().replace(str(engine), PLACE).replace(f'"{__version__}"', VERSION)
-            for path in sorted(out.glob("*/config.pbtxt"))
-        }
+        masks = {str(engine): PLACE, f'"{__version__}"': VERSION, f'"{build_of(self.made())}"': BUILD}
+        return {path.parent.name: _masked(path.read_text(), masks) for path in sorted(out.glob("*/config.pbtxt"))}
 
     def made(self) -> Manifest:
         limits = GpuLimits(max_batch_size=64, max_num_tokens=8192, max_input_len=1024, max_beam_width=4)
@@ -97,3 +98,9 @@ CASES = {
         ),
     )
 }
+
+
+def _masked(text: str, masks: Mapping[str, str]) -> str:
+    for found, mask in masks.items():
+        text = text.replace(found, mask)
+    return text

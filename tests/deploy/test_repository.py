@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from build_engines.errors import BuildError
+from build_engines.manifest import File
 from inflight import __version__
 from inflight.deploy import memory
 from inflight.deploy.errors import DeployError
 from inflight.deploy.model_configs import Configs, load
-from inflight.deploy.repository import DeploymentOptions, assemble
+from inflight.deploy.repository import DeploymentOptions, assemble, build_of
 from tests.deploy.deployments import Case
 from tests.deploy.test_kv_budget import manifest
 from tests.fixtures.engines import TinyEngine
@@ -127,6 +128,29 @@ def test_every_model_tells_which_versions_made_the_deployment_and_the_engine(
     assert {one["inflight_version"] for one in told} == {__version__}
     assert {one.get("inflight_engine_version") for one in told} == {built}
     assert len(told) == 5
+
+
+def test_every_model_tells_which_engine_tokenizer_and_template_answer(tmp_path: Path) -> None:
+    assemble(Path("engine"), manifest(), tmp_path / "out", DeploymentOptions())
+    assert {parameters(config)["inflight_build"] for config in load(tmp_path / "out").values()} == {
+        build_of(manifest())
+    }
+
+
+def test_a_build_has_another_name_once_what_answers_is_another() -> None:
+    one = manifest()
+    moved = one.model_copy(
+        update={"created": "later", "source": one.source.model_copy(update={"checkpoint": "elsewhere"})}
+    )
+    assert build_of(moved) == build_of(one)
+    others: list[dict[str, Any]] = [
+        {"precision": "int8"},
+        {"kv_cache_precision": "u8"},
+        {"properties": {"a": 1}},
+        {"source": one.source.model_copy(update={"chat_template": "another"})},
+        {"files": {**one.files, "weights.bin": File(sha256="0" * 64, bytes=1)}},
+    ]
+    assert len({build_of(one), *(build_of(one.model_copy(update=other)) for other in others)}) == 6
 
 
 def test_models_are_there_with_their_code_and_nothing_else(tmp_path: Path) -> None:

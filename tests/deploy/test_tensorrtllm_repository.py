@@ -27,7 +27,8 @@ from tests.standins.tensorrtllm.parameters import GUIDES, read_parameters
 CPP = [case for case in CASES.values() if case.target == "tensorrt-llm"]
 ONLY_UPSTREAMS = ("tensorrt_llm", "ensemble")
 MAY_BE_EMPTY = {*GUIDES, "max_tokens_in_paged_kv_cache", "draft_model_path", "tensorrt_llm_draft_model_name"} | {
-    "inflight_version"
+    "inflight_version",
+    "inflight_build",
 }
 """Parameters of which nothing is a value: no guides, no draft model, the engine's own choice."""
 
@@ -67,7 +68,7 @@ def test_upstreams_backend_reads_every_parameter(case: Case, tmp_path: Path) -> 
     parameters = {key: value.string_value for key, value in config.parameters.items()}
     parameters["gpt_model_path"] = str(tmp_path)
     assert read_parameters(parameters)["gpt_model_type"] == "inflight_fused_batching"
-    assert set(parameters) <= {*upstreams_parameters(), "recv_poll_period_ms", "inflight_version"}
+    assert set(parameters) <= {*upstreams_parameters(), "recv_poll_period_ms", "inflight_version", "inflight_build"}
     assert (config.backend, config.max_batch_size) == ("tensorrtllm", 64)
     assert {group.kind for group in config.instance_group} == {model_config_pb2.ModelInstanceGroup.KIND_CPU}
 
@@ -95,6 +96,7 @@ def test_all_of_upstreams_wiring_stands_and_answers_are_told_apart() -> None:
     assert {key for key, facts in wired.items() if mine.get(key) != facts} == set()
     added = {key[1:] for key in mine if key[0] == "ensemble" and key not in upstreams()}
     assert added == {
+        ("parameter", "inflight_build"),
         ("parameter", "inflight_version"),
         ("tensorrt_llm input", "return_num_input_tokens"),
         ("tensorrt_llm input", "return_num_output_tokens"),

@@ -39,6 +39,7 @@ _OLDER = "what upstream called min_tokens and seed up to 0.19; clients of that a
 _OUR_KEY = "ours: behind an ensemble, the receipts of chunks tell whether their client is still there"
 _OUR_CONTEXT = "ours: what goes with a chunk, so that it is decoded without state"
 _OUR_VERSION = "ours: which version wrote an assembled repository, checked when it is loaded"
+_OUR_BUILD = "ours: a hash of the engine, its tokenizer and template, by which clients see that the same one answers"
 _OUR_STREAMS = "ours: behind TensorRT-LLM's C++ backend, which sends no context, streams are told apart by these"
 _OUR_STOP = "ours: its requests have ids of their own at the engine, so it is told itself which of them to end"
 _OUR_ENDS = "ours: TensorRT-LLM's C++ backend knows one end token, and models have several"
@@ -56,7 +57,8 @@ _TEXT_ALONE = "for models that read more than text, which are not served"
 
 DIFFERENCES = (
     *(
-        Difference(model, "parameter", "inflight_version", "added", _OUR_VERSION)
+        Difference(model, "parameter", name, "added", why)
+        for name, why in (("inflight_version", _OUR_VERSION), ("inflight_build", _OUR_BUILD))
         for model in ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls")
     ),
     Difference("ensemble", "input", "min_length random_seed", "added", _OLDER),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 
 from inflight_client import InflightError
 
@@ -20,14 +21,24 @@ _SLOW_SECONDS = 1.0
 
 
 class Asker:
-    """`fell` is the last thing that went wrong with the server itself, since when no row should be sent to it."""
+    """`halt` is called when the server should get no row just now: it is overloaded, or something is wrong with it."""
 
-    def __init__(self, backend: Backend, running: Running, rows: Rows, throttle: Throttle, life: str) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        running: Running,
+        rows: Rows,
+        throttle: Throttle,
+        life: str,
+        halt: Callable[[], None],
+    ) -> None:
         self.in_flight = 0
         self.trouble: InflightError | None = None
+        """What went wrong with the server itself; whoever mends that clears it."""
         self.heard = 0.0
         """When the server last answered a row, be it with a refusal that is the row's alone."""
-        self._backend, self._rows, self._throttle, self._life = backend, rows, throttle, life
+        self._backend, self._rows, self._throttle = backend, rows, throttle
+        self._life, self._halt = life, halt
         self._tries = running.tries
         self._complained = 0.0
         self._fallen: list[Row] = []
@@ -71,9 +82,11 @@ class Asker:
         self._complained = now
         if why is Cause.BUSY:
             self._throttle.overloaded(self.in_flight, now)
+            self._halt()
             self._rows.again(row)
             return
         self.trouble = error
+        self._halt()
         if why is Cause.FELL:
             self._fallen.append(row)
             self._died = self._died or error.code == "engine_died"

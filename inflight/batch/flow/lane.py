@@ -57,9 +57,10 @@ class Lane:
         self._backend, self._rows, self._suspects = backend, rows, suspects
         self._bind, self._say = bind, say
         self._throttle = Throttle(running.concurrency or MOST)
-        self._asker = Asker(backend, running, rows, self._throttle, life)
+        self._asker = Asker(backend, running, rows, self._throttle, life, self._halt)
         self._workers = Workers(rows, self._asker.ask, self._fail)
         self._failure: asyncio.Future[None] | None = None
+        self._bell = asyncio.Event()
         self._down_since = 0.0
         self._stood = False
 
@@ -141,6 +142,7 @@ class Lane:
         """Give it rows while it stands, as many as the throttle has places."""
         looks, next_look, next_build = 0, 0.0, _now() + _BUILD_SECONDS
         self._asker.trouble = None
+        self._bell.clear()
         while self.shut is None and self._asker.trouble is None:
             now = _now()
             if now >= next_look:
@@ -154,10 +156,24 @@ class Lane:
                 await self._try(group)
             else:
                 self._workers.open(0 if self._throttle.paused(now) else self._throttle.limit)
-                await asyncio.sleep(_TICK_SECONDS)
+                await self._tick()
         self.up = False
         self.trouble = self._asker.trouble
         self._workers.open(0)
+
+    async def _tick(self) -> None:
+        """A moment, or until something is wrong."""
+        try:
+            async with asyncio.timeout(_TICK_SECONDS):
+                await self._bell.wait()
+        except TimeoutError:
+            pass
+        self._bell.clear()
+
+    def _halt(self) -> None:
+        self._workers.open(0)
+        if self._asker.trouble is not None:
+            self._bell.set()
 
     async def _look(self) -> None:
         try:

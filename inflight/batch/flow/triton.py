@@ -87,8 +87,9 @@ class TritonBackend:
         return await self._client.ready()
 
     async def build(self) -> str:
-        """That of the deployment."""
-        return _fingerprint(await self._client.deployment())
+        """The name that a deployment of ours has for it; of others a fingerprint of what they say of themselves."""
+        deployment = await self._client.deployment()
+        return deployment.build or _fingerprint(deployment)
 
     async def close(self) -> None:
         await self._client.close()

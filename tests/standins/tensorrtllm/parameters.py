@@ -99,7 +99,7 @@ KNOWN: dict[str, Callable[[str], Any]] = {
 }
 
 
-UNREAD = ("inflight_version", "inflight_engine_version")
+UNREAD = ("inflight_version", "inflight_engine_version", "inflight_build")
 
 
 def read_parameters(texts: dict[str, str]) -> dict[str, Any]:
