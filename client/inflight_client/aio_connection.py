@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
 from collections.abc import Callable, Generator
 from functools import partial
@@ -15,7 +16,7 @@ from inflight_client.connection import ABANDON_SECONDS, REACH_SECONDS
 from inflight_client.deadline import Deadline
 from inflight_client.deployment import Deployment
 from inflight_client.detection import Question, detect
-from inflight_client.errors import ClientClosed, InflightError
+from inflight_client.errors import ClientClosed, InflightError, Overloaded
 from inflight_client.known_deployment import KnownDeployment, asking, unanswered
 from inflight_client.model_list import list_models
 from inflight_client.results import Health, Model
@@ -63,10 +64,18 @@ class AsyncConnection:
             return  # the end of a stream is noticed
         with contextlib.suppress(InflightError):
             deadline = Deadline(ABANDON_SECONDS, "the end of the request")
-            await self.stop(call.request_id, deadline)
+            await self._stop_surely(call.request_id, deadline)
             if (early := sent + REACH_SECONDS - time.monotonic()) > 0:
                 await asyncio.sleep(early)
-                await self.stop(call.request_id, deadline)
+                await self._stop_surely(call.request_id, deadline)
+
+    async def _stop_surely(self, request_id: str, deadline: Deadline) -> None:
+        """A queue may be too full even for this, as where many leave at once."""
+        while True:
+            try:
+                return await self.stop(request_id, deadline)
+            except Overloaded:
+                await asyncio.sleep(random.uniform(0.02, 0.1))
 
     async def stop(self, request_id: str, deadline: Deadline) -> None:
         """Ask the server to end the requests of that id."""

@@ -40,6 +40,10 @@ class Asker:
         self._backend, self._rows, self._throttle = backend, rows, throttle
         self._life, self._halt = life, halt
         self._tries = running.tries
+        self.apart: frozenset[int] = frozenset()
+        """Numbers of rows that are to stay away from others."""
+        self.untaken: list[Row] = []
+        """Of these, those that the server did not take."""
         self._complained = 0.0
         self._fallen: list[Row] = []
         self._died = False
@@ -83,7 +87,7 @@ class Asker:
         if why is Cause.BUSY:
             self._throttle.overloaded(self.in_flight, now)
             self._halt()
-            self._rows.again(row)
+            self._give_back(row)
             return
         self.trouble = error
         self._halt()
@@ -91,6 +95,14 @@ class Asker:
             self._fallen.append(row)
             self._died = self._died or error.code == "engine_died"
             self._rows.count(row)
+        else:
+            self._give_back(row)
+
+    def _give_back(self, row: Row) -> None:
+        """A row that the server did not take."""
+        if row.number in self.apart:
+            self._rows.count(row)
+            self.untaken.append(row)
         else:
             self._rows.again(row)
 

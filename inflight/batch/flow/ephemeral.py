@@ -8,7 +8,10 @@ from contextlib import contextmanager
 from inflight.batch.errors import BatchError
 from inflight.batch.job import Running
 from inflight.deploy.repository import DeploymentOptions
-from inflight.deploy.server import Server
+from inflight.deploy.server import Server, ServerSettings
+
+_FAILURES = 20
+"""Failed lives in a row: rows that kill engines are found by letting some die."""
 
 
 @contextmanager
@@ -19,7 +22,9 @@ def ephemeral_server(running: Running, say: Callable[[str], None]) -> Iterator[s
     process. Raises BatchError with the code of what keeps the server from starting.
     """
     assert running.ephemeral is not None
-    server = Server(running.ephemeral, DeploymentOptions(**running.ephemeral_options), report=say)
+    server = Server(
+        running.ephemeral, DeploymentOptions(**running.ephemeral_options), ServerSettings(failures=_FAILURES), say
+    )
     try:
         server.start()
     except Exception as error:

@@ -25,9 +25,17 @@ _FIRST_LOADS = 10
 """Looks at the load that come with each tick, when a server begins."""
 _BUILD_SECONDS = 15.0
 _FIRST_PROBE, _LONGEST_PROBE = 0.25, 15.0
+_PROBE_SHARE = 0.2
+"""Of the time that a server has been down already, waited before it is asked again: so pauses grow with each."""
 _LANDING_SECONDS = 60.0
 """Waited for what is still in flight at a server that fell."""
+_SETTLE_SECONDS = 0.5
+"""For a moment after a death a server may still call itself ready."""
 _AWAY_SECONDS = 60.0
+_QUICK_DEATHS = 3
+_CALM_SECONDS = 12.0
+"""Whoever watches a server gives it up if it dies again and again within its first ten seconds. So after some deaths
+under suspects it does other work for so long before the next ones are tried."""
 
 
 class Lane:
@@ -63,6 +71,8 @@ class Lane:
         self._bell = asyncio.Event()
         self._down_since = 0.0
         self._stood = False
+        self._risen = 0.0
+        self._quick_deaths = 0
 
     async def run(self) -> None:
         """Work until cancelled, or until the server is shut. Raises what is nobody's answer, as `done` raised it."""
@@ -107,6 +117,7 @@ class Lane:
                 if said:
                     self._say(f"{self.name} answers.")
                 self.up = self._stood = True
+                self._risen = _now()
                 return True
             if cause(problem) is Cause.SHUT or (problem.code == "host_not_found" and not self._stood):
                 self._close(BatchError(str(problem), problem.code))
@@ -116,7 +127,7 @@ class Lane:
                 self._say(f"{self.name} does not answer now, and is asked until it does: {problem}")
             self.trouble = problem
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, _LONGEST_PROBE)
+            pause = min(max(pause, (_now() - self._down_since) * _PROBE_SHARE), _LONGEST_PROBE)
 
     async def _probe(self) -> InflightError | None:
         """What keeps the server from answering, if anything does."""
@@ -197,6 +208,7 @@ class Lane:
         while self._asker.in_flight and _now() < until:  # noqa: ASYNC110  rare, so no event for each row's end
             await asyncio.sleep(_TICK_SECONDS / 2)
         self._suspects.fell(self.name, self._asker.take_fallen()[0])
+        await asyncio.sleep(_SETTLE_SECONDS)
 
     def _close(self, error: BatchError) -> None:
         self.shut = error
@@ -207,24 +219,34 @@ class Lane:
     def _next_group(self, now: float) -> Group | None:
         if self._suspects.empty or self._rows.stopped or self._throttle.paused(now):
             return None
+        if self._quick_deaths >= _QUICK_DEATHS and now - self._risen < _CALM_SECONDS:
+            return None
         return self._suspects.next(self.name, self.away)
 
     async def _try(self, group: Group) -> None:
         """Ask the rows of a group, and no others, once nothing else is in flight here."""
+        asker = self._asker
         self._workers.open(0)
-        while self._asker.in_flight and self._asker.trouble is None:  # noqa: ASYNC110  as in _land
+        while asker.in_flight and asker.trouble is None:  # noqa: ASYNC110  as in _land
             await asyncio.sleep(_TICK_SECONDS / 2)
-        if self._asker.trouble is not None:
+        if asker.trouble is not None:
             self._suspects.put_back(group)
             return
-        tasks = [asyncio.ensure_future(self._asker.ask(row)) for row in group.rows]
+        asker.apart = frozenset(row.number for row in group.rows)
+        tasks = [asyncio.ensure_future(asker.ask(row)) for row in group.rows]
         try:
             await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-        for row in self._suspects.fell_again(self.name, group, *self._asker.take_fallen()):
+        untaken, asker.untaken, asker.apart = asker.untaken, [], frozenset()
+        if untaken:
+            self._suspects.put_back(Group(tuple(untaken), self.name))
+        fallen, died = asker.take_fallen()
+        if fallen:
+            self._quick_deaths = self._quick_deaths + 1 if _now() - self._risen < _CALM_SECONDS else 0
+        for row in self._suspects.fell_again(self.name, group, fallen, died):
             self._rows.end(row, self._suspects.sentence(row), sent=0)
 
     def _fail(self, error: BaseException) -> None:

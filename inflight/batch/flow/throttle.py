@@ -38,7 +38,7 @@ class Throttle:
         self._raised_at: float | None = None
         self._pause = 0.0
         self._paused_until = 0.0
-        self._seen = False
+        self._seen = self._hungry = False
         self._climb = _Climb(self._limit)
 
     @property
@@ -58,15 +58,25 @@ class Throttle:
         self._raise_ceiling(now)
         queue = max(_SHORTEST_QUEUE, math.ceil(load.running * _QUEUE_SHARE))
         free = 0 if load.places is None else max(0, load.places - load.running - load.waiting)
+        hungry, self._hungry = self._hungry, load.waiting < queue
         if not self._seen and load.places is not None:
-            self._seen = True
-            self._set(max(self._limit, in_flight + free + queue))
-        elif load.waiting < queue:
-            if in_flight >= self._limit * 0.75:  # else it is not this limit that keeps the server from more
-                more = max(free, in_flight // 4) if not load.waiting else 0
-                self._set(max(self._limit, in_flight + more + queue - load.waiting))
+            self._set(in_flight + free + queue)
+        elif self._hungry:
+            # Once is chance: many answers may just have ended. And something else may keep the server from more.
+            if hungry and in_flight >= self._limit * 0.75:
+                self._set(self._limit + self._more(load.running, load.waiting, load.places, queue, in_flight))
         elif load.waiting > _LONG_QUEUES * queue:
             self._set(max(in_flight - (load.waiting - queue), self._limit // 2))
+        self._seen = True
+
+    def _more(self, running: int, waiting: int, places: int | None, queue: int, in_flight: int) -> int:
+        """Requests that a server could do with that has too few waiting."""
+        if waiting:
+            return queue - waiting
+        if places is None:
+            return queue + in_flight // 4
+        on_their_way = max(0, in_flight - running)  # they may be the queue that is missed
+        return max(1, in_flight // 16, places - running + queue - on_their_way)
 
     def unseen(self) -> None:
         """The server does not tell its load."""

@@ -1,0 +1,243 @@
+"""What becomes of rows, whatever servers do."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from inflight_client import InflightError
+
+from inflight.batch.errors import BatchError
+from tests.batch.flow.scripted import Asked, Behaviour, Listed, Scripted, echo, until
+
+PROMPTS = [f"prompt {number}" for number in range(50)]
+
+
+def failing_first(times: int, code: str) -> Behaviour:
+    """Every prompt fails so many times."""
+
+    async def behave(server: Scripted, prompt: str) -> str | InflightError:
+        await asyncio.sleep(0)
+        return InflightError("not now", code) if server.asked.count(prompt) <= times else prompt
+
+    return behave
+
+
+async def steady(server: Scripted, prompt: str) -> str | InflightError:
+    await asyncio.sleep(0.02)
+    return prompt
+
+
+async def test_each_row_is_answered_once_whoever_answers() -> None:
+    servers = [Scripted(name="a"), Scripted(name="b")]
+    asked = await Asked(servers, Listed(PROMPTS), concurrency=4).run()
+    assert asked.answers == dict(enumerate(PROMPTS))
+    assert set(asked.attempts.values()) == {1}
+    assert all(0 < server.most <= 4 for server in servers)
+    assert sorted(servers[0].asked + servers[1].asked) == sorted(PROMPTS)
+
+
+async def test_a_job_without_rows_ends() -> None:
+    assert (await Asked([Scripted()], Listed([])).run()).answers == {}
+
+
+async def test_what_may_pass_is_tried_again_and_then_given_up() -> None:
+    asked = await Asked([Scripted(failing_first(1, "deadline_exceeded"))], Listed(PROMPTS[:3]), tries=2).run()
+    assert asked.answers == dict(enumerate(PROMPTS[:3]))
+    assert set(asked.attempts.values()) == {2}
+    asked = await Asked([Scripted(failing_first(9, "answer_damaged"))], Listed(PROMPTS[:3]), tries=2).run()
+    assert asked.errors == dict.fromkeys(range(3), "answer_damaged")
+    assert set(asked.attempts.values()) == {2}
+
+
+async def test_what_fails_again_is_not_tried_again() -> None:
+    server = Scripted(failing_first(9, "prompt_too_long"))
+    asked = await Asked([server], Listed(PROMPTS)).run()
+    assert asked.errors == dict.fromkeys(range(50), "prompt_too_long")
+    assert len(server.asked) == 50
+
+
+async def test_overload_is_no_failure_of_a_row_and_halves_what_is_in_flight() -> None:
+    asked = Asked([server := Scripted()], Listed(PROMPTS), tries=1, concurrency=16)
+
+    async def at_most_three(self: Scripted, prompt: str) -> str | InflightError:
+        crowded = len(self.together[-1]) > 3
+        await asyncio.sleep(0.001)
+        return InflightError("full", "overloaded") if crowded else prompt
+
+    server.behaviour = at_most_three
+    await asked.run()
+    assert asked.answers == dict(enumerate(PROMPTS))
+    assert max(map(len, server.together[-20:])) <= 3
+    assert sum(asked.attempts.values()) == len(server.asked) > 50
+
+
+@pytest.mark.parametrize("code", ["server_gone", "server_unreachable", "engine_restarting", "model_not_ready"])
+async def test_the_rows_of_a_lost_server_go_to_the_others(code: str) -> None:
+    async def lost(server: Scripted, prompt: str) -> str | InflightError:
+        await asyncio.sleep(0.001)
+        if len(server.asked) > 5:
+            server.model = InflightError("lost", "server_unreachable")
+            return InflightError("lost", code)
+        return prompt
+
+    # Suspects of a server that stays away are another's business only after a while.
+    servers = [Scripted(lost, name="a"), Scripted(steady, name="b")]
+    asked = Asked(servers, Listed(PROMPTS), concurrency=4)
+    asked.pool._lanes[0].is_away = lambda now: True  # type: ignore[method-assign]
+    await asked.run()
+    assert asked.answers == dict(enumerate(PROMPTS))
+    assert [server.up for server in asked.pool.state().servers] == [False, True]
+    assert any(sentence.startswith("a does not answer now") for sentence in asked.sentences)
+
+
+async def test_a_server_that_comes_back_goes_on() -> None:
+    async def lost_once(server: Scripted, prompt: str) -> str | InflightError:
+        await asyncio.sleep(0.001)
+        if len(server.asked) == 5:
+            server.stands = False
+            asyncio.get_running_loop().call_later(0.5, setattr, server, "stands", True)
+        return prompt if server.stands else InflightError("gone", "server_gone")
+
+    asked = await Asked([Scripted(lost_once)], Listed(PROMPTS), concurrency=4).run()
+    assert asked.answers == dict(enumerate(PROMPTS))
+    assert "scripted answers." in asked.sentences
+
+
+async def test_the_pool_ends_where_nobody_answers_for_its_patience() -> None:
+    server = Scripted()
+    server.model = InflightError("no server answers there", "server_unreachable")
+    with pytest.raises(
+        BatchError, match=r"no server has answered a row for 1 seconds.*no server answers there"
+    ) as raised:
+        await Asked([server], Listed(PROMPTS), patience=1.0).run()
+    assert raised.value.code == "server_unreachable"
+
+
+async def test_endless_overload_ends_the_pool_too() -> None:
+    with pytest.raises(BatchError) as raised:
+        await Asked([Scripted(failing_first(10**6, "overloaded"))], Listed(PROMPTS), patience=2.0).run()
+    assert raised.value.code == "server_unreachable"
+
+
+@pytest.mark.parametrize("code", ["permission_denied", "model_not_found", "unsupported_deployment", "host_not_found"])
+async def test_a_server_that_takes_no_row_at_all_fails_the_job_and_no_row(code: str) -> None:
+    server = Scripted()
+    server.model = InflightError("never", code)
+    asked = Asked([server], Listed(PROMPTS))
+    with pytest.raises(BatchError, match="never") as raised:
+        await asked.run()
+    assert raised.value.code == code
+    assert not asked.attempts
+    assert not server.asked
+
+
+async def test_a_server_that_refuses_in_the_middle_is_set_aside() -> None:
+    async def refuse(server: Scripted, prompt: str) -> str | InflightError:
+        await asyncio.sleep(0.001)
+        if len(server.asked) < 5:
+            return prompt
+        server.model = InflightError("the key has run out", "permission_denied")
+        return InflightError("the key has run out", "permission_denied")
+
+    asked = await Asked([Scripted(refuse, name="a"), Scripted(steady, name="b")], Listed(PROMPTS), concurrency=2).run()
+    assert asked.answers == dict(enumerate(PROMPTS))
+    assert "a is set aside: the key has run out" in asked.sentences
+
+
+def bind_one(build: str) -> None:
+    if build != "one":
+        raise BatchError("was begun with another build", "job_mismatch")
+
+
+async def test_another_model_gets_no_rows() -> None:
+    servers = [Scripted(name="a"), Scripted(name="b", build="two")]
+    asked = await Asked(servers, Listed(PROMPTS), bind_one).run()
+    assert asked.answers == dict(enumerate(PROMPTS))
+    assert not servers[1].asked
+    assert "b is set aside: was begun with another build" in asked.sentences
+    with pytest.raises(BatchError) as raised:
+        await Asked([Scripted(build="two")], Listed(PROMPTS), bind_one).run()
+    assert raised.value.code == "job_mismatch"
+
+
+async def test_another_model_that_is_there_after_a_loss_gets_no_rows() -> None:
+    async def replaced(server: Scripted, prompt: str) -> str | InflightError:
+        await asyncio.sleep(0.001)
+        if len(server.asked) >= 5:
+            server.model = "two"
+            return InflightError("gone", "server_gone")
+        return prompt
+
+    asked = Asked([server := Scripted(replaced)], Listed(PROMPTS), bind_one, concurrency=2)
+    with pytest.raises(BatchError) as raised:
+        await asked.run()
+    assert raised.value.code == "job_mismatch"
+    assert len(asked.answers) <= 4
+    assert len(server.asked) <= 6
+
+
+async def slow(server: Scripted, prompt: str) -> str | InflightError:
+    await asyncio.sleep(0.3)
+    return prompt
+
+
+async def test_a_drain_finishes_what_is_in_flight_and_sends_nothing_more() -> None:
+    asked = Asked([server := Scripted(slow)], Listed(PROMPTS), concurrency=8)
+    running = asyncio.create_task(asked.run())
+    await until(lambda: len(server.asked) == 8)
+    await asked.pool.drain(30.0)
+    await running
+    assert len(asked.answers) == len(server.asked) == 8
+    assert not server.cancelled
+
+
+async def test_a_drain_cancels_what_takes_too_long() -> None:
+    async def never(server: Scripted, prompt: str) -> str | InflightError:
+        await asyncio.sleep(3600)
+        return prompt
+
+    asked = Asked([server := Scripted(never)], Listed(PROMPTS), concurrency=8)
+    running = asyncio.create_task(asked.run())
+    await until(lambda: len(server.asked) == 8)
+    await asked.pool.drain(0.1)
+    await running
+    assert sorted(server.cancelled) == sorted(server.asked)
+    assert not asked.attempts
+
+
+async def test_a_stop_before_the_first_row_ends_at_once() -> None:
+    asked = Asked([server := Scripted()], Listed(PROMPTS))
+    asked.pool.stop()
+    await asked.run()
+    assert not server.asked
+
+
+async def test_rows_that_wait_do_not_wait_for_a_feed_that_has_nothing() -> None:
+    more = asyncio.Event()
+    asked = Asked([Scripted(failing_first(1, "answer_damaged"))], Listed(PROMPTS[:3], more))
+    running = asyncio.create_task(asked.run())
+    await until(lambda: len(asked.answers) == 3)
+    assert not running.done()
+    more.set()
+    await running
+
+
+async def test_what_done_raises_ends_the_pool() -> None:
+    asked = Asked([Scripted(echo)], Listed(PROMPTS))
+
+    def full(*values: object) -> None:
+        raise BatchError("no room", "disk_full")
+
+    asked.pool._rows._done = full
+    with pytest.raises(BatchError, match="no room"):
+        await asked.run()
+
+
+async def test_what_the_feed_raises_ends_the_pool() -> None:
+    class Broken(Listed):
+        async def take(self) -> None:
+            raise BatchError("the table is gone", "input_not_found")
+
+    with pytest.raises(BatchError, match="the table is gone"):
+        await Asked([Scripted()], Broken([])).run()

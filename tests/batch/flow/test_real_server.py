@@ -1,0 +1,101 @@
+"""The pool against Triton itself: places found, a short queue, requests cancelled, and an engine that dies of a row."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from tokenizers import Tokenizer
+
+from inflight.batch.backend import Load
+from inflight.batch.flow.ephemeral import ephemeral_server
+from inflight.batch.flow.triton import TritonBackend
+from inflight.batch.job import Running
+from inflight.batch.row import Ask, Row
+from tests.batch.flow.scripted import Asked, Listed
+from tests.fixtures.engines import TinyEngine
+from tests.fixtures.server import ENDLESS, fake_engine
+
+PLACES, QUEUE = 8, 6
+POISON = "zebra"
+"""No other prompt begins with its first token."""
+
+
+@pytest.fixture(scope="module")
+def served(tiny_engine: TinyEngine) -> Iterator[Running]:
+    """A server of the job's own, whose engine makes a token a hundredth of a second, and dies of POISON."""
+    engine = tiny_engine("llama")
+    tokenizer = Tokenizer.from_file(str(engine / "tokenizer.json"))
+    first, other = (tokenizer.encode(text, add_special_tokens=False).ids[0] for text in (POISON, "row"))
+    assert first != other
+    longest = ENDLESS + 2048
+    options = {
+        "kv_cache_tokens": PLACES * longest,
+        "max_num_sequences": PLACES,
+        "max_queue_size": QUEUE,
+        "parameters": {
+            **fake_engine(step_seconds=0.01, max_sequence_length=longest, die_token=first),
+            "preprocessing": {"add_special_tokens": "false"},
+        },
+    }
+    running = Running(ephemeral=str(engine), ephemeral_options=options)
+    with ephemeral_server(running, print) as address:
+        yield running.model_copy(update={"servers": (address,)})
+
+
+def prepared(served: Running, prompts: list[str], tokens: int, **running: object) -> Asked:
+    settings = served.model_copy(update=running)
+    backend = TritonBackend(settings.servers[0], settings)
+    feed = Listed(prompts)
+    feed.rows[:] = [Row(row.number, row.line, row.id, Ask(row.ask.prompt, tokens)) for row in feed.rows]
+    return Asked([backend], feed, **settings.model_dump())
+
+
+async def look(served: Running) -> Load:
+    backend = TritonBackend(served.servers[0], served)
+    try:
+        return await backend.load()
+    finally:
+        await backend.close()
+
+
+async def test_it_fills_the_places_and_a_short_queue_and_no_more(served: Running) -> None:
+    asked = prepared(served, [f"row {number}" for number in range(120)], 30)
+    running = asyncio.create_task(asked.run())
+    loads = []
+    while not running.done():
+        await asyncio.sleep(0.1)
+        if 24 < len(asked.answers) < 100:
+            loads.append(await look(served))
+    await running
+    assert len(asked.answers) == 120
+    assert loads
+    full = [load for load in loads if load.running == load.places == PLACES]
+    assert len(full) >= len(loads) * 0.7, loads
+    assert all(load.waiting is not None and load.waiting <= QUEUE - 1 for load in loads), loads
+    assert sum(1 for load in loads if load.waiting) >= len(loads) * 0.5, loads
+
+
+async def test_what_is_drained_is_cancelled_on_the_server(served: Running) -> None:
+    asked = prepared(served, [f"row {number}" for number in range(20)], ENDLESS)
+    running = asyncio.create_task(asked.run())
+    async with asyncio.timeout(60):
+        while (await look(served)).running != PLACES:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    await asked.pool.drain(0.1)
+    await running
+    assert not asked.attempts
+    async with asyncio.timeout(20):
+        while (load := await look(served)).running or load.waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_a_row_that_kills_engines_is_set_aside_and_all_others_are_answered(served: Running) -> None:
+    prompts = [f"row {number}" for number in range(200)]
+    prompts[100] = f"{POISON} row"
+    asked = prepared(served, prompts, 2, concurrency=2, kills=1)
+    await asked.run(280.0)
+    assert asked.errors == {100: "row_kills_engine"}
+    assert len(asked.answers) == 199
+    assert asked.remembered.noted == [(100, 1)]

@@ -1,0 +1,109 @@
+"""Which row it is under which engines die."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from inflight_client import InflightError
+
+from inflight.batch.flow.suspects import LOSSES_A_DEATH, Suspects
+from inflight.batch.row import Ask, Row
+from tests.batch.flow.scripted import Asked, Listed, Scripted
+
+ROWS = [Row(number, number + 1, str(number), Ask("x", 1)) for number in range(16)]
+
+
+def find(suspects: Suspects, poison: set[int], died: bool = True) -> tuple[list[int], int]:
+    """Try all groups; who was condemned, and how often the engine died for it."""
+    condemned, deaths = [], 0
+    while (group := suspects.next("home")) is not None:
+        if poison.isdisjoint(row.number for row in group.rows):
+            continue
+        deaths += 1
+        condemned += [row.number for row in suspects.fell_again("home", group, group.rows, died)]
+    return condemned, deaths
+
+
+@pytest.mark.parametrize("poison", [set(), {0}, {7}, {3, 12}], ids=str)
+def test_the_guilty_are_found_and_nobody_else(poison: set[int]) -> None:
+    suspects = Suspects(kills=3)
+    suspects.fell("home", ROWS)
+    condemned, deaths = find(suspects, poison)
+    assert sorted(condemned) == sorted(poison)
+    assert suspects.empty
+    assert deaths <= len(poison) * (4 + 3)
+
+
+def test_who_was_answered_before_the_death_is_clear() -> None:
+    suspects = Suspects(kills=1)
+    suspects.fell("home", ROWS)
+    group = suspects.next("home")
+    assert group is not None
+    suspects.fell_again("home", group, ROWS[4:6], died=True)
+    tried = [suspects.next("home"), suspects.next("home"), suspects.next("home")]
+    assert [None if one is None else [row.number for row in one.rows] for one in tried] == [[4], [5], None]
+
+
+def test_deaths_are_told_and_go_on_where_an_earlier_life_was() -> None:
+    noted: list[tuple[int, int]] = []
+    suspects = Suspects(3, {5: 2}, lambda number, deaths: noted.append((number, deaths)))
+    suspects.add_alone(ROWS[5])
+    assert find(suspects, {5}) == ([5], 1)
+    assert noted == [(5, 3)]
+
+
+def test_a_lost_network_condemns_nobody_soon() -> None:
+    suspects = Suspects(kills=1)
+    suspects.fell("home", ROWS[:1])
+    assert find(suspects, {0}, died=False) == ([0], LOSSES_A_DEATH)
+    suspects = Suspects(kills=1)
+    suspects.fell("home", ROWS)
+    assert find(suspects, set(), died=False) == ([], 0)
+
+
+def test_a_group_waits_for_its_own_server_unless_that_is_away() -> None:
+    suspects = Suspects(kills=3)
+    suspects.fell("home", ROWS)
+    assert suspects.next("another") is None
+    assert suspects.next("another", away=lambda home: home == "home") is not None
+
+
+def dying(poison: Sequence[str]) -> Scripted:
+    """A server whose engine dies as soon as it has such a prompt, with all that is in flight, and comes back."""
+    lives = [asyncio.Event()]
+
+    async def behave(server: Scripted, prompt: str) -> str | InflightError:
+        life = lives[-1]
+        if prompt in poison:
+            await asyncio.sleep(0.005)
+            life.set()
+            lives.append(asyncio.Event())
+        try:
+            async with asyncio.timeout(0.02):
+                await life.wait()
+        except TimeoutError:
+            return prompt
+        return InflightError("the engine died", "engine_died")
+
+    return Scripted(behave)
+
+
+async def test_one_row_that_kills_engines_is_set_aside_and_all_others_are_answered() -> None:
+    prompts = [f"prompt {number}" for number in range(60)]
+    server = dying(prompts[30:31])
+    asked = await Asked([server], Listed(prompts), concurrency=16, kills=2).run()
+    assert asked.errors == {30: "row_kills_engine"}
+    assert sorted(asked.answers) == [number for number in range(60) if number != 30]
+    assert [deaths for _, deaths in asked.remembered.noted] == [1, 2]
+    assert asked.attempts[30] == server.asked.count("prompt 30")
+
+
+async def test_a_row_under_which_engines_died_in_another_life_is_asked_alone() -> None:
+    prompts = [f"prompt {number}" for number in range(30)]
+    server = dying(prompts[3:4])
+    asked = await Asked([server], Listed(prompts), deaths={3: 2}, concurrency=8, kills=3).run()
+    assert asked.errors == {3: "row_kills_engine"}
+    assert all(len(one) == 1 for one in server.together if "prompt 3" in one)
+    assert sum(asked.attempts.values()) == 30
