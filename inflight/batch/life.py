@@ -10,6 +10,7 @@ from inflight_client import InflightError
 from inflight_client.results import Generation
 
 from inflight.batch.backend import Backend
+from inflight.batch.carrying import Carrying
 from inflight.batch.checkpoints import Checkpoints
 from inflight.batch.delivery import Delivery
 from inflight.batch.feed import Feed
@@ -33,11 +34,13 @@ class Life:
         job: OpenJob,
         backends: Sequence[Backend],
         telling: Telling,
+        carrying: Carrying,
         signals: Signals,
         say: Callable[[str], None],
     ) -> None:
         self.state, self.sentence = State.RUNNING, ""
-        self._job, self._telling, self._signals, self._say = job, telling, signals, say
+        self._job, self._telling, self._carrying = job, telling, carrying
+        self._signals, self._say = signals, say
         self._running = job.job.running
         self._feed = Feed(job.source, job.form, job.ledger, job.job)
         self._pool = Pool(backends, self._running, self._feed, self._done, job.ledger, job.bind_build, say)
@@ -72,10 +75,10 @@ class Life:
 
     def _after(self) -> Callable[[], None]:
         """What follows each checkpoint."""
-        destination = self._job.destination
+        destination, ledger = self._job.destination, self._job.ledger
         if destination is None or not destination.takes_rows:
-            return lambda: None
-        return Delivery(self._job.ledger, self._job.directory.lines(Kind.OK), destination).run
+            return lambda: self._carrying.go_on(ledger)
+        return Delivery(ledger, self._job.directory.lines(Kind.OK), destination).run
 
     def _done(self, row: Row, result: Generation | InflightError, attempts: int) -> None:
         form = self._job.form

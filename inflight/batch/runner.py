@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from inflight.batch.backend import Backend
+from inflight.batch.carrying import Carrying
 from inflight.batch.counts import Counts
 from inflight.batch.ending import finish
 from inflight.batch.errors import BatchError
@@ -66,6 +67,7 @@ class Runner:
         self._show, self._say = show, say
         self._backends = backends
         self._signals = Signals()
+        self._carrying = Carrying(job.output, directory, say)
 
     def run(self, again: Sequence[str] | None = None) -> End:
         """Live one life of the job. Raises BatchError where it can't begin; what may pass or comes later is in the End.
@@ -84,6 +86,7 @@ class Runner:
     def _open(self, again: Sequence[str] | None) -> End:
         with self._directory.locked(), self._signals.caught():
             self._directory.cancel.unlink(missing_ok=True)
+            self._carrying.fetch()
             if again is not None:
                 self._choose(again)
             with opened(self._job, self._directory) as job:
@@ -114,7 +117,9 @@ class Runner:
         job.ledger.counts.lives += 1
         telling = Telling(job, self._job.running, self._show)
         try:
+            self._carrying.begin(job.ledger)
             end = self._ask(job, telling)
+            self._carrying.end(job.ledger)
         except StopEarlyError:
             end = End(State.STOPPED, job.ledger.counts, "it was told to stop before it had asked anything")
         except BatchError as error:
@@ -126,7 +131,7 @@ class Runner:
     def _ask(self, job: OpenJob, telling: Telling) -> End:
         if not job.all_done:
             with self._servers() as backends:
-                life = Life(job, backends, telling, self._signals, self._say)
+                life = Life(job, backends, telling, self._carrying, self._signals, self._say)
                 asyncio.run(life.run())
             if not job.all_done:
                 return End(life.state, job.ledger.counts, life.sentence)

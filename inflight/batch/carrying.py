@@ -1,0 +1,57 @@
+"""A job's state on its way to the storage that its output goes to, while the job runs; nothing for other outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from inflight.batch.carry import Carrier, carried_to
+from inflight.batch.errors import BatchError
+from inflight.batch.job import OutputSpec
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.state.ledger import Ledger
+
+_STORAGE = ("storage_unreachable", "storage_denied", "storage_not_found")
+
+
+class Carrying:
+    """A storage that is away for a while costs what another machine could have known, not the job."""
+
+    def __init__(self, output: OutputSpec, directory: JobDirectory, say: Callable[[str], None]) -> None:
+        address = carried_to(output)
+        self._carrier = None if address is None else Carrier(address, directory)
+        self._address, self._say = address, say
+        self._away = False
+
+    def fetch(self) -> None:
+        """Before the job is opened: bring here what another machine has left. Raises BatchError as Carrier does."""
+        if self._carrier is not None and self._carrier.fetch():
+            self._say(f"The job's state was fetched from {self._address}.")
+
+    def begin(self, ledger: Ledger) -> None:
+        """Say that this machine is at work, so that another one that begins learns of it. Raises BatchError."""
+        if self._carrier is not None:
+            self._carrier.send(ledger.lengths(), ledger.snapshot)
+
+    def go_on(self, ledger: Ledger) -> None:
+        """Behind a checkpoint, in its thread: lengths and state are of the same commit there.
+
+        Raises BatchError `job_running` where another machine has taken the job over.
+        """
+        if self._carrier is not None and self._carrier.due:
+            self._send(self._carrier, ledger, last=False)
+
+    def end(self, ledger: Ledger) -> None:
+        """This machine stops here, and another need not wait."""
+        if self._carrier is not None:
+            self._send(self._carrier, ledger, last=True)
+
+    def _send(self, carrier: Carrier, ledger: Ledger, last: bool) -> None:
+        try:
+            carrier.send(ledger.lengths(), ledger.snapshot, last)
+            self._away = False
+        except BatchError as error:
+            if error.code not in _STORAGE:
+                raise
+            if not self._away or last:
+                self._say(f"The job's state can't be carried to {self._address} now: {error}")
+            self._away = True
