@@ -8,33 +8,47 @@ from collections.abc import Sequence
 from inflight.batch.row import Row
 
 SHARED = 256
-"""Characters that prompts begin with alike before they are put side by side."""
+"""Characters that prompts must begin alike with to be put side by side: some 64 tokens, two blocks of a KV cache."""
+_DEEPEST = 64
+"""Prompts that are alike for so many times SHARED are side by side whatever follows."""
+_CHARACTERS_A_TOKEN = 4
+_READING = 8
+"""Tokens that are read in the time that one is written."""
+
+_Item = tuple[float, int, str]
+"""A row's work with a minus before it, its place, and its text: sorted, what takes longest comes first."""
 
 
 def best_order(rows: Sequence[Row]) -> list[Row]:
-    """The rows that begin alike side by side, those with most work first.
+    """The rows that begin alike side by side, the more alike the closer; those with most work first, at each level.
 
     An engine keeps the KV cache of prompts' beginnings for a while: rows that share one find it there if they come
-    soon after each other. Rows with long prompts or answers go first, so that at the end of a job many short ones fill
-    the engine instead of a few long ones that leave it half empty. Takes O(n log n); equal rows keep their order.
+    soon after each other. What takes long goes first, so that at a job's end short rows fill the engine, and no long
+    one is left alone in it. O(n log n); equal rows keep their order.
     """
-    texts = [(_text(row), place) for place, row in enumerate(rows)]
-    texts.sort()
-    groups: list[tuple[int, list[int]]] = []
-    before = ""
-    for text, place in texts:
-        work = len(text) + 4 * rows[place].ask.max_tokens
-        if len(text) >= SHARED and text[:SHARED] == before[:SHARED]:
-            most, places = groups[-1]
-            places.append(place)
-            groups[-1] = (max(most, work), places)
-        else:
-            groups.append((work, [place]))
-        before = text
-    groups.sort(key=lambda group: -group[0])
-    return [rows[place] for _, places in groups for place in places]
+    items = []
+    for place, row in enumerate(rows):
+        text = _text(row)
+        work = row.ask.max_tokens + len(text) / (_CHARACTERS_A_TOKEN * _READING)
+        items.append((-work, place, text))
+    return [rows[place] for _, place, _ in _ordered(items, 0)]
+
+
+def _ordered(items: list[_Item], depth: int) -> list[_Item]:
+    """Items that are alike for `depth` times SHARED."""
+    if depth == _DEEPEST:
+        return sorted(items)
+    start, end = depth * SHARED, (depth + 1) * SHARED
+    groups: dict[str | int, list[_Item]] = {}
+    for item in items:
+        text = item[2]
+        groups.setdefault(text[start:end] if len(text) >= end else item[1], []).append(item)
+    parts = [group if len(group) == 1 else _ordered(group, depth + 1) for group in groups.values()]
+    parts.sort(key=min)
+    return [item for part in parts for item in part]
 
 
 def _text(row: Row) -> str:
+    """What rows share the beginning of where their prompts do."""
     prompt = row.ask.prompt
     return prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
