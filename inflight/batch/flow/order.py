@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from operator import itemgetter
 
 from inflight.batch.row import Row
 
@@ -44,7 +45,7 @@ def _ordered(items: list[_Item], depth: int) -> list[_Item]:
         text = item[2]
         groups.setdefault(text[start:end] if len(text) >= end else item[1], []).append(item)
     parts = [group if len(group) == 1 else _ordered(group, depth + 1) for group in groups.values()]
-    parts.sort(key=min)
+    parts.sort(key=itemgetter(0))
     return [item for part in parts for item in part]
 
 
