@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from inflight.batch.job_directory import JobDirectory
+from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
 from tests.batch.crash.jobs import lines_of, write_rows
 from tests.batch.crash.lives import Lives, until
+from tests.fixtures.engines import TinyEngine
+from tests.fixtures.server import fake_engine
 
 REFUSED = 1
 
@@ -60,9 +63,9 @@ def test_another_template_or_sampling_is_refused(begun: Begun, other: tuple[str,
     assert other[0].removeprefix("--").replace("-", "_") in said
 
 
-@pytest.mark.xfail(strict=True, reason="a deployment does not tell its build yet, only its tensors")
-def test_another_model_is_refused(begun: Begun, server: Server) -> None:
-    said = begun.refusal("resume", begun.out, "--server", server.grpc_address)
+def test_another_model_is_refused(begun: Begun, tiny_engine: TinyEngine) -> None:
+    with Server(tiny_engine("qwen2"), DeploymentOptions(parameters=fake_engine())) as other:
+        said = begun.refusal("resume", begun.out, "--server", other.grpc_address)
     assert "[job_mismatch]" in said
     assert "model" in said
 
