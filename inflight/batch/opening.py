@@ -74,6 +74,7 @@ class OpenJob:
 def opened(job: Job, directory: JobDirectory) -> Iterator[OpenJob]:
     """Open it, with its directory held. Raises BatchError where it was begun with something else, or can't be begun."""
     ledger: Ledger | None = None
+    destination: Destination | None = None
     try:
         if directory.state.exists():
             ledger = open_ledger(directory, job.input.part.first)
@@ -96,8 +97,9 @@ def opened(job: Job, directory: JobDirectory) -> Iterator[OpenJob]:
         directory.write_job(job)
         yield one
     finally:
-        if ledger is not None:
-            ledger.close()
+        for opened_one in (destination, ledger):
+            if opened_one is not None:
+                opened_one.close()
 
 
 def _check_room(directory: JobDirectory) -> None:

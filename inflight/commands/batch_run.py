@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from inflight.batch.job_directory import JobDirectory
+from inflight.batch.secret_address import warning
 from inflight.commands.batch_life import end_options, live
 from inflight.commands.batch_options import asked_job, job_options, running_options
 
@@ -41,4 +42,7 @@ def command(input_address: str, job: Path | None, **asked: Any) -> None:
       inflight batch run prompts.jsonl --out answers.jsonl --ephemeral my-engine --price-per-hour 2.49
     """  # fmt: skip
     wanted = asked_job(input_address, asked)
+    for address in (wanted.input.address, wanted.output.address):
+        if (sentence := warning(address)) is not None:
+            click.echo(f"Warning: {sentence}", err=True)
     live(wanted, JobDirectory.of(wanted.output, job), asked)
