@@ -146,6 +146,6 @@ class Runner:
             yield self._backends
         elif running.ephemeral is not None:
             with ephemeral_server(running, self._say) as address:
-                yield [TritonBackend(address, running)]
+                yield [TritonBackend(address, running, self._say)]
         else:
-            yield [TritonBackend(address, running) for address in running.servers]
+            yield [TritonBackend(address, running, self._say) for address in running.servers]

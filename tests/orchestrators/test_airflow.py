@@ -49,7 +49,7 @@ def test_a_stopped_job_is_tried_again_and_goes_on(airflow: Orchestrated) -> None
 
 
 def test_a_job_that_can_t_go_on_is_not_tried_again(airflow: Orchestrated) -> None:
-    run = start(airflow, "/nowhere")
+    run = start(airflow, str(airflow.folder / "empty"))
     said, _ = run.communicate(timeout=200)
     assert "the job failed with exit code 1" in said
     assert "new_state=up_for_retry" not in said

@@ -26,7 +26,7 @@ class Begun:
         self.server = server.grpc_address
         self._lives = lives
         write_rows(self.rows, 100, odd=False)
-        assert lives.live("run", self.rows, *self.asked(), failpoint="lines.write:3:kill").wait() == -9
+        assert lives.live("run", self.rows, *self.asked(), failpoint="lines.write:1:kill").wait() == -9
 
     def asked(self) -> tuple[str, ...]:
         out = ("--out", str(self.out), "--checkpoint-seconds", "0.05", "--server", self.server)
