@@ -44,10 +44,9 @@ catalogue: setup ## describe 2,000 made-up products of a SQLite table by a batch
 
 # The tests start interpreters by the hundred, and each would compile what the one before it has compiled. Most of them
 # wait most of their time, so a third worker finds room on two cores.
-# One that fails beside the others is asked once more by itself, and told as flaky if it passes then.
 test test-all: export PYTHONDONTWRITEBYTECODE =
 test: check browser ## lint, types, import rules, and every test but the slow ones
-	$(BIN)/pytest -m "not slow and not alone" --numprocesses 3 --dist worksteal --cache-clear || $(BIN)/python -m tests.second_time
+	$(BIN)/pytest -m "not slow and not alone" --numprocesses 3 --dist worksteal
 	$(BIN)/pytest -m "not slow and alone" $(ALONE)
 
 test-all: check browser ## every test

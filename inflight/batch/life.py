@@ -45,7 +45,6 @@ class Life:
         self._feed = Feed(job.source, job.form, job.ledger, job.job)
         self._pool = Pool(backends, self._running, self._feed, self._done, job.ledger, job.bind_build, say)
         self._draining: asyncio.Task[None] | None = None
-        self._hurry = 0
 
     async def run(self) -> None:
         """Live it, and make all that came of it last. Raises BatchError for what the job can't go on with."""
