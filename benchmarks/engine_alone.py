@@ -47,15 +47,13 @@ def _work(connection: Connection, options: EngineOptions) -> None:
 
     import numpy as np
     import openvino
-    import openvino_genai
 
     from inflight.runtime.messages import GenerationRequest
     from inflight.runtime.openvino_generation import generation_config
     from inflight.runtime.openvino_manifest import EngineManifest
     from inflight.runtime.openvino_pipeline import make_pipeline
 
-    tokenizer = openvino_genai.Tokenizer(options.model_dir)
-    pipeline = make_pipeline(options, EngineManifest.read(options.model_dir), tokenizer)
+    pipeline = make_pipeline(options, EngineManifest.read(options.model_dir))
     numbers = count()
     connection.send("ready")
     while True:

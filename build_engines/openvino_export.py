@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from build_engines.errors import BuildError
-from build_engines.openvino_tokenizer import write_openvino_tokenizer
+from build_engines.openvino_tokenizer import load_tokenizer, write_openvino_tokenizer
 from build_engines.tokenizer_files import FURTHER_TEMPLATES, TOKENIZER_FILES, read_fast_tokenizer, write_fast_tokenizer
 
 _TASK = "text-generation-with-past"
@@ -264,7 +264,7 @@ def _try(out: Path, properties: dict[str, Any], facts: Facts) -> None:
 
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.num_kv_blocks = 4
-    pipeline = openvino_genai.ContinuousBatchingPipeline(str(out), scheduler, "CPU", properties)
+    pipeline = openvino_genai.ContinuousBatchingPipeline(str(out), load_tokenizer(out), scheduler, "CPU", **properties)
     request = openvino_genai.GenerationConfig()
     request.max_new_tokens = 2
     request.ignore_eos = True

@@ -14,6 +14,10 @@ OPENVINO_TOKENIZER_FILES = (
     "openvino_detokenizer.bin",
 )
 
+# The library tries every tokenizer that it loads in a thread of its own, which reads freed memory, and may crash the
+# process, where the tokenizer is dropped meanwhile (2026.4.1); so these are never dropped.
+_loaded: list[Any] = []
+
 _SPACE_MARK = "▁"
 _ONE_BYTE = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
 
@@ -26,7 +30,6 @@ def write_openvino_tokenizer(tokenizer: Any, out: Path) -> list[str]:
     none of the files, and the returned note says so.
     """
     import openvino
-    import openvino_genai
     from openvino_tokenizers import convert_tokenizer
 
     try:
@@ -34,7 +37,7 @@ def write_openvino_tokenizer(tokenizer: Any, out: Path) -> list[str]:
         _spell_as_text(models[1], tokenizer)
         for model, name in zip(models, OPENVINO_TOKENIZER_FILES[::2], strict=True):
             openvino.save_model(model, out / name)
-        if not openvino_genai.Tokenizer(str(out)).get_vocab():
+        if not load_tokenizer(out).get_vocab():
             raise RuntimeError("its vocabulary can't be read")
     except Exception as error:
         # A tokenizer that the converter doesn't know fails in a way of its own; all mean the same to the user.
@@ -43,6 +46,14 @@ def write_openvino_tokenizer(tokenizer: Any, out: Path) -> list[str]:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
         return [f"OpenVINO can't convert the tokenizer ({reason}), so guided decoding and a draft model won't work."]
     return []
+
+
+def load_tokenizer(directory: Path) -> Any:
+    """The `openvino_genai.Tokenizer` of an engine directory, which lives as long as this process."""
+    import openvino_genai
+
+    _loaded.append(openvino_genai.Tokenizer(str(directory)))
+    return _loaded[-1]
 
 
 def _spell_as_text(detokenizer: Any, tokenizer: Any) -> None:

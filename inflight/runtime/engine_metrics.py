@@ -151,7 +151,7 @@ class EngineMetrics:
         self._ends: deque[RequestEnd] = deque()
         self._tenants = TenantTokens(board)
         self._shown: dict[tuple[Family, str], float] = {}
-        self._seen: tuple[EngineStats, int] | None = None
+        self._seen: tuple[EngineStats, int, int] | None = None
         self._memory = (0, 0.0, 0)
         """Process, when it was looked up, and bytes."""
         self._thread = LastingThread("engine-metrics", self._show, "metrics could not be shown", report)
@@ -177,16 +177,18 @@ class EngineMetrics:
         self._thread.pause(self._period_s)
 
     def _show_state(self, stats: EngineStats, pid: int) -> None:
-        if (stats, pid) == self._seen:
+        # A process grows while it loads, though the engine in it is at rest as it was before.
+        memory = self._memory_used(pid)
+        if (stats, pid, memory) == self._seen:
             return
-        values = state_values(stats, self._engine.limits, self._memory_used(pid), self._reuses_blocks)
+        values = state_values(stats, self._engine.limits, memory, self._reuses_blocks)
         changed = {series: value for series, value in values.items() if not _same(self._shown.get(series), value)}
         if changed:
             changed[GENERAL, "timestamp"] = time.time_ns() // 1000
         for (family, member), value in changed.items():
             self._board.set(family, member, value)
             self._shown[family, member] = value
-        self._seen = stats, pid
+        self._seen = stats, pid, memory
 
     def _memory_used(self, pid: int) -> int:
         """Resident bytes of the engine's process, looked up now and then."""

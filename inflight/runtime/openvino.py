@@ -72,11 +72,10 @@ class OpenVinoStepper:
         self._prefixes = SharedPrefixes(self.limits.kv_blocks)
         self._end_ids = manifest.end_ids
         self._adapters = Adapters(options.adapters, options.model_dir)
-        tokenizer = openvino_genai.Tokenizer(options.model_dir)
-        self._pipeline = make_pipeline(options, manifest, tokenizer, **self._adapters.pipeline_properties)
+        self._pipeline = make_pipeline(options, manifest, **self._adapters.pipeline_properties)
         self._adapters.try_all(self._pipeline)
         self._guides = Guides(options.model_dir, manifest)
-        self._compiled_guides = CompiledGuides(tokenizer, manifest.vocabulary_size)
+        self._compiled_guides = CompiledGuides(self._pipeline.get_tokenizer(), manifest.vocabulary_size)
         self._stall_watch = StallWatch(self._pipeline, options)
         self._running: dict[int, _Running] = {}
         self._unstarted: deque[int] = deque()

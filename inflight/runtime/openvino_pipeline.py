@@ -17,7 +17,7 @@ NGRAM_TOKENS = 3
 
 
 def make_pipeline(
-    options: EngineOptions, manifest: EngineManifest, tokenizer: openvino_genai.Tokenizer, **more: Any
+    options: EngineOptions, manifest: EngineManifest, **more: Any
 ) -> openvino_genai.ContinuousBatchingPipeline:
     """Load the engine, and the draft's engine where there is one; ValueError for options that exclude each other."""
     if options.draft_dir and options.prompt_lookup:
@@ -31,7 +31,12 @@ def make_pipeline(
     if options.prompt_lookup:
         more["prompt_lookup"] = True
     return openvino_genai.ContinuousBatchingPipeline(
-        options.model_dir, tokenizer, scheduler_config(options), "CPU", **more, **manifest.properties
+        options.model_dir,
+        openvino_genai.Tokenizer(options.model_dir),
+        scheduler_config(options),
+        "CPU",
+        **more,
+        **manifest.properties,
     )
 
 

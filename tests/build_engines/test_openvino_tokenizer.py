@@ -2,18 +2,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import openvino_genai
 from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from build_engines.openvino_tokenizer import OPENVINO_TOKENIZER_FILES, write_openvino_tokenizer
+from build_engines.openvino_tokenizer import OPENVINO_TOKENIZER_FILES, load_tokenizer, write_openvino_tokenizer
 from tests.fixtures.engines import TinyCheckpoint, TinyEngine
 
 TEXTS = ("Tea, 100%", "Grüße aus Köln", "東京 🍵")
 
 
 def bytes_of(directory: Path, ids: list[int]) -> bytes:
-    pieces = {number: piece for piece, number in openvino_genai.Tokenizer(str(directory)).get_vocab().items()}
+    pieces = {number: piece for piece, number in load_tokenizer(directory).get_vocab().items()}
     return b"".join(pieces.get(number, b"") for number in ids)
 
 

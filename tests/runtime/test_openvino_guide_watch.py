@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import openvino_genai
 import pytest
 
+from build_engines.openvino_tokenizer import load_tokenizer
 from inflight.runtime import openvino_guide_watch
 from inflight.runtime.engine import EngineOptions
 from inflight.runtime.messages import FinishReason, GenerationRequest, Guide, GuideType, RequestError
@@ -75,7 +75,7 @@ def test_a_running_answer_outlives_the_dropping_of_its_guide(options: EngineOpti
 
 def test_only_what_is_new_counts(options: EngineOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     drops = []
-    compiled = CompiledGuides(openvino_genai.Tokenizer(options.model_dir), 1536)
+    compiled = CompiledGuides(load_tokenizer(Path(options.model_dir)), 1536)
     monkeypatch.setattr(compiled, "_drop", lambda: drops.append(len(compiled._kept)))
     for number in [1, 1, 1, 2, 1, 2, 3]:
         compiled.add(bytes([number]), openvino_guide_watch.MOST_COMPILED_BYTES // 2)
