@@ -85,6 +85,7 @@ bench: setup ## the whole way against the engine alone, the client against bare 
 	$(BIN)/python -m benchmarks.load_agreement
 	$(BIN)/python -m benchmarks.batch_whole_way
 	$(BIN)/python -m benchmarks.batch_peers
+	$(BIN)/python -m benchmarks.batch_order
 	$(BIN)/python -m benchmarks.batch_million
 
 soak: setup ## 15 minutes of twice the load that the server carries, with clients that vanish

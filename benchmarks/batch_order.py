@@ -1,4 +1,4 @@
-"""Whether the order in which a job asks its rows is worth it: the best order against that of arrival.
+"""`make bench`: whether the order in which a job asks its rows is worth it: the best order against that of arrival.
 
 Two kinds of rows: documents with several questions each, whose rows come in turns, on a KV cache that holds only some
 of the documents; and short prompts with answers of mixed lengths, which prompts don't tell. Runs are interleaved, on
@@ -33,8 +33,8 @@ from inflight.batch.flow.triton import TritonBackend
 from inflight.batch.job import Running
 from inflight.batch.row import Ask, Row
 
-KV_CACHE_TOKENS = 4096
-PLACES = 16
+KV_CACHE_TOKENS = 2048
+PLACES = 8
 _TO_THE_LENGTH = Sampling(end_id=-1)
 
 
@@ -69,19 +69,19 @@ class Nothing:
 
 
 def documents(prompts: Prompts, seed: int) -> list[Row]:
-    """Eight documents of 384 tokens with six questions each, in turns; answers of 8 tokens."""
-    texts = [text for text, _ in prompts.take(8, 384)]
-    asked = [f"{text} {question}" for question, _ in prompts.take(6, 12) for text in texts]
+    """Twelve documents of 192 tokens with four questions each, in turns; answers of 8 tokens."""
+    texts = [text for text, _ in prompts.take(12, 192)]
+    asked = [f"{text} {question}" for question, _ in prompts.take(4, 12) for text in texts]
     return _rows([(prompt, 8) for prompt in asked])
 
 
 def mixed(prompts: Prompts, seed: int) -> list[Row]:
-    """96 prompts of 16 to 64 tokens; answers of 8 to 160, log-normal around 30."""
+    """64 prompts of 16 to 64 tokens; answers of 8 to 160, log-normal around 30."""
     draw = random.Random(seed)
     return _rows(
         [
             (prompts.take(1, draw.randint(16, 64))[0][0], min(160, max(8, round(draw.lognormvariate(3.4, 0.9)))))
-            for _ in range(96)
+            for _ in range(64)
         ]
     )
 

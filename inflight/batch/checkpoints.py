@@ -10,17 +10,24 @@ from inflight.batch.state.ledger import Ledger
 
 
 class Checkpoints:
-    """`after` is called behind each checkpoint, in the same thread: for what goes on from there.
+    """The time from `since`, by the monotonic clock, counts as the job's.
+
+    `after` is called behind each checkpoint, in the same thread: for what goes on from there.
 
     A failure ends it: `failed` is called, and `failure` says what it was.
     """
 
     def __init__(
-        self, ledger: Ledger, seconds: float, after: Callable[[], None], failed: Callable[[BaseException], None]
+        self,
+        ledger: Ledger,
+        seconds: float,
+        since: float,
+        after: Callable[[], None],
+        failed: Callable[[BaseException], None],
     ) -> None:
         self._ledger, self._seconds, self._after, self._failed = ledger, seconds, after, failed
         self._stopping = threading.Event()
-        self._last = time.monotonic()
+        self._last = since
         self._thread = threading.Thread(target=self._run, name="batch-checkpoints", daemon=True)
         self.failure: BaseException | None = None
         self.spent = 0.0

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# SQLite tells of a quota or a limit of file size as of any write that failed.
+_NOT_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC)
 
 
 class BatchError(Exception):
@@ -30,7 +32,7 @@ def writing(where: Path) -> Iterator[None]:
             f"the job at {where} can't be written: {error.strerror or error}; mend that and resume it", code
         ) from error
     except sqlite3.Error as error:
-        full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        full = getattr(error, "sqlite_errorcode", None) in _NOT_WRITTEN
         raise BatchError(
             f"the job at {where} can't be written: {error}; mend that and resume it",
             "disk_full" if full else "job_failed",

@@ -52,6 +52,7 @@ class Life:
         checkpoints = Checkpoints(
             self._job.ledger,
             self._running.checkpoint_seconds,
+            self._job.since,
             self._after(),
             lambda error: _from_thread(loop, self._stop, State.FAILED, str(error), 0.0),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from inflight.batch.destinations.destination import Destination
@@ -32,6 +32,8 @@ class OpenJob:
     form: Form
     ledger: Ledger
     destination: Destination | None
+    since: float = field(default_factory=time.monotonic)
+    """When this life of it began: it is paid for from then on, the start of its server included."""
 
     def bind_build(self, build: str) -> None:
         """The model that answers must be the one that answered before. Raises BatchError `job_mismatch`."""

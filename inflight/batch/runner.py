@@ -20,6 +20,7 @@ from inflight.batch.life import Life
 from inflight.batch.opening import OpenJob, opened
 from inflight.batch.seen.progress import Progress, State
 from inflight.batch.signals import Signals, StopEarlyError
+from inflight.batch.sources.open import first_record, open_source
 from inflight.batch.state.retrial import Retrial, check_retry, choose, open_ledger
 from inflight.batch.telling import Telling
 
@@ -84,16 +85,22 @@ class Runner:
             return End(State.STOPPED, Counts(), str(error), error.code)
 
     def _open(self, again: Sequence[str] | None) -> End:
-        with self._directory.locked(), self._signals.caught():
-            self._directory.cancel.unlink(missing_ok=True)
-            self._carrying.fetch()
-            if again is not None:
-                self._choose(again)
-            with opened(self._job, self._directory) as job:
-                if job.finished:
-                    self._say(f"The job at {self._directory.path} is finished already.")
-                    return End(State.FINISHED, job.ledger.counts, written=tuple(job.ledger.recall("written", [])))
-                return self._live(job)
+        with self._signals.caught():
+            if not self._directory.state.exists():
+                first_record(open_source(self._job.input))  # what has no input leaves no trace
+            with self._directory.locked():
+                return self._hold(again)
+
+    def _hold(self, again: Sequence[str] | None) -> End:
+        self._directory.cancel.unlink(missing_ok=True)
+        self._carrying.fetch()
+        if again is not None:
+            self._choose(again)
+        with opened(self._job, self._directory) as job:
+            if job.finished:
+                self._say(f"The job at {self._directory.path} is finished already.")
+                return End(State.FINISHED, job.ledger.counts, written=tuple(job.ledger.recall("written", [])))
+            return self._live(job)
 
     def _choose(self, codes: Sequence[str]) -> None:
         check_retry(codes)

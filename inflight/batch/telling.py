@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import time
 from collections.abc import Callable
 
-from inflight.batch.errors import BatchError
 from inflight.batch.job import Running
 from inflight.batch.opening import OpenJob
 from inflight.batch.seen.cost import Cost
 from inflight.batch.seen.pace import Pace
-from inflight.batch.seen.progress import Progress, Server, State, write_progress
+from inflight.batch.seen.progress import Progress, Server, State, show_progress
 from inflight.batch.state.retrial import Retrial
 
 
@@ -25,31 +21,20 @@ class Telling:
         self._pace = Pace(job.ledger.counts, self._total, self._share(), left=self._left)
 
     def tell(self, state: State, sentence: str = "", waiting: int = 0, servers: tuple[Server, ...] = ()) -> None:
-        """A disk without room keeps nobody from running on: the next checkpoint says so itself."""
         ledger = self._job.ledger
-        limits = [server.limit for server in servers if server.limit is not None]
-        progress = Progress(
-            when=time.time(),
-            pid=os.getpid(),
-            host=socket.gethostname(),
-            state=state,
-            sentence=sentence,
+        progress = Progress.now(
+            state,
+            sentence,
+            servers,
             counts=ledger.counts,
             total=self._total,
             share=self._share(),
-            in_flight=sum(server.in_flight for server in servers),
             waiting=waiting,
             left=self._left,
-            limit=sum(limits) if limits else None,
-            servers=servers,
             speed=self._pace.look(ledger.counts, self._share(), self._left),
             cost=Cost.of(ledger.counts, self._running.price_per_hour),
         )
-        try:
-            write_progress(self._job.directory, progress)
-        except BatchError:
-            pass
-        self._show(progress)
+        show_progress(self._job.directory, progress, self._show)
 
     def end(self, state: State, sentence: str) -> None:
         self.tell(state, sentence)

@@ -9,20 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from inflight.batch import database_engine
 from inflight.batch.errors import BatchError
 from inflight.batch.failpoints import reach
-from inflight.batch.secret_address import expanded, masked
+from inflight.batch.secret_address import masked
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
     from sqlalchemy.exc import DBAPIError
 
-LOCKED_SECONDS = 60.0
-"""How long another program may hold a SQLite file."""
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Seconds between tries where a server was lost: it may be about to come back."""
 _FULL = {"53100"}  # PostgreSQL's disk_full, https://www.postgresql.org/docs/current/errcodes-appendix.html
-_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 
 _T = TypeVar("_T")
 
@@ -32,7 +30,7 @@ class Database:
 
     def __init__(self, address: str) -> None:
         self.shown = masked(address)
-        self._engine = self._made(expanded(address, "output_failed"))
+        self._engine = self._made(address)
 
     def run(self, work: Callable[[Connection], _T], patient: bool = True) -> _T:
         """Do it in one transaction, and again where the connection was lost on the way, unless one is not `patient`."""
@@ -56,39 +54,18 @@ class Database:
     @property
     def is_there(self) -> bool:
         """Whether there is a file, where it is one: to connect would make it."""
-        return not self._path or self._path.startswith("file:") or Path(self._path).exists()
+        path = self._engine.url.database if self._lite else None
+        return not path or path.startswith("file:") or Path(path).exists()
 
     def close(self) -> None:
         self._engine.dispose()
 
     def _made(self, address: str) -> Engine:
-        try:
-            from sqlalchemy import create_engine, event, make_url
-            from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-        except ModuleNotFoundError:
-            raise BatchError(
-                f"{self.shown} needs the package sqlalchemy; install inflight with its extra, [batch]",
-                "package_missing",
-            ) from None
-        try:
-            url = make_url(address)
-            url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
-            self._lite = url.get_backend_name() == "sqlite"
-            self._path = url.database if self._lite else None
-            self._password = url.password
-            engine = create_engine(
-                url,
-                pool_pre_ping=not self._lite,
-                connect_args={"timeout": LOCKED_SECONDS} if self._lite else {},
-            )
-        except (ArgumentError, NoSuchModuleError) as error:
-            raise BatchError(f"{self.shown} is no database's address ({error})", "output_failed") from None
-        except ModuleNotFoundError as error:
-            raise BatchError(
-                f"{self.shown} needs the package {error.name}; install it (inflight's extra [postgresql] has psycopg)",
-                "package_missing",
-            ) from None
+        engine = database_engine.database_engine(address, "output_failed", pooled=True)
+        self._lite = database_engine.is_sqlite(engine)
         if self._lite:
+            from sqlalchemy import event
+
             # A transaction that reads first and writes then can't wait for another writer: it begins as a writer.
             event.listen(engine, "connect", _by_hand)
             event.listen(engine, "begin", _immediate)
@@ -106,13 +83,11 @@ class Database:
         )
 
     def _failed(self, error: Exception, cause: BaseException | None) -> BatchError:
-        said = " ".join(str(cause or error).split())
-        if self._password:
-            said = said.replace(str(self._password), "***")
+        said = database_engine.words_of(self._engine, cause or error)
         if _is_full(cause):
             return BatchError(f"{self.shown} has no room left ({said}); make room and resume the job", "disk_full")
         if getattr(cause, "sqlite_errorcode", None) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            said = f"another program has held it for {LOCKED_SECONDS:.0f} seconds: {said}"
+            said = f"another program has held it for {database_engine.LOCKED_SECONDS:.0f} seconds: {said}"
         return BatchError(f"{self.shown} can't be written ({said}); mend that and resume the job", "output_failed")
 
 

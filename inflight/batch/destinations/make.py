@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from typing import get_args
-
 from inflight.batch.destinations.destination import Destination
 from inflight.batch.destinations.file import FileDestination, Shape
 from inflight.batch.destinations.sql import SqlDestination
 from inflight.batch.errors import BatchError
 from inflight.batch.files import StoredFile
+from inflight.batch.formats import format_of
 from inflight.batch.job import Format, Job, OutputSpec
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.secret_address import masked
-
-_BY_SUFFIX: dict[str, Format] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-}
-_DATABASE = re.compile(r"(sqlite|postgres|postgresql|mysql|mariadb|mssql|oracle)(\+\w+)?://|\$\{")
 
 
 def make_destination(job: Job, directory: JobDirectory) -> Destination | None:
@@ -32,7 +19,7 @@ def make_destination(job: Job, directory: JobDirectory) -> Destination | None:
     Raises BatchError (`output_failed`, `package_missing`) where the address or the options don't fit.
     """
     output, keep = job.output, job.input.keep
-    format = format_of(output)
+    format = format_of(output.address, output.format, "output_failed")
     if format == "sql":
         if output.table is None:
             raise BatchError(f"{masked(output.address)} is a database; name the table to write", "output_failed")
@@ -43,22 +30,6 @@ def make_destination(job: Job, directory: JobDirectory) -> Destination | None:
     if directory.writes_output:
         return None
     return FileDestination(output.address, _shape(format, output, keep), begun=directory.state.exists())
-
-
-def format_of(output: OutputSpec) -> Format:
-    """How answers lie there: as the spec says, else by its address. Raises BatchError `output_failed`."""
-    if output.format is not None:
-        return output.format
-    if _DATABASE.match(output.address):
-        return "sql"
-    suffix = StoredFile(output.address).suffix
-    if suffix not in _BY_SUFFIX:
-        raise BatchError(
-            f"{masked(output.address)} has no suffix that tells its format; say which it is to be in of"
-            f" {', '.join(get_args(Format))}",
-            "output_failed",
-        )
-    return _BY_SUFFIX[suffix]
 
 
 def _shape(format: Format, output: OutputSpec, keep: tuple[str, ...]) -> Shape:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Callable, Sequence
 
 from inflight.batch.counts import Counts
-from inflight.batch.errors import BatchError
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.opening import OpenJob
 from inflight.batch.seen.cost import Cost
 from inflight.batch.seen.pace import Pace
-from inflight.batch.seen.progress import Progress, Server, State, read_progress, write_progress
+from inflight.batch.seen.progress import Progress, Server, State, read_progress, show_progress
 
 
 class Together:
@@ -43,28 +40,20 @@ class Together:
         servers = _servers(living)
         if state is State.RUNNING and living and all(one.state is State.WAITING for one in living):
             state = State.WAITING
-        limits = [server.limit for server in servers if server.limit is not None]
-        progress = Progress(
-            when=time.time(),
-            pid=os.getpid(),
-            host=socket.gethostname(),
-            state=state,
-            sentence=sentence,
+        left = sum(one.left for one in living)
+        progress = Progress.now(
+            state,
+            sentence,
+            servers,
             counts=counts,
             total=self._rows,
             share=counts.done / self._rows if self._rows else 1.0,
-            in_flight=sum(server.in_flight for server in servers),
             waiting=sum(one.waiting for one in living),
-            limit=sum(limits) if limits else None,
-            servers=servers,
-            speed=self._pace.look(counts),
+            left=left,
+            speed=self._pace.look(counts, left=left),
             cost=Cost.of(counts, self._job.job.running.price_per_hour),
         )
-        try:
-            write_progress(self._job.directory, progress)
-        except BatchError:  # the job's own files say so themselves when they are written
-            pass
-        self._show(progress)
+        show_progress(self._job.directory, progress, self._show)
         return counts
 
     def _read(self) -> list[Progress]:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from inflight.batch.counts import Counts
+from inflight.batch.errors import BatchError
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.seen.cost import Cost
 from inflight.batch.seen.pace import Speed
@@ -69,6 +76,22 @@ class Progress(_Strict):
     speed: Speed = Speed()
     cost: Cost | None = None
 
+    @classmethod
+    def now(cls, state: State, sentence: str, servers: tuple[Server, ...], **known: Any) -> Progress:
+        """This moment, as this process sees it; `known`: the fields that neither the clock nor the servers tell."""
+        limits = [server.limit for server in servers if server.limit is not None]
+        return cls(
+            when=time.time(),
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            state=state,
+            sentence=sentence,
+            in_flight=sum(server.in_flight for server in servers),
+            limit=sum(limits) if limits else None,
+            servers=servers,
+            **known,
+        )
+
     @field_validator("counts")
     @classmethod
     def _of_its_own(cls, counts: Counts) -> Counts:
@@ -92,6 +115,15 @@ class Progress(_Strict):
 def write_progress(directory: JobDirectory, progress: Progress) -> None:
     """Put it in place of the one before, whole. Raises BatchError `disk_full`, `job_failed`."""
     directory.write(directory.progress, progress.model_dump_json() + "\n")
+
+
+def show_progress(directory: JobDirectory, progress: Progress, show: Callable[[Progress], None]) -> None:
+    """Write it and show it. What keeps it from being written keeps nobody from running on: the job's own files say so
+    themselves when they are written.
+    """
+    with contextlib.suppress(BatchError):
+        write_progress(directory, progress)
+    show(progress)
 
 
 def read_progress(directory: JobDirectory) -> Progress | None:

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from typing import get_args
-
 from inflight.batch.errors import BatchError
 from inflight.batch.files import StoredFile
+from inflight.batch.formats import format_of
 from inflight.batch.forms.template import wanted_columns
-from inflight.batch.job import Format, InputSpec
+from inflight.batch.job import InputSpec
 from inflight.batch.row import Record
 from inflight.batch.sources.source import Source
 
-_BY_SUFFIX: dict[str, Format] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-    ".tsv": "csv",
-    ".parquet": "parquet",
-    ".pq": "parquet",
-}
-_DATABASE = re.compile(r"(sqlite|postgresql|mysql|mariadb|mssql|oracle)(\+\w+)?://")
 _LOOKED_AT = 1000
 
 
@@ -30,7 +18,7 @@ def open_source(spec: InputSpec, begun: str = "") -> Source:
 
     `begun`: the fingerprint that a job began with, if one has: a table that has grown is read as far as it went then.
     """
-    format = format_of(spec)
+    format = format_of(spec.address, spec.format, "input_invalid")
     for name, value in (("table", spec.table), ("query", spec.query)):
         if value is not None and format != "sql":
             raise BatchError(f"{spec.address} is a file, and has no {name}; leave that out", "input_invalid")
@@ -50,21 +38,6 @@ def open_source(spec: InputSpec, begun: str = "") -> Source:
     from inflight.batch.sources.sql import SqlRows
 
     return SqlRows(spec, wanted_columns(spec), begun)
-
-
-def format_of(spec: InputSpec) -> Format:
-    """What the input is in: as the spec says, else by its address. Raises BatchError `input_invalid`."""
-    if spec.format is not None:
-        return spec.format
-    if _DATABASE.match(spec.address):
-        return "sql"
-    suffix = StoredFile(spec.address).suffix
-    if suffix not in _BY_SUFFIX:
-        raise BatchError(
-            f"{spec.address} has no suffix that tells its format; say which of {', '.join(get_args(Format))} it is in",
-            "input_invalid",
-        )
-    return _BY_SUFFIX[suffix]
 
 
 def first_record(source: Source) -> Record | None:

@@ -8,15 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inflight.batch.database_engine import database_engine, is_sqlite, words_of
 from inflight.batch.errors import BatchError
-from inflight.batch.secret_address import expanded, masked
+from inflight.batch.secret_address import masked
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
-
-_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
-_LOCKED_SECONDS = 60.0
-"""How long another program may hold a SQLite file."""
 
 
 class ReadDatabase:
@@ -26,7 +23,7 @@ class ReadDatabase:
 
     def __init__(self, address: str) -> None:
         self.shown = masked(address)
-        self._engine = self._made(expanded(address, "input_not_found"))
+        self._engine = self._made(address)
         self.name = str(self._engine.url.database or "")
 
     @contextmanager
@@ -41,44 +38,26 @@ class ReadDatabase:
         except DBAPIError as error:
             raise self._said(error) from error
         except SQLAlchemyError as error:
-            raise BatchError(f"{self.shown} can't be read: {self._words(error)}", "input_invalid") from error
+            raise BatchError(f"{self.shown} can't be read: {words_of(self._engine, error)}", "input_invalid") from error
 
     @property
     def is_sqlite(self) -> bool:
-        return self._engine.dialect.name == "sqlite"
+        return is_sqlite(self._engine)
 
     def _made(self, address: str) -> Engine:
-        try:
-            from sqlalchemy import NullPool, create_engine, event, make_url
-            from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-        except ModuleNotFoundError as error:
-            raise BatchError(
-                f"{self.shown} needs the package sqlalchemy; install inflight with its extra, [batch]",
-                "package_missing",
-            ) from error
-        try:
-            url = make_url(address)
-            url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
-            lite = url.get_backend_name() == "sqlite"
-            options: dict[str, Any] = {"connect_args": {"timeout": _LOCKED_SECONDS}} if lite else {}
-            # A connection for each read: a source is not closed, and a server need not wait for the next page.
-            engine = create_engine(url, poolclass=NullPool, **options)
-        except (ArgumentError, NoSuchModuleError) as error:
-            raise BatchError(f"{self.shown} is no database's address ({error})", "input_invalid") from None
-        except ModuleNotFoundError as error:
-            raise BatchError(
-                f"{self.shown} needs the package {error.name}; install it (inflight's extra [postgresql] has psycopg)",
-                "package_missing",
-            ) from error
-        if lite:
+        # A connection for each read: a source is not closed, and a server need not wait for the next page.
+        engine = database_engine(address, "input_invalid", pooled=False)
+        if is_sqlite(engine):
+            from sqlalchemy import event
+
             # SQLAlchemy would make an empty database where there is none.
-            if not url.database or not Path(url.database).is_file():
+            if not engine.url.database or not Path(engine.url.database).is_file():
                 raise BatchError(f"there is no database {self.shown}; check the path", "input_not_found")
             event.listen(engine, "connect", _take_any_text)
         return engine
 
     def _said(self, error: Any) -> BatchError:
-        words, state = self._words(error.orig or error), str(getattr(error.orig, "sqlstate", None) or "")
+        words, state = words_of(self._engine, error.orig or error), str(getattr(error.orig, "sqlstate", None) or "")
         if state.startswith("28") or state == "42501":
             return BatchError(
                 f"{self.shown} refuses access ({words}); give the name and password of somebody who may read there",
@@ -91,11 +70,6 @@ class ReadDatabase:
                 "storage_unreachable",
             )
         return BatchError(f"{self.shown} can't be read: {words}", "input_invalid")
-
-    def _words(self, error: BaseException) -> str:
-        words = " ".join(str(error).split()).rstrip(".")[:400]
-        password = self._engine.url.password
-        return words.replace(str(password), "***") if password else words
 
 
 def _take_any_text(connection: Any, _: Any) -> None:

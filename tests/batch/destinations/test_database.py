@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from inflight.batch import failpoints
-from inflight.batch.destinations import database
+from inflight.batch import database_engine, failpoints
 from inflight.batch.destinations.sql import SqlDestination
 from inflight.batch.errors import BatchError
 from tests.batch.destinations.answers import job, plain
@@ -38,7 +37,7 @@ def test_a_file_that_stays_locked_fails_with_a_sentence(
     lite: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lite.products(1)
-    monkeypatch.setattr(database, "LOCKED_SECONDS", 0.3)
+    monkeypatch.setattr(database_engine, "LOCKED_SECONDS", 0.3)
     other = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     destination = lite.descriptions()

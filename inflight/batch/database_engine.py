@@ -1,0 +1,57 @@
+"""SQLAlchemy's engine for the address of a database, as inputs and outputs need it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from inflight.batch.errors import BatchError
+from inflight.batch.secret_address import expanded, masked
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+LOCKED_SECONDS = 60.0
+"""How long another program may hold a SQLite file."""
+
+_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+
+
+def database_engine(address: str, code: str, pooled: bool) -> Engine:
+    """Connects nowhere yet. Not `pooled`: each connection is a new one, and nothing is left open.
+
+    Raises BatchError: of that code where this is no database's address, or names a variable that is not set;
+    `package_missing` where its driver is.
+    """
+    try:
+        from sqlalchemy import NullPool, create_engine, make_url
+        from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+    except ModuleNotFoundError as error:
+        raise BatchError(
+            f"{masked(address)} needs the package sqlalchemy; install inflight with its extra, [batch]",
+            "package_missing",
+        ) from error
+    try:
+        url = make_url(expanded(address, code))
+        url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
+        lite = url.get_backend_name() == "sqlite"
+        options: dict[str, Any] = {"connect_args": {"timeout": LOCKED_SECONDS}} if lite else {}
+        options |= {"pool_pre_ping": not lite} if pooled else {"poolclass": NullPool}
+        return create_engine(url, **options)
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise BatchError(f"{masked(address)} is no database's address ({error})", code) from None
+    except ModuleNotFoundError as error:
+        raise BatchError(
+            f"{masked(address)} needs the package {error.name}; install it (inflight's extra [postgresql] has psycopg)",
+            "package_missing",
+        ) from error
+
+
+def is_sqlite(engine: Engine) -> bool:
+    return engine.dialect.name == "sqlite"
+
+
+def words_of(engine: Engine, error: BaseException) -> str:
+    """What a database said, on one line and without the password that it may repeat."""
+    words = " ".join(str(error).split()).rstrip(".")[:400]
+    password = engine.url.password
+    return words.replace(str(password), "***") if password else words
