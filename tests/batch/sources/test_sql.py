@@ -195,7 +195,7 @@ def test_a_text_that_is_no_text_leaves_the_other_rows_alone(tmp_path: Path) -> N
         ("sqlite:///{path}/gone.db", "input_not_found", "there is no database"),
         ("sqlite:///{path}/text.db", "input_invalid", "can't be read: file is not a database"),
         ("postgresql://app:hidden@127.0.0.1:9/shop", "storage_unreachable", r"app:\*\*\*@127"),
-        ("postgresql://app:${{NOT_SET_ANYWHERE}}@127.0.0.1:9/shop", "input_not_found", "NOT_SET_ANYWHERE"),
+        ("postgresql://app:${{NOT_SET_ANYWHERE}}@127.0.0.1:9/shop", "input_invalid", "NOT_SET_ANYWHERE"),
         ("mysql+nowhere://host/shop", "input_invalid", "no database's address"),
     ],
 )
