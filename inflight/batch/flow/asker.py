@@ -52,11 +52,15 @@ class Asker:
         """Send a row; what becomes of it then is the rows' or the suspects' business."""
         rows = self._rows
         self.in_flight += 1
-        rows.flying += 1
+        rows.fly(row)
         try:
             answer = await self._backend.ask(row.ask, f"{self._life}-{row.number}-{rows.attempt(row)}")
         except InflightError as error:
             self._take(row, error)
+        except asyncio.CancelledError:  # the server is set aside, or all ends
+            if not rows.stopped:
+                self._give_back(row)
+            raise
         else:
             self.heard = now = asyncio.get_running_loop().time()
             usage = answer.usage
@@ -64,7 +68,7 @@ class Asker:
             rows.end(row, answer)
         finally:
             self.in_flight -= 1
-            rows.landed()
+            rows.landed(row)
 
     def take_fallen(self) -> tuple[list[Row], bool]:
         """The rows that were in flight when the server fell, and whether it was its engine that died."""
@@ -99,7 +103,7 @@ class Asker:
             self._give_back(row)
 
     def _give_back(self, row: Row) -> None:
-        """A row that the server did not take."""
+        """A row that the server did not take, or has not answered in time."""
         if row.number in self.apart:
             self._rows.count(row)
             self.untaken.append(row)

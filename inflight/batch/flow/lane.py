@@ -28,7 +28,7 @@ _FIRST_PROBE, _LONGEST_PROBE = 0.25, 15.0
 _PROBE_SHARE = 0.2
 """Of the time that a server has been down already, waited before it is asked again: so pauses grow with each."""
 _LANDING_SECONDS = 60.0
-"""Waited for what is still in flight at a server that fell."""
+"""Waited for what is still in flight at a server that fell; of one that is set aside it then goes to others."""
 _SETTLE_SECONDS = 0.5
 """For a moment after a death a server may still call itself ready."""
 _AWAY_SECONDS = 60.0
@@ -100,7 +100,7 @@ class Lane:
 
     async def _work(self) -> None:
         self._down_since = _now()
-        while await self._rise():
+        while self.shut is None and await self._rise():
             await self._stand()
             self._down_since = _now()
             await self._land()

@@ -48,6 +48,7 @@ class Rows:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._room: asyncio.Future[None] | None = None
         self._sent: dict[int, int] = {}
+        self._flying_again: set[int] = set()
         self._failures: dict[int, int] = {}
         self._open = 0
         self._fed = False
@@ -76,7 +77,12 @@ class Rows:
                 return None
             future = asyncio.get_running_loop().create_future()
             self._waiting.append(future)
-            await future
+            try:
+                await future
+            except asyncio.CancelledError:
+                if not future.cancelled():
+                    self._wake()  # another one takes what this one was woken for
+                raise
         if self.stopped:
             return None
         row = self._ready.popleft()
@@ -126,9 +132,16 @@ class Rows:
         if self._fed and not self._open:
             self._check()
 
-    def landed(self) -> None:
+    def fly(self, row: Row) -> None:
+        """A row is in flight now."""
+        self.flying += 1
+        if row.number in self._sent:
+            self._flying_again.add(row.number)
+
+    def landed(self, row: Row) -> None:
         """A row is in flight no more."""
         self.flying -= 1
+        self._flying_again.discard(row.number)
         if self.stopped and not self.flying:
             self._over()
 
@@ -154,8 +167,8 @@ class Rows:
 
     @property
     def waiting(self) -> int:
-        """Rows that were sent and are to be asked again."""
-        return len(self._sent)
+        """Rows that were sent, are in flight no more, and are to be asked again."""
+        return len(self._sent) - len(self._flying_again)
 
     def _check(self) -> None:
         if self._fed and not self._open:

@@ -8,6 +8,7 @@ import pytest
 from inflight_client import InflightError
 
 from inflight.batch.errors import BatchError
+from inflight.batch.flow import lane
 from tests.batch.flow.scripted import Asked, Behaviour, Listed, Scripted, echo, until
 
 PROMPTS = [f"prompt {number}" for number in range(50)]
@@ -142,7 +143,31 @@ async def test_a_server_that_refuses_in_the_middle_is_set_aside() -> None:
 
     asked = await Asked([Scripted(refuse, name="a"), Scripted(steady, name="b")], Listed(PROMPTS), concurrency=2).run()
     assert asked.answers == dict(enumerate(PROMPTS))
-    assert "a is set aside: the key has run out" in asked.sentences
+    assert [one for one in asked.sentences if "set aside" in one] == ["a is set aside: the key has run out"]
+
+
+@pytest.mark.parametrize("code", ["permission_denied", "job_mismatch"])
+async def test_what_is_in_flight_at_a_server_that_is_set_aside_goes_to_the_others(
+    monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    monkeypatch.setattr(lane, "_LANDING_SECONDS", 0.2)
+    monkeypatch.setattr(lane, "_BUILD_SECONDS", 0.1)
+
+    async def hang(server: Scripted, prompt: str) -> str | InflightError:
+        if len(server.asked) < 4:
+            await asyncio.sleep(3600)
+        await asyncio.sleep(0.2)
+        if code == "job_mismatch":
+            server.model = "two"
+            await asyncio.sleep(3600)
+        server.model = InflightError("the key has run out", code)
+        return server.model
+
+    servers = [Scripted(hang, name="a"), Scripted(steady, name="b")]
+    asked = await Asked(servers, Listed(PROMPTS), bind_one, concurrency=4, patience=20.0).run()
+    assert asked.answers == dict(enumerate(PROMPTS))
+    assert servers[0].cancelled
+    assert sum("a is set aside" in one for one in asked.sentences) == 1
 
 
 def bind_one(build: str) -> None:
@@ -241,3 +266,20 @@ async def test_what_the_feed_raises_ends_the_pool() -> None:
 
     with pytest.raises(BatchError, match="the table is gone"):
         await Asked([Scripted()], Broken([])).run()
+
+
+async def test_a_row_that_is_asked_again_is_in_flight_and_does_not_wait() -> None:
+    async def slow_then(server: Scripted, prompt: str) -> str | InflightError:
+        if server.asked.count(prompt) == 1:
+            return InflightError("garbled", "answer_damaged")
+        await asyncio.sleep(3600)
+        return prompt
+
+    asked = Asked([server := Scripted(slow_then)], Listed(PROMPTS[:3]))
+    running = asyncio.create_task(asked.run())
+    await until(lambda: len(server.asked) >= 3)
+    assert asked.pool.state().in_flight + asked.pool.state().waiting == 3
+    await until(lambda: len(server.asked) == 6)
+    assert (asked.pool.state().in_flight, asked.pool.state().waiting) == (3, 0)
+    await asked.pool.drain(0.0)
+    await running
