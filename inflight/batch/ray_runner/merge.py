@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from typing import Any
 
@@ -66,15 +67,15 @@ class Merge:
 
     def _take(self, part: Part, directory: JobDirectory, ledger: Ledger) -> None:
         letters = self._letters(part, self._doubles(ledger))
-        outcomes = (letters.get(one.number, one) for one in _outcomes(part, directory, ledger))
-        while block := list(islice(outcomes, _ROWS)):
-            for one in block:
-                self._ledger.add(one)
-            if block[-1].number == part.first + (part.rows or 0) - 1 and ledger.position is not None:
-                self._ledger.mark([(block[-1].number, ledger.line, ledger.position)])
-            reach("merge")
-            self._checkpoint()
-            reach("merged")
+        with closing(_outcomes(part, directory, ledger)) as outcomes:
+            while block := list(islice(outcomes, _ROWS)):
+                for one in block:
+                    self._ledger.add(letters.get(one.number, one))
+                if block[-1].number == part.first + (part.rows or 0) - 1 and ledger.position is not None:
+                    self._ledger.mark([(block[-1].number, ledger.line, ledger.position)])
+                reach("merge")
+                self._checkpoint()
+                reach("merged")
 
     def _doubles(self, ledger: Ledger) -> set[int]:
         """The rows of a part whose id a row of an earlier part has."""
@@ -97,7 +98,7 @@ class Merge:
         return found
 
 
-def _outcomes(part: Part, directory: JobDirectory, ledger: Ledger) -> Iterator[Outcome]:
+def _outcomes(part: Part, directory: JobDirectory, ledger: Ledger) -> Generator[Outcome]:
     """What became of each row of a part, in order. Tokens and attempts are in the part's counts, and not told again."""
     answers, errors = _lines(directory, Kind.OK), _lines(directory, Kind.ERROR)
     dead: dict[int, bytes] = {orjson.loads(line)["line"]: line for line in _lines(directory, Kind.DEAD)}

@@ -93,9 +93,7 @@ class RayRunner(Runner):
         if plan is None:
             self._say("Reading the input once, to cut it into parts.")
             ledger = job.ledger
-            plan = cut(
-                job.source, Mark(ledger.next, ledger.position, ledger.line), self._job.input.limit, self._workers
-            )
+            plan = cut(job.source, Mark(*ledger.start), self._job.input.limit, self._workers)
             ledger.remember("before_parts", ledger.counts.values())
             self._parts.write(plan)
         return plan

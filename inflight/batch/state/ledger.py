@@ -44,6 +44,7 @@ class Ledger:
             self.next: int = stands.get("next", first)
             self.line: int = stands.get("line", 0)
             self.position: Position | None = stands.get("position")
+            self._place: int = stands.get("place", self.next)
             self.counts = Counts(**stands.get("counts", {}))
             lengths = stands.get("lengths", {})
             self._files = {kind: LineFile(directory.lines(kind), lengths.get(kind, 0)) for kind in Kind}
@@ -52,8 +53,11 @@ class Ledger:
 
     @property
     def start(self) -> tuple[int, Position | None, int]:
-        """Where reading begins: a row's number, the position before it, the line; the first of all has no position."""
-        return self.next, self.position, self.line
+        """Where reading begins: a row's number, the position before it, the line; the first of all has no position.
+
+        Rows that are done may come from there on: not every row's position is told in a merge of parts.
+        """
+        return self._place, self.position, self.line
 
     def done(self, number: int) -> bool:
         """Whether that row has its outcome."""
@@ -183,13 +187,15 @@ class Ledger:
 
     def _pass_marks(self) -> None:
         while self._marks and self._marks[0][0] < self.next:
-            _, self.line, self.position = self._marks.popleft()
+            number, self.line, self.position = self._marks.popleft()
+            self._place = number + 1
 
     def _commit(self) -> None:
         for file in self._files.values():
             file.sync()
         stands = {
             "next": self.next,
+            "place": self._place,
             "line": self.line,
             "position": self.position,
             "counts": self.counts.values(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,15 @@ from inflight_client import InflightError
 from inflight.batch.job import InputSpec, Job, OutputSpec, Part
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.opening import opened
+from inflight.batch.ray_runner import merge as merge_module
 from inflight.batch.ray_runner import parts as parts_module
 from inflight.batch.ray_runner.merge import Merge
 from inflight.batch.ray_runner.parts import Mark, Parts, cut
 from inflight.batch.row import Kind
 from inflight.batch.runner import Runner
+from inflight.batch.signals import StopEarlyError
 from inflight.batch.sources.open import open_source
+from inflight.batch.state.ledger import Ledger
 from inflight.batch.verify import verify
 from tests.batch.flow.scripted import Scripted
 
@@ -68,17 +72,11 @@ def test_merged_parts_are_the_files_of_one_job(tmp_path: Path) -> None:
 
     apart = job.model_copy(update={"output": OutputSpec(address=str(tmp_path / "apart.jsonl"))})
     directory = JobDirectory.of(apart.output)
-    places = Parts(directory)
-    directory.path.mkdir()
-    with opened(apart, directory) as whole:
-        plan = cut(whole.source, BEGIN, None, workers=2)
-        places.write(plan)
-        whole.ledger.remember("before_parts", whole.ledger.counts.values())
+    plan, directories = _parts_done(apart)
     assert len(plan) == 7
-    assert [part.model_dump(mode="json") for part in places.read() or ()] == [
+    assert [part.model_dump(mode="json") for part in Parts(directory).read() or ()] == [
         part.model_dump(mode="json") for part in plan
     ]
-    directories = [_live(places.job(apart, index, part)) for index, part in enumerate(plan)]
 
     for last in (2, 7):  # a merge that sees the first parts alone, and then one that sees them all
         with opened(apart, directory) as whole:
@@ -92,6 +90,53 @@ def test_merged_parts_are_the_files_of_one_job(tmp_path: Path) -> None:
         assert sorted(mine.splitlines()) == sorted(others.splitlines()), kind
         assert kind is Kind.DEAD or mine == others
     assert verify(directory).agrees
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 5])
+def test_a_merge_that_was_broken_off_is_finished_without_ray(
+    blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it was: before a part's end the input is read again from its beginning, and rows that are done pass."""
+    monkeypatch.setattr(merge_module, "_ROWS", 12)
+    rows = write(tmp_path / "in.jsonl", 100)
+    job = Job(input=InputSpec(address=str(rows), id="id"), output=OutputSpec(address=str(tmp_path / "whole.jsonl")))
+    one = Runner(job, JobDirectory.of(job.output), backends=[Scripted(answer)]).run()
+    apart = job.model_copy(update={"output": OutputSpec(address=str(tmp_path / "apart.jsonl"))})
+    directory = JobDirectory.of(apart.output)
+    plan, directories = _parts_done(apart)
+    with opened(apart, directory) as whole, pytest.raises(StopEarlyError):
+        Merge(whole, plan, directories, _broken_off(whole.ledger, blocks)).run()
+    end = Runner(apart, directory, backends=[Scripted(answer)]).run()
+    assert end.counts.codes == one.counts.codes
+    for kind in Kind:
+        mine, others = directory.lines(kind).read_bytes(), JobDirectory.of(job.output).lines(kind).read_bytes()
+        assert sorted(mine.splitlines()) == sorted(others.splitlines()), kind
+        assert kind is Kind.DEAD or mine == others
+    assert verify(directory).agrees
+
+
+def _broken_off(ledger: Ledger, blocks: int) -> Callable[[], None]:
+    """Checkpoints, behind the last of which the merge is told to stop."""
+    left = iter(range(blocks, -1, -1))
+
+    def checkpoint() -> None:
+        ledger.checkpoint()
+        if next(left) == 1:
+            raise StopEarlyError
+
+    return checkpoint
+
+
+def _parts_done(job: Job) -> tuple[tuple[Part, ...], list[JobDirectory]]:
+    """A job that was cut, whose parts are all done, and not merged."""
+    directory = JobDirectory.of(job.output)
+    places = Parts(directory)
+    directory.path.mkdir()
+    with opened(job, directory) as whole:
+        plan = cut(whole.source, BEGIN, None, workers=2)
+        places.write(plan)
+        whole.ledger.remember("before_parts", whole.ledger.counts.values())
+    return plan, [_live(places.job(job, index, part)) for index, part in enumerate(plan)]
 
 
 def _live(job: Job) -> JobDirectory:
