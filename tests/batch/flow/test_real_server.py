@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 from collections.abc import Iterator
 
 import pytest
+from inflight_client import AsyncClient
 from tokenizers import Tokenizer
 
 from inflight.batch.backend import Load
@@ -44,11 +46,15 @@ def served(tiny_engine: TinyEngine) -> Iterator[Running]:
         yield running.model_copy(update={"servers": (address,)})
 
 
-def prepared(served: Running, prompts: list[str], tokens: int, **running: object) -> Asked:
+def prepared(served: Running, prompts: list[str], tokens: int | list[int], **running: object) -> Asked:
     settings = served.model_copy(update=running)
     backend = TritonBackend(settings.servers[0], settings)
     feed = Listed(prompts)
-    feed.rows[:] = [Row(row.number, row.line, row.id, Ask(row.ask.prompt, tokens)) for row in feed.rows]
+    lengths = tokens if isinstance(tokens, list) else [tokens] * len(prompts)
+    feed.rows[:] = [
+        Row(row.number, row.line, row.id, Ask(row.ask.prompt, length))
+        for row, length in zip(feed.rows, lengths, strict=True)
+    ]
     return Asked([backend], feed, **settings.model_dump())
 
 
@@ -89,6 +95,30 @@ async def test_what_is_drained_is_cancelled_on_the_server(served: Running) -> No
     async with asyncio.timeout(20):
         while (load := await look(served)).running or load.waiting:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
+
+
+async def overtakers(served: Running, priority: int) -> list[int]:
+    """How many rows of a job ended while somebody else waited for one token, five times, each with two rows waiting."""
+    lengths = [20 + 37 * number % 41 for number in range(4000)]
+    asked = prepared(served, [f"row {number}" for number in range(4000)], lengths, priority=priority)
+    running = asyncio.create_task(asked.run())
+    counts = []
+    async with AsyncClient(served.servers[0].partition(",")[0]) as client:
+        for _ in range(5):
+            async with asyncio.timeout(60):
+                while ((await look(served)).waiting or 0) < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            before = len(asked.answers)
+            await client.generate("row", max_tokens=1)
+            counts.append(len(asked.answers) - before)
+    await asked.pool.drain(0.1)
+    await running
+    return counts
+
+
+async def test_others_go_before_a_job(served: Running) -> None:
+    ahead, behind = await overtakers(served, -1), await overtakers(served, 0)
+    assert statistics.median(ahead) < statistics.median(behind), (ahead, behind)
 
 
 async def test_a_row_that_kills_engines_is_set_aside_and_all_others_are_answered(served: Running) -> None:
