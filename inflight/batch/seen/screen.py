@@ -59,6 +59,7 @@ class Bar:
 
     def __init__(self, name: str) -> None:
         self._name = name
+        self._opening = Spinner("dots", text=f"{name}: opening the job")
         self._spinner = Spinner("dots")
         self._last: Progress | None = None
 
@@ -67,8 +68,7 @@ class Bar:
 
     def rendered(self) -> RenderableType:
         if self._last is None:
-            self._spinner.update(text=f"{self._name}: opening the job")
-            return self._spinner
+            return self._opening
         now = self._last
         lines: list[RenderableType] = [self._first(now), Text(f"  {_second(now)}", style="dim")]
         if now.counts.codes or now.counts.retries:
@@ -80,7 +80,6 @@ class Bar:
     def _first(self, now: Progress) -> RenderableType:
         row = Table.grid(padding=(0, 1))
         mark: RenderableType = self._spinner if now.state.lives else Text("✓" if now.state is State.FINISHED else "■")
-        self._spinner.update(text="")
         bar = ProgressBar(
             total=None if now.done is None else 1.0,
             completed=now.done or 0.0,

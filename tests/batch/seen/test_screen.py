@@ -21,9 +21,14 @@ HALF = (
 
 
 def bar(progress: Progress) -> str:
-    said = io.StringIO()
     shown = Bar("answers")
+    assert "answers: opening the job" in printed(shown)
     shown.show(progress)
+    return printed(shown)
+
+
+def printed(shown: Bar) -> str:
+    said = io.StringIO()
     Console(file=said, width=160).print(shown.rendered())
     return said.getvalue()
 
@@ -56,6 +61,7 @@ def test_off_a_terminal_the_lines_go_to_standard_error(capsys: pytest.CaptureFix
 def test_the_bar_has_rows_speed_eta_cost_and_what_went_wrong() -> None:
     said = bar(moment())
     assert "answers" in said
+    assert "opening" not in said
     assert "5,000 of 10,000 rows (50.0%) ETA 8 min 20 s" in said
     assert "1,234 tokens/s, 10 rows/s, 48 in flight of 64, 2 to be sent again, 1 of 2 servers up, cost 2.50" in said
     assert "12 retries, 3 dead letters, failed: prompt_too_long 7, row_invalid 3" in said
