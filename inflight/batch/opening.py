@@ -74,7 +74,11 @@ class OpenJob:
 
 @contextmanager
 def opened(job: Job, directory: JobDirectory) -> Iterator[OpenJob]:
-    """Open it, with its directory held. Raises BatchError where it was begun with something else, or can't be begun."""
+    """Open it, with its directory held. Raises BatchError where it was begun with something else, or can't be begun.
+
+    Until it is certain that the job is the one that was begun, nothing that it has written is touched; and what it has
+    written to its end never is.
+    """
     ledger: Ledger | None = None
     destination: Destination | None = None
     try:
@@ -96,6 +100,8 @@ def opened(job: Job, directory: JobDirectory) -> Iterator[OpenJob]:
         one = OpenJob(job, directory, source, form, ledger, destination)
         one._bind("job", job.binding(), _difference(ledger.recall("job"), job.binding()), "job_mismatch")
         one._bind("input", source.fingerprint, "was begun with another input than lies there now", "input_changed")
+        if not one.finished:
+            ledger.recover()
         directory.write_job(job)
         yield one
     finally:

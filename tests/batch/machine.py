@@ -45,6 +45,7 @@ class Machine:
     def stands(self) -> tuple[int, list[bytes]]:
         """Rows that are done, and the lines of the answers, of a state that opens and agrees with its files."""
         ledger = Ledger(self.directory)
+        ledger.recover()
         done, lengths = ledger.next, ledger.lengths()
         ledger.close()
         for kind in Kind:

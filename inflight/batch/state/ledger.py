@@ -27,7 +27,8 @@ class Ledger:
     Lines of answers and errors are written in the order of the rows, dead letters as they come. A checkpoint appends
     the lines, waits for the disk, and then commits, in one transaction, how far the input is done (`next`), what is
     done beyond that, the counts, and how long the files are. Whatever a death leaves behind a file's committed length
-    is cut off, and those rows are asked again: so each row is asked at least once, and has exactly one line.
+    is cut off by `recover`, and those rows are asked again: so each row is asked at least once, and has exactly one
+    line.
 
     Raises BatchError `disk_full`, `job_failed` and `job_damaged`. After one of these nothing is taken any more.
     """
@@ -39,7 +40,6 @@ class Ledger:
         self._marks: deque[tuple[int, int, Position]] = deque()
         with writing(directory.path):
             self.database = Database(directory.state)
-            self._end_merge()
             stands = self.database.get("stands", {})
             self.next: int = stands.get("next", first)
             self.line: int = stands.get("line", 0)
@@ -97,6 +97,10 @@ class Ledger:
             self.counts.seconds += seconds
             self._commit()
 
+    def end_of_input(self, rows: int) -> None:
+        """The input was read to its end: the number behind its last row."""
+        self.remember("rows", rows)
+
     def note_deaths(self, number: int, deaths: int) -> None:
         """How many engines died under a row so far."""
         with self._lock, writing(self._directory.path):
@@ -126,6 +130,17 @@ class Ledger:
         with self._lock, writing(self._directory.path):
             self._commit()
             self.database.snapshot(path)
+
+    def recover(self) -> None:
+        """Bring the files to where the state is, once it is certain that they are this job's: until then none changes.
+
+        Of a job whose rows are all done nothing is cut: what its files have beyond that is somebody's.
+        """
+        with self._lock, writing(self._directory.path):
+            self._end_merge()
+            for file in self._files.values():
+                if file.beyond and self.next != self.recall("rows"):
+                    file.cut()
 
     def close(self) -> None:
         """What no checkpoint has seen is lost, and asked again."""

@@ -14,7 +14,8 @@ from inflight.batch.failpoints import reach
 class LineFile:
     """Made when the first line comes. What was written counts once a commit says so; until then it may be lost, or cut.
 
-    Raises OSError where the disk refuses it.
+    Nothing is cut before `cut`, or the first line, asks for it. Raises OSError where the disk refuses it, and BatchError
+    `job_damaged` where the file is shorter than it was.
     """
 
     def __init__(self, path: Path, committed: int) -> None:
@@ -22,8 +23,6 @@ class LineFile:
         self.length = committed
         self._file: FileIO | None = None
         self._dirty = False
-        if committed or path.exists():
-            self._cut()
 
     def write(self, lines: list[bytes]) -> None:
         """Append lines, each without its end."""
@@ -52,13 +51,15 @@ class LineFile:
             self._file.close()
             self._file = None
 
-    def _open(self) -> None:
-        new = not self.path.exists()
-        self._file = FileIO(self.path, "ab")
-        if new:
-            sync_directory(self.path.parent)
+    def cut(self) -> None:
+        """Cut off the lines of a life that died before it could commit them."""
+        if self.beyond:
+            reach("lines.cut")
+            os.truncate(self.path, self.length)
 
-    def _cut(self) -> None:
+    @property
+    def beyond(self) -> int:
+        """How many bytes it has behind its committed end."""
         size = self.path.stat().st_size if self.path.exists() else 0
         if size < self.length:
             raise BatchError(
@@ -66,9 +67,14 @@ class LineFile:
                 " was, or begin a new job",
                 "job_damaged",
             )
-        if size > self.length:  # lines of a life that died before it could commit them
-            reach("lines.cut")
-            os.truncate(self.path, self.length)
+        return size - self.length
+
+    def _open(self) -> None:
+        self.cut()
+        new = not self.path.exists()
+        self._file = FileIO(self.path, "ab")
+        if new:
+            sync_directory(self.path.parent)
 
 
 def merging(path: Path) -> Path:

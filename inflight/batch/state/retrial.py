@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -12,9 +14,9 @@ import orjson
 
 from inflight.batch.errors import BatchError, writing
 from inflight.batch.job_directory import JobDirectory
-from inflight.batch.row import Kind, Outcome, Position
+from inflight.batch.row import Fault, Kind, Outcome, Position, Row
 from inflight.batch.state.ledger import Ledger, Stored
-from inflight.batch.state.line_file import LineFile, merging, rename
+from inflight.batch.state.line_file import LineFile, merging, rename, sync_directory
 
 NEVER = ("row_duplicate",)
 """Asked once more, such a row would be a second record of its id."""
@@ -34,7 +36,11 @@ def choose(ledger: Ledger, codes: Sequence[str]) -> int:
 
 
 class Retrial(Ledger):
-    """The ledger of a job whose chosen rows are asked once more. Their outcomes wait in the state for `merge`."""
+    """The ledger of a job whose chosen rows are asked once more. Their outcomes wait in the state for `merge`.
+
+    The input may have become another: a query gives no more what its job has filled. `find` and `check` see to it that
+    no other row is asked in a row's place.
+    """
 
     def __init__(self, directory: JobDirectory, first: int = 0) -> None:
         super().__init__(directory, first)
@@ -54,11 +60,58 @@ class Retrial(Ledger):
     def done(self, number: int) -> bool:
         return number not in self._wanted
 
+    def find(self, row: Row | Fault) -> Row | Fault | None:
+        """The row as it was numbered when it failed, wherever it stands now; None where it isn't wanted."""
+        number = self._unfound.pop(row.id, None) if row.id is not None else row.number
+        if number is None or number not in self._wanted:
+            return None
+        id, line = self._failed(number)
+        return replace(row, number=number, line=line) if id == row.id else None
+
+    def check(self, row: Row | Fault) -> Row | Fault:
+        """The row, which is wanted by its number. Raises BatchError `input_changed` where another one has that now."""
+        id, line = self._failed(row.number)
+        if id != row.id:
+            raise BatchError(
+                f"line {line} of the input has the id {row.id!r}, and had {id!r} when the job began; put the input back"
+                " as it was and resume the job, or begin a new one",
+                "input_changed",
+            )
+        return row
+
+    def end_of_input(self, rows: int) -> None:
+        """Raises BatchError `input_changed` for rows that were not there; they are not asked for any more."""
+        with self._lock, writing(self._directory.path):
+            if not self._wanted:
+                return
+            gone = ", ".join(repr(self._failed(number)[0]) for number in islice(self._wanted, 3))
+            count = len(self._wanted)
+            self.database.execute("DELETE FROM retried WHERE kind IS NULL")
+            self.database.commit()
+            self._wanted.clear()
+        raise BatchError(
+            f"{count:,} of the rows to be asked once more are not in the input any more ({gone}{', …' * (count > 3)});"
+            " they keep their records: resume the job to end it with those of the others",
+            "input_changed",
+        )
+
     def claim(self, rows: Sequence[tuple[str, int]]) -> set[int]:
         return set()
 
     def mark(self, marks: Iterable[tuple[int, int, Position]]) -> None:
         """How far the input was done stays as it is."""
+
+    def recover(self) -> None:
+        """The old lines must be all that there are: those of others have no place among the new ones."""
+        with self._lock, writing(self._directory.path):
+            self._end_merge()
+            for file in self._files.values():
+                if file.beyond:
+                    raise BatchError(
+                        f"{file.path} has {file.beyond:,} bytes more than the job has written; take them out, and"
+                        " resume the job",
+                        "job_damaged",
+                    )
 
     def merge(self) -> None:
         """Put the new lines in their places: whole new files beside the old ones, one commit, then their names.
@@ -94,6 +147,20 @@ class Retrial(Ledger):
 
     def _write_down(self, new: list[Stored]) -> None:
         """Lines are written when all rows are there."""
+
+    @cached_property
+    def _unfound(self) -> dict[str, int]:
+        """The numbers of wanted rows that were not met yet, by their ids."""
+        with self._lock:
+            wanted = "SELECT id, number FROM failures WHERE id IS NOT NULL ORDER BY number DESC"
+            return {id: number for id, number in self._rows(wanted) if number in self._wanted}
+
+    def _failed(self, number: int) -> tuple[str | None, int]:
+        """Id and line of a row as it failed."""
+        with self._lock:
+            sql = "SELECT id, line FROM failures WHERE number = ?"
+            id, line = self.database.execute(sql, (number,)).fetchone()
+            return id, line
 
     def _uncount(self, one: Outcome, code: str) -> None:
         (kind,) = self.database.execute("SELECT kind FROM failures WHERE number = ?", (one.number,)).fetchone()
@@ -133,6 +200,9 @@ class Retrial(Ledger):
     def _rewrite(self, kind: Kind, lines: Iterator[bytes]) -> int:
         path = merging(self._directory.lines(kind))
         path.unlink(missing_ok=True)
+        if self._files[kind].length:  # one without lines takes the place of the old one all the same
+            path.touch()
+            sync_directory(path.parent)
         with closing(LineFile(path, 0)) as file:
             while block := list(islice(lines, 1000)):
                 file.write(block)

@@ -24,6 +24,13 @@ def directory_at(path: Path) -> JobDirectory:
     return directory
 
 
+def opened(directory: JobDirectory) -> Ledger:
+    """As a life of the job has it that goes on."""
+    ledger = Ledger(directory)
+    ledger.recover()
+    return ledger
+
+
 def kind_of(number: int) -> Kind:
     return Kind.ERROR if number % 7 == 3 else Kind.DEAD if number % 11 == 5 else Kind.OK
 
@@ -56,7 +63,7 @@ def test_each_row_has_one_line_in_order_however_often_it_dies(tmp_path: Path, se
     chance = random.Random(seed)
     directory = directory_at(tmp_path)
     for _ in range(1000):
-        ledger = Ledger(directory)
+        ledger = opened(directory)
         left = [number for number in range(ledger.next, min(ROWS, ledger.next + 80)) if not ledger.done(number)]
         if not left:
             break
@@ -162,8 +169,37 @@ def test_a_file_that_was_shortened_is_told(tmp_path: Path) -> None:
     ledger.close()
     directory.lines(Kind.OK).write_bytes(b"")
     with pytest.raises(BatchError, match="has 0 bytes where the job's state says") as caught:
-        Ledger(directory)
+        opened(directory)
     assert caught.value.code == "job_damaged"
+
+
+def test_nothing_is_cut_before_it_is_certain_whose_it_is(tmp_path: Path) -> None:
+    directory = directory_at(tmp_path)
+    ledger = Ledger(directory)
+    ledger.add(outcome(0))
+    ledger.checkpoint()
+    ledger.close()
+    with directory.lines(Kind.OK).open("ab") as file:
+        file.write(b'{"id": "torn')
+    ledger = Ledger(directory)
+    assert ledger.recall("created") is None
+    ledger.close()
+    assert lines(directory, Kind.OK) == [outcome(0).text, b'{"id": "torn']
+    opened(directory).close()
+    assert lines(directory, Kind.OK) == [outcome(0).text]
+
+
+def test_what_is_added_to_the_file_of_a_job_at_its_end_stays(tmp_path: Path) -> None:
+    directory = directory_at(tmp_path)
+    ledger = Ledger(directory)
+    ledger.add(outcome(0))
+    ledger.checkpoint()
+    ledger.remember("rows", 1)
+    ledger.close()
+    with directory.lines(Kind.OK).open("ab") as file:
+        file.write(b"mine\n")
+    opened(directory).close()
+    assert lines(directory, Kind.OK) == [outcome(0).text, b"mine"]
 
 
 @pytest.mark.parametrize("content", [b"not a database, though it is long enough to be looked at" * 20])

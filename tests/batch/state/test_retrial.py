@@ -118,6 +118,20 @@ def test_what_was_asked_again_before_a_death_is_not_asked_a_third_time(tmp_path:
     check(directory, ("prompt_too_long",))
 
 
+def test_lines_of_others_are_not_merged_and_not_lost(tmp_path: Path) -> None:
+    directory = finished(tmp_path)
+    ledger = Ledger(directory)
+    choose(ledger, ("prompt_too_long",))
+    ledger.close()
+    with directory.lines(Kind.ERROR).open("ab") as file:
+        file.write(b"mine\n")
+    ledger = open_ledger(directory, 0)
+    with pytest.raises(BatchError, match=r"errors\.jsonl has 5 bytes more than the job has written; take them out"):
+        ledger.recover()
+    ledger.close()
+    assert lines(directory, Kind.ERROR)[-1] == b"mine"
+
+
 @pytest.mark.parametrize("place", range(1, 12))
 @pytest.mark.parametrize("point", ["lines.written", "commit", "committed", "merge.rename", "merge.renamed"])
 def test_a_merge_that_is_broken_off_anywhere_is_ended(
@@ -149,6 +163,7 @@ def test_a_merge_that_is_broken_off_anywhere_is_ended(
         ledger.close()
     monkeypatch.setattr(failpoints, "_ARMED", {})
     left = open_ledger(directory, 0)
+    left.recover()
     if isinstance(left, Retrial):
         assert left.left == 0
         left.merge()
