@@ -46,6 +46,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "job_not_found": ErrorCode("there is no batch job", "check the path; `inflight batch run` makes one"),
     "job_damaged": ErrorCode("a file of a batch job is truncated, garbled or gone", "put it back, or begin a new job"),
     "job_running": ErrorCode("another process runs the batch job", "wait for it, or cancel the job"),
+    "job_elsewhere": ErrorCode("another machine runs the batch job, or has until a moment ago", "run the same command later", retry=True),
     "job_mismatch": ErrorCode("the job was begun with another model, template or sampling", "resume it with those, or begin a new job"),
     "job_failed": ErrorCode("the batch job can't go on", "read the message, and resume the job"),
     "row_invalid": ErrorCode("the row is no request", "mend the row"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -55,12 +56,12 @@ class Manifest(BaseModel):
 class Carrier:
     """Takes a job's state to an address and back. The manifest is written last: until then all is as before.
 
-    Raises BatchError: `job_running` where another machine has the job, `job_damaged`, those of storages and disks.
+    Raises BatchError: `job_elsewhere` where another machine has the job, `job_damaged`, those of storages and disks.
     """
 
     def __init__(self, address: str, directory: JobDirectory) -> None:
         self._objects, self._directory = StoredObjects(address), directory
-        self._owned = False
+        self._owned = self._tidied = False
         self._files: dict[Kind, int] = {}
         self._next = 0.0
 
@@ -73,11 +74,13 @@ class Carrier:
         if manifest is None:
             return False
         if manifest.owner == self._owner and self._directory.state.exists():
+            self._owned = True
             return False
         self._refuse(manifest)
         with writing(self._directory.path):
             self._forget()
             self._claim(manifest.model_copy(update={"owner": self._owner, "time": time.time()}), tag)
+            self._owned = True
             for kind in Kind:
                 self._bring(manifest.lines.get(kind, []), self._directory.lines(kind))
             self._directory.write(self._directory.path / "job.json", manifest.job)
@@ -96,9 +99,7 @@ class Carrier:
         """
         began = time.monotonic()
         before, tag = self._read()
-        if before is not None and before.owner != self._owner:
-            if self._owned:
-                raise self._taken(before)
+        if before is not None:
             self._refuse(before)
         with writing(self._directory.path):
             old = before.lines if before is not None else {}
@@ -111,10 +112,19 @@ class Carrier:
                 lines=lines,
             )
             self._claim(manifest, tag)
+            self._owned = not last
             self._tidy(before, manifest)
-        self._owned = True
         now = time.monotonic()
         self._next = now + max(_LEAST_PAUSE, (now - began) * _SHARE)
+
+    def release(self) -> None:
+        """Whatever ended the job here: another machine need not wait, and goes on with what was sent last."""
+        if not self._owned:
+            return
+        self._owned = False
+        manifest, tag = self._read()
+        if manifest is not None and manifest.owner == self._owner and manifest.time:
+            self._claim(manifest.model_copy(update={"time": 0.0}), tag)
 
     @property
     def _owner(self) -> str:
@@ -139,21 +149,22 @@ class Carrier:
             ) from None
 
     def _refuse(self, manifest: Manifest) -> None:
-        if manifest.owner != self._owner and time.time() - manifest.time < LEASE_SECONDS:
-            raise self._taken(manifest)
-
-    def _taken(self, manifest: Manifest) -> BatchError:
-        age = max(0.0, time.time() - manifest.time)
-        return BatchError(
-            f"another machine runs the job at {self._objects.address}: it said so {age:.0f} seconds ago; stop it, or"
-            f" wait until it has been silent for {LEASE_SECONDS:.0f}",
-            "job_running",
-        )
+        if manifest.owner == self._owner:
+            return
+        if self._owned:
+            raise BatchError(f"another machine has taken over the job at {self._objects.address}", "job_elsewhere")
+        silent = max(0.0, time.time() - manifest.time)
+        if silent < LEASE_SECONDS:
+            raise BatchError(
+                f"another machine runs the job at {self._objects.address}: it said so {silent:.0f} seconds ago; if it"
+                f" is lost, the same command goes on from there in {math.ceil(LEASE_SECONDS - silent)} seconds",
+                "job_elsewhere",
+            )
 
     def _claim(self, manifest: Manifest, tag: str | None) -> None:
         reach("carry.manifest")
         if not self._objects.replace(_MANIFEST, manifest.model_dump_json(indent=1).encode(), tag):
-            raise BatchError(f"another machine has begun to run the job at {self._objects.address}", "job_running")
+            raise BatchError(f"another machine has begun to run the job at {self._objects.address}", "job_elsewhere")
         reach("carry.manifest_written")
 
     def _forget(self) -> None:
@@ -205,11 +216,12 @@ class Carrier:
         """Remove what no manifest names any more; once a life also what deaths have left there."""
         kept = {_MANIFEST, *_names(now)}
         gone = set(_names(before)) if before is not None else set()
-        if not self._owned:
+        if not self._tidied:
             gone |= set(self._objects.names())
         for name in sorted(gone - kept):
             reach("carry.remove")
             self._objects.remove(name)
+        self._tidied = True
 
     def _bring(self, parts: list[Part], path: Path) -> None:
         """Fetch these into a file, whole; none make none."""

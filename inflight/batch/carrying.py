@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from inflight.batch.carry import Carrier, carried_to
 from inflight.batch.errors import BatchError
@@ -22,10 +23,21 @@ class Carrying:
         self._address, self._say = address, say
         self._away = False
 
-    def fetch(self) -> None:
-        """Before the job is opened: bring here what another machine has left. Raises BatchError as Carrier does."""
-        if self._carrier is not None and self._carrier.fetch():
-            self._say(f"The job's state was fetched from {self._address}.")
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Around the job while it is open: bring here what another machine has left, and however this one ends, let
+        the next one have it. Raises BatchError as Carrier does.
+        """
+        if self._carrier is None:
+            yield
+            return
+        try:
+            if self._carrier.fetch():
+                self._say(f"The job's state was fetched from {self._address}.")
+            yield
+        finally:
+            with suppress(BatchError):  # then the next one waits
+                self._carrier.release()
 
     def begin(self, ledger: Ledger) -> None:
         """Say that this machine is at work, so that another one that begins learns of it. Raises BatchError."""
@@ -35,13 +47,18 @@ class Carrying:
     def go_on(self, ledger: Ledger) -> None:
         """Behind a checkpoint, in its thread: lengths and state are of the same commit there.
 
-        Raises BatchError `job_running` where another machine has taken the job over.
+        Raises BatchError `job_elsewhere` where another machine has taken the job over.
         """
         if self._carrier is not None and self._carrier.due:
             self._send(self._carrier, ledger, last=False)
 
+    def keep(self, ledger: Ledger) -> None:
+        """Before the output is made, which may take long: all rows are done, and none need be asked again."""
+        if self._carrier is not None:
+            self._send(self._carrier, ledger, last=False)
+
     def end(self, ledger: Ledger) -> None:
-        """This machine stops here, and another need not wait."""
+        """This machine stops here, with all that it has done."""
         if self._carrier is not None:
             self._send(self._carrier, ledger, last=True)
 

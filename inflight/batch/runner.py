@@ -18,13 +18,15 @@ from inflight.batch.job import Job
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.life import Life
 from inflight.batch.opening import OpenJob, opened
-from inflight.batch.seen.progress import Progress, State
+from inflight.batch.seen.progress import Progress, State, read_progress
 from inflight.batch.signals import Signals, StopEarlyError
 from inflight.batch.sources.open import first_record, open_source
 from inflight.batch.state.retrial import Retrial, check_retry, choose, open_ledger
 from inflight.batch.telling import Telling
 
-MAY_PASS = ("disk_full", "server_unreachable", "storage_unreachable", "output_failed", "model_not_ready")
+MAY_PASS = (
+    "disk_full", "server_unreachable", "storage_unreachable", "output_failed", "model_not_ready", "job_elsewhere"
+)  # fmt: skip
 """What ends a life and not the job: the same command goes on once it has passed."""
 UNFINISHED = 75
 """EX_TEMPFAIL of sysexits.h: not done, and to be tried again."""
@@ -93,14 +95,19 @@ class Runner:
 
     def _hold(self, again: Sequence[str] | None) -> End:
         self._directory.cancel.unlink(missing_ok=True)
-        self._carrying.fetch()
-        if again is not None:
-            self._choose(again)
-        with opened(self._job, self._directory) as job:
-            if job.finished:
-                self._say(f"The job at {self._directory.path} is finished already.")
-                return End(State.FINISHED, job.ledger.counts, written=tuple(job.ledger.recall("written", [])))
-            return self._live(job)
+        with self._carrying.held():
+            if again is not None:
+                self._choose(again)
+            with opened(self._job, self._directory) as job:
+                return self._finished(job) if job.finished else self._live(job)
+
+    def _finished(self, job: OpenJob) -> End:
+        """A death may have come before this was told."""
+        self._say(f"The job at {self._directory.path} is finished already.")
+        before = read_progress(self._directory)
+        if before is None or before.state is not State.FINISHED:
+            Telling(job, self._job.running, self._show).end(State.FINISHED, "")
+        return End(State.FINISHED, job.ledger.counts, written=tuple(job.ledger.recall("written", [])))
 
     def _choose(self, codes: Sequence[str]) -> None:
         check_retry(codes)
@@ -142,6 +149,7 @@ class Runner:
                 asyncio.run(life.run())
             if not job.all_done:
                 return End(life.state, job.ledger.counts, life.sentence)
+            self._carrying.keep(job.ledger)
         if isinstance(job.ledger, Retrial):
             job.ledger.merge()
         return End(State.FINISHED, job.ledger.counts, written=tuple(finish(job)))

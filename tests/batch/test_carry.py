@@ -69,9 +69,9 @@ def test_another_machine_goes_on_where_the_first_was_seen_last(first: Machine, s
     second.open()
     second.answer(5)
     second.send()
-    with pytest.raises(BatchError, match="another machine runs the job") as caught:
+    with pytest.raises(BatchError, match="another machine has taken over the job") as caught:
         first.send()
-    assert caught.value.code == "job_running"
+    assert caught.value.code == "job_elsewhere"
     second.close()
     # The first machine comes back, with a disk of an earlier time.
     first.close()
@@ -85,12 +85,15 @@ def test_a_machine_that_was_heard_of_lately_keeps_its_job(first: Machine, second
     first.send()
     with pytest.raises(BatchError, match="another machine runs the job") as caught:
         second.carrier.fetch()
-    assert caught.value.code == "job_running"
+    assert caught.value.code == "job_elsewhere"
     assert not second.directory.state.exists()
     first.answer(5)
     first.send(last=True)
     assert second.carrier.fetch() is True
     assert second.stands()[0] == 10
+    second.carrier.release()
+    first.close()
+    assert first.carrier.fetch() is True
 
 
 @pytest.mark.parametrize("address", ["disk"], indirect=True)
@@ -215,7 +218,7 @@ def test_two_that_begin_at_once_are_told_apart(
     machines[0].send()
     with pytest.raises(BatchError, match="another machine has begun") as caught:
         machines[1].send()
-    assert caught.value.code == "job_running"
+    assert caught.value.code == "job_elsewhere"
     for machine in machines:
         machine.close()
 
