@@ -58,6 +58,7 @@ class Life:
         )
         checkpoints.start()
         looking = loop.create_task(self._look())
+        looking.add_done_callback(self._looked)
         self._feed.start()
         try:
             with self._signals.telling(lambda count: _from_thread(loop, self._signalled, count)):
@@ -71,7 +72,7 @@ class Life:
             await asyncio.to_thread(self._feed.join)
             await asyncio.to_thread(checkpoints.finish)
         if over:
-            self._job.ledger.remember("rows", self._feed.read_to)
+            self._job.ledger.end_of_input(self._feed.read_to)
 
     def _after(self) -> Callable[[], None]:
         """What follows each checkpoint."""
@@ -92,23 +93,28 @@ class Life:
         heard = time.monotonic()
         while True:
             pool = self._pool.state()
-            if self.state is not State.RUNNING or any(server.up for server in pool.servers):
+            if any(server.up for server in pool.servers):
                 heard = time.monotonic()
-            down = time.monotonic() - heard > _QUIET_SECONDS
-            self._telling.tell(State.WAITING if down else self.state, self.sentence, pool.waiting, pool.servers)
+            state = State.WAITING if time.monotonic() - heard > _QUIET_SECONDS else State.RUNNING
+            if self._draining is not None:
+                state = State.DRAINING  # how it ends is told once it has
+            self._telling.tell(state, self.sentence, pool.waiting, pool.servers)
             if self._job.directory.cancel.exists():
                 self._stop(State.CANCELLED, "it was cancelled", 0.0)
             await asyncio.sleep(_LOOK_SECONDS)
 
+    def _looked(self, looking: asyncio.Task[None]) -> None:
+        """Without it nobody would hear of the job, and nobody could cancel it."""
+        if not looking.cancelled() and (error := looking.exception()) is not None:
+            self._stop(State.FAILED, f"it can't say how it stands: {error!r}", 0.0)
+
     def _signalled(self, count: int) -> None:
-        if count == 1:
-            self._say(
-                f"Finishing what is in flight, for {self._running.notice:g} s at most; once more to stop at once."
-            )
-            self._stop(State.STOPPED, "it was told to stop", self._running.notice)
-        elif self._draining is not None:
-            self._draining.cancel()
+        notice = self._running.notice
+        self._stop(State.STOPPED, "it was told to stop", notice)
+        if count > 1:
             self._drain(0.0)
+        else:
+            self._say(f"Finishing what is in flight, for {notice:g} s at most; once more to stop at once.")
 
     def _stop(self, state: State, sentence: str, seconds: float) -> None:
         """Ask nothing more, and end what is in flight after so many seconds."""
@@ -119,6 +125,8 @@ class Life:
             self._drain(seconds)
 
     def _drain(self, seconds: float) -> None:
+        if self._draining is not None:
+            self._draining.cancel()
         self._draining = asyncio.get_running_loop().create_task(self._pool.drain(seconds))
 
 

@@ -25,11 +25,14 @@ class Signals:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Only the main thread can; elsewhere signals are whoever's they are."""
+        """Only the main thread can; elsewhere signals are whoever's they are. What is ignored stays so, as `nohup` and
+        a shell's background want it.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, self._take) for number in NUMBERS}
+        wanted = [number for number in NUMBERS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._take) for number in wanted}
         try:
             yield
         finally:

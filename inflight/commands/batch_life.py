@@ -16,6 +16,7 @@ from inflight.batch.runner import End, Runner
 from inflight.batch.seen.metrics import published
 from inflight.batch.seen.progress import Progress, State
 from inflight.batch.seen.screen import following
+from inflight.commands.standard_streams import unheard_goes_nowhere
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -38,8 +39,25 @@ def end_options(function: Decorated) -> Decorated:
 
 
 def live(job: Job, directory: JobDirectory, asked: dict[str, Any], again: Sequence[str] | None = None) -> None:
-    """Live one life of the job, and exit as it ends. Raises BatchError where it can't be begun."""
+    """Live one life of the job, and exit as it ends. Raises BatchError where it can't be begun.
+
+    Who closes the terminal, or ends what reads the job's output, ends neither the job nor its exit code.
+    """
     allowed = _allowed(asked["allow_failed"])
+    with unheard_goes_nowhere():
+        end = _lived(job, directory, asked, again)
+        code = exit_code(end, allowed)
+        if asked["as_json"]:
+            click.echo(json.dumps(_values(end, directory, code)))
+        elif end.state is State.FINISHED:
+            click.echo(_summary(directory))
+        else:
+            click.echo(f"Error: {end.sentence}" + (f" [{end.code}]" if end.code else ""), err=True)
+    sys.exit(code)
+
+
+def _lived(job: Job, directory: JobDirectory, asked: dict[str, Any], again: Sequence[str] | None) -> End:
+    """One life, as it is shown."""
     name = directory.path.stem
     with published(name, asked["metrics_port"], asked["metrics_file"], _say) as publish, following(name) as show:
 
@@ -47,15 +65,7 @@ def live(job: Job, directory: JobDirectory, asked: dict[str, Any], again: Sequen
             publish(progress)
             show(progress)
 
-        end = _kind(job)(job, directory, tell, _say).run(again)
-    code = exit_code(end, allowed)
-    if asked["as_json"]:
-        click.echo(json.dumps(_values(end, directory, code)))
-    elif end.state is State.FINISHED:
-        click.echo(_summary(directory))
-    else:
-        click.echo(f"Error: {end.sentence}" + (f" [{end.code}]" if end.code else ""), err=True)
-    sys.exit(code)
+        return _kind(job)(job, directory, tell, _say).run(again)
 
 
 def _summary(directory: JobDirectory) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import BinaryIO
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO, cast
 
 import click
 
@@ -44,6 +46,45 @@ def is_of_output(error: OSError) -> bool:
 
 def drop_output() -> None:
     """Let what standard output still holds, and what yet comes, go nowhere: Python writes it once more at its end."""
+    _drop(sys.stdout)
+
+
+@contextmanager
+def unheard_goes_nowhere() -> Iterator[None]:
+    """Standard output and standard error may lose their reader, or their room, and whoever writes there goes on."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (None if one is None else cast("Any", _Unheard(one)) for one in before)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+class _Unheard:
+    """A stream of text that takes whatever is written, also once it can't be."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return int(self._stream.write(text))
+        except OSError:
+            _drop(self._stream)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            _drop(self._stream)
+
+
+def _drop(stream: Any) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    with suppress(OSError):  # not every stream has a file
+        os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -11,8 +13,11 @@ import pytest
 
 from inflight.batch.errors import BatchError
 from inflight.batch.job_directory import JobDirectory
-from inflight.batch.seen.progress import State, write_progress
+from inflight.batch.runner import Runner
+from inflight.batch.seen.progress import Progress, State, write_progress
 from inflight.batch.seen.standing import jobs_in, standing
+from tests.batch.crash.lives import until
+from tests.batch.flow.scripted import Scripted
 from tests.batch.seen.jobs import job_of, run
 from tests.batch.seen.moments import moment
 
@@ -68,6 +73,29 @@ def test_a_job_that_ended_early_says_why_and_how_to_go_on(directory: JobDirector
     found = standing(directory)
     assert (found.state, found.running) == (str(state), False)
     assert found.sentence == f"the disk is full; resume with: inflight batch resume {directory.path}"
+
+
+def test_a_job_that_finishes_what_is_in_flight_says_so_until_it_has_ended(tmp_path: Path) -> None:
+    job = job_of(tmp_path, ("stuck",))
+    directory, told = JobDirectory.of(job.output), list[Progress]()
+
+    async def stuck(server: Scripted, prompt: str) -> str:
+        await asyncio.sleep(600)
+        return prompt
+
+    runner = Runner(job, directory, told.append, backends=[Scripted(stuck)])
+    thread = threading.Thread(target=runner.run)
+    thread.start()
+    until(lambda: any(progress.in_flight for progress in told))
+    runner.stop()
+    until(lambda: told[-1].state is State.DRAINING)
+    found = standing(directory)
+    assert (found.state, found.running, found.sentence) == ("draining", True, "it was told to stop")
+    runner.stop()
+    thread.join(60)
+    assert told[-1].state is State.STOPPED
+    assert [progress.state for progress in told].count(State.STOPPED) == 1, "a line is said at each change"
+    assert standing(directory).state == "stopped"
 
 
 def test_a_finished_job_names_its_summary(tmp_path: Path) -> None:

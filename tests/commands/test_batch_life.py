@@ -1,0 +1,94 @@
+"""A life of a job whose terminal goes, or whose output nobody reads any more."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.seen.standing import standing
+from tests.batch.crash.lives import until
+from tests.batch.seen.jobs import job_of
+
+_PROGRAM = """
+import asyncio, functools, signal, sys
+from pathlib import Path
+from inflight import cli
+from inflight.batch.runner import Runner
+from inflight.commands import batch_life
+from tests.batch.flow.scripted import Scripted
+
+async def slowly(server, prompt):
+    await asyncio.sleep(float(prompt))
+    return prompt
+
+if "nohup" in sys.argv:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+batch_life._kind = lambda job: functools.partial(Runner, backends=[Scripted(slowly)])
+cli.main(["batch", "run", "rows.jsonl", "--id", "id", "--out", "answers.jsonl", "--concurrency", "2", "--notice", "30"])
+"""
+
+
+class Started:
+    """`inflight batch run` of rows that say for how many seconds they are asked."""
+
+    def __init__(self, folder: Path, *seconds: float, nohup: bool = False) -> None:
+        self.directory = JobDirectory.of(job_of(folder, [str(one) for one in seconds]).output)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, *(["nohup"] if nohup else [])],
+            cwd=folder,
+            env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": ""},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def asked(self) -> bool:
+        progress = self.directory.progress
+        return progress.exists() and json.loads(progress.read_text())["in_flight"] == 2
+
+    def close_output(self) -> None:
+        """As `tee` does that Ctrl-C has ended."""
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.close_output()
+
+
+@pytest.fixture
+def started(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Started]:
+    seconds, nohup = request.param
+    one = Started(tmp_path, *seconds, nohup=nohup)
+    yield one
+    one.end()
+
+
+@pytest.mark.parametrize("started", [((2.0, 60.0, 60.0), False)], indirect=True)
+def test_a_job_whose_output_nobody_reads_drains_and_stops_all_the_same(started: Started) -> None:
+    until(started.asked)
+    started.close_output()
+    started.process.send_signal(signal.SIGINT)
+    until(lambda: standing(started.directory).state == "draining")
+    started.process.send_signal(signal.SIGINT)
+    assert started.process.wait(30) == 75
+    found = standing(started.directory)
+    assert (found.state, found.running) == ("stopped", False)
+
+
+@pytest.mark.parametrize("started", [((2.0, 0.0), True)], indirect=True)
+def test_a_job_without_hangups_goes_on_when_the_terminal_goes(started: Started) -> None:
+    until(lambda: started.directory.progress.exists())
+    started.process.send_signal(signal.SIGHUP)
+    started.close_output()
+    assert started.process.wait(30) == 0
+    assert standing(started.directory).state == "finished"
