@@ -11,9 +11,10 @@ from itertools import islice
 from inflight.batch.flow.order import best_order
 from inflight.batch.forms.form import Form
 from inflight.batch.job import Job
-from inflight.batch.row import Fault, Kind, Row
+from inflight.batch.row import Fault, Kind, Record, Row
 from inflight.batch.sources.source import Source
 from inflight.batch.state.ledger import Ledger
+from inflight.batch.state.retrial import Retrial
 
 _BLOCK = 256
 """Rows between two looks at whether the job has been stopped."""
@@ -33,6 +34,8 @@ class Feed:
         self._stopping = threading.Event()
         self._room = threading.Semaphore(2)
         self._left = deque[int]()
+        # Answers may stand in the table since, and a query give no more what has one: numbers are other ones then.
+        self._by_id = isinstance(ledger, Retrial) and source.format == "sql" and _has_ids(source, job)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="batch-feed", daemon=True)
         self.read_to = ledger.next
@@ -121,9 +124,11 @@ class Feed:
         """Rows that want an outcome, some at a time; those that have one are passed over."""
         part = self._job.input.part
         number, after, line = self._ledger.start
+        if isinstance(self._ledger, Retrial) and not self._by_id:
+            self._source.check_places()
         if after is None:
             number, after, line = part.first, part.after, part.line
-        limits = [limit for limit in (self._job.input.limit, part.rows) if limit is not None]
+        limits = [limit for limit in (self._job.input.limit, part.rows) if limit is not None and not self._by_id]
         left = max(0, part.first + min(limits) - number) if limits else None
         records = islice(self._source.read(after, line), left)
         while block := list(islice(records, _BLOCK)):
@@ -132,8 +137,19 @@ class Feed:
             numbered = list(enumerate(block, number))
             number += len(block)
             self._ledger.mark([(one, record.line, record.position) for one, record in numbered])
-            yield [self._form.row(one, record) for one, record in numbered if not self._ledger.done(one)]
+            made = [self._made(one, record) for one, record in numbered]
+            yield [row for row in made if row is not None]
             self.read_to = number
+
+    def _made(self, number: int, record: Record) -> Row | Fault | None:
+        """The row that a record is, if it wants an outcome."""
+        ledger = self._ledger
+        if self._by_id and isinstance(ledger, Retrial):
+            return ledger.find(self._form.row(number, record))
+        if ledger.done(number):
+            return None
+        row = self._form.row(number, record)
+        return ledger.check(row) if isinstance(ledger, Retrial) else row
 
     def _claimed(self, block: list[Row | Fault]) -> list[Row]:
         """The rows that can be asked; the others have their outcome now."""
@@ -150,6 +166,11 @@ class Feed:
 
     def _ordered(self, window: list[Row]) -> list[Row]:
         return best_order(window) if self._job.running.order == "best" else window
+
+
+def _has_ids(source: Source, job: Job) -> bool:
+    """Whether rows have ids that do not come of their numbers."""
+    return source.key is not None or job.input.id is not None
 
 
 def _claims(one: Row | Fault) -> bool:

@@ -41,6 +41,9 @@ class FileSource:
     def total(self) -> int | None:
         return None
 
+    def check_places(self) -> None:
+        pass
+
     def share_read(self, position: Position) -> float | None:
         inside, outside = self._read_so_far
         if not self._size or not inside:

@@ -41,6 +41,9 @@ class Parquet:
     def total(self) -> int | None:
         return sum(self._groups)
 
+    def check_places(self) -> None:
+        pass
+
     def share_read(self, position: Position) -> float | None:
         total = sum(self._groups)
         return _number(position) / total if total else None

@@ -36,5 +36,11 @@ class Source(Protocol):
     def read(self, after: Position | None = None, line: int = 0) -> Iterator[Record]:
         """The rows, or those after a record's `position`; that record had the number `line`."""
 
+    def check_places(self) -> None:
+        """Raises BatchError `input_changed` where rows that came or went since the job began have moved others.
+
+        Nothing to do where the fingerprint tells of it.
+        """
+
     def share_read(self, position: Position) -> float | None:
         """How much of the input lies before a position, between 0 and 1; None where nobody knows."""

@@ -58,6 +58,10 @@ class SqlRows:
     def total(self) -> int | None:
         return self._range.rows
 
+    def check_places(self) -> None:
+        if self._range.last is not None:
+            self._check_rest(None, 0)
+
     def share_read(self, position: Position) -> float | None:
         return None
 
@@ -162,7 +166,7 @@ class SqlRows:
             row = connection.execute(last).first()
         return _Range(rows, None if row is None else tuple(row))
 
-    def _check_rest(self, key: tuple[Any, ...], line: int) -> None:
+    def _check_rest(self, key: tuple[Any, ...] | None, line: int) -> None:
         """Rows go by their numbers, which rows that came or went since the job began have made wrong."""
         from sqlalchemy import func, select
 
@@ -170,9 +174,10 @@ class SqlRows:
         with self._database.reading() as connection:
             rest = connection.execute(counted).scalar_one()
         if rest != self._range.rows - line:
+            behind = f" behind row {line}" if line else ""
             raise BatchError(
-                f"{self._what} has {rest} rows behind row {line}, and had {self._range.rows - line} when the job began;"
-                " rows were added or removed, or no longer match the query: begin a new job",
+                f"{self._what} has {rest} rows{behind}, and had {self._range.rows - line} when the job began; rows were"
+                " added or removed, or no longer match the query: begin a new job",
                 "input_changed",
             )
 
