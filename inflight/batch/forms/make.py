@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from inflight.batch.errors import BatchError
 from inflight.batch.forms.form import Form
 from inflight.batch.job import InputSpec, Job
@@ -14,13 +17,13 @@ _REQUEST = {"custom_id", "method", "url", "body"}
 def make_form(job: Job, source: Source, first: Record | None, created: int) -> Form:
     """What the rows of a job mean. Raises BatchError (`input_invalid`, `input_not_found`) where the options don't fit.
 
-    `first` is a row that could be read, if there is one: what it looks like tells the form, unless the job does.
+    `first` is a row that is like the others, if one could be read: it tells the form, unless the job does.
     `created` (seconds since 1970) is when the job began, which OpenAI's answers tell.
     """
     spec = job.input
     if spec.id is None and source.key is not None:
         spec = spec.model_copy(update={"id": source.key})
-    if spec.form == "openai" or (spec.form is None and _is_request(first) and not _plain_options(spec)):
+    if spec.form == "openai" or (spec.form is None and _like_request(first) and not _plain_options(spec)):
         if named := _plain_options(spec):
             raise BatchError(f"rows of OpenAI's format are whole requests; leave out {named}", "input_invalid")
         if source.columns is not None and "body" not in source.columns:
@@ -40,8 +43,16 @@ def make_form(job: Job, source: Source, first: Record | None, created: int) -> F
     return form
 
 
-def _is_request(first: Record | None) -> bool:
-    return first is not None and first.values is not None and first.values.keys() >= _REQUEST
+def is_request(values: Mapping[str, Any]) -> bool:
+    """Whether a row means to be a request of OpenAI's format, be there something wrong with it or not."""
+    if values.keys() >= _REQUEST:
+        return True
+    named = ("custom_id" in values or "url" in values) and not ("prompt" in values or "messages" in values)
+    return named and isinstance(values.get("body"), Mapping)
+
+
+def _like_request(first: Record | None) -> bool:
+    return first is not None and first.values is not None and is_request(first.values)
 
 
 def _plain_options(spec: InputSpec) -> str:

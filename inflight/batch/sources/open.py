@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from inflight.batch.errors import BatchError
 from inflight.batch.files import StoredFile
 from inflight.batch.formats import format_of
+from inflight.batch.forms.make import is_request
 from inflight.batch.forms.template import wanted_columns
 from inflight.batch.job import InputSpec
 from inflight.batch.row import Record
 from inflight.batch.sources.source import Source
 
+_TELLING = 100
+"""Rows that tell the form of all."""
 _LOOKED_AT = 1000
 
 
@@ -41,17 +46,24 @@ def open_source(spec: InputSpec, begun: str = "") -> Source:
 
 
 def first_record(source: Source) -> Record | None:
-    """The first row that can be read: what the form of all is told by; None where there is none.
+    """A row that is what most of the first hundred are that can be read, requests of OpenAI's format or values: so the
+    form of all does not go by a bad line. None where no row can be read.
 
     Raises BatchError `input_invalid` where none of the first thousand can: that is another format, and no bad line.
     """
+    first: dict[bool, Record] = {}
+    found: Counter[bool] = Counter()
     for number, record in enumerate(source.read(), 1):
         if record.values is not None:
-            return record
+            requests = is_request(record.values)
+            first.setdefault(requests, record)
+            found[requests] += 1
+        if found.total() == _TELLING or (number >= _LOOKED_AT and first):
+            break
         if number == _LOOKED_AT:
             raise BatchError(
                 f"none of the first {_LOOKED_AT} rows of the input can be read; of line {record.line}: {record.fault};"
                 f" is it in the format {source.format}?",
                 "input_invalid",
             )
-    return None
+    return first.get(found[True] > 0 and found[True] >= found[False])

@@ -200,6 +200,22 @@ def test_a_line_that_is_no_request_is_dead(tmp_path: Path, change: dict[str, Any
     assert asked(rows[3]).id == "r2"
 
 
+_WITHOUT = [{key: value for key, value in _request("r0").items() if key != left_out} for left_out in _request()]
+
+
+@pytest.mark.parametrize("odd", [*_WITHOUT, {"prompt": "Tea?"}, {}], ids=lambda odd: "-".join(odd))
+def test_one_odd_line_at_the_beginning_does_not_tell_the_form_of_all(tmp_path: Path, odd: dict[str, Any]) -> None:
+    _, rows = rows_of(tmp_path, odd, *(_request(f"r{number}") for number in range(1, 5)))
+    assert refused(rows[0]).code == "row_invalid"
+    assert [asked(row).id for row in rows[1:]] == ["r1", "r2", "r3", "r4"]
+
+
+def test_one_request_among_prompts_does_not_either(tmp_path: Path) -> None:
+    _, rows = rows_of(tmp_path, _request(), {"prompt": "Tea?", "url": "https://tea.org", "body": {}}, {"prompt": "Oh?"})
+    assert refused(rows[0]).code == "row_invalid"
+    assert [asked(row).ask.prompt for row in rows[1:]] == ["Tea?", "Oh?"]
+
+
 def test_a_row_that_kills_engines_is_dead(tmp_path: Path) -> None:
     form, rows = rows_of(tmp_path, _request())
     outcome = form.failed(asked(rows[0]), InflightError("three engines died", "row_kills_engine"), 3)
