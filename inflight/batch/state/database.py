@@ -47,14 +47,16 @@ class Database:
             raise BatchError(f"{path} is damaged ({error}); begin a new job", "job_damaged") from None
 
     def execute(self, sql: str, values: Any = ()) -> sqlite3.Cursor:
+        self._check()
         return self._connection.execute(sql, values)
 
     def execute_many(self, sql: str, values: Any) -> int:
         """How many rows were changed."""
+        self._check()
         return self._connection.executemany(sql, values).rowcount
 
     def get(self, name: str, default: Any = None) -> Any:
-        found = self.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        found = self._connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return default if found is None else json.loads(found[0])
 
     def put(self, name: str, value: Any) -> None:
@@ -64,19 +66,20 @@ class Database:
         reach("commit")
         self.execute("COMMIT")
         reach("committed")
-        self.execute("BEGIN IMMEDIATE")
-
-    def rollback(self) -> None:
-        self.execute("ROLLBACK")
-        self.execute("BEGIN IMMEDIATE")
+        self._begin()
 
     def snapshot(self, path: Path) -> None:
         """A copy of what is committed, as a file of its own."""
         self.execute("ROLLBACK")
         try:
-            self.execute("VACUUM INTO ?", (str(path),))
+            self._connection.execute("VACUUM INTO ?", (str(path),))
         finally:
-            self.execute("BEGIN IMMEDIATE")
+            self._begin()
+
+    def _check(self) -> None:
+        """A full disk ends a transaction by itself; what came behind would last at once, without what was before."""
+        if not self._connection.in_transaction:
+            raise sqlite3.OperationalError("what no commit had seen was taken back")
 
     def close(self) -> None:
         """Whatever was not committed is lost."""
@@ -84,10 +87,13 @@ class Database:
             self.execute("ROLLBACK")
         self._connection.close()
 
+    def _begin(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+
     def _set_up(self, new: bool) -> None:
         for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL", "cache_size=-32768"):
-            self.execute(f"PRAGMA {pragma}")
-        self.execute("BEGIN IMMEDIATE")
+            self._connection.execute(f"PRAGMA {pragma}")
+        self._begin()
         made = self.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if not made:
             for statement in _TABLES.split(";"):

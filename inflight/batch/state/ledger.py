@@ -7,11 +7,12 @@ import heapq
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from inflight.batch.counts import Counts
-from inflight.batch.errors import writing
+from inflight.batch.errors import BatchError, writing
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.row import Kind, Outcome, Position
 from inflight.batch.state.database import Database
@@ -36,6 +37,7 @@ class Ledger:
     def __init__(self, directory: JobDirectory, first: int = 0) -> None:
         self._directory = directory
         self._lock = threading.RLock()
+        self._broken: BatchError | None = None
         self._outcomes: list[Outcome] = []
         self._marks: deque[tuple[int, int, Position]] = deque()
         with writing(directory.path):
@@ -71,7 +73,7 @@ class Ledger:
 
     def claim_hashed(self, hashed: Sequence[tuple[bytes, int]]) -> set[int]:
         """The same, for ids as the state's table has them."""
-        with self._lock, writing(self._directory.path):
+        with self._writing():
             added = self.database.execute_many("INSERT OR IGNORE INTO ids VALUES (?, ?)", hashed)
             if added == len(hashed):
                 return set()
@@ -89,7 +91,7 @@ class Ledger:
 
     def checkpoint(self, seconds: float = 0.0) -> None:
         """Make all that was added last. `seconds`: how long the job has run since the checkpoint before."""
-        with self._lock, writing(self._directory.path):
+        with self._writing():
             outcomes, self._outcomes = self._outcomes, []
             new = self._take(outcomes)
             self._write_down(new)
@@ -103,7 +105,7 @@ class Ledger:
 
     def note_deaths(self, number: int, deaths: int) -> None:
         """How many engines died under a row so far."""
-        with self._lock, writing(self._directory.path):
+        with self._writing():
             self.deaths[number] = deaths
             self.database.execute("INSERT OR REPLACE INTO suspects VALUES (?, ?)", (number, deaths))
 
@@ -113,7 +115,7 @@ class Ledger:
 
     def remember(self, name: str, value: Any) -> None:
         """A fact about the job, at once."""
-        with self._lock, writing(self._directory.path):
+        with self._writing():
             self.database.put(name, value)
             self._commit()
 
@@ -127,7 +129,7 @@ class Ledger:
 
     def snapshot(self, path: Path) -> None:
         """Copy the state into a file of its own. What no commit has seen is committed first: the copy drops it."""
-        with self._lock, writing(self._directory.path):
+        with self._writing():
             self._commit()
             self.database.snapshot(path)
 
@@ -136,11 +138,28 @@ class Ledger:
 
         Of a job whose rows are all done nothing is cut: what its files have beyond that is somebody's.
         """
-        with self._lock, writing(self._directory.path):
+        with self._writing():
             self._end_merge()
             for file in self._files.values():
                 if file.beyond and self.next != self.recall("rows"):
                     file.cut()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """The state to oneself. After a failure it is over: SQLite may have taken back all that no commit has seen, or
+        lines may be written by halves, and what came behind would be committed without them.
+        """
+        with self._lock:
+            if self._broken is not None:
+                raise self._broken
+            try:
+                with writing(self._directory.path):
+                    yield
+            except BaseException as error:
+                where = self._directory.path
+                told = BatchError(f"the job at {where} can't be written after {error!r}; resume it", "job_failed")
+                self._broken = error if isinstance(error, BatchError) else told
+                raise
 
     def close(self) -> None:
         """What no checkpoint has seen is lost, and asked again."""

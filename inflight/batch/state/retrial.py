@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from inflight.batch.errors import BatchError, writing
+from inflight.batch.errors import BatchError
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.row import Fault, Kind, Outcome, Position, Row
 from inflight.batch.state.ledger import Ledger, Stored
@@ -81,7 +81,7 @@ class Retrial(Ledger):
 
     def end_of_input(self, rows: int) -> None:
         """Raises BatchError `input_changed` for rows that were not there; they are not asked for any more."""
-        with self._lock, writing(self._directory.path):
+        with self._writing():
             if not self._wanted:
                 return
             gone = ", ".join(repr(self._failed(number)[0]) for number in islice(self._wanted, 3))
@@ -103,7 +103,7 @@ class Retrial(Ledger):
 
     def recover(self) -> None:
         """The old lines must be all that there are: those of others have no place among the new ones."""
-        with self._lock, writing(self._directory.path):
+        with self._writing():
             self._end_merge()
             for file in self._files.values():
                 if file.beyond:
@@ -118,7 +118,7 @@ class Retrial(Ledger):
 
         Raises BatchError. Whenever it is broken off, either all is as before, or the next opening ends it.
         """
-        with self._lock, writing(self._directory.path):
+        with self._writing():
             lengths = {kind: self._rewrite(kind, lines) for kind, lines in self._merged()}
             self._pass_over()
             stands = self.database.get("stands")

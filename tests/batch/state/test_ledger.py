@@ -160,6 +160,43 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert lines(directory, Kind.OK) == expected(Kind.OK)
 
 
+def test_a_full_disk_in_the_middle_ends_a_ledger_and_what_was_committed_stands(tmp_path: Path) -> None:
+    """SQLite takes back what no commit has seen, also what went well."""
+    directory = directory_at(tmp_path)
+    ledger = Ledger(directory)
+    for number in range(10):
+        ledger.add(outcome(number))
+    ledger.checkpoint()
+    for number in range(10, 20):
+        ledger.add(outcome(number))
+    (pages,) = ledger.database.execute("PRAGMA page_count").fetchone()
+    ledger.database.execute(f"PRAGMA max_page_count = {pages + 4}")
+    with pytest.raises(BatchError) as refused:
+        ledger.claim([(str(number), number) for number in range(ROWS, 100 * ROWS)])
+    assert refused.value.code == "disk_full"
+    for call in (
+        ledger.checkpoint,
+        lambda: ledger.claim([("a", ROWS)]),
+        lambda: ledger.note_deaths(15, 1),
+        lambda: ledger.remember("rows", 20),
+        lambda: ledger.snapshot(tmp_path / "copy.db"),
+    ):
+        with pytest.raises(BatchError, match="database or disk is full") as refused:
+            call()
+        assert refused.value.code == "disk_full"
+    with pytest.raises(sqlite3.OperationalError, match="was taken back"):
+        ledger.database.put("finished", True)
+    ledger.close()
+    ledger = opened(directory)
+    assert (ledger.next, ledger.recall("rows"), ledger.recall("finished")) == (10, None, None)
+    assert ledger.claim([(str(number), number) for number in range(ROWS)]) == set()
+    for number in range(10, ROWS):
+        ledger.add(outcome(number))
+    ledger.checkpoint()
+    ledger.close()
+    assert lines(directory, Kind.OK) == expected(Kind.OK)
+
+
 def test_a_file_that_was_shortened_is_told(tmp_path: Path) -> None:
     directory = directory_at(tmp_path)
     ledger = Ledger(directory)
