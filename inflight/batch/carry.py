@@ -12,10 +12,11 @@ from typing import IO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from inflight.batch.addresses import is_local
 from inflight.batch.destinations.whole import beside
 from inflight.batch.errors import BatchError, writing
 from inflight.batch.failpoints import reach
-from inflight.batch.job import OutputSpec, is_local
+from inflight.batch.job import OutputSpec
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.row import Kind
 from inflight.batch.stored_objects import StoredObjects

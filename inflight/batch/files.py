@@ -12,10 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
+from inflight.batch.addresses import is_local, local_path
 from inflight.batch.buffered import BUFFER, buffered, skip
 from inflight.batch.compression import compression_of, opened
 from inflight.batch.errors import BatchError
-from inflight.batch.job import is_local, local_path
 from inflight.batch.secret_address import expanded, masked
 
 _ENDPOINTED = re.compile(r"s3://(https?://[^/]+)/(.+)", re.IGNORECASE)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
+
+from inflight.batch.addresses import is_local, lasting, lasting_path, local_path
 
 Form = Literal["openai", "plain"]
 Format = Literal["jsonl", "csv", "parquet", "sql"]
+
+
+Address = Annotated[str, AfterValidator(lasting)]
+"""A path, an address of fsspec's, or a database's; the same one from any directory."""
 
 
 class _Strict(BaseModel):
@@ -39,7 +44,7 @@ class InputSpec(_Strict):
     values for the template. None: found out from the first row, as the format is from the address.
     """
 
-    address: str
+    address: Address
     format: Format | None = _of(None, "How the rows lie there.  [default: by the address]")
     form: Form | None = _of(None, "Requests of OpenAI's Batch format, or rows of values.  [default: by the first row]")
     table: str | None = _of(None, "The table to read, where INPUT is a database.")
@@ -61,7 +66,7 @@ class OutputSpec(_Strict):
     for other values of a record (`finish_reason`, `output_tokens`, ...).
     """
 
-    address: str
+    address: Address
     format: Format | None = _of(None, "How the answers shall lie there.  [default: by the address]")
     table: str | None = _of(None, "The table to write, where --out is a database.  [default: --table]")
     key: str | None = _of(None, "The table's column that has the rows' ids.  [default: --id]")
@@ -109,6 +114,11 @@ class Running(_Strict):
     checkpoint_seconds: float = _of(0.5, "Seconds between two checkpoints: the most work a death costs.", gt=0, le=600)
     price_per_hour: float | None = _of(None, "What an hour of the machines costs, for the bill.", ge=0)
 
+    @field_validator("ephemeral")
+    @classmethod
+    def _found_from_anywhere(cls, path: str | None) -> str | None:
+        return None if path is None else lasting_path(path)
+
 
 class Job(_Strict):
     """A whole job: `input`, `output` and `defaults` are bound to its state, `running` is not."""
@@ -119,9 +129,14 @@ class Job(_Strict):
     running: Running = Field(default_factory=lambda: Running())
 
     def binding(self) -> dict[str, Any]:
-        """What must be the same when the job is resumed."""
+        """What must be the same when the job is resumed.
+
+        A file that is read may lie elsewhere, on another machine: what is in it is bound, by its fingerprint.
+        """
+        address = self.input.address
+        name = local_path(address).name if is_local(address) else address
         return {
-            "input": self.input.model_dump(mode="json"),
+            "input": {**self.input.model_dump(mode="json"), "address": name},
             "output": self.output.model_dump(mode="json"),
             "defaults": self.defaults.model_dump(mode="json"),
         }
@@ -131,12 +146,3 @@ def fingerprint(values: Any) -> str:
     """A short name for JSON values: the same for the same values."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def is_local(address: str) -> bool:
-    """Whether an address is a path on this machine's disks."""
-    return "://" not in address or address.startswith("file://")
-
-
-def local_path(address: str) -> Path:
-    return Path(address.removeprefix("file://"))

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from inflight.batch.addresses import is_local, local_path
 from inflight.batch.errors import BatchError, writing
 from inflight.batch.failpoints import reach
-from inflight.batch.job import Job, OutputSpec, is_local, local_path
+from inflight.batch.job import Job, OutputSpec
 from inflight.batch.row import Kind
 
 SUFFIX = ".job"

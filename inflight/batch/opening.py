@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from inflight.batch.addresses import on_this_disk
 from inflight.batch.destinations.destination import Destination
 from inflight.batch.destinations.make import make_destination
 from inflight.batch.errors import BatchError
@@ -38,6 +39,20 @@ class OpenJob:
     def bind_build(self, build: str) -> None:
         """The model that answers must be the one that answered before. Raises BatchError `job_mismatch`."""
         self._bind("build", build, "was begun with another build of the model", "job_mismatch")
+
+    def _bind_place(self) -> None:
+        """Where its output is on this machine's disk, a job that was moved would write into what lies there now."""
+        if not on_this_disk(self.job.output.address):
+            return
+        place = str(self.directory.path.resolve())
+        begun = self.ledger.recall("place", place)
+        if begun != place:
+            raise BatchError(
+                f"the job at {self.directory.path} was begun at {begun}, and its output lies where it lay then; put it"
+                " back with its output, or begin a new job",
+                "job_mismatch",
+            )
+        self.ledger.remember("place", place)
 
     @property
     def finished(self) -> bool:
@@ -98,6 +113,7 @@ def opened(job: Job, directory: JobDirectory) -> Iterator[OpenJob]:
             ledger.remember("created", created)
         form = make_form(job, source, first, created)
         one = OpenJob(job, directory, source, form, ledger, destination)
+        one._bind_place()
         one._bind("job", job.binding(), _difference(ledger.recall("job"), job.binding()), "job_mismatch")
         one._bind("input", source.fingerprint, "was begun with another input than lies there now", "input_changed")
         if not one.finished:

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from inflight.batch.addresses import is_local, local_path
 from inflight.batch.errors import BatchError
 from inflight.batch.failpoints import reach
 from inflight.batch.files import StoredFile
-from inflight.batch.job import is_local, local_path
 from inflight.batch.secret_address import masked
 
 

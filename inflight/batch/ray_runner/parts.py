@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from inflight.batch.errors import BatchError
-from inflight.batch.job import Job, OutputSpec, Part, is_local, local_path
+from inflight.batch.job import Job, OutputSpec, Part
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.row import Position
 from inflight.batch.sources.source import Source
@@ -98,16 +98,10 @@ class Parts:
     def job(self, whole: Job, index: int, part: Part) -> Job:
         """What is bound to a part's state. It writes lines of JSON, whatever the whole job's output is."""
         running = whole.running
-        here = {"part": part, "limit": None, "address": _everywhere(whole.input.address)}
-        ephemeral = None if running.ephemeral is None else _everywhere(running.ephemeral)
+        here = {"part": part, "limit": None}
         return Job(
             input=whole.input.model_copy(update=here),
             output=OutputSpec(address=str(self.path / f"{index:05}.jsonl")),
             defaults=whole.defaults,
-            running=running.model_copy(update={"runner": "local", "ephemeral": ephemeral}),
+            running=running.model_copy(update={"runner": "local"}),
         )
-
-
-def _everywhere(address: str) -> str:
-    """A path as a process sees it that was started elsewhere."""
-    return str(local_path(address).resolve()) if is_local(address) else address

@@ -13,8 +13,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from inflight import __version__
+from inflight.batch.addresses import is_local, local_path
 from inflight.batch.errors import writing
-from inflight.batch.job import Job, fingerprint, is_local, local_path
+from inflight.batch.job import Job, fingerprint
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.opening import OpenJob
 from inflight.batch.row import Kind

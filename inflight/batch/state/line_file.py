@@ -14,8 +14,8 @@ from inflight.batch.failpoints import reach
 class LineFile:
     """Made when the first line comes. What was written counts once a commit says so; until then it may be lost, or cut.
 
-    Nothing is cut before `cut`, or the first line, asks for it. Raises OSError where the disk refuses it, and BatchError
-    `job_damaged` where the file is shorter than it was.
+    Nothing is cut before `cut`, or the first line, asks for it. Raises OSError where the disk refuses it, and
+    BatchError `job_damaged` where the file is shorter than it was.
     """
 
     def __init__(self, path: Path, committed: int) -> None:
