@@ -11,6 +11,8 @@ class Cause(Enum):
     """BUSY: the server has enough; the row is asked later, and fewer at a time. RESTING: the server can't answer just
     now. LOST: it was never reached. FELL: it, or its engine, died with the row in flight. SHUT: it takes no row of this
     job, now or later. PASSING: something went wrong with this row, and may not the next time. FINAL: it would again.
+    DOUBTFUL: a refusal in words that no code stands for: the row may be at fault, or the server refuses whatever it is
+    asked.
     """
 
     BUSY = "busy"
@@ -20,6 +22,7 @@ class Cause(Enum):
     SHUT = "shut"
     PASSING = "passing"
     FINAL = "final"
+    DOUBTFUL = "doubtful"
 
 
 _BY_CODE = {
@@ -36,6 +39,7 @@ _BY_CODE = {
     "unsupported_deployment": Cause.SHUT,
     "deadline_exceeded": Cause.PASSING,
     "answer_damaged": Cause.PASSING,
+    "invalid_request": Cause.DOUBTFUL,
     "cancelled": Cause.PASSING,  # by somebody else, who stopped it on the server
 }
 

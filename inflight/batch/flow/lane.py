@@ -135,6 +135,8 @@ class Lane:
             await self._check_build()
             if self.shut is None and not await self._backend.ready():
                 return InflightError("the model is not ready", "model_not_ready")
+            if self.shut is None and self._asker.refuses:
+                return await self._asker.try_short()
         except InflightError as error:
             return error
         return None
