@@ -21,6 +21,10 @@ _BLOCK = 256
 _MOST_BYTES = 64 << 20
 """Of the prompts of a window: one with longer prompts has fewer rows."""
 
+MOST_AHEAD = 100_000
+"""Rows that are done while one before them is not: so many wait in the state, and then for that one nothing is read."""
+_WAIT_SECONDS = 0.05
+
 
 class Feed:
     """A thread reads ahead while the rows of the window before are asked: two windows at most are in memory."""
@@ -117,8 +121,18 @@ class Feed:
                 if len(window) >= self._job.running.window or size >= _MOST_BYTES:
                     yield self._ordered(window)
                     window, size = [], 0
+            if self._far_ahead and window:  # the row that all wait for may be among them
+                yield self._ordered(window)
+                window, size = [], 0
+            while self._far_ahead and not self._stopping.wait(_WAIT_SECONDS):
+                pass
         if window:
             yield self._ordered(window)
+
+    @property
+    def _far_ahead(self) -> bool:
+        """Never before the first row that isn't done has been read: nothing else could end the wait."""
+        return self._ledger.ahead > MOST_AHEAD and self._ledger.next < self.read_to
 
     def _blocks(self) -> Iterator[list[Row | Fault]]:
         """Rows that want an outcome, some at a time; those that have one are passed over."""

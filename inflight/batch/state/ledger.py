@@ -22,6 +22,10 @@ Stored = tuple[int, str, bytes | None]
 """A row that is done: its number, its kind, and its line, unless that is written already."""
 
 
+_MOST_BYTES = 4 << 20
+"""Of lines that are written at once: a row that took long may let go of many."""
+
+
 class Ledger:
     """Takes outcomes from any thread, and makes them last at each checkpoint.
 
@@ -60,6 +64,11 @@ class Ledger:
         Rows that are done may come from there on: not every row's position is told in a merge of parts.
         """
         return self._place, self.position, self.line
+
+    @property
+    def ahead(self) -> int:
+        """How many rows were done at the last checkpoint while one before them was not: they wait in the state."""
+        return len(self._above)
 
     def done(self, number: int) -> bool:
         """Whether that row has its outcome."""
@@ -124,14 +133,19 @@ class Ledger:
             return self.database.get(name, default)
 
     def lengths(self) -> dict[Kind, int]:
-        """How long each file of lines is."""
-        return {kind: file.length for kind, file in self._files.items()}
+        """How long each file of lines is, as the state has it: this waits for the end of a checkpoint."""
+        with self._lock:
+            return {kind: file.length for kind, file in self._files.items()}
 
-    def snapshot(self, path: Path) -> None:
-        """Copy the state into a file of its own. What no commit has seen is committed first: the copy drops it."""
+    def snapshot(self, path: Path) -> dict[Kind, int]:
+        """Copy the state into a file of its own; how long the files of lines are that belong to the copy.
+
+        What no commit has seen is committed first: the copy drops it.
+        """
         with self._writing():
             self._commit()
             self.database.snapshot(path)
+            return self.lengths()
 
     def recover(self) -> None:
         """Bring the files to where the state is, once it is certain that they are this job's: until then none changes.
@@ -202,12 +216,16 @@ class Ledger:
         """Write the lines of all rows up to the first that is not done; keep the rest in the state."""
         stored = self.database.execute("SELECT number, kind, text FROM results ORDER BY number")
         lines: dict[str, list[bytes]] = {Kind.OK: [], Kind.ERROR: []}
-        began = self.next
+        began, held = self.next, 0
         for number, kind, text in heapq.merge(stored, new):
             if number != self.next:
                 break
             if text is not None:
                 lines[kind].append(text)
+                held += len(text)
+                if held >= _MOST_BYTES:
+                    self._append(lines)
+                    held = 0
             self._above.discard(number)
             self.next += 1
         stored.close()
@@ -215,9 +233,13 @@ class Ledger:
         self.database.execute_many("INSERT INTO results VALUES (?, ?, ?)", later)
         if self.next > began:
             self.database.execute("DELETE FROM results WHERE number < ?", (self.next,))
+        self._append(lines)
+
+    def _append(self, lines: dict[str, list[bytes]]) -> None:
         for kind, found in lines.items():
             if found:
                 self._files[Kind(kind)].write(found)
+                found.clear()
 
     def _pass_marks(self) -> None:
         while self._marks and self._marks[0][0] < self.next:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,25 @@ def test_lines_wait_for_those_before_them_and_dead_letters_do_not(tmp_path: Path
     ledger.checkpoint()
     assert lines(directory, Kind.OK) == expected(Kind.OK, 3)
     ledger.close()
+
+
+def test_many_rows_that_waited_for_one_are_written_without_being_held_at_once(tmp_path: Path) -> None:
+    directory = directory_at(tmp_path)
+    ledger = Ledger(directory)
+    for number in range(1, 16_001):
+        ledger.add(Outcome(number, number + 1, str(number), Kind.OK, b"%08d" % number * 250))
+        if number % 4000 == 0:
+            ledger.checkpoint()
+    ledger.add(outcome(0))
+    tracemalloc.start()
+    ledger.checkpoint()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    ledger.close()
+    assert most < 24 << 20  # where all lines are 31 MB, and would be held thrice
+    found = lines(directory, Kind.OK)
+    assert len(found) == 16_001
+    assert [int(one[:8]) for one in found[1:]] == [*range(1, 16_001)]
 
 
 def test_ids_are_claimed_once_and_again_by_the_same_row(tmp_path: Path) -> None:
