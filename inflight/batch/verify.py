@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from inflight.batch.destinations.answer import is_openai
 from inflight.batch.destinations.make import make_destination
 from inflight.batch.errors import BatchError
 from inflight.batch.forms.make import make_form
@@ -90,7 +91,7 @@ def _key(kind: Kind, line: bytes) -> Any:
         raise ValueError("the line has no end")
     if kind is Kind.DEAD:
         return int(values["line"])
-    id_ = values["custom_id"] if "custom_id" in values else values["id"]
+    id_ = values["custom_id"] if is_openai(values) else values["id"]
     if not isinstance(id_, (str, int)):
         raise TypeError("that is no id")
     return str(id_)

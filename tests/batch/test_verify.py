@@ -97,6 +97,14 @@ def test_an_output_that_was_made_of_the_answers_is_looked_at_too(tmp_path: Path,
     assert verdict.output.count or "can't be held against the answers" in verdict.damage
 
 
+@pytest.mark.parametrize("keep", [("custom_id",), ("custom_id", "response", "error")])
+def test_columns_by_the_names_of_openai_s_lines_may_be_kept(tmp_path: Path, keep: tuple[str, ...]) -> None:
+    rows = [json.dumps({"sku": n, "prompt": "Tea?", **dict.fromkeys(keep, n)}).encode() for n in range(10)]
+    directory = _run(_job(tmp_path, rows, "out.csv", keep=keep))
+    assert verify(directory).agrees
+    assert (tmp_path / "out.csv").read_text().splitlines()[0].endswith(",".join(keep))
+
+
 def test_a_table_is_looked_at_too(tmp_path: Path) -> None:
     job = _job(tmp_path, _plain(20))
     job = job.model_copy(update={"output": OutputSpec(address=f"sqlite:///{tmp_path}/shop.db", table="texts")})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -14,6 +14,8 @@ from inflight.batch.errors import BatchError
 
 FIELDS = ("id", "text", "finish_reason", "input_tokens", "output_tokens")
 """What every answer has, in the order of columns; kept columns come after these."""
+
+_OPENAI = {"id", "custom_id", "response", "error"}
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ def read_answer(line: bytes) -> Answer:
     values = orjson.loads(line)
     if not isinstance(values, dict):
         raise ValueError("the line is no JSON object")
-    if "custom_id" in values:
+    if is_openai(values):
         return _openai(values)
     kept = {name: value for name, value in values.items() if name not in FIELDS}
     return Answer(
@@ -48,6 +50,11 @@ def read_answer(line: bytes) -> Answer:
         values.get("output_tokens"),
         kept,
     )
+
+
+def is_openai(values: Mapping[str, Any]) -> bool:
+    """Whether a line of answers or errors is of OpenAI's format; a plain one may keep columns of any name."""
+    return values.keys() == _OPENAI
 
 
 def read_answers(path: Path | None) -> Iterator[Answer]:
