@@ -14,7 +14,9 @@ from inflight.batch.files import StoredFile
 
 _GROUP_ROWS = 16_384
 _GROUP_CHARACTERS = 16 << 20
-_WHOLE, _NUMBER, _TRUTH, _TEXT = "whole", "number", "truth", "text"
+_WHOLE, _LARGE, _NUMBER, _TRUTH, _TEXT = "whole", "large", "number", "truth", "text"
+_EXACT = 2**53
+"""Up to here a column of numbers (IEEE 754, 64 bits) has whole ones as they are; those beyond are large."""
 
 
 class Parquet:
@@ -35,6 +37,16 @@ class Parquet:
             ) from error
 
     def write(self, answers: Path | None, file: IO[bytes]) -> None:
+        import pyarrow as pa
+
+        try:
+            self._write(answers, file)
+        except pa.ArrowException as error:
+            raise BatchError(
+                f"the answers can't be written as Parquet ({error}); they lie in {answers}", "job_failed"
+            ) from error
+
+    def _write(self, answers: Path | None, file: IO[bytes]) -> None:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -73,11 +85,15 @@ def _kind(value: Any) -> str:
     if isinstance(value, bool):
         return _TRUTH
     if isinstance(value, int):
-        return _WHOLE if -(2**63) <= value < 2**63 else _TEXT
+        if abs(value) <= _EXACT:
+            return _WHOLE
+        return _LARGE if -(2**63) <= value < 2**63 else _TEXT
     return _NUMBER if isinstance(value, float) else _TEXT
 
 
 def _common(kinds: set[str]) -> str:
+    if kinds and kinds <= {_WHOLE, _LARGE}:
+        return _WHOLE
     if kinds == {_WHOLE, _NUMBER}:
         return _NUMBER
     return kinds.pop() if len(kinds) == 1 else _TEXT
@@ -89,12 +105,19 @@ def _fit(value: Any, kind: str) -> Any:
     return orjson.dumps(value).decode()
 
 
+def _length(value: Any) -> int:
+    """About what it takes in memory, in characters."""
+    if value is None or isinstance(value, (int, float)):
+        return 8
+    return len(value) if isinstance(value, str) else len(orjson.dumps(value))
+
+
 def _groups(answers: Iterator[Answer]) -> Iterator[list[Answer]]:
     group: list[Answer] = []
     size = 0
     for answer in answers:
         group.append(answer)
-        size += len(answer.text or "") + 200 * len(answer.kept)
+        size += len(answer.text or "") + sum(map(_length, answer.kept.values()))
         if len(group) >= _GROUP_ROWS or size >= _GROUP_CHARACTERS:
             yield group
             group, size = [], 0

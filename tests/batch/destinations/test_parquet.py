@@ -10,6 +10,7 @@ import pytest
 from inflight.batch.destinations import parquet
 from inflight.batch.destinations.file import FileDestination
 from inflight.batch.destinations.parquet import Parquet
+from inflight.batch.errors import BatchError
 from tests.batch.destinations.answers import files, openai, plain
 
 ANSWERS = [
@@ -48,3 +49,39 @@ def test_ids_that_are_not_all_numbers_are_texts(tmp_path: Path) -> None:
     address = tmp_path / "answers.parquet"
     _destination(address).finish(files(tmp_path, [plain(1), openai("b", "B")]))
     assert pq.read_table(address).to_pydict()["id"] == ["1", "b"]
+
+
+@pytest.mark.parametrize(
+    ("values", "type_", "written"),
+    [
+        ([2**53, 0.5], "double", [2.0**53, 0.5]),
+        ([2**53 + 1, 0.5, 3], "string", ["9007199254740993", "0.5", "3"]),
+        ([2**53 + 1, 3], "int64", [2**53 + 1, 3]),
+        ([2**63, 3], "string", ["9223372036854775808", "3"]),
+        ([True, 3], "string", ["true", "3"]),
+    ],
+)
+def test_a_kept_column_has_the_narrowest_type_that_loses_nothing(
+    tmp_path: Path, values: list[object], type_: str, written: list[object]
+) -> None:
+    address = tmp_path / "answers.parquet"
+    lines = [plain(number, price=value) for number, value in enumerate(values)]
+    _destination(address, ("price",)).finish(files(tmp_path, lines))
+    column = pq.read_table(address)["price"]
+    assert (str(column.type), column.to_pylist()) == (type_, written)
+
+
+def test_what_arrow_refuses_is_a_sentence_that_says_where_the_answers_are(tmp_path: Path) -> None:
+    lines = files(tmp_path, [plain(1), plain(2).replace(b'"input_tokens":7', b'"input_tokens":"seven"')])
+    with pytest.raises(BatchError, match=r"can't be written as Parquet \(.*\); they lie in .*ok.jsonl") as raised:
+        _destination(tmp_path / "answers.parquet").finish(lines)
+    assert raised.value.code == "job_failed"
+    assert not (tmp_path / "answers.parquet").exists()
+
+
+def test_long_kept_texts_make_small_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "_GROUP_CHARACTERS", 10_000)
+    address = tmp_path / "answers.parquet"
+    lines = [plain(number, page="x" * 4000, parts=["y" * 4000]) for number in range(6)]
+    _destination(address, ("page", "parts")).finish(files(tmp_path, lines))
+    assert pq.ParquetFile(address).metadata.num_row_groups == 3
