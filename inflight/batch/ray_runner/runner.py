@@ -7,6 +7,7 @@ import pickle
 import shutil
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from inflight.batch.errors import BatchError
 from inflight.batch.job import Job, Part
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.opening import OpenJob
+from inflight.batch.ray_runner.agreement import agree
 from inflight.batch.ray_runner.cluster import cluster
 from inflight.batch.ray_runner.merge import Merge
 from inflight.batch.ray_runner.parts import Mark, Parts, cut
@@ -106,8 +108,11 @@ class RayRunner(Runner):
     def _run_parts(self, job: OpenJob, jobs: Sequence[Job], together: Together) -> None:
         """Until all parts have ended, or were told to."""
         created, found = int(job.ledger.recall("created")), job.source.fingerprint
+        order, build, life = self._parts.order, self._parts.path / "build", uuid.uuid4().hex
+        if (bound := job.ledger.recall("build")) is not None:
+            job.bind_build(agree(build, bound))
         tasks = [
-            Task(index, one, created, found, self._parts.order) for index, one in enumerate(jobs) if not _finished(one)
+            Task(index, one, created, found, order, build, life) for index, one in enumerate(jobs) if not _finished(one)
         ]
         if not tasks:
             return

@@ -5,35 +5,43 @@ from __future__ import annotations
 import pickle
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from inflight.batch.backend import Backend
 from inflight.batch.errors import BatchError
 from inflight.batch.flow.ephemeral import ephemeral_server
 from inflight.batch.job import Job
 from inflight.batch.job_directory import JobDirectory
-from inflight.batch.runner import Runner
+from inflight.batch.opening import OpenJob
+from inflight.batch.ray_runner.agreement import agree
+from inflight.batch.runner import End, Runner
 from inflight.batch.seen.progress import State
 from inflight.batch.state.ledger import Ledger
 
 DRAIN, NOW = "drain", "now"
 """What the file that tells workers to stop says."""
 _LOOK_SECONDS = 0.25
+MOST_TRIES = 5
+"""Lives of a part in which no row of it is done, until it is given up."""
 _HELD_SECONDS = 60.0
 """How long the process of a dead head, or of a dead worker's first try, may take to be gone."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A part of the input as workers get it. `created` and `fingerprint`: the whole job's."""
+    """A part of the input as workers get it. `created` and `fingerprint`: the whole job's. `life`: of the head."""
 
     index: int
     job: Job
     created: int
     fingerprint: str
     order: Path
+    build: Path
+    life: str
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,31 @@ class Report:
     state: str
     sentence: str = ""
     code: str = ""
+
+
+@dataclass(frozen=True)
+class _PartJob(OpenJob):
+    """Bound to the build of all parts, so that another model is found before a row of it is asked."""
+
+    build: Path = Path()
+
+    def bind_build(self, build: str) -> None:
+        super().bind_build(agree(self.build, build))
+        super().bind_build(build)
+
+
+class PartRunner(Runner):
+    """Lives the job of a part. `build`: the file with the build of all parts."""
+
+    def __init__(
+        self, job: Job, directory: JobDirectory, build: Path, backends: Sequence[Backend] | None = None
+    ) -> None:
+        super().__init__(job, directory, backends=backends)
+        self._build = build
+
+    def _live(self, job: OpenJob) -> End:
+        known = {field.name: getattr(job, field.name) for field in fields(job)}
+        return super()._live(_PartJob(**known, build=self._build))
 
 
 class Worker:
@@ -65,7 +98,7 @@ class Worker:
             return Report(task.index, State.STOPPED)
         directory = JobDirectory.of(task.job.output)
         _begin(directory, task)
-        runner = Runner(self._served(task.job), directory)
+        runner = PartRunner(self._served(task.job), directory, task.build)
         ended: list[Report] = []
         failure: list[BatchError] = []
 
@@ -112,7 +145,7 @@ def _orders(order: Path) -> int:
 
 
 def _begin(directory: JobDirectory, task: Task) -> None:
-    """Give a part's state what all parts have from the whole job."""
+    """Give a part's state what all parts have from the whole job. Raises BatchError where workers only die of it."""
     until = time.monotonic() + _HELD_SECONDS
     while directory.running:
         if time.monotonic() > until:
@@ -124,5 +157,21 @@ def _begin(directory: JobDirectory, task: Task) -> None:
             for name, value in (("created", task.created), ("input", task.fingerprint)):
                 if ledger.recall(name) is None:
                     ledger.remember(name, value)
+            _count(ledger, task, directory)
         finally:
             ledger.close()
+
+
+def _count(ledger: Ledger, task: Task, directory: JobDirectory) -> None:
+    """Ray gives a part to another worker for ever. One under which they die with no row done is given up."""
+    stand = [task.life, ledger.counts.done]
+    before, times = ledger.recall("tried", (stand, 0))
+    if before != stand:
+        times = 0
+    if times >= MOST_TRIES:
+        raise BatchError(
+            f"{times} workers died over the part at {directory.path}, and no row of it was done; Ray's log on their"
+            " machines says why (often memory); mend that and resume the job",
+            "job_failed",
+        )
+    ledger.remember("tried", (stand, times + 1))

@@ -45,7 +45,7 @@ class Jobs:
         self.input = place / "in.jsonl"
         self.input.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def start(self, name: str, *options: str) -> subprocess.Popen[str]:
+    def start(self, name: str, *options: str, **variables: str) -> subprocess.Popen[str]:
         asked = [part for server in self._servers for part in ("--server", server)]
         limits = ("--id", "id", "--max-tokens", str(TOKENS), "--concurrency", "2", "--notice", "1")
         command = [
@@ -59,7 +59,8 @@ class Jobs:
             *limits,
             *options,
         ]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        environment = {**os.environ, **variables}
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 
     def run(self, name: str, *options: str) -> None:
         job = self.start(name, *options)
@@ -135,6 +136,15 @@ def test_a_head_that_is_told_to_stop_or_killed_is_gone_on_with(jobs: Jobs) -> No
     jobs.run("ray.jsonl", *RAY)
     assert jobs.lines("ray.jsonl") == jobs.lines("local.jsonl")
     wait(lambda: not any(one.is_running() for one in family))  # Ray's agents take a minute to see that it is gone
+
+
+@pytest.mark.slow
+def test_a_part_that_no_worker_survives_ends_the_job(jobs: Jobs) -> None:
+    head = jobs.start("ray.jsonl", *RAY, INFLIGHT_FAILPOINT="lines.write:1:kill")
+    said, _ = head.communicate()
+    assert head.returncode == 1, said
+    assert "workers died over the part at" in said
+    jobs.run("ray.jsonl", *RAY)
 
 
 @pytest.mark.slow

@@ -1,0 +1,67 @@
+"""A worker of Ray as it begins a part: which model it may ask, and when it gives up."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inflight.batch.errors import BatchError
+from inflight.batch.job import InputSpec, Job, OutputSpec, Part
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.ray_runner.parts import Mark, Parts, cut
+from inflight.batch.ray_runner.worker import MOST_TRIES, PartRunner, Task, _begin
+from inflight.batch.row import Kind, Outcome
+from inflight.batch.runner import End
+from inflight.batch.seen.progress import State
+from inflight.batch.sources.open import open_source
+from inflight.batch.state.ledger import Ledger
+from tests.batch.flow.scripted import Scripted
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Job:
+    rows = tmp_path / "in.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": f"tell {number}"}) + "\n" for number in range(100)))
+    return Job(input=InputSpec(address=str(rows)), output=OutputSpec(address=str(tmp_path / "whole.jsonl")))
+
+
+def test_all_parts_ask_the_same_build(whole: Job) -> None:
+    """Whoever is the first to ask binds the others, before they have asked a row."""
+    places = Parts(JobDirectory.of(whole.output))
+    plan = cut(open_source(whole.input), Mark(0, None, 0), None, workers=1)
+    places.write(plan)
+    jobs = [places.job(whole, index, part) for index, part in enumerate(plan)]
+    right, wrong, both = Scripted(build="one"), Scripted(build="two"), Scripted(build="one")
+
+    def live(index: int, *servers: Scripted) -> End:
+        return PartRunner(jobs[index], JobDirectory.of(jobs[index].output), places.path / "build", servers).run()
+
+    assert live(0, right).state is State.FINISHED
+    refused = live(1, wrong)
+    assert (refused.state, refused.code) == (State.FAILED, "job_mismatch")
+    assert live(1, wrong, both).state is State.FINISHED
+    assert wrong.asked == []
+    assert both.asked
+
+
+def test_a_part_that_workers_only_die_of_is_given_up(whole: Job) -> None:
+    """Those that died after some of its rows were done are not counted, nor those of an earlier head."""
+    places = Parts(JobDirectory.of(whole.output))
+    part = places.job(whole, 0, Part(first=0, rows=40))
+    directory = JobDirectory.of(part.output)
+    task = Task(0, part, 1, "found", places.order, places.path / "build", "first")
+    for _ in range(MOST_TRIES):
+        _begin(directory, task)
+    with closing(Ledger(directory)) as ledger:
+        ledger.add(Outcome(0, 1, "0", Kind.OK, b"{}"))
+        ledger.checkpoint()
+    for life in ("first", "second"):
+        for _ in range(MOST_TRIES):
+            _begin(directory, replace(task, life=life))
+    with pytest.raises(BatchError, match=f"{MOST_TRIES} workers died over the part at .*00000") as caught:
+        _begin(directory, replace(task, life="second"))
+    assert caught.value.code == "job_failed"
