@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inflight.batch.database_engine import database_engine, is_sqlite, words_of
+from inflight.batch.database_engine import LOCKED_SECONDS, database_engine, is_sqlite, words_of
 from inflight.batch.errors import BatchError
 from inflight.batch.secret_address import masked
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
+
+_HELD = ("SQLITE_BUSY", "SQLITE_LOCKED")
 
 
 class ReadDatabase:
@@ -67,6 +69,12 @@ class ReadDatabase:
         if lost and not self.is_sqlite and not state.startswith("42"):
             return BatchError(
                 f"{self.shown} can't be reached ({words}); check its address, or try again later",
+                "storage_unreachable",
+            )
+        if getattr(error.orig, "sqlite_errorname", "").startswith(_HELD):
+            return BatchError(
+                f"another program has held {self.shown} for {LOCKED_SECONDS:g} seconds ({words}); resume the job when"
+                " it lets go",
                 "storage_unreachable",
             )
         return BatchError(f"{self.shown} can't be read: {words}", "input_invalid")

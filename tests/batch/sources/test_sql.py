@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
 
+from inflight.batch import database_engine
 from inflight.batch.errors import BatchError
 from inflight.batch.job import InputSpec
 from inflight.batch.sources.open import open_source
@@ -205,3 +207,19 @@ def test_a_database_that_is_not_there_is_told(tmp_path: Path, address: str, code
         open_source(InputSpec(address=address.format(path=tmp_path), table="t"))
     assert refused.value.code == code
     assert "hidden" not in str(refused.value)
+
+
+def test_a_database_that_another_program_holds_is_to_be_asked_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_engine, "LOCKED_SECONDS", 0.05)
+    address = f"sqlite:///{tmp_path}/shop.db"
+    _do(address, *_products(3))
+    source = open_source(InputSpec(address=address, table="products"))
+    with closing(sqlite3.connect(tmp_path / "shop.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        for read in (lambda: list(source.read()), lambda: open_source(InputSpec(address=address, table="products"))):
+            with pytest.raises(BatchError, match=r"another program has held .*database is locked") as raised:
+                read()
+            assert raised.value.code == "storage_unreachable"
+    assert len(list(source.read())) == 3
