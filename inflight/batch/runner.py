@@ -21,7 +21,7 @@ from inflight.batch.opening import OpenJob, opened
 from inflight.batch.seen.progress import Progress, State, read_progress
 from inflight.batch.signals import Signals, StopEarlyError
 from inflight.batch.sources.open import first_record, open_source
-from inflight.batch.state.retrial import Retrial, check_retry, choose, open_ledger
+from inflight.batch.state.retrial import Retrial, check_retry, choose
 from inflight.batch.telling import Telling
 
 MAY_PASS = (
@@ -110,17 +110,18 @@ class Runner:
         return End(State.FINISHED, job.ledger.counts, written=tuple(job.ledger.recall("written", [])))
 
     def _choose(self, codes: Sequence[str]) -> None:
+        """A job that can't be opened as it was begun stays finished."""
         check_retry(codes)
-        ledger = open_ledger(self._directory, self._job.input.part.first)
-        try:
-            if ledger.recall("rows") is None or ledger.next != ledger.recall("rows"):
-                raise BatchError(
-                    f"the job at {self._directory.path} is not at its end; resume it before rows are asked once more",
-                    "job_failed",
-                )
-            found = choose(ledger, codes)
-        finally:
-            ledger.close()
+        found = None
+        if self._directory.state.exists():
+            with opened(self._job, self._directory) as job:
+                if job.ledger.next == job.ledger.recall("rows"):
+                    found = choose(job.ledger, codes)
+        if found is None:
+            raise BatchError(
+                f"the job at {self._directory.path} is not at its end; resume it before rows are asked once more",
+                "job_failed",
+            )
         self._say(f"{found:,} rows are asked once more." if found else "There are no rows to ask once more.")
 
     def stop(self) -> None:

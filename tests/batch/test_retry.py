@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from inflight_client import InflightError
 
+from inflight.batch.errors import BatchError
 from inflight.batch.job import InputSpec, Job, OutputSpec, Running
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.row import Kind
 from inflight.batch.runner import End, Runner
 from inflight.batch.seen.progress import State
+from inflight.batch.state.retrial import open_ledger
 from inflight.batch.verify import verify
 from tests.batch.flow.scripted import Behaviour, Scripted, echo
 
@@ -145,3 +147,33 @@ def test_a_file_that_was_changed_where_nobody_looked_is_told(tmp_path: Path) -> 
     rows.write_text(rows.read_text().replace("row-7", "row-2"))
     assert live(job)[1] == ["tea 2"]
     assert verify(JobDirectory.of(job.output)).agrees
+
+
+def test_a_job_whose_input_is_away_stays_finished(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f'{{"id": "row-{number}", "name": "tea {number}"}}\n' for number in range(6)))
+    job = job_of(tmp_path, address=str(rows), id="id")
+    live(job, refuses)
+    directory = JobDirectory.of(job.output)
+    for content, code in ((None, "input_not_found"), ('{"id": "row-0", "name": "tea"}\n', "input_changed")):
+        moved = rows.rename(tmp_path / "moved.jsonl")
+        if content is not None:
+            rows.write_text(content)
+        with pytest.raises(BatchError) as refused:
+            live(job, retry=())
+        assert refused.value.code == code
+        moved.rename(rows)
+        ledger = open_ledger(directory, 0)
+        assert (ledger.recall("finished"), ledger.recall("retrying")) == (True, None)
+        ledger.close()
+        end, asked = live(job)
+        assert (end.state, asked) == (State.FINISHED, [])
+    assert live(job, retry=())[1] == ["tea 2", "tea 5"]
+
+
+def test_a_job_that_has_not_ended_has_nothing_to_ask_once_more(tmp_path: Path) -> None:
+    job = job_of(tmp_path, address=shop(tmp_path), table="products")
+    with pytest.raises(BatchError, match="is not at its end") as refused:
+        live(job, retry=())
+    assert refused.value.code == "job_failed"
+    assert live(job)[0].exit_code == 0
