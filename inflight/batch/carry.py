@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from inflight.batch.failpoints import reach
 from inflight.batch.job import OutputSpec
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.row import Kind
+from inflight.batch.state.line_file import sync_directory
 from inflight.batch.stored_objects import StoredObjects
 
 LEASE_SECONDS = 300.0
@@ -90,33 +92,38 @@ class Carrier:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to send again: each minute, or less often where sending takes long."""
+        """Whether it is time to send again: each minute, or less often where sending takes long, or fails slowly."""
         return time.monotonic() >= self._next
 
-    def send(self, lengths: dict[Kind, int], snapshot: Callable[[Path], None], last: bool = False) -> None:
-        """Bring there what is new. `lengths`: of the files of lines, as the state that `snapshot` writes has them.
+    def send(self, snapshot: Callable[[Path], dict[Kind, int]], last: bool = False) -> None:
+        """Bring there what is new. `snapshot` writes the state, and says how long the files of lines are by it.
 
         `last`: this machine stops here, and another need not wait for its lease to end.
         """
         began = time.monotonic()
-        before, tag = self._read()
-        if before is not None:
-            self._refuse(before)
-        with writing(self._directory.path):
-            old = before.lines if before is not None else {}
-            lines = {kind: self._send_lines(kind, old.get(kind, []), lengths.get(kind, 0)) for kind in Kind}
-            manifest = Manifest(
-                owner=self._owner,
-                time=0.0 if last else time.time(),
-                job=(self._directory.path / "job.json").read_text(encoding="utf-8"),
-                state=self._send_state(snapshot),
-                lines=lines,
-            )
-            self._claim(manifest, tag)
-            self._owned = not last
-            self._tidy(before, manifest)
-        now = time.monotonic()
-        self._next = now + max(_LEAST_PAUSE, (now - began) * _SHARE)
+        copy = self._directory.path / ".state.carried"
+        try:
+            before, tag = self._read()
+            if before is not None:
+                self._refuse(before)
+            with writing(self._directory.path):
+                copy.unlink(missing_ok=True)
+                lengths = snapshot(copy)
+                old = before.lines if before is not None else {}
+                manifest = Manifest(
+                    owner=self._owner,
+                    time=0.0 if last else time.time(),
+                    job=(self._directory.path / "job.json").read_text(encoding="utf-8"),
+                    lines={kind: self._send_lines(kind, old.get(kind, []), lengths.get(kind, 0)) for kind in Kind},
+                    state=self._send_state(copy),
+                )
+                self._claim(manifest, tag)
+                self._owned = not last
+                self._tidy(before, manifest)
+        finally:
+            copy.unlink(missing_ok=True)
+            now = time.monotonic()
+            self._next = now + max(_LEAST_PAUSE, (now - began) * _SHARE)
 
     def release(self) -> None:
         """Whatever ended the job here: another machine need not wait, and goes on with what was sent last."""
@@ -172,6 +179,7 @@ class Carrier:
         """What lies here is of an earlier time; without its state it is nothing."""
         for suffix in ("", "-wal", "-shm", "-journal"):
             Path(f"{self._directory.state}{suffix}").unlink(missing_ok=True)
+        sync_directory(self._directory.path)  # else a power cut could leave the old state beside new lines
         reach("carry.forgotten")
 
     def _send_lines(self, kind: Kind, parts: list[Part], length: int) -> list[Part]:
@@ -191,15 +199,9 @@ class Carrier:
                 place += parts[-1].size
         return parts
 
-    def _send_state(self, snapshot: Callable[[Path], None]) -> Part:
-        copy = self._directory.path / ".state.carried"
-        copy.unlink(missing_ok=True)
-        try:
-            snapshot(copy)
-            with copy.open("rb") as file:
-                return self._send("state", file, 0, copy.stat().st_size)
-        finally:
-            copy.unlink(missing_ok=True)
+    def _send_state(self, copy: Path) -> Part:
+        with copy.open("rb") as file:
+            return self._send("state", file, 0, copy.stat().st_size)
 
     def _send(self, name: str, file: IO[bytes], place: int, size: int) -> Part:
         """Bring these bytes there, as an object that nobody else makes."""
@@ -243,8 +245,10 @@ class Carrier:
                         "job_damaged",
                     )
             file.flush()
+            os.fsync(file.fileno())
             reach("carry.fetched")
         making.replace(path)
+        sync_directory(path.parent)
         reach("carry.placed")
 
 

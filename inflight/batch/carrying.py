@@ -42,10 +42,10 @@ class Carrying:
     def begin(self, ledger: Ledger) -> None:
         """Say that this machine is at work, so that another one that begins learns of it. Raises BatchError."""
         if self._carrier is not None:
-            self._carrier.send(ledger.lengths(), ledger.snapshot)
+            self._carrier.send(ledger.snapshot)
 
     def go_on(self, ledger: Ledger) -> None:
-        """Behind a checkpoint, in its thread: lengths and state are of the same commit there.
+        """Behind a checkpoint, in its thread.
 
         Raises BatchError `job_elsewhere` where another machine has taken the job over.
         """
@@ -64,7 +64,7 @@ class Carrying:
 
     def _send(self, carrier: Carrier, ledger: Ledger, last: bool) -> None:
         try:
-            carrier.send(ledger.lengths(), ledger.snapshot, last)
+            carrier.send(ledger.snapshot, last)
             self._away = False
         except BatchError as error:
             if error.code not in _STORAGE:

@@ -27,6 +27,7 @@ class Checkpoints:
     ) -> None:
         self._ledger, self._seconds, self._after, self._failed = ledger, seconds, after, failed
         self._stopping = threading.Event()
+        self._lock = threading.Lock()
         self._last = since
         self._thread = threading.Thread(target=self._run, name="batch-checkpoints", daemon=True)
         self.failure: BaseException | None = None
@@ -37,9 +38,15 @@ class Checkpoints:
         self._thread.start()
 
     def finish(self) -> None:
-        """Stop, and make a last one. Raises what the thread failed of, or BatchError."""
+        """Stop, and make a last one. Raises what the thread failed of, or BatchError.
+
+        The commit comes at once: what follows the one before may take long, as a storage does that is away.
+        """
         self._stopping.set()
-        self._thread.join()
+        try:
+            self._commit()
+        finally:
+            self._thread.join()
         if self.failure is not None:
             raise self.failure
         self._make()
@@ -54,7 +61,12 @@ class Checkpoints:
 
     def _make(self) -> None:
         began = time.monotonic()
-        self._ledger.checkpoint(began - self._last)
-        self._last = began
+        self._commit()
         self._after()
         self.spent += time.monotonic() - began
+
+    def _commit(self) -> None:
+        with self._lock:
+            now = time.monotonic()
+            self._ledger.checkpoint(now - self._last)
+            self._last = now

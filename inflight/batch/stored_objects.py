@@ -51,7 +51,8 @@ class StoredObjects:
     def replace(self, name: str, content: bytes, tag: str | None) -> bool:
         """Put it there if it still has that tag (None: if it is not there); whether it was put.
 
-        Only S3 promises that; elsewhere it is put in any case.
+        Only S3 promises that; elsewhere it is put in any case. Content must differ from machine to machine: what is
+        there already was put by this one, whose request was sent again since the answer to it was lost.
         """
         file = self._file(name)
         if not self._s3:
@@ -63,10 +64,10 @@ class StoredObjects:
             try:
                 file.fs.pipe_file(file.path, content, **condition)
             except FileExistsError:
-                return False
+                return self._is_there(name, content)
             except OSError as error:
                 if error.errno == errno.EINVAL:  # what s3fs makes of "412 Precondition Failed"
-                    return False
+                    return self._is_there(name, content)
                 if error.errno != errno.ENOSYS:
                     raise
                 file.fs.pipe_file(file.path, content)  # a storage that knows no conditions
@@ -83,6 +84,10 @@ class StoredObjects:
 
     def remove(self, name: str) -> None:
         self._file(name).remove()
+
+    def _is_there(self, name: str, content: bytes) -> bool:
+        found = self.read(name)
+        return found is not None and found[0] == content
 
     def _address(self, name: str) -> str:
         return f"{self.address}/{name}" if name else self.address

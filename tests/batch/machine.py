@@ -40,7 +40,7 @@ class Machine:
 
     def send(self, last: bool = False) -> None:
         assert self.ledger is not None
-        self.carrier.send(self.ledger.lengths(), self.ledger.snapshot, last=last)
+        self.carrier.send(self.ledger.snapshot, last=last)
 
     def stands(self) -> tuple[int, list[bytes]]:
         """Rows that are done, and the lines of the answers, of a state that opens and agrees with its files."""

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from s3fs import S3FileSystem
 
 from inflight.batch import carry, failpoints
 from inflight.batch.carry import carried_to
 from inflight.batch.errors import BatchError
 from inflight.batch.job import OutputSpec
 from inflight.batch.row import Kind
+from inflight.batch.stored_objects import Readable
 from tests.batch.machine import Machine
 from tests.deploy.storage import Storage, storage_server
 
@@ -253,6 +255,88 @@ def test_sending_is_due_once_a_minute(first: Machine) -> None:
     first.answer(1)
     first.send()
     assert not first.carrier.due
+
+
+def test_a_storage_that_is_away_is_not_asked_with_each_checkpoint(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(tmp_path, storage.address("away.job"))
+    machine.begin()
+    monkeypatch.setattr(machine.carrier._objects, "read", _away)
+    with pytest.raises(BatchError):
+        machine.send()
+    assert not machine.carrier.due
+    machine.close()
+
+
+def _away(name: str) -> None:
+    raise BatchError("the storage does not answer", "storage_unreachable")
+
+
+def test_a_request_that_was_sent_again_is_nobody_else_s(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the answer to the first one was lost, the storage refuses the second: the manifest is another by then."""
+    put, times = S3FileSystem._call_s3, []
+
+    async def twice(self: S3FileSystem, method: str, *values: object, **options: object) -> object:
+        if method == "put_object" and options.keys() & {"IfMatch", "IfNoneMatch"}:
+            times.append(await put(self, method, *values, **options))
+        return await put(self, method, *values, **options)
+
+    monkeypatch.setattr(S3FileSystem, "_call_s3", twice)
+    machine = Machine(tmp_path / "first", storage.address("twice.job"))
+    machine.begin()
+    for _ in range(2):
+        machine.answer(5)
+        machine.send()
+    machine.send(last=True)
+    machine.close()
+    assert len(times) == 3
+    second = Machine(tmp_path / "second", storage.address("twice.job"))
+    assert second.carrier.fetch() is True
+    assert second.stands()[0] == 10
+
+
+@pytest.mark.usefixtures("no_lease")
+@pytest.mark.parametrize("address", ["disk"], indirect=True)
+def test_what_is_committed_while_a_state_is_sent_goes_with_the_next(
+    first: Machine, second: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = first.carrier._objects.send
+
+    def slowly(name: str, source: Readable) -> None:
+        first.answer(5)
+        send(name, source)
+
+    first.answer(10)
+    monkeypatch.setattr(first.carrier._objects, "send", slowly)
+    first.send()
+    assert second.carrier.fetch() is True
+    assert second.stands()[0] == 10
+
+
+@pytest.mark.usefixtures("no_lease")
+@pytest.mark.parametrize("address", ["disk"], indirect=True)
+def test_what_was_fetched_is_on_the_disk_before_its_state(
+    first: Machine, second: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut may leave lines without a state, and never a state without its lines."""
+    first.answer(10)
+    first.send()
+    synced: list[str] = []
+    sync = os.fsync
+
+    def noting(handle: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    second.carrier.fetch()
+    lines = [f".fetching-{second.directory.lines(kind).name}" for kind in (Kind.OK, Kind.DEAD)]
+    folder = second.directory.path.name
+    wanted = [folder, lines[0], folder, lines[1], folder, ".fetching-state.db", folder]
+    assert [name for name in synced if name in wanted] == wanted
 
 
 def test_ids_that_were_claimed_since_the_checkpoint_stay_claimed(tmp_path: Path) -> None:
