@@ -149,6 +149,24 @@ def test_a_file_that_was_changed_where_nobody_looked_is_told(tmp_path: Path) -> 
     assert verify(JobDirectory.of(job.output)).agrees
 
 
+def test_each_retry_asks_a_row_that_kills_engines_as_often_as_the_first(tmp_path: Path) -> None:
+    job = job_of(tmp_path, address=shop(tmp_path), table="products")
+    dies = 0
+
+    async def dies_of_five(server: Scripted, prompt: str) -> str | InflightError:
+        nonlocal dies
+        if prompt != "tea 5":
+            return prompt
+        dies += 1
+        return InflightError("the engine died", "engine_died")
+
+    for codes in (None, ("row_kills_engine",), ("row_kills_engine",)):
+        dies = 0
+        end, _ = live(job, dies_of_five, retry=codes)
+        assert (end.exit_code, end.counts.codes) == (3, {"row_kills_engine": 1})
+        assert dies >= job.running.kills
+
+
 def test_a_job_whose_input_is_away_stays_finished(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(f'{{"id": "row-{number}", "name": "tea {number}"}}\n' for number in range(6)))

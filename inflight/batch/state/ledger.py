@@ -208,9 +208,13 @@ class Ledger:
             self._files[Kind.DEAD].write(letters)
         if failed:
             self.database.execute_many("INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?)", failed)
+        self._clear(outcomes)
+        return sorted(new)
+
+    def _clear(self, outcomes: list[Outcome]) -> None:
+        """Rows that are done are no suspects any more."""
         cleared = [(one.number,) for one in outcomes if self.deaths.pop(one.number, None) is not None]
         self.database.execute_many("DELETE FROM suspects WHERE number = ?", cleared)
-        return sorted(new)
 
     def _write_down(self, new: list[Stored]) -> None:
         """Write the lines of all rows up to the first that is not done; keep the rest in the state."""

@@ -143,6 +143,7 @@ class Retrial(Ledger):
                 "INSERT OR REPLACE INTO retried VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (one.number, one.line, one.id, one.kind, one.text, one.code, one.message, *one.tokens, one.attempts),
             )
+        self._clear(outcomes)
         return []
 
     def _write_down(self, new: list[Stored]) -> None:
