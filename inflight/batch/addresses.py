@@ -9,6 +9,8 @@ from urllib.parse import quote, unquote
 
 _SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(file:)?([^?]+)(\?.*)?", re.DOTALL)
 _VARIABLE = "${"
+# An address that begins with a variable of the environment is a database's whole one, with its password.
+_DATABASE = re.compile(r"(sqlite|postgres|postgresql|mysql|mariadb|mssql|oracle)(\+\w+)?://|\$\{")
 
 
 def is_local(address: str) -> bool:
@@ -18,6 +20,11 @@ def is_local(address: str) -> bool:
 
 def local_path(address: str) -> Path:
     return Path(address.removeprefix("file://"))
+
+
+def is_database(address: str) -> bool:
+    """Whether an address is that of a database, which tables are in."""
+    return _DATABASE.match(address) is not None
 
 
 def on_this_disk(address: str) -> bool:

@@ -13,7 +13,7 @@ from typing import IO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from inflight.batch.addresses import is_local
+from inflight.batch.addresses import is_database, is_local
 from inflight.batch.destinations.whole import beside
 from inflight.batch.errors import BatchError, writing
 from inflight.batch.failpoints import reach
@@ -254,7 +254,7 @@ class Carrier:
 
 def carried_to(output: OutputSpec) -> str | None:
     """Where the state of a job with this output is carried: beside it, on a storage. None for a disk or a database."""
-    if is_local(output.address) or output.table is not None:
+    if is_local(output.address) or is_database(output.address) or output.format == "sql":
         return None
     return beside(output.address, "job")
 

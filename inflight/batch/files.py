@@ -133,6 +133,8 @@ class StoredFile:
             raise self._missing(error) from error
         except IsADirectoryError as error:
             raise BatchError(f"{self.shown} is a directory; name a file in it", self.absent) from error
+        except (NotADirectoryError, FileExistsError) as error:  # a folder of its path is a file
+            raise BatchError(f"{self.shown} can't be: {_words(error)}; check the path", self.absent) from error
         except PermissionError as error:
             raise BatchError(f"{self.shown} refuses access ({_words(error)}); {_ACCESS}", "storage_denied") from error
         except OSError as error:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import get_args
 
+from inflight.batch.addresses import is_database
 from inflight.batch.errors import BatchError
 from inflight.batch.files import StoredFile
 from inflight.batch.job import Format
@@ -19,15 +19,13 @@ _BY_SUFFIX: dict[str, Format] = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
-# An address that begins with a variable of the environment is a database's whole one, with its password.
-_DATABASE = re.compile(r"(sqlite|postgres|postgresql|mysql|mariadb|mssql|oracle)(\+\w+)?://|\$\{")
 
 
 def format_of(address: str, said: Format | None, code: str) -> Format:
     """The format that was said, else what the address tells. Raises BatchError of that code where it tells none."""
     if said is not None:
         return said
-    if _DATABASE.match(address):
+    if is_database(address):
         return "sql"
     suffix = StoredFile(address).suffix
     if suffix not in _BY_SUFFIX:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from inflight.batch.addresses import is_local, local_path
+from inflight.batch.addresses import is_local, local_path, on_this_disk
 from inflight.batch.errors import BatchError, writing
 from inflight.batch.failpoints import reach
 from inflight.batch.job import Job, OutputSpec
@@ -152,7 +152,8 @@ def beside(output: OutputSpec) -> Path:
     """Where a job's directory lies unless it is told: beside a local output, else under its name right here."""
     if is_local(output.address):
         return local_path(output.address).with_suffix(SUFFIX)
-    named = re.sub(r"[^A-Za-z0-9._-]+", "-", output.address.partition("://")[2].partition("?")[0].rpartition("@")[2])
+    said = output.address.partition("://")[2].partition("?")[0].rpartition("@")[2]
+    named = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(said).name if on_this_disk(output.address) else said)
     table = f"-{output.table}" if output.table else ""
     return Path(f"{Path(named).stem or 'output'}{table}{SUFFIX}".strip("-"))
 

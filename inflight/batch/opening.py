@@ -10,6 +10,7 @@ from typing import Any
 
 from inflight.batch.addresses import on_this_disk
 from inflight.batch.destinations.destination import Destination
+from inflight.batch.destinations.file import taken
 from inflight.batch.destinations.make import make_destination
 from inflight.batch.errors import BatchError
 from inflight.batch.forms.form import Form
@@ -105,7 +106,7 @@ def opened(job: Job, directory: JobDirectory) -> Iterator[OpenJob]:
         if destination is not None:
             destination.check()
         if ledger is None:
-            _check_room(directory)
+            _check_room(job, directory)
             ledger = open_ledger(directory, job.input.part.first)
         created = ledger.recall("created")
         if created is None:
@@ -126,15 +127,12 @@ def opened(job: Job, directory: JobDirectory) -> Iterator[OpenJob]:
                 opened_one.close()
 
 
-def _check_room(directory: JobDirectory) -> None:
+def _check_room(job: Job, directory: JobDirectory) -> None:
     """What lies where a new job would write is somebody's."""
     for kind in Kind:
         path = directory.lines(kind)
         if path.exists():
-            raise BatchError(
-                f"{path} exists and no job at {directory.path} has written it; choose another --out, or remove it",
-                "output_exists",
-            )
+            raise taken(str(path), job.input.address)
 
 
 def _difference(bound: Any, wanted: dict[str, Any]) -> str:

@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from inflight.batch.addresses import lasting
-from inflight.batch.job import Running
+from inflight.batch.job import OutputSpec, Running
+from inflight.batch.job_directory import beside
 
 
 @pytest.mark.parametrize(
@@ -61,3 +62,18 @@ def test_a_link_stays_one_and_an_engine_is_found_from_anywhere(tmp_path: Path, m
     (tmp_path / "current").symlink_to("v1")
     monkeypatch.chdir(tmp_path)
     assert Running(ephemeral="current").ephemeral == str(tmp_path / "current")
+
+
+@pytest.mark.parametrize(
+    ("address", "table", "name"),
+    [
+        ("sqlite:///shop.db", "products", "shop-products.job"),
+        ("sqlite:////data/day 1/shop.db?timeout=5", None, "shop.job"),
+        ("postgresql://me:secret@db:5432/shop", "answers", "db-5432-shop-answers.job"),
+        ("s3://bucket/day/answers.csv", None, "bucket-day-answers.job"),
+    ],
+)
+def test_the_job_of_an_output_that_is_no_file_here_is_named_after_it(
+    address: str, table: str | None, name: str
+) -> None:
+    assert beside(OutputSpec(address=address, table=table)) == Path(name)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inflight.batch.errors import BatchError
-from inflight.batch.job import Job, OutputSpec
+from inflight.batch.job import InputSpec, Job, OutputSpec
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.row import Kind
 from inflight.batch.runner import Runner
@@ -99,3 +99,26 @@ def test_an_input_may_lie_elsewhere_and_an_output_may_not(tmp_path: Path) -> Non
     assert (tmp_path / "answers.jsonl").read_bytes() == theirs
     shutil.copy(tmp_path / "else/answers.jsonl", tmp_path)
     assert resumed(elsewhere, JobDirectory.of(job.output)) == 0
+
+
+@pytest.mark.parametrize("kind", ["dead", "errors"])
+@pytest.mark.parametrize("output", ["y.jsonl", "y.csv"])
+def test_rows_that_lie_where_the_job_would_write_are_left_alone(tmp_path: Path, output: str, kind: str) -> None:
+    job = job_of(tmp_path, ("tea", "{"))
+    rows = Path(shutil.move(job.input.address, tmp_path / f"y.{kind}.jsonl"))
+    before = rows.read_bytes()
+    job = Job(input=InputSpec(address=str(rows)), output=OutputSpec(address=str(tmp_path / output)))
+    with pytest.raises(BatchError, match="is the input itself") as caught:
+        resumed(job, JobDirectory.of(job.output))
+    assert caught.value.code == "output_exists"
+    assert rows.read_bytes() == before
+    assert not (tmp_path / "y.job/state.db").exists()
+
+
+def test_an_output_that_can_never_be_is_no_reason_to_try_again(tmp_path: Path) -> None:
+    job = job_of(tmp_path, ("tea",))
+    for output in (OutputSpec(address=str(tmp_path / "answers")), OutputSpec(address=f"sqlite:///{tmp_path}/a.db")):
+        job = job.model_copy(update={"output": output})
+        with pytest.raises(BatchError) as caught:
+            resumed(job, JobDirectory.of(output, tmp_path / "a.job"))
+        assert caught.value.code == "output_invalid"

@@ -22,11 +22,22 @@ _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Seconds between tries where a server was lost: it may be about to come back."""
 _FULL = {"53100"}  # PostgreSQL's disk_full, https://www.postgresql.org/docs/current/errcodes-appendix.html
 
+_STAYS = {"0A", "22", "23", "28", "3D", "3F", "42", "44"}
+"""Classes of SQLSTATE: not supported, wrong values, constraints, who it is, no such database or schema, no right."""
+_LITE_STAYS = {
+    sqlite3.SQLITE_ERROR, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_TOOBIG,
+    sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_NOTADB,
+}  # fmt: skip
+"""https://www.sqlite.org/rescode.html"""
+
 _T = TypeVar("_T")
 
 
 class Database:
-    """Runs work in transactions. Raises BatchError `output_failed`, `disk_full`, `package_missing`."""
+    """Runs work in transactions.
+
+    Raises BatchError `output_failed`, `disk_full`, `package_missing`, and `output_invalid` for what will not pass.
+    """
 
     def __init__(self, address: str) -> None:
         self.shown = masked(address)
@@ -61,7 +72,7 @@ class Database:
         self._engine.dispose()
 
     def _made(self, address: str) -> Engine:
-        engine = database_engine.database_engine(address, "output_failed", pooled=True)
+        engine = database_engine.database_engine(address, "output_invalid", pooled=True)
         self._lite = database_engine.is_sqlite(engine)
         if self._lite:
             from sqlalchemy import event
@@ -88,7 +99,17 @@ class Database:
             return BatchError(f"{self.shown} has no room left ({said}); make room and resume the job", "disk_full")
         if getattr(cause, "sqlite_errorcode", None) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             said = f"another program has held it for {database_engine.LOCKED_SECONDS:.0f} seconds: {said}"
-        return BatchError(f"{self.shown} can't be written ({said}); mend that and resume the job", "output_failed")
+        return BatchError(
+            f"{self.shown} can't be written ({said}); mend that and resume the job",
+            "output_invalid" if _stays(cause) else "output_failed",
+        )
+
+
+def _stays(cause: BaseException | None) -> bool:
+    """Whether the database would say the same again: of the answers, the table, or who may write there."""
+    lite = getattr(cause, "sqlite_errorcode", None)
+    state = str(getattr(cause, "sqlstate", None) or "")
+    return (lite is not None and lite & 0xFF in _LITE_STAYS) or state[:2] in _STAYS
 
 
 def _is_full(cause: BaseException | None) -> bool:

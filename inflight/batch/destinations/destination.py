@@ -12,7 +12,8 @@ from inflight.batch.row import Kind
 class Destination(Protocol):
     """Takes what a job has written down. Doing anything twice leaves what doing it once does.
 
-    Raises BatchError: `output_failed`, `disk_full`, `package_missing`, and those of storages.
+    Raises BatchError: `output_invalid` for what will not fit however often it is tried, `output_failed` for what can't
+    be written just now, `disk_full`, `package_missing`, and those of storages.
     """
 
     @property

@@ -17,6 +17,7 @@ from inflight.batch.row import Kind
 from inflight.batch.secret_address import masked
 
 _COPIED_AT_ONCE = 1 << 20
+_BESIDE = {Kind.ERROR: "errors", Kind.DEAD: "dead"}
 
 
 class Shape(Protocol):
@@ -30,21 +31,19 @@ class Shape(Protocol):
 
 
 class FileDestination:
-    """`begun`: whether the job has begun, so that what lies there may be its own."""
+    """`begun`: whether the job has begun, so that what lies there may be its own. `source`: its input's address."""
 
     takes_rows = False
 
-    def __init__(self, address: str, shape: Shape, begun: bool) -> None:
-        self._address, self._shape, self._begun = address, shape, begun
+    def __init__(self, address: str, shape: Shape, begun: bool, source: str) -> None:
+        self._address, self._shape, self._begun, self._source = address, shape, begun, source
+        self._beside = {kind: beside(address, f"{name}.jsonl") for kind, name in _BESIDE.items()}
 
     def check(self) -> None:
         if not self._begun:
-            if StoredFile(self._address).exists():
-                raise BatchError(
-                    f"{masked(self._address)} exists, and this job has not written it; choose another output, or"
-                    " remove it",
-                    "output_exists",
-                )
+            for address in (self._address, *self._beside.values()):
+                if StoredFile(address, absent="output_invalid").exists():
+                    raise taken(address, self._source)
             probe(self._address)
 
     def put(self, lines: Iterable[bytes]) -> None:
@@ -54,8 +53,7 @@ class FileDestination:
         with whole(self._address) as file:
             self._shape.write(files.get(Kind.OK), file)
         written = [masked(self._address)]
-        for kind, name in ((Kind.ERROR, "errors"), (Kind.DEAD, "dead")):
-            address = beside(self._address, f"{name}.jsonl")
+        for kind, address in self._beside.items():
             path = files.get(kind)
             if path is not None and path.exists() and path.stat().st_size:
                 copy(path, address)
@@ -85,6 +83,18 @@ class FileDestination:
 
     def close(self) -> None:
         pass
+
+
+def taken(address: str, source: str) -> BatchError:
+    """What to say of a file that lies where a job that has not begun would write."""
+    if address == source:
+        return BatchError(
+            f"{masked(address)} is the input itself, where the job would write; choose another output", "output_exists"
+        )
+    return BatchError(
+        f"{masked(address)} exists, and this job has not written it; choose another output, or move it away",
+        "output_exists",
+    )
 
 
 def copy(path: Path, address: str) -> None:

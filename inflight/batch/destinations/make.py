@@ -16,20 +16,20 @@ from inflight.batch.secret_address import masked
 def make_destination(job: Job, directory: JobDirectory) -> Destination | None:
     """Where the answers go. None: the job's own file of answers is the output.
 
-    Raises BatchError (`output_failed`, `package_missing`) where the address or the options don't fit.
+    Raises BatchError (`output_invalid`, `package_missing`) where the address or the options don't fit.
     """
     output, keep = job.output, job.input.keep
-    format = format_of(output.address, output.format, "output_failed")
+    format = format_of(output.address, output.format, "output_invalid")
     if format == "sql":
         if output.table is None:
-            raise BatchError(f"{masked(output.address)} is a database; name the table to write", "output_failed")
+            raise BatchError(f"{masked(output.address)} is a database; name the table to write", "output_invalid")
         return SqlDestination(job)
     named = [name for name in ("table", "key", "column", "columns") if getattr(output, name)]
     if named:
-        raise BatchError(f"{masked(output.address)} is a file, and has no {named[0]}; leave that out", "output_failed")
+        raise BatchError(f"{masked(output.address)} is a file, and has no {named[0]}; leave that out", "output_invalid")
     if directory.writes_output:
         return None
-    return FileDestination(output.address, _shape(format, output, keep), begun=directory.state.exists())
+    return FileDestination(output.address, _shape(format, output, keep), directory.state.exists(), job.input.address)
 
 
 def _shape(format: Format, output: OutputSpec, keep: tuple[str, ...]) -> Shape:

@@ -42,7 +42,7 @@ class SqlDestination:
 
     def check(self) -> None:
         if tables.updates(self._output) and not self._database.is_there:
-            raise BatchError(f"there is no database {self._database.shown}; check its path", "output_failed")
+            raise BatchError(f"there is no database {self._database.shown}; check its path", "output_invalid")
         self._database.run(self._look, patient=False)
 
     def put(self, lines: Iterable[bytes]) -> None:
@@ -120,7 +120,7 @@ class SqlDestination:
             raise BatchError(
                 f"the column {target.key.name!r} of the table {self._output.table} takes whole numbers, and there is a"
                 f" row with the id {answer.id!r}; make it a column of texts and resume the job",
-                "output_failed",
+                "output_invalid",
             )
         return {target.key.name: id_, **target.row(answer)}
 

@@ -54,7 +54,7 @@ def updates(output: OutputSpec) -> bool:
 
 
 def find(connection: Connection, output: OutputSpec, shown: str, keep: Sequence[str]) -> Target | None:
-    """The output's table; None where there is none yet. Raises BatchError `output_failed` where it can't be used."""
+    """The output's table; None where there is none yet. Raises BatchError `output_invalid` where it can't be used."""
     from sqlalchemy import MetaData, Table
     from sqlalchemy.exc import NoSuchTableError
 
@@ -68,7 +68,7 @@ def find(connection: Connection, output: OutputSpec, shown: str, keep: Sequence[
             raise BatchError(
                 f"{shown} has no table {output.table!r}, into whose rows the answers are to go; name another, or leave"
                 " out the column to have a table made",
-                "output_failed",
+                "output_invalid",
             ) from None
         return None
     wanted = {**output.columns, "id": _key(table, output, shown), "text": output.column or "text"}
@@ -79,7 +79,7 @@ def find(connection: Connection, output: OutputSpec, shown: str, keep: Sequence[
         raise BatchError(
             f"the table {output.table!r} of {shown} has no column {missing[0]!r}; it has"
             f" {', '.join(column.name for column in table.columns)}",
-            "output_failed",
+            "output_invalid",
         )
     return Target(table, {name: table.columns[column] for name, column in wanted.items()})
 
@@ -120,7 +120,7 @@ def _key(table: Table, output: OutputSpec, shown: str) -> str:
     if len(keys) != 1:
         raise BatchError(
             f"the table {output.table!r} of {shown} has no key of one column; name the one that has the rows' ids",
-            "output_failed",
+            "output_invalid",
         )
     return str(keys[0])
 

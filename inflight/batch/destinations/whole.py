@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -21,7 +21,7 @@ def whole(address: str) -> Iterator[IO[bytes]]:
 
     On a disk it is renamed into its place; object stores show it when its upload is complete. Raises BatchError.
     """
-    final = StoredFile(address, absent="output_failed")
+    final = StoredFile(address, absent="output_invalid")
     if not is_local(address):
         with final.writing() as file:
             reach("output.write")
@@ -32,11 +32,12 @@ def whole(address: str) -> Iterator[IO[bytes]]:
     path = local_path(address)
     making = path.with_name(f".making-{path.name}")
     try:
-        with StoredFile(str(making), absent="output_failed").writing() as file:
+        with StoredFile(str(making), absent="output_invalid").writing() as file:
             reach("output.write")
             yield file
     except BaseException:
-        making.unlink(missing_ok=True)
+        with suppress(OSError):  # what went wrong is said by the first
+            making.unlink()
         raise
     with final.said():
         _last(making)
@@ -48,13 +49,13 @@ def whole(address: str) -> Iterator[IO[bytes]]:
 
 def probe(address: str) -> None:
     """Whether a file could be written there: a small one is, and taken away again. Raises BatchError."""
-    beside_it = StoredFile(beside(address, "check.tmp"), absent="output_failed")
+    beside_it = StoredFile(beside(address, "check.tmp"), absent="output_invalid")
     try:
         with beside_it.writing() as file:
             file.write(b"Whether a batch job can write here.\n")
     except NotImplementedError as error:
         raise BatchError(
-            f"{masked(address)} can't be written, only read; choose another output", "output_failed"
+            f"{masked(address)} can't be written, only read; choose another output", "output_invalid"
         ) from error
     try:
         beside_it.remove()

@@ -50,6 +50,28 @@ def test_a_file_that_stays_locked_fails_with_a_sentence(
     destination.close()
 
 
+def test_what_a_database_will_never_take_is_told_apart_from_what_may_pass(shop: Shop) -> None:
+    shop.do("CREATE TABLE short (id INTEGER PRIMARY KEY, text TEXT CHECK (length(text) < 5), finish_reason TEXT)")
+    destination = SqlDestination(job(shop.address, table="short"))
+    destination.check()
+    destination.put([plain(1, "fits")])
+    with pytest.raises(BatchError, match=r"can't be written .*constraint") as caught:
+        destination.put([plain(2, "does not fit")])
+    assert caught.value.code == "output_invalid"
+    shop.do("DROP TABLE short")
+    with pytest.raises(BatchError, match="short") as caught:
+        destination.put([plain(3, "gone")])
+    assert caught.value.code == "output_invalid"
+    destination.close()
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "shop.db").write_bytes(b"no database at all, and long enough for one" * 100)
+    with pytest.raises(BatchError, match="not a database") as caught:
+        SqlDestination(job(f"sqlite:///{tmp_path}/shop.db", table="answers")).check()
+    assert caught.value.code == "output_invalid"
+
+
 def test_a_full_disk_leaves_nothing_half_written(lite: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     lite.products(2)
     destination = lite.descriptions()
@@ -88,7 +110,7 @@ def test_a_password_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "code"), [("nodialect://x/y", "output_failed"), ("oracle://u:p@h/db", "package_missing")]
+    ("address", "code"), [("nodialect://x/y", "output_invalid"), ("oracle://u:p@h/db", "package_missing")]
 )
 def test_an_address_without_its_driver(address: str, code: str) -> None:
     with pytest.raises(BatchError) as caught:

@@ -16,6 +16,7 @@ from inflight.batch import failpoints
 from inflight.batch.destinations.destination import Destination
 from inflight.batch.destinations.make import make_destination
 from inflight.batch.errors import BatchError
+from inflight.batch.job import InputSpec
 from inflight.batch.job_directory import JobDirectory
 from tests.batch.destinations.answers import files, job, plain
 from tests.deploy.storage import Storage
@@ -99,7 +100,7 @@ def test_the_jobs_own_file_needs_no_destination(tmp_path: Path) -> None:
 def test_an_output_that_is_none(tmp_path: Path, output: dict[str, Any], said: str) -> None:
     with pytest.raises(BatchError, match=said) as caught:
         _destination(tmp_path=tmp_path, **output)
-    assert caught.value.code == "output_failed"
+    assert caught.value.code == "output_invalid"
 
 
 def test_what_is_somebody_elses_is_left_alone(tmp_path: Path) -> None:
@@ -110,6 +111,34 @@ def test_what_is_somebody_elses_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "one.job").mkdir()
     (tmp_path / "one.job" / "state.db").touch()
     _destination(str(tmp_path / "answers.csv"), tmp_path).check()
+
+
+@pytest.mark.parametrize("name", ["answers.errors.jsonl", "answers.dead.jsonl"])
+@pytest.mark.parametrize("output", ["answers.csv", "answers.parquet", "answers.jsonl.gz"])
+def test_so_is_what_lies_where_errors_and_dead_letters_go(tmp_path: Path, output: str, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(BatchError, match=f"{name} exists, and this job has not written it") as caught:
+        _destination(str(tmp_path / output), tmp_path).check()
+    assert caught.value.code == "output_exists"
+
+
+def test_an_output_is_never_the_input(tmp_path: Path) -> None:
+    """As of somebody who asks the rows once more that were dead letters."""
+    rows = tmp_path / "y.dead.jsonl"
+    rows.write_text('{"prompt": "tea"}\n')
+    one = job(str(tmp_path / "y.csv")).model_copy(update={"input": InputSpec(address=str(rows))})
+    destination = make_destination(one, JobDirectory.of(one.output))
+    assert destination is not None
+    with pytest.raises(BatchError, match=r"y\.dead\.jsonl is the input itself") as caught:
+        destination.check()
+    assert caught.value.code == "output_exists"
+
+
+def test_what_is_somebody_elses_on_a_storage_is_left_alone(storage: Storage, tmp_path: Path) -> None:
+    storage.client.put_object(Bucket=storage.bucket, Key="theirs/answers.errors.jsonl", Body=b"mine")
+    with pytest.raises(BatchError, match=r"answers\.errors\.jsonl exists") as caught:
+        _destination(storage.address("theirs/answers.parquet"), tmp_path).check()
+    assert caught.value.code == "output_exists"
 
 
 @pytest.mark.parametrize("point", ["output.write", "output.rename"])
@@ -186,7 +215,7 @@ def test_an_upload_that_dies_shows_nothing_and_the_next_one_finishes(storage: St
         "import sys; from pathlib import Path; from inflight.batch.row import Kind;"
         "from inflight.batch.destinations.file import FileDestination;"
         "from inflight.batch.destinations.parquet import Parquet;"
-        "FileDestination(sys.argv[1], Parquet((), ''), True).finish({Kind.OK: Path(sys.argv[2])})"
+        "FileDestination(sys.argv[1], Parquet((), ''), True, '').finish({Kind.OK: Path(sys.argv[2])})"
     )
     died = subprocess.run(
         [sys.executable, "-c", program, address, str(tmp_path / "ok.jsonl")],
@@ -202,7 +231,19 @@ def test_an_upload_that_dies_shows_nothing_and_the_next_one_finishes(storage: St
 def test_an_address_that_can_only_be_read(tmp_path: Path, storage: Storage) -> None:
     with pytest.raises(BatchError, match="can't be written, only read") as caught:
         _destination(f"{storage.endpoint}/answers.csv", tmp_path).check()
-    assert caught.value.code == "output_failed"
+    assert caught.value.code == "output_invalid"
+
+
+@pytest.mark.parametrize("name", ["file/answers.csv", "folder.csv"])
+def test_a_path_that_can_never_be_written(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(BatchError) as caught:
+        _destination(str(tmp_path / name), tmp_path).check()
+    assert caught.value.code in ("output_invalid", "output_exists")
+    with pytest.raises(BatchError) as caught:
+        _destination(str(tmp_path / name), tmp_path).finish({})
+    assert caught.value.code == "output_invalid"
 
 
 def test_a_damaged_output_is_told(tmp_path: Path) -> None:

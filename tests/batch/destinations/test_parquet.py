@@ -21,7 +21,7 @@ ANSWERS = [
 
 
 def _destination(address: Path, keep: tuple[str, ...] = ()) -> FileDestination:
-    return FileDestination(str(address), Parquet(keep, str(address)), begun=True)
+    return FileDestination(str(address), Parquet(keep, str(address)), begun=True, source="")
 
 
 def test_parquet_has_one_schema_for_all_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,7 @@ def test_a_table_that_does_not_fit_is_told_before_anything_is_asked(lite: Shop, 
     lite.products(1)
     with pytest.raises(BatchError, match=said) as caught:
         SqlDestination(job(lite.address, **output)).check()
-    assert caught.value.code == "output_failed"
+    assert caught.value.code == "output_invalid"
 
 
 def test_ids_that_are_uuids_and_columns_of_types_that_nobody_knows(postgresql: PostgreSql) -> None:
@@ -128,7 +128,7 @@ def test_ids_that_are_uuids_and_columns_of_types_that_nobody_knows(postgresql: P
     assert "1 (ids no uuid)" in destination.notes()[0]
     with pytest.raises(BatchError, match="value too long") as caught:
         destination.put([plain("0f7f6d6c-66a3-4c5c-8d5a-0a3f0f6b9c11", "Too long a text")])
-    assert caught.value.code == "output_failed"
+    assert caught.value.code == "output_invalid"
     destination.close()
     shop.close()
 
@@ -143,8 +143,9 @@ def test_a_mistyped_file_is_not_made(tmp_path: Path) -> None:
 def test_a_text_id_in_a_table_of_numbers(shop: Shop) -> None:
     destination = SqlDestination(job(shop.address, table="answers"))
     destination.put([plain(1)])
-    with pytest.raises(BatchError, match="takes whole numbers, and there is a row with the id 'B-2'"):
+    with pytest.raises(BatchError, match="takes whole numbers, and there is a row with the id 'B-2'") as caught:
         destination.put([plain("B-2")])
+    assert caught.value.code == "output_invalid"
     destination.close()
 
 
