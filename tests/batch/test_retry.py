@@ -47,7 +47,7 @@ def job_of(folder: Path, **input: object) -> Job:
     return Job(
         input=InputSpec.model_validate({"prompt": "name", **input}),
         output=OutputSpec(address=str(folder / "answers.jsonl")),
-        running=Running(servers=("gpu1:8001",), checkpoint_seconds=0.02, tries=1),
+        running=Running(servers=("gpu1:8001",), checkpoint_seconds=0.02, tries=1, kills=2),
     )
 
 

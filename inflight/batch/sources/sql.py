@@ -31,7 +31,9 @@ class SqlRows:
     nothing is locked meanwhile, and answers can be written to the same table. A position is a row's key.
 
     The key is the table's primary key, SQLite's `rowid`, or the column of ids, if its values are unique. Rows behind
-    the last key that there was when the job began (`begun` is its fingerprint) are not read.
+    the last key that there was when the job began (`begun` is its fingerprint) are not read. Those that come with keys
+    below it (UUIDs) are, if reading has not passed them; but then the job can't be resumed, since all numbers behind
+    them are other ones.
     """
 
     format: Format = "sql"
@@ -177,7 +179,8 @@ class SqlRows:
             behind = f" behind row {line}" if line else ""
             raise BatchError(
                 f"{self._what} has {rest} rows{behind}, and had {self._range.rows - line} when the job began; rows were"
-                " added or removed, or no longer match the query: begin a new job",
+                " added with keys below the last one, or removed, or no longer match the query: begin a new job, where"
+                " that goes on with a --query that gives the same rows each time (WHERE created < ...)",
                 "input_changed",
             )
 

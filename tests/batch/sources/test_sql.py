@@ -106,6 +106,26 @@ def test_a_row_that_is_gone_when_a_job_is_resumed_is_told(make: Make) -> None:
     assert refused.value.code == "input_changed"
 
 
+def test_rows_with_keys_in_between_are_in_the_way_and_a_query_leaves_them_out(make: Make) -> None:
+    address = make(
+        "CREATE TABLE words (key VARCHAR(9) PRIMARY KEY, created INTEGER)",
+        f"INSERT INTO words SELECT 'k' || (1000 + n), 1 FROM ({_numbers(10)}) t",
+    )
+    table = InputSpec(address=address, table="words")
+    query = InputSpec(address=address, query="SELECT key FROM words WHERE created < 2", id="key")
+    begun = [(spec, open_source(spec).fingerprint, list(open_source(spec).read())) for spec in (table, query)]
+    _do(address, "INSERT INTO words VALUES ('k10075', 2)")
+    for spec, fingerprint, records in begun:
+        again = open_source(spec, fingerprint)
+        assert again.fingerprint == fingerprint
+        if spec.query is not None:
+            assert list(again.read(records[4].position, 5)) == records[5:]
+            continue
+        with pytest.raises(BatchError, match="with a --query that gives the same rows each time") as refused:
+            list(again.read(records[4].position, 5))
+        assert refused.value.code == "input_changed"
+
+
 def test_keys_of_text_and_of_several_columns_tell_rows_apart(make: Make) -> None:
     address = make(
         "CREATE TABLE words (shop VARCHAR(9), sku VARCHAR(9), PRIMARY KEY (shop, sku))",
