@@ -14,7 +14,7 @@ from inflight.batch.job import Job
 from inflight.batch.row import Fault, Kind, Record, Row
 from inflight.batch.sources.source import Source
 from inflight.batch.state.ledger import Ledger
-from inflight.batch.state.retrial import Retrial
+from inflight.batch.state.retrial import Retrial, by_id, check_input
 
 _BLOCK = 256
 """Rows between two looks at whether the job has been stopped."""
@@ -38,8 +38,7 @@ class Feed:
         self._stopping = threading.Event()
         self._room = threading.Semaphore(2)
         self._left = deque[int]()
-        # Answers may stand in the table since, and a query give no more what has one: numbers are other ones then.
-        self._by_id = isinstance(ledger, Retrial) and source.format == "sql" and _has_ids(source, job)
+        self._by_id = isinstance(ledger, Retrial) and by_id(source, job.input)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="batch-feed", daemon=True)
         self.read_to = ledger.next
@@ -138,8 +137,8 @@ class Feed:
         """Rows that want an outcome, some at a time; those that have one are passed over."""
         part = self._job.input.part
         number, after, line = self._ledger.start
-        if isinstance(self._ledger, Retrial) and not self._by_id:
-            self._source.check_places()
+        if isinstance(self._ledger, Retrial):
+            check_input(self._source, self._job.input)
         if after is None:
             number, after, line = part.first, part.after, part.line
         limits = [limit for limit in (self._job.input.limit, part.rows) if limit is not None and not self._by_id]
@@ -180,11 +179,6 @@ class Feed:
 
     def _ordered(self, window: list[Row]) -> list[Row]:
         return best_order(window) if self._job.running.order == "best" else window
-
-
-def _has_ids(source: Source, job: Job) -> bool:
-    """Whether rows have ids that do not come of their numbers."""
-    return source.key is not None or job.input.id is not None
 
 
 def _claims(one: Row | Fault) -> bool:

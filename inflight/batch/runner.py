@@ -21,7 +21,7 @@ from inflight.batch.opening import OpenJob, opened
 from inflight.batch.seen.progress import Progress, State, read_progress
 from inflight.batch.signals import Signals, StopEarlyError
 from inflight.batch.sources.open import first_record, open_source
-from inflight.batch.state.retrial import Retrial, check_retry, choose
+from inflight.batch.state.retrial import Retrial, check_input, check_retry, choose
 from inflight.batch.telling import Telling
 
 MAY_PASS = (
@@ -116,6 +116,7 @@ class Runner:
         if self._directory.state.exists():
             with opened(self._job, self._directory) as job:
                 if job.ledger.next == job.ledger.recall("rows"):
+                    check_input(job.source, self._job.input)
                     found = choose(job.ledger, codes)
         if found is None:
             raise BatchError(

@@ -13,8 +13,10 @@ from typing import Any
 import orjson
 
 from inflight.batch.errors import BatchError
+from inflight.batch.job import InputSpec
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.row import Fault, Kind, Outcome, Position, Row
+from inflight.batch.sources.source import Source
 from inflight.batch.state.ledger import Ledger, Stored
 from inflight.batch.state.line_file import LineFile, merging, rename, sync_directory
 
@@ -239,6 +241,19 @@ def open_ledger(directory: JobDirectory, first: int) -> Ledger:
         return ledger
     ledger.close()
     return Retrial(directory, first)
+
+
+def by_id(source: Source, spec: InputSpec) -> bool:
+    """Whether rows are found by their ids. Answers may stand in a table since, and a query give no more what has one:
+    a row's number is another one then, and so is its id where that comes of the number.
+    """
+    return source.format == "sql" and (source.key is not None or spec.id is not None)
+
+
+def check_input(source: Source, spec: InputSpec) -> None:
+    """Raises BatchError `input_changed` where rows that are found by their numbers have other ones now."""
+    if not by_id(source, spec):
+        source.check_places()
 
 
 def check_retry(codes: Sequence[str]) -> None:
