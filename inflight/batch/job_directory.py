@@ -17,6 +17,7 @@ from inflight.batch.errors import BatchError, writing
 from inflight.batch.failpoints import reach
 from inflight.batch.job import Job, OutputSpec
 from inflight.batch.row import Kind
+from inflight.batch.secret_address import masked
 
 SUFFIX = ".job"
 
@@ -44,9 +45,17 @@ class JobDirectory:
     @classmethod
     def find(cls, named: Path) -> JobDirectory:
         """An existing one, by its own path or by its output's. Raises BatchError `job_not_found`."""
-        for path in (named, named.with_suffix(SUFFIX), named.with_name(named.name + SUFFIX)):
-            if (path / "job.json").is_file():
-                return cls(path, cls(path).job().output)
+        if named.name in ("", ".."):
+            named = named.resolve()
+        beside_it = (named.with_suffix(SUFFIX), named.with_name(named.name + SUFFIX)) if named.name else ()
+        for path in (named, *beside_it):
+            try:
+                if (path / "job.json").is_file():
+                    return cls(path, cls(path).job().output)
+            except PermissionError:
+                raise BatchError(
+                    f"{path} is another user's, and can't be read; ask as that one", "job_damaged"
+                ) from None
         raise BatchError(
             f"there is no job at {named}; name its directory (NAME{SUFFIX}) or its output", "job_not_found"
         )
@@ -119,30 +128,48 @@ class JobDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the directory, and hold it: raises BatchError `job_running` where another process does."""
+        """Make the directory, and hold it. Raises BatchError `job_running` where another process does, `job_mismatch`
+        where it is that of a job with another output.
+        """
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            if not _taken(lock, _LOOK_SECONDS):
+            if not _taken(lock, seconds=_LOOK_SECONDS):
                 raise BatchError(
                     f"another process runs the job at {self.path}; `inflight batch status` shows it", "job_running"
                 )
+            self._check_output()
             yield
         finally:
             os.close(lock)
 
     @property
-    def running(self) -> bool:
-        """Whether a process of this machine holds it."""
+    def running(self) -> bool | None:
+        """Whether a process of this machine holds it; None where it is another user's, who does not let that be seen."""
         try:
-            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+            lock = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        except PermissionError:
+            return None
         except OSError:
             return False
         try:
-            return not _taken(lock)
+            return not _taken(lock, shared=True)
         finally:
             os.close(lock)
+
+    def _check_output(self) -> None:
+        """Outputs whose names differ by their suffix alone have one name for their directories."""
+        try:
+            other = self.job().output.address
+        except BatchError:  # it has not begun, or its state knows better
+            return
+        if other != self.output.address:
+            raise BatchError(
+                f"{self.path} is the directory of the job with another output.address, {masked(other)}; give this one"
+                " another name, or a directory of its own with --job",
+                "job_mismatch",
+            )
 
 
 _NAMES = {Kind.OK: "answers", Kind.ERROR: "errors", Kind.DEAD: "dead"}
@@ -162,11 +189,12 @@ _LOOK_SECONDS = 0.5
 """Whoever only looks whether a job runs holds its lock for a moment."""
 
 
-def _taken(lock: int, seconds: float = 0.0) -> bool:
+def _taken(lock: int, shared: bool = False, seconds: float = 0.0) -> bool:
+    """Whether the lock could be had. `shared`: as lookers have it, who may only read; it excludes no other looker."""
     until = time.monotonic() + seconds
     while True:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
             if time.monotonic() >= until:

@@ -40,12 +40,23 @@ def test_a_directory_of_a_job_with_another_output_is_refused_and_nothing_is_cut(
     ours = (tmp_path / "answers.jsonl").read_bytes()
     theirs = mine(tmp_path / name)
     other = job.model_copy(update={"output": OutputSpec(address=str(tmp_path / name))})
-    with pytest.raises(BatchError, match=r"answers\.job .* another output\.address") as caught:
+    with pytest.raises(BatchError, match=r"answers\.job .*another output\.address") as caught:
         resumed(other, JobDirectory.of(other.output, tmp_path / "answers.job"))
     assert caught.value.code == "job_mismatch"
     assert (tmp_path / name).read_bytes() == theirs
     assert (tmp_path / "answers.jsonl").read_bytes() == ours
     assert resumed(job, JobDirectory.of(job.output)) == 0
+
+
+def test_a_state_is_bound_to_its_output_where_the_plan_is_gone(tmp_path: Path) -> None:
+    job = unfinished(tmp_path)
+    (tmp_path / "answers.job/job.json").unlink()
+    theirs = mine(tmp_path / "v2.jsonl")
+    other = job.model_copy(update={"output": OutputSpec(address=str(tmp_path / "v2.jsonl"))})
+    with pytest.raises(BatchError, match=r"was begun with another output\.address") as caught:
+        resumed(other, JobDirectory.of(other.output, tmp_path / "answers.job"))
+    assert caught.value.code == "job_mismatch"
+    assert (tmp_path / "v2.jsonl").read_bytes() == theirs
 
 
 def test_an_input_that_changed_is_refused_before_anything_is_cut(tmp_path: Path) -> None:

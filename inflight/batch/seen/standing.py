@@ -17,7 +17,7 @@ _FRESH_SECONDS = 15.0
 
 
 class Standing(NamedTuple):
-    """`state`: a State's value, `beginning`, or `killed`. `running`: whether a process is at work. `sentence`: why, and
+    """`state`: a State's value, `beginning`, `killed` or `unknown`. `running`: whether a process is at work. `sentence`: why, and
     what to do. `age`: seconds since the last progress.
     """
 
@@ -42,14 +42,16 @@ def standing(directory: JobDirectory) -> Standing:
     running = directory.running  # first: what ends between the two has written its end
     progress = read_progress(directory)
     if progress is None:
+        if running is None:
+            return Standing(directory.path, "unknown", False, "it is another user's, and can't be looked into")
         if running:
             return Standing(directory.path, "beginning", True, "it has not said yet how it stands")
         return Standing(
             directory.path, "killed", False, f"it was killed before it said how it stands; {_go_on(directory)}"
         )
     age = max(0.0, time.time() - progress.when)
-    elsewhere = not running and progress.state.lives and progress.host != socket.gethostname()
-    running = running or (elsewhere and age < _FRESH_SECONDS)
+    unseen = running is None or (not running and progress.host != socket.gethostname())
+    running = bool(running) or (unseen and progress.state.lives and age < _FRESH_SECONDS)
     state, sentence = _told(directory, progress, running, age)
     return Standing(directory.path, state, running, sentence, progress, age)
 

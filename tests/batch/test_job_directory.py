@@ -1,0 +1,104 @@
+"""Where a job lies, and who has it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from inflight.batch.errors import BatchError
+from inflight.batch.job_directory import JobDirectory
+from inflight.batch.seen.progress import write_progress
+from inflight.batch.seen.standing import standing
+from tests.batch.seen.jobs import job_of
+from tests.batch.seen.moments import moment
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> JobDirectory:
+    return made(tmp_path)
+
+
+def made(folder: Path) -> JobDirectory:
+    job = job_of(folder, ("tea",))
+    directory = JobDirectory.of(job.output)
+    directory.path.mkdir()
+    directory.write_job(job)
+    return directory
+
+
+@pytest.mark.parametrize("named", ["answers.job", "answers.jsonl", "answers", "answers.job/", "./answers.csv"])
+def test_it_is_found_by_its_own_name_and_its_outputs(
+    directory: JobDirectory, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    monkeypatch.chdir(directory.path.parent)
+    assert JobDirectory.find(Path(named)).path.resolve() == directory.path
+
+
+@pytest.mark.parametrize(("here", "named"), [("answers.job", "."), ("answers.job", ""), ("answers.job/parts", "..")])
+def test_it_is_found_from_inside(
+    directory: JobDirectory, monkeypatch: pytest.MonkeyPatch, here: str, named: str
+) -> None:
+    (directory.path / "parts").mkdir()
+    monkeypatch.chdir(directory.path.parent / here)
+    assert JobDirectory.find(Path(named)).path == directory.path
+
+
+@pytest.mark.parametrize("named", [".", "..", "/", "nothing.jsonl"])
+def test_where_there_is_none_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path / "folder")
+    with pytest.raises(BatchError, match="there is no job at") as caught:
+        JobDirectory.find(Path(named))
+    assert caught.value.code == "job_not_found"
+
+
+@contextmanager
+def a_stranger() -> Iterator[None]:
+    """What follows is done by a user who owns nothing."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be somebody else")
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o600], ids=["may look", "may not"])
+def test_another_user_sees_that_it_runs(mode: int) -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        folder.chmod(0o755)
+        directory = made(folder)
+        with directory.locked():
+            (directory.path / "lock").chmod(mode)
+            write_progress(directory, moment())
+            with a_stranger():
+                assert directory.running is (True if mode == 0o644 else None)
+                assert (standing(directory).state, standing(directory).running) == ("running", True)
+        with a_stranger():
+            assert directory.running is (False if mode == 0o644 else None)
+        directory.path.chmod(0o700)
+        with a_stranger():
+            assert standing(directory).state == "unknown"
+            with pytest.raises(BatchError, match="another user's"):
+                JobDirectory.find(directory.path)
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_who_only_looks_keeps_nobody_out(directory: JobDirectory) -> None:
+    with directory.locked():
+        assert directory.running
+        assert directory.running
+    assert directory.running is False
+    with directory.locked():
+        pass
