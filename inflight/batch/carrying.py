@@ -36,13 +36,18 @@ class Carrying:
                 self._say(f"The job's state was fetched from {self._address}.")
             yield
         finally:
-            with suppress(BatchError):  # then the next one waits
-                self._carrier.release()
+            if not self._away:
+                with suppress(BatchError):  # then the next one waits
+                    self._carrier.release()
 
     def begin(self, ledger: Ledger) -> None:
         """Say that this machine is at work, so that another one that begins learns of it. Raises BatchError."""
         if self._carrier is not None:
-            self._carrier.send(ledger.snapshot)
+            try:
+                self._carrier.send(ledger.snapshot)
+            except BatchError as error:
+                self._away = error.code in _STORAGE
+                raise
 
     def go_on(self, ledger: Ledger) -> None:
         """Behind a checkpoint, in its thread.

@@ -16,6 +16,7 @@ from inflight.batch.job_directory import JobDirectory
 from inflight.batch.runner import End, Runner
 from inflight.batch.seen.progress import State, read_progress, write_progress
 from inflight.batch.signals import StopEarlyError
+from inflight.batch.stored_objects import StoredObjects
 from tests.batch.flow.scripted import Scripted, echo
 from tests.deploy.storage import Storage, storage_server
 
@@ -88,6 +89,23 @@ def test_whatever_ended_a_job_the_next_machine_need_not_wait(
     nobody = Scripted()
     assert machines.live("second", nobody).state is State.FINISHED
     assert nobody.asked == []  # every row was known there
+
+
+def test_a_storage_that_is_away_at_the_end_is_asked_once(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time may take minutes, and there is nothing left that could be lost."""
+    times = []
+
+    def away(objects: StoredObjects, name: str) -> None:
+        times.append(name)
+        raise BatchError("the storage does not answer", "storage_unreachable")
+
+    def ending(*values: object) -> list[str]:
+        monkeypatch.setattr(StoredObjects, "read", away)
+        return []
+
+    monkeypatch.setattr(runner_module, "finish", ending)
+    assert machines.live("first").state is State.FINISHED
+    assert times == ["manifest.json"]
 
 
 def test_a_finished_job_is_nobody_s(machines: Machines) -> None:
