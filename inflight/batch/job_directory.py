@@ -44,7 +44,7 @@ class JobDirectory:
 
     @classmethod
     def find(cls, named: Path) -> JobDirectory:
-        """An existing one, by its own path or by its output's. Raises BatchError `job_not_found`."""
+        """An existing one, by its own path or by its output's. Raises BatchError `job_not_found`, `storage_denied`."""
         if named.name in ("", ".."):
             named = named.resolve()
         beside_it = (named.with_suffix(SUFFIX), named.with_name(named.name + SUFFIX)) if named.name else ()
@@ -53,9 +53,7 @@ class JobDirectory:
                 if (path / "job.json").is_file():
                     return cls(path, cls(path).job().output)
             except PermissionError:
-                raise BatchError(
-                    f"{path} is another user's, and can't be read; ask as that one", "job_damaged"
-                ) from None
+                raise BatchError(f"{path} refuses access; ask as the user who runs the job", "storage_denied") from None
         raise BatchError(
             f"there is no job at {named}; name its directory (NAME{SUFFIX}) or its output", "job_not_found"
         )
@@ -146,7 +144,7 @@ class JobDirectory:
 
     @property
     def running(self) -> bool | None:
-        """Whether a process of this machine holds it; None where it is another user's, who does not let that be seen."""
+        """Whether a process of this machine holds it; None where that can't be seen, since it is another user's."""
         try:
             lock = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
         except PermissionError:

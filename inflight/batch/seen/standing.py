@@ -17,8 +17,9 @@ _FRESH_SECONDS = 15.0
 
 
 class Standing(NamedTuple):
-    """`state`: a State's value, `beginning`, `killed` or `unknown`. `running`: whether a process is at work. `sentence`: why, and
-    what to do. `age`: seconds since the last progress.
+    """`state`: a State's value, `beginning`, `killed` or `unknown`. `running`: whether a process is at work.
+
+    `sentence`: why, and what to do. `age`: seconds since the last progress.
     """
 
     path: Path
