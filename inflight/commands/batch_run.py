@@ -19,7 +19,8 @@ from inflight.commands.batch_options import asked_job, job_options, running_opti
 @click.option(
     "--job",
     type=click.Path(path_type=Path),
-    help="Where the job's state lies.  [default: OUTPUT's name.job, beside it]",
+    help="Where the job's state lies; outputs that differ by their suffix alone need one each."
+    "  [default: OUTPUT's name.job, beside it]",
 )
 @running_options
 @end_options
