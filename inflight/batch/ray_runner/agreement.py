@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from inflight.batch.errors import writing
+from inflight.batch.failpoints import reach
 from inflight.batch.state.line_file import sync_directory
 
 
@@ -23,8 +24,10 @@ def agree(place: Path, value: str) -> str:
                 file.write(value)
                 file.flush()
                 os.fsync(file.fileno())
+            reach("agree")
             with suppress(FileExistsError):
                 place.hardlink_to(mine)  # which never takes another's place, on disks of the network too
+            reach("agreed")
             mine.unlink()
             sync_directory(place.parent)
         return place.read_text(encoding="utf-8")

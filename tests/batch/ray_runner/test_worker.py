@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from inflight.batch import failpoints
 from inflight.batch.errors import BatchError
 from inflight.batch.job import InputSpec, Job, OutputSpec, Part
 from inflight.batch.job_directory import JobDirectory
+from inflight.batch.ray_runner.agreement import agree
 from inflight.batch.ray_runner.parts import Mark, Parts, cut
 from inflight.batch.ray_runner.worker import MOST_TRIES, PartRunner, Task, _begin
 from inflight.batch.row import Kind, Outcome
@@ -46,6 +48,20 @@ def test_all_parts_ask_the_same_build(whole: Job) -> None:
     assert live(1, wrong, both).state is State.FINISHED
     assert wrong.asked == []
     assert both.asked
+
+
+@pytest.mark.parametrize(("point", "wanted"), [("agree", "second"), ("agreed", "first")])
+def test_what_was_agreed_on_is_one_thing_whole(
+    point: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the first to say it fails of it, as where the disk is full."""
+    with monkeypatch.context() as patch:
+        patch.setitem(failpoints._ARMED, point, (1, "full"))
+        patch.setattr(failpoints, "_REACHED", {})
+        with pytest.raises(BatchError) as caught:
+            agree(tmp_path / "build", "first")
+    assert caught.value.code == "disk_full"
+    assert [agree(tmp_path / "build", value) for value in ("second", "third")] == [wanted, wanted]
 
 
 def test_a_part_that_workers_only_die_of_is_given_up(whole: Job) -> None:
