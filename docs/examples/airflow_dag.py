@@ -27,7 +27,8 @@ class InflightBatch(BaseOperator):
         self._job: subprocess.Popen[bytes] | None = None
 
     def execute(self, context: Context) -> None:
-        self._job = subprocess.Popen(["inflight", "batch", "run", *self.arguments])
+        # A session of its own: Airflow signals a task's whole group, and a second signal would stop the job at once.
+        self._job = subprocess.Popen(["inflight", "batch", "run", *self.arguments], start_new_session=True)
         code = self._job.wait()
         if code == STOPPED:
             raise AirflowException("the job stopped before its end; the next try goes on from there")
@@ -37,10 +38,12 @@ class InflightBatch(BaseOperator):
             raise AirflowFailException(f"the job failed with exit code {code}; its log says why")
 
     def on_kill(self) -> None:
-        """Airflow wants the task's end: the job finishes what is in flight, and keeps all that it has done."""
+        """Airflow wants the task's end: the job finishes what is in flight, and keeps all that it has done.
+
+        It is not waited for here: Airflow calls this as a signal's handler, in the middle of `execute`'s waiting.
+        """
         if self._job is not None:
             self._job.terminate()
-            self._job.wait()
 
 
 with DAG(

@@ -34,7 +34,8 @@ def was_stopped(task: Task, run: TaskRun, state: State) -> bool:
 )
 def batch(input_address: str, output_address: str, options: list[str]) -> None:
     """Live one life of the job. Whatever ends this process lets the job finish what is in flight first."""
-    with subprocess.Popen(["inflight", "batch", "run", input_address, "--out", output_address, *options]) as job:
+    command = ["inflight", "batch", "run", input_address, "--out", output_address, *options]
+    with subprocess.Popen(command, start_new_session=True) as job:  # a signal to all of a group would be a second one
         try:
             code = job.wait()
         except BaseException:  # Prefect cancels a flow so; leaving `with` waits until the job has drained

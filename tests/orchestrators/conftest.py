@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,26 +35,35 @@ class Orchestrated:
             command, env=self.environment, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
-    def stop_once(self, example: subprocess.Popen[str]) -> int:
-        """SIGTERM to the job's own process, once it has answered some rows; how many these were."""
+    def stop_once(self, example: subprocess.Popen[str], *, whole: bool = False) -> int:
+        """SIGTERM to the job's own process, once it has answered some rows; how many these were.
+
+        `whole`: to the orchestrator's process instead, which must not share its group with the job.
+        """
         until = time.monotonic() + 120
         while time.monotonic() < until:
             assert example.poll() is None, example.communicate()[0]
             for path in self.folder.glob("*.job/progress.json"):
                 progress = json.loads(path.read_text())
                 if progress["state"] == "running" and progress["counts"]["ok"] >= 3:
-                    os.kill(progress["pid"], signal.SIGTERM)
+                    assert os.getpgid(progress["pid"]) != os.getpgid(example.pid)
+                    os.kill(example.pid if whole else progress["pid"], signal.SIGTERM)
                     return int(progress["counts"]["ok"])
             time.sleep(0.1)
         raise AssertionError("no job has begun")
 
+    def counts(self, state: str) -> dict[str, Any]:
+        """Of the job, whose last life ended so."""
+        (path,) = self.folder.glob("*.job/progress.json")
+        progress = json.loads(path.read_text())
+        assert progress["state"] == state
+        return dict(progress["counts"])
+
     def finished(self) -> tuple[int, int]:
         """Answers that are there, each of another row, and how many lives the job had."""
         (output,) = (path for path in self.folder.glob("answers*.jsonl"))
-        progress = json.loads((output.with_suffix(".job") / "progress.json").read_text())
-        assert progress["state"] == "finished"
         answered = {json.loads(line)["id"] for line in output.read_text().splitlines()}
-        return len(answered), int(progress["counts"]["lives"])
+        return len(answered), int(self.counts("finished")["lives"])
 
 
 @pytest.fixture

@@ -38,9 +38,11 @@ def start(airflow: Orchestrated, folder: str) -> subprocess.Popen[str]:
     return airflow.start("airflow", "dags", "test", "inflight_batch", "--conf", values)
 
 
-def test_a_stopped_job_is_tried_again_and_goes_on(airflow: Orchestrated) -> None:
+@pytest.mark.parametrize("whole", [False, True], ids=["the job", "the task"])
+def test_a_stopped_job_is_tried_again_and_goes_on(airflow: Orchestrated, whole: bool) -> None:
+    """Whether its machine stops it, or Airflow ends the task, which calls `on_kill`."""
     run = start(airflow, str(airflow.folder))
-    assert airflow.stop_once(run) < ROWS
+    assert airflow.stop_once(run, whole=whole) < ROWS
     said, _ = run.communicate(timeout=200)
     assert run.returncode == 0, said
     assert "new_state=up_for_retry" in said

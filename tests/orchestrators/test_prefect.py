@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
+import psutil
 import pytest
 
 from tests.orchestrators.conftest import EXAMPLES, ROWS, Orchestrated
@@ -35,6 +37,20 @@ def test_a_stopped_job_is_tried_again_and_goes_on(prefect: Orchestrated) -> None
     assert "StoppedError" in said
     assert "Retry 1/20" in said
     assert prefect.finished() == (ROWS, 2)
+
+
+def test_a_flow_that_is_told_to_stop_lets_its_job_drain(prefect: Orchestrated) -> None:
+    flow = prefect.start("python", str(EXAMPLES / "prefect_flow.py"), "prompts.jsonl", "answers.jsonl")
+    seen = prefect.stop_once(flow, whole=True)
+    servers = psutil.Process(flow.pid).children()
+    assert flow.wait(timeout=200) != 0
+    for server in servers:  # Prefect's own, which a flow that is ended so leaves behind
+        with suppress(psutil.NoSuchProcess):
+            server.terminate()
+    flow.communicate()
+    counts = prefect.counts("stopped")
+    assert seen <= counts["ok"] < ROWS
+    assert counts["lives"] == 1
 
 
 def test_a_job_that_can_t_go_on_is_not_tried_again(prefect: Orchestrated) -> None:
