@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import time
@@ -28,6 +29,7 @@ class JobDirectory:
     - `answers.jsonl`, `answers.errors.jsonl`, `answers.dead.jsonl`: one line a row, by its kind.
     - `answers.job/job.json`: the `Job`; `state.db`: the state (SQLite); `lock`: held while a process runs the job.
     - `answers.job/progress.json`: how far it is, each second; `manifest.json`, `summary.txt`: at the end.
+    - `answers.job/made.json`: the files that were made of the job's lines, where these are not the output.
     - `answers.job/cancel`: there once somebody asked for the end of the job.
 
     Every other output has its three files of lines in the job's directory, and is made of them.
@@ -110,6 +112,21 @@ class JobDirectory:
 
     def write_job(self, job: Job) -> None:
         self.write(self.path / "job.json", job.model_dump_json(indent=2) + "\n")
+
+    def made(self) -> list[str]:
+        """The files that the job has made of its lines, or was about to."""
+        try:
+            return list(json.loads((self.path / "made.json").read_bytes()))
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError) as error:
+            raise BatchError(
+                f"{self.path / 'made.json'} can't be read ({error}); remove it and what the job has made, and resume",
+                "job_damaged",
+            ) from None
+
+    def note_made(self, address: str) -> None:
+        self.write(self.path / "made.json", json.dumps([*self.made(), address]) + "\n")
 
     def write(self, path: Path, text: str) -> None:
         """Put a small file in place, whole. Raises BatchError `disk_full`, `job_failed`."""

@@ -8,11 +8,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Protocol
 
+from inflight.batch.addresses import is_local
 from inflight.batch.destinations.answer import read_answers
 from inflight.batch.destinations.whole import beside, probe, whole
 from inflight.batch.errors import BatchError
 from inflight.batch.failpoints import reach
 from inflight.batch.files import StoredFile
+from inflight.batch.job_directory import JobDirectory
 from inflight.batch.row import Kind
 from inflight.batch.secret_address import masked
 
@@ -31,16 +33,20 @@ class Shape(Protocol):
 
 
 class FileDestination:
-    """`begun`: whether the job has begun, so that what lies there may be its own. `source`: its input's address."""
+    """`source`: the address of the job's input.
+
+    What this job has made on a disk is noted in its directory beforehand, so that another job, whose files for errors
+    and dead letters have the same names, keeps its own. A storage's job may go on elsewhere, and has no such notes.
+    """
 
     takes_rows = False
 
-    def __init__(self, address: str, shape: Shape, begun: bool, source: str) -> None:
-        self._address, self._shape, self._begun, self._source = address, shape, begun, source
+    def __init__(self, address: str, shape: Shape, directory: JobDirectory, source: str) -> None:
+        self._address, self._shape, self._directory, self._source = address, shape, directory, source
         self._beside = {kind: beside(address, f"{name}.jsonl") for kind, name in _BESIDE.items()}
 
     def check(self) -> None:
-        if not self._begun:
+        if not self._directory.state.exists():
             for address in (self._address, *self._beside.values()):
                 if StoredFile(address, absent="output_invalid").exists():
                     raise taken(address, self._source)
@@ -50,19 +56,36 @@ class FileDestination:
         raise NotImplementedError("a file is made at the end")
 
     def finish(self, files: dict[Kind, Path]) -> list[str]:
+        self._claim(self._address)
         with whole(self._address) as file:
             self._shape.write(files.get(Kind.OK), file)
         written = [masked(self._address)]
         for kind, address in self._beside.items():
             path = files.get(kind)
             if path is not None and path.exists() and path.stat().st_size:
+                self._claim(address)
                 copy(path, address)
                 written.append(masked(address))
             else:
                 # Of an earlier finish, before rows were tried again.
                 reach("output.remove")
-                StoredFile(address).remove()
+                if self._may_be_own(address):
+                    StoredFile(address).remove()
         return written
+
+    def _may_be_own(self, address: str) -> bool:
+        return not is_local(address) or address in self._directory.made()
+
+    def _claim(self, address: str) -> None:
+        """It is this job's from now on. Raises BatchError `output_exists` where somebody has made it meanwhile."""
+        if self._may_be_own(address):
+            return
+        if StoredFile(address).exists():
+            raise BatchError(
+                f"{address} was made by somebody else while the job ran; move it away, and resume the job",
+                "output_exists",
+            )
+        self._directory.note_made(address)
 
     def notes(self) -> list[str]:
         return []

@@ -29,7 +29,7 @@ def make_destination(job: Job, directory: JobDirectory) -> Destination | None:
         raise BatchError(f"{masked(output.address)} is a file, and has no {named[0]}; leave that out", "output_invalid")
     if directory.writes_output:
         return None
-    return FileDestination(output.address, _shape(format, output, keep), directory.state.exists(), job.input.address)
+    return FileDestination(output.address, _shape(format, output, keep), directory, job.input.address)
 
 
 def _shape(format: Format, output: OutputSpec, keep: tuple[str, ...]) -> Shape:

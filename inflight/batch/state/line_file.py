@@ -14,8 +14,8 @@ from inflight.batch.failpoints import reach
 class LineFile:
     """Made when the first line comes. What was written counts once a commit says so; until then it may be lost, or cut.
 
-    Nothing is cut before `cut`, or the first line, asks for it. Raises OSError where the disk refuses it, and
-    BatchError `job_damaged` where the file is shorter than it was.
+    Nothing is cut before `cut` asks for it. Raises OSError where the disk refuses it, and BatchError: `job_damaged`
+    where the file is shorter than it was, `output_exists` where somebody else has written it.
     """
 
     def __init__(self, path: Path, committed: int) -> None:
@@ -70,7 +70,11 @@ class LineFile:
         return size - self.length
 
     def _open(self) -> None:
-        self.cut()
+        if self.beyond:
+            raise BatchError(
+                f"{self.path} was written to by somebody else while the job ran; move it away, and resume the job",
+                "output_exists",
+            )
         new = not self.path.exists()
         self._file = FileIO(self.path, "ab")
         if new:

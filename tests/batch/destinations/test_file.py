@@ -30,7 +30,9 @@ ANSWERS = [
 
 def _destination(address: str, tmp_path: Path, keep: tuple[str, ...] = (), **output: Any) -> Destination:
     one = job(address, keep, **output)
-    made = make_destination(one, JobDirectory(tmp_path / "one.job", one.output))
+    directory = JobDirectory(tmp_path / "one.job", one.output)
+    directory.path.mkdir(exist_ok=True)
+    made = make_destination(one, directory)
     assert made is not None
     return made
 
@@ -108,7 +110,6 @@ def test_what_is_somebody_elses_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(BatchError, match="this job has not written it") as caught:
         _destination(str(tmp_path / "answers.csv"), tmp_path).check()
     assert caught.value.code == "output_exists"
-    (tmp_path / "one.job").mkdir()
     (tmp_path / "one.job" / "state.db").touch()
     _destination(str(tmp_path / "answers.csv"), tmp_path).check()
 
@@ -120,6 +121,22 @@ def test_so_is_what_lies_where_errors_and_dead_letters_go(tmp_path: Path, output
     with pytest.raises(BatchError, match=f"{name} exists, and this job has not written it") as caught:
         _destination(str(tmp_path / output), tmp_path).check()
     assert caught.value.code == "output_exists"
+
+
+def test_what_somebody_has_made_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    """Another job, say, whose output has the same name with another suffix."""
+    destination = _destination(str(tmp_path / "a.csv"), tmp_path)
+    destination.check()
+    (tmp_path / "a.errors.jsonl").write_text("theirs")
+    destination.finish(files(tmp_path, ANSWERS))
+    assert (tmp_path / "a.errors.jsonl").read_text() == "theirs"
+    lines = files(tmp_path, ANSWERS, errors=[b'{"id":4}'])
+    with pytest.raises(BatchError, match=r"a\.errors\.jsonl was made by somebody else") as caught:
+        destination.finish(lines)
+    assert caught.value.code == "output_exists"
+    (tmp_path / "a.errors.jsonl").unlink()
+    assert len(destination.finish(lines)) == 2
+    assert len(destination.finish(lines)) == 2, "its own it may write again"
 
 
 def test_an_output_is_never_the_input(tmp_path: Path) -> None:
@@ -215,7 +232,9 @@ def test_an_upload_that_dies_shows_nothing_and_the_next_one_finishes(storage: St
         "import sys; from pathlib import Path; from inflight.batch.row import Kind;"
         "from inflight.batch.destinations.file import FileDestination;"
         "from inflight.batch.destinations.parquet import Parquet;"
-        "FileDestination(sys.argv[1], Parquet((), ''), True, '').finish({Kind.OK: Path(sys.argv[2])})"
+        "from inflight.batch.job_directory import JobDirectory;"
+        "made = FileDestination(sys.argv[1], Parquet((), ''), JobDirectory(Path('one.job')), '');"
+        "made.finish({Kind.OK: Path(sys.argv[2])})"
     )
     died = subprocess.run(
         [sys.executable, "-c", program, address, str(tmp_path / "ok.jsonl")],
@@ -243,7 +262,7 @@ def test_a_path_that_can_never_be_written(tmp_path: Path, name: str) -> None:
     assert caught.value.code in ("output_invalid", "output_exists")
     with pytest.raises(BatchError) as caught:
         _destination(str(tmp_path / name), tmp_path).finish({})
-    assert caught.value.code == "output_invalid"
+    assert caught.value.code in ("output_invalid", "output_exists")
 
 
 def test_a_damaged_output_is_told(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from inflight.batch.destinations import parquet
 from inflight.batch.destinations.file import FileDestination
 from inflight.batch.destinations.parquet import Parquet
 from inflight.batch.errors import BatchError
+from inflight.batch.job_directory import JobDirectory
 from tests.batch.destinations.answers import files, openai, plain
 
 ANSWERS = [
@@ -21,7 +22,9 @@ ANSWERS = [
 
 
 def _destination(address: Path, keep: tuple[str, ...] = ()) -> FileDestination:
-    return FileDestination(str(address), Parquet(keep, str(address)), begun=True, source="")
+    directory = JobDirectory(address.with_suffix(".job"))
+    directory.path.mkdir(exist_ok=True)
+    return FileDestination(str(address), Parquet(keep, str(address)), directory, source="")
 
 
 def test_parquet_has_one_schema_for_all_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +78,7 @@ def test_what_arrow_refuses_is_a_sentence_that_says_where_the_answers_are(tmp_pa
     lines = files(tmp_path, [plain(1), plain(2).replace(b'"input_tokens":7', b'"input_tokens":"seven"')])
     with pytest.raises(BatchError, match=r"can't be written as Parquet \(.*\); they lie in .*ok.jsonl") as raised:
         _destination(tmp_path / "answers.parquet").finish(lines)
-    assert raised.value.code == "job_failed"
+    assert raised.value.code == "output_invalid"
     assert not (tmp_path / "answers.parquet").exists()
 
 

@@ -171,7 +171,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert caught.value.code == "disk_full"
     ledger.close()
     monkeypatch.setattr(failpoints, "_ARMED", {})
-    ledger = Ledger(directory)
+    ledger = opened(directory)
     assert ledger.next == 10
     for number in range(10, ROWS):
         ledger.add(outcome(number))
@@ -244,6 +244,18 @@ def test_nothing_is_cut_before_it_is_certain_whose_it_is(tmp_path: Path) -> None
     assert lines(directory, Kind.OK) == [outcome(0).text, b'{"id": "torn']
     opened(directory).close()
     assert lines(directory, Kind.OK) == [outcome(0).text]
+
+
+def test_a_file_that_somebody_has_made_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    directory = directory_at(tmp_path)
+    ledger = opened(directory)
+    directory.lines(Kind.OK).write_bytes(b"theirs\n")
+    ledger.add(outcome(0))
+    with pytest.raises(BatchError, match=r"answers\.jsonl was written to by somebody else") as caught:
+        ledger.checkpoint()
+    assert caught.value.code == "output_exists"
+    ledger.close()
+    assert directory.lines(Kind.OK).read_bytes() == b"theirs\n"
 
 
 def test_what_is_added_to_the_file_of_a_job_at_its_end_stays(tmp_path: Path) -> None:
