@@ -43,7 +43,7 @@ class Parquet:
             self._write(answers, file)
         except pa.ArrowException as error:
             raise BatchError(
-                f"the answers can't be written as Parquet ({error}); they lie in {answers}", "job_failed"
+                f"the answers can't be written as Parquet ({error}); they lie in {answers}", "output_invalid"
             ) from error
 
     def _write(self, answers: Path | None, file: IO[bytes]) -> None:
