@@ -41,12 +41,12 @@ class InputSpec(_Strict):
     """Where the rows come from, and what they mean.
 
     `form` openai: each line is a request of OpenAI's Batch format; plain: each row is a prompt, a conversation, or
-    values for the template. None: found out from the first row, as the format is from the address.
+    values for the template. None: found out from the first rows, as the format is from the address.
     """
 
     address: Address
     format: Format | None = _of(None, "How the rows lie there.  [default: by the address]")
-    form: Form | None = _of(None, "Requests of OpenAI's Batch format, or rows of values.  [default: by the first row]")
+    form: Form | None = _of(None, "Requests of OpenAI's Batch format, or rows of values.  [default: by the first rows]")
     table: str | None = _of(None, "The table to read, where INPUT is a database.")
     query: str | None = _of(None, "A SELECT to read instead of a whole table; it must have the column of --id.")
     id: str | None = _of(None, "The column of the rows' ids.  [default: a table's key; else rows are numbered]")
