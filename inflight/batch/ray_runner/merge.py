@@ -42,28 +42,28 @@ class Merge:
         self._parts = list(zip(parts, directories, strict=True))
 
     def run(self) -> None:
-        spent = Counts(**self._ledger.recall("before_parts"))
         rows = self._ledger.next
+        spent = Counts(**self._ledger.recall("before_parts"))
         for part, directory in self._parts:
             rows = part.first + (part.rows or 0)
-            ledger = Ledger(directory, part.first)
-            try:
+            with closing(Ledger(directory, part.first)) as ledger:
                 if ledger.next != rows:
                     raise BatchError(f"the part at {directory.path} is not done; begin a new job", "job_damaged")
                 add(spent, ledger.counts)
                 if (build := ledger.recall("build")) is not None:
                     self._job.bind_build(build)
-                if self._ledger.next < rows:
+        self._count(spent)  # all of it, whoever goes on where this is broken off
+        for part, directory in self._parts:
+            if self._ledger.next < part.first + (part.rows or 0):
+                with closing(Ledger(directory, part.first)) as ledger:
                     self._take(part, directory, ledger)
-            finally:
-                ledger.close()
-        counts = self._ledger.counts
-        counts.retries, counts.input_tokens, counts.output_tokens = (
-            spent.retries,
-            spent.input_tokens,
-            spent.output_tokens,
-        )
+        self._count(spent)
         self._ledger.remember("rows", rows)
+
+    def _count(self, spent: Counts) -> None:
+        counts = self._ledger.counts
+        counts.retries = spent.retries
+        counts.input_tokens, counts.output_tokens = spent.input_tokens, spent.output_tokens
 
     def _take(self, part: Part, directory: JobDirectory, ledger: Ledger) -> None:
         letters = self._letters(part, self._doubles(ledger))

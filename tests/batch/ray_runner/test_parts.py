@@ -108,6 +108,7 @@ def test_a_merge_that_was_broken_off_is_finished_without_ray(
         Merge(whole, plan, directories, _broken_off(whole.ledger, blocks)).run()
     end = Runner(apart, directory, backends=[Scripted(answer)]).run()
     assert end.counts.codes == one.counts.codes
+    assert end.counts.output_tokens >= one.counts.output_tokens  # paid for
     for kind in Kind:
         mine, others = directory.lines(kind).read_bytes(), JobDirectory.of(job.output).lines(kind).read_bytes()
         assert sorted(mine.splitlines()) == sorted(others.splitlines()), kind
