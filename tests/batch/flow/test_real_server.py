@@ -67,15 +67,16 @@ async def look(served: Running) -> Load:
 
 
 async def test_it_fills_the_places_and_a_short_queue_and_no_more(served: Running) -> None:
-    asked = prepared(served, [f"row {number}" for number in range(120)], 30)
+    # Of several lengths: rows of one length end all at once, and leave the places empty until others have come.
+    asked = prepared(served, [f"row {number}" for number in range(80)], [40 + 7 * n % 41 for n in range(80)])
     running = asyncio.create_task(asked.run())
     loads = []
     while not running.done():
         await asyncio.sleep(0.1)
-        if 24 < len(asked.answers) < 100:
+        if 16 < len(asked.answers) < 64:
             loads.append(await look(served))
     await running
-    assert len(asked.answers) == 120
+    assert len(asked.answers) == 80
     assert loads
     full = [load for load in loads if load.running == load.places == PLACES]
     assert len(full) >= len(loads) * 0.7, loads
