@@ -44,5 +44,12 @@ class Telling:
         return self._job.ledger.left if isinstance(self._job.ledger, Retrial) else 0
 
     def _share(self) -> float | None:
-        position = self._job.ledger.position
-        return 0.0 if position is None else self._job.source.share_read(position)
+        """Rows are asked in another order than they come in: so many of those that were read are done."""
+        number, position = self._job.ledger.read
+        rows = number - self._job.job.input.part.first
+        share = 0.0 if position is None else self._job.source.share_read(position)
+        if share is None or rows <= 0:
+            return share
+        done = self._job.ledger.counts.done - self._left
+        limit = self._job.job.input.limit
+        return min(1.0, max(share * done / rows, done / limit if limit else 0.0))

@@ -15,7 +15,7 @@ from inflight.batch.job_directory import JobDirectory
 from inflight.batch.runner import End, Runner
 from inflight.batch.seen.metrics import published
 from inflight.batch.seen.progress import Progress, State
-from inflight.batch.seen.screen import following
+from inflight.batch.seen.screen import following, print_line
 from inflight.commands.standard_streams import unheard_goes_nowhere
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -59,13 +59,16 @@ def live(job: Job, directory: JobDirectory, asked: dict[str, Any], again: Sequen
 def _lived(job: Job, directory: JobDirectory, asked: dict[str, Any], again: Sequence[str] | None) -> End:
     """One life, as it is shown."""
     name = directory.path.stem
-    with published(name, asked["metrics_port"], asked["metrics_file"], _say) as publish, following(name) as show:
+    with (
+        published(name, asked["metrics_port"], asked["metrics_file"], print_line) as publish,
+        following(name) as screen,
+    ):
 
         def tell(progress: Progress) -> None:
             publish(progress)
-            show(progress)
+            screen.show(progress)
 
-        return _kind(job)(job, directory, tell, _say).run(again)
+        return _kind(job)(job, directory, tell, screen.say).run(again)
 
 
 def _summary(directory: JobDirectory) -> str:
@@ -74,10 +77,6 @@ def _summary(directory: JobDirectory) -> str:
         return directory.summary.read_text(encoding="utf-8").rstrip()
     except OSError:
         return f"The job at {directory.path} is finished."
-
-
-def _say(sentence: str) -> None:
-    click.echo(sentence, err=True)
 
 
 def _kind(job: Job) -> type[Runner]:

@@ -72,7 +72,7 @@ class Pace:
         self._looks = deque([self._first])
 
     def look(self, counts: Counts, share: float | None = None, left: int = 0) -> Speed:
-        """How fast it goes. `share`: how much of the input lies before the first row that is not done, 0 to 1."""
+        """How fast it goes. `share`: how much of the input is done, 0 to 1."""
         now = _look(self._clock(), counts, share, left)
         self._looks.append(now)
         while len(self._looks) > 1 and self._looks[1].when <= now.when - _AHEAD_SECONDS:

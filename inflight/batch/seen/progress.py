@@ -54,7 +54,7 @@ class Progress(_Strict):
     """A moment of a job. Holds nothing of prompts and answers.
 
     `when`: seconds since 1970. `counts`: of all lives, until now. `total`: rows of the input, where that is known.
-    `share`: how much of the input lies before the first row that is not done, 0 to 1, where that is known.
+    `share`: how much of the input is done, 0 to 1, by how far it was read, where that is known.
     `in_flight`: rows at servers. `waiting`: rows that failed and will be sent again. `left`: rows of `counts` that are
     asked once more, and have no new outcome yet. `limit`: the most rows in flight that the job allows itself now.
     `sentence`: why it stopped, failed, or waits.

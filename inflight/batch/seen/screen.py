@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,20 +19,31 @@ from inflight.batch.seen import words
 from inflight.batch.seen.progress import Progress, State
 
 LINE_SECONDS = 60.0
-Show = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Screen:
+    """`show` is given how the job stands, each second or so; `say` sentences for people, which stay above the bar."""
+
+    show: Callable[[Progress], None]
+    say: Callable[[str], None]
 
 
 @contextmanager
-def following(name: str, console: Console | None = None) -> Iterator[Show]:
-    """Yield what is shown how the job stands, each second or so; both ways on standard error."""
+def following(name: str, console: Console | None = None) -> Iterator[Screen]:
+    """The screen of a job's life: a bar on a terminal, lines elsewhere, both on standard error."""
     console = console or Console(stderr=True)
     if not console.is_terminal:
-        yield Lines(name)
+        yield Screen(Lines(name), print_line)
         return
     bar = Bar(name)
     with Live(get_renderable=bar.rendered, console=console, refresh_per_second=4) as live:
-        yield bar.show
+        yield Screen(bar.show, lambda sentence: console.print(Text(sentence)))
         live.refresh()
+
+
+def print_line(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
 
 
 class Lines:
@@ -41,9 +53,9 @@ class Lines:
         self,
         name: str,
         clock: Callable[[], float] = time.monotonic,
-        say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True),
+        say: Callable[[str], None] | None = None,
     ) -> None:
-        self._name, self._clock, self._say = name, clock, say
+        self._name, self._clock, self._say = name, clock, say or print_line
         self._state: State | None = None
         self._next = 0.0
 

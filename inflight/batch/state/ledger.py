@@ -66,6 +66,12 @@ class Ledger:
         return self._place, self.position, self.line
 
     @property
+    def read(self) -> tuple[int, Position | None]:
+        """How far the input was read: the number behind the last row of it, and the position there."""
+        with self._lock:
+            return (self._marks[-1][0] + 1, self._marks[-1][2]) if self._marks else (self._place, self.position)
+
+    @property
     def ahead(self) -> int:
         """How many rows were done at the last checkpoint while one before them was not: they wait in the state."""
         return len(self._above)

@@ -51,8 +51,8 @@ def test_a_pipe_hears_at_the_beginning_each_minute_at_changes_and_at_the_end() -
 
 
 def test_off_a_terminal_the_lines_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with following("answers") as show:
-        show(moment())
+    with following("answers") as screen:
+        screen.show(moment())
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err == f"answers: {HALF}\n"
@@ -80,10 +80,13 @@ def test_the_bar_says_why_it_waits_or_stopped() -> None:
 
 def test_on_a_terminal_the_last_moment_stays() -> None:
     said = io.StringIO()
-    with following("answers", Console(file=said, force_terminal=True, width=120)) as show:
-        show(moment())
-        show(moment(State.FINISHED, counts=counts(ok=9990)))
-    assert "10,000 of 10,000 rows (100.0%)" in said.getvalue().rpartition("answers")[2]
+    with following("answers", Console(file=said, force_terminal=True, width=120)) as screen:
+        screen.show(moment())
+        screen.say("Finishing what is in flight.")
+        screen.show(moment(State.FINISHED, counts=counts(ok=9990)))
+    above, _, last = said.getvalue().rpartition("answers")
+    assert "Finishing what is in flight.\n" in above
+    assert "10,000 of 10,000 rows (100.0%)" in last
 
 
 @pytest.mark.parametrize(
