@@ -92,6 +92,9 @@ class Worker:
             return asdict(self._live(task))
         except BatchError as error:
             return asdict(Report(task.index, State.FAILED, str(error), error.code))
+        except Exception as error:  # of which Ray would tell anything but what and where
+            sentence = f"the part at {JobDirectory.of(task.job.output).path} failed: {error!r}; resume the job"
+            return asdict(Report(task.index, State.FAILED, sentence, "job_failed"))
 
     def _live(self, task: Task) -> Report:
         if task.order.exists():
@@ -100,13 +103,13 @@ class Worker:
         _begin(directory, task)
         runner = PartRunner(self._served(task.job), directory, task.build)
         ended: list[Report] = []
-        failure: list[BatchError] = []
+        failure: list[BaseException] = []
 
         def live() -> None:
             try:
                 end = runner.run()
                 ended.append(Report(task.index, end.state, end.sentence, end.code))
-            except BatchError as error:
+            except BaseException as error:  # goes to the worker's own thread
                 failure.append(error)
 
         thread = threading.Thread(target=live, name=f"part-{task.index}")
