@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from inflight.batch.job import InputSpec, Job, OutputSpec, Part
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.ray_runner.agreement import agree
 from inflight.batch.ray_runner.parts import Mark, Parts, cut
-from inflight.batch.ray_runner.worker import MOST_TRIES, PartRunner, Task, _begin
+from inflight.batch.ray_runner.worker import MOST_TRIES, PartRunner, Report, Task, Worker, _begin
 from inflight.batch.row import Kind, Outcome
 from inflight.batch.runner import End
 from inflight.batch.seen.progress import State
@@ -81,3 +82,17 @@ def test_a_part_that_workers_only_die_of_is_given_up(whole: Job) -> None:
     with pytest.raises(BatchError, match=f"{MOST_TRIES} workers died over the part at .*00000") as caught:
         _begin(directory, replace(task, life="second"))
     assert caught.value.code == "job_failed"
+
+
+def test_whatever_a_worker_fails_of_the_head_is_told(whole: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a fault of the program, in the thread that lives the part."""
+
+    def faulty(runner: PartRunner) -> End:
+        raise ValueError("a fault")
+
+    monkeypatch.setattr(PartRunner, "run", faulty)
+    places = Parts(JobDirectory.of(whole.output))
+    task = Task(0, places.job(whole, 0, Part(first=0, rows=40)), 1, "found", places.order, places.path / "build", "one")
+    report = Report(**Worker()({"task": pickle.dumps(task)}))
+    assert (report.state, report.code) == (State.FAILED, "job_failed")
+    assert "00000.job failed: ValueError('a fault')" in report.sentence
