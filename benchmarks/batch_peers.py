@@ -22,6 +22,7 @@ from benchmarks.batch_transformers import Transformers
 from benchmarks.batch_vllm import Vllm, install, installed
 from benchmarks.made import PLACE, bench_engine
 from benchmarks.prompts import Prompts
+from inflight.batch.flow.ephemeral import address_of
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
 
@@ -61,7 +62,7 @@ def _job(console: Console, engine: Path, works: dict[str, list[BenchRow]], warm:
             shutil.rmtree(_WORK, ignore_errors=True)
             _WORK.mkdir(parents=True)
             taken = str(write_openai(rows, _WORK / "rows.jsonl"))
-            more = ("--out", str(_WORK / "answers.jsonl"), "--server", server.grpc_address, "--order", "arrival")
+            more = ("--out", str(_WORK / "answers.jsonl"), "--server", address_of(server), "--order", "arrival")
             found[name] = _told(console, "job", name, tokens(rows) / live("run", taken, *more).life)
     shutil.rmtree(_WORK)
     return found

@@ -23,6 +23,7 @@ from benchmarks.batch_rows import BenchRow, equal_rows, tokens, write_openai, wr
 from benchmarks.engine_alone import EngineAlone
 from benchmarks.made import PLACE, bench_engine
 from benchmarks.prompts import Prompts
+from inflight.batch.flow.ephemeral import address_of
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
 from inflight.runtime.engine import EngineOptions
@@ -63,7 +64,7 @@ def main(rounds: int, rows: int, prompt_tokens: int, max_tokens: int, max_num_to
             turn = number % len(_WAYS)
             one = {}
             for way in (*_WAYS[turn:], *_WAYS[:turn]):
-                one[way] = _run(way, batches[way], alone, server.grpc_address)
+                one[way] = _run(way, batches[way], alone, address_of(server))
             if number >= 0:
                 found.append(one)
                 speeds = ", ".join(f"{way} {one[way].tokens_per_second:.1f}" for way in _WAYS)

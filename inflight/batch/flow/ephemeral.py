@@ -14,6 +14,11 @@ _FAILURES = 20
 """Failed lives in a row: rows that kill engines are found by letting some die."""
 
 
+def address_of(server: Server) -> str:
+    """A server of ours as TritonBackend takes it, whatever its ports are."""
+    return f"{server.grpc_address},metrics=http://{server.metrics_address}/metrics"
+
+
 @contextmanager
 def ephemeral_server(running: Running, say: Callable[[str], None]) -> Iterator[str]:
     """Serve `running.ephemeral` on free ports, with `ephemeral_options` as DeploymentOptions has them.
@@ -33,6 +38,6 @@ def ephemeral_server(running: Running, say: Callable[[str], None]) -> Iterator[s
             raise
         raise BatchError(str(error), code) from error
     try:
-        yield f"{server.grpc_address},metrics=http://{server.metrics_address}/metrics"
+        yield address_of(server)
     finally:
         server.stop()

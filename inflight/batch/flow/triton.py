@@ -52,7 +52,7 @@ class TritonBackend:
         )
         self._priority = running.priority or 0
         self._say = say
-        self._told = False
+        self._told = self._told_blind = False
 
     async def ask(self, ask: Ask, request_id: str) -> Generation:
         """One response, not streamed: less work for all. An answer that somebody else stopped is none."""
@@ -78,10 +78,17 @@ class TritonBackend:
 
     async def load(self) -> Load:
         """As the metrics page has it, whose names are TensorRT-LLM's on every deployment."""
-        page = await fetch_async(
-            self._settings.metrics_url, Deadline(_PAGE_SECONDS, "the metrics page"), self._settings
-        )
-        return read_load(page)
+        url = self._settings.metrics_url
+        try:
+            return read_load(await fetch_async(url, Deadline(_PAGE_SECONDS, "the metrics page"), self._settings))
+        except InflightError:
+            if not self._told_blind:
+                self._told_blind = True
+                self._say(
+                    f"{self.name}: there is no metrics page at {url}, so what fills this server has to be found by"
+                    f" trying; name the page: --server '{self.name}{_METRICS}http://HOST:PORT/metrics'."
+                )
+            raise
 
     async def ready(self) -> bool:
         return await self._client.ready()

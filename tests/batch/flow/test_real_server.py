@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator
 
 import pytest
-from inflight_client import AsyncClient
+from inflight_client import AsyncClient, InflightError
 from tokenizers import Tokenizer
 
 from inflight.batch.backend import Load
@@ -130,3 +130,16 @@ async def test_a_row_that_kills_engines_is_set_aside_and_all_others_are_answered
     assert asked.errors == {100: "row_kills_engine"}
     assert len(asked.answers) == 199
     assert asked.remembered.noted == [(100, 1)]
+
+
+async def test_a_server_whose_load_nobody_sees_is_told_of_once(served: Running) -> None:
+    said: list[str] = []
+    backend = TritonBackend(
+        f"{served.servers[0].partition(',')[0]},metrics=http://127.0.0.1:1/metrics", served, said.append
+    )
+    for _ in range(2):
+        with pytest.raises(InflightError):
+            await backend.load()
+    await backend.close()
+    assert len(said) == 1
+    assert "no metrics page at http://127.0.0.1:1/metrics" in said[0]
