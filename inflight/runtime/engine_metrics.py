@@ -34,6 +34,8 @@ GAPS_A_SECOND = 20
 """Most times between tokens that are observed: an observation costs Triton some 20 microseconds."""
 
 _MEMORY_PERIOD_S = 1.0
+_LITTLE = 1 / 16
+"""Of the memory: what isn't worth showing by itself."""
 _ENDS = {
     FinishReason.STOP: "STOP",
     FinishReason.LENGTH: "LENGTH",
@@ -151,7 +153,7 @@ class EngineMetrics:
         self._ends: deque[RequestEnd] = deque()
         self._tenants = TenantTokens(board)
         self._shown: dict[tuple[Family, str], float] = {}
-        self._seen: tuple[EngineStats, int, int] | None = None
+        self._seen: tuple[EngineStats, int] | None = None
         self._memory = (0, 0.0, 0)
         """Process, when it was looked up, and bytes."""
         self._thread = LastingThread("engine-metrics", self._show, "metrics could not be shown", report)
@@ -177,9 +179,10 @@ class EngineMetrics:
         self._thread.pause(self._period_s)
 
     def _show_state(self, stats: EngineStats, pid: int) -> None:
-        # A process grows while it loads, though the engine in it is at rest as it was before.
         memory = self._memory_used(pid)
-        if (stats, pid, memory) == self._seen:
+        # A process grows while it loads, though the engine in it is at rest as it was before.
+        at_rest = (stats, pid) == self._seen
+        if at_rest and abs(memory - self._shown[MEMORY, "cpu"]) <= memory * _LITTLE:
             return
         values = state_values(stats, self._engine.limits, memory, self._reuses_blocks)
         changed = {series: value for series, value in values.items() if not _same(self._shown.get(series), value)}
@@ -188,7 +191,7 @@ class EngineMetrics:
         for (family, member), value in changed.items():
             self._board.set(family, member, value)
             self._shown[family, member] = value
-        self._seen = stats, pid, memory
+        self._seen = stats, pid
 
     def _memory_used(self, pid: int) -> int:
         """Resident bytes of the engine's process, looked up now and then."""
