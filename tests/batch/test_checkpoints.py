@@ -8,7 +8,7 @@ from pathlib import Path
 
 from inflight.batch.checkpoints import Checkpoints
 from inflight.batch.row import Kind, Outcome
-from tests.batch.machine import Machine
+from tests.batch.carry.machine import Machine
 
 
 def test_the_end_waits_for_nothing_before_it_is_on_the_disk(tmp_path: Path) -> None:

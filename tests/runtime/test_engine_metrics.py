@@ -54,8 +54,7 @@ class MemoryBoard(SilentBoard):
 
     def __init__(self) -> None:
         self.values: dict[tuple[Family, str], float] = {}
-        self.sets = 0
-        """But for those of the memory, which grows as it pleases, and of what goes with any change."""
+        self.sets = 0  # but for those of the memory, which grows as it pleases, and of what goes with any change
         self.closed = False
         self.counts: Counter[str] = Counter()
         self.observed: defaultdict[Family, list[float]] = defaultdict(list)

@@ -1,60 +1,19 @@
-"""A job whose machine was lost: what another one finds, whenever the first died, and that only one of them runs it."""
+"""A job whose machine was lost: what another one finds, and that only one of them runs it."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from s3fs import S3FileSystem
 
-from inflight.batch import carry, failpoints
 from inflight.batch.carry import carried_to
 from inflight.batch.errors import BatchError
 from inflight.batch.job import OutputSpec
 from inflight.batch.row import Kind
 from inflight.batch.stored_objects import Readable
-from tests.batch.machine import Machine
-from tests.deploy.storage import Storage, storage_server
-
-POINTS = ["carry.part", "carry.part_sent", "carry.manifest", "carry.manifest_written", "carry.remove"]
-PLACES = ["disk", pytest.param("s3", marks=pytest.mark.slow)]
-"""The steps are the same everywhere, and take longer on S3."""
-
-
-@pytest.fixture(scope="module")
-def storage() -> Iterator[Storage]:
-    with storage_server() as one:
-        yield one
-
-
-@pytest.fixture(params=["disk", "s3"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "disk":
-        return str(tmp_path / "carried")
-    storage: Storage = request.getfixturevalue("storage")
-    return storage.address(f"{tmp_path.name}.job")
-
-
-@pytest.fixture
-def first(tmp_path: Path, address: str) -> Iterator[Machine]:
-    machine = Machine(tmp_path / "first", address)
-    machine.begin()
-    yield machine
-    machine.close()
-
-
-@pytest.fixture
-def second(tmp_path: Path, address: str) -> Machine:
-    return Machine(tmp_path / "second", address)
-
-
-@pytest.fixture
-def no_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carry, "LEASE_SECONDS", 0.0)
+from tests.batch.carry.machine import Machine
+from tests.deploy.storage import Storage
 
 
 @pytest.mark.usefixtures("no_lease")
@@ -143,71 +102,6 @@ def test_lines_that_were_made_anew_replace_those_that_were_carried(first: Machin
     assert second.stands()[1][0] == b'{"id":0,"text":"Retort 0"}'
 
 
-@pytest.mark.usefixtures("no_lease")
-@pytest.mark.parametrize("address", PLACES, indirect=True)
-@pytest.mark.parametrize("point", POINTS)
-def test_wherever_sending_ends_there_is_a_whole_state(
-    first: Machine, second: Machine, point: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first.answer(10)
-    first.send()
-    first.answer(10)
-    monkeypatch.setitem(failpoints._ARMED, point, (1, "full"))
-    with pytest.raises(BatchError) as caught:
-        first.send()
-    assert caught.value.code == "disk_full"
-    monkeypatch.delitem(failpoints._ARMED, point)
-    monkeypatch.setattr(failpoints, "_REACHED", {})
-    assert second.carrier.fetch() is True
-    assert second.stands()[0] == (20 if point in ("carry.manifest_written", "carry.remove") else 10)
-
-
-@pytest.mark.usefixtures("no_lease")
-@pytest.mark.parametrize("address", PLACES, indirect=True)
-@pytest.mark.parametrize("point", ["carry.forgotten", "carry.manifest_written", "carry.fetched", "carry.placed"])
-def test_wherever_fetching_ends_the_next_one_brings_all(
-    first: Machine, tmp_path: Path, address: str, point: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first.answer(10)
-    first.send()
-    monkeypatch.setitem(failpoints._ARMED, point, (1, "full"))
-    with pytest.raises(BatchError):
-        Machine(tmp_path / "second", address).carrier.fetch()
-    monkeypatch.delitem(failpoints._ARMED, point)
-    monkeypatch.setattr(failpoints, "_REACHED", {})
-    second = Machine(tmp_path / "second", address)
-    assert second.carrier.fetch() is True
-    assert second.stands()[0] == 10
-
-
-def test_killed_between_the_parts_and_the_manifest(storage: Storage, tmp_path: Path) -> None:
-    address = storage.address("killed.job")
-    machine = Machine(tmp_path / "first", address)
-    machine.begin()
-    machine.answer(10)
-    machine.send(last=True)
-    machine.answer(10)
-    machine.close()
-    program = (
-        "import sys; from pathlib import Path; from tests.batch.machine import Machine;"
-        "machine = Machine(Path(sys.argv[1]), sys.argv[2]); machine.open(); machine.send()"
-    )
-    died = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "first"), address],
-        env={**os.environ, failpoints.VARIABLE: "carry.manifest:1:kill"}, check=False,
-    )  # fmt: skip
-    assert died.returncode == -9
-    left = storage.names("killed.job")
-    second = Machine(tmp_path / "second", address)
-    assert second.carrier.fetch() is True
-    assert second.stands()[0] == 10
-    second.open()
-    second.send()
-    second.close()
-    # What the killed one had brought there, and no manifest names, is gone.
-    assert len(storage.names("killed.job")) < len(left)
-
-
 def test_two_that_begin_at_once_are_told_apart(
     storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,24 +117,6 @@ def test_two_that_begin_at_once_are_told_apart(
     assert caught.value.code == "job_elsewhere"
     for machine in machines:
         machine.close()
-
-
-@pytest.mark.usefixtures("no_lease")
-def test_what_is_damaged_there_is_told(tmp_path: Path) -> None:
-    folder = tmp_path / "carried"
-    machine = Machine(tmp_path / "first", str(folder))
-    machine.begin()
-    machine.answer(10)
-    machine.send()
-    machine.close()
-    part = next(folder.glob("ok-*"))
-    part.write_bytes(part.read_bytes()[:-1])
-    with pytest.raises(BatchError, match=f"{part.name} is damaged") as caught:
-        Machine(tmp_path / "second", str(folder)).carrier.fetch()
-    assert caught.value.code == "job_damaged"
-    (folder / "manifest.json").write_text("{")
-    with pytest.raises(BatchError, match=r"manifest\.json is damaged"):
-        Machine(tmp_path / "third", str(folder)).carrier.fetch()
 
 
 def test_only_jobs_with_an_output_on_a_storage_are_carried() -> None:
@@ -314,29 +190,6 @@ def test_what_is_committed_while_a_state_is_sent_goes_with_the_next(
     first.send()
     assert second.carrier.fetch() is True
     assert second.stands()[0] == 10
-
-
-@pytest.mark.usefixtures("no_lease")
-@pytest.mark.parametrize("address", ["disk"], indirect=True)
-def test_what_was_fetched_is_on_the_disk_before_its_state(
-    first: Machine, second: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A power cut may leave lines without a state, and never a state without its lines."""
-    first.answer(10)
-    first.send()
-    synced: list[str] = []
-    sync = os.fsync
-
-    def noting(handle: int) -> None:
-        synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
-        sync(handle)
-
-    monkeypatch.setattr(os, "fsync", noting)
-    second.carrier.fetch()
-    lines = [f".fetching-{second.directory.lines(kind).name}" for kind in (Kind.OK, Kind.DEAD)]
-    folder = second.directory.path.name
-    wanted = [folder, lines[0], folder, lines[1], folder, ".fetching-state.db", folder]
-    assert [name for name in synced if name in wanted] == wanted
 
 
 def test_ids_that_were_claimed_since_the_checkpoint_stay_claimed(tmp_path: Path) -> None:
