@@ -12,7 +12,7 @@ from tests.batch.carry.machine import Machine
 from tests.deploy.storage import Storage, storage_server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def storage() -> Iterator[Storage]:
     with storage_server() as one:
         yield one
