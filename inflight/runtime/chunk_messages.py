@@ -4,9 +4,9 @@ Through Triton each chunk of each stream is a response of its own, which costs b
 of processor time. Both models run in processes of the same server, so the caller may listen on an abstract Unix socket
 and ask, by a parameter of its request, for the tokens there: one message for all streams of an engine step.
 
-The last response of an answer still goes through Triton, and the message behind it says that it has come. An error goes
-the short way: Triton 2.51 loses those that come to a calling model behind a stream's first response, or hands them to
-another stream.
+The last response of an answer still goes through Triton, and the message behind it says that it has come. Which of the
+responses it is, their indices say, never the order in which they come. An error goes the short way: Triton 2.51 loses
+those that come to a calling model behind a stream's first response, or hands them to another stream.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ChunkReceiver:
             messages.append(self._messages.get())
         found: dict[int, TokenChunk] = {}
         for chunk in (chunk for message in messages for chunk in _decoded(message)):
-            before = found.get(chunk.key)
+            before = found.pop(chunk.key, None)  # so that answers end in the order in which they have ended
             found[chunk.key] = chunk if before is None else before.joined(chunk)
         for chunk in found.values():
             self._handler.attempt(partial(self._on_chunk, chunk))

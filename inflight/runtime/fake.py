@@ -7,6 +7,8 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import cycle
 
 from inflight.runtime.engine import EngineOptions, Progress
 from inflight.runtime.messages import Beam, EngineLimits, FinishReason, GenerationRequest, Guide, RequestError
@@ -24,7 +26,10 @@ class FakeStepper:
     It counts `min_tokens`, end tokens, log probabilities and beams (`expected_beams`), and ignores how to sample.
     `extra` takes
 
-    - `step_seconds` and `prefill_seconds_per_token` (0), `vocabulary_size` (512), `max_sequence_length` (4096),
+    - `step_seconds` (0; several, as "0.001,0.005", take turns), `prefill_seconds_per_token` (0),
+      `vocabulary_size` (512), `max_sequence_length` (4096),
+    - `traceable` (0): whether the answer to a request with a seed begins that many tokens later in the prompt, and log
+      probabilities tell the token that they are of (`traced_log_prob`), so that no two answers look the same,
     - `prefill_tokens_per_step` (0: no bound): longer prompts take several steps before their first token,
     - `guide_trials` (0): how often `ready` is false for a guide before it is true,
     - `leak_bytes_per_request` and `leak_bytes_per_step` (0): memory that is never freed, to prove a leak's detector,
@@ -34,7 +39,8 @@ class FakeStepper:
 
     def __init__(self, options: EngineOptions) -> None:
         extra = options.extra
-        self._step_seconds = float(extra.get("step_seconds", "0"))
+        self._step_seconds = cycle(map(float, extra.get("step_seconds", "0").split(",")))
+        self._traceable = extra.get("traceable", "0") == "1"
         self._prefill_seconds_per_token = float(extra.get("prefill_seconds_per_token", "0"))
         self._prefill_tokens_per_step = int(extra.get("prefill_tokens_per_step", "0"))
         self._refuse_token = int(extra.get("refuse_token", NO_TOKEN))
@@ -76,7 +82,7 @@ class FakeStepper:
             raise ValueError("two adapters in one batch")
         # Counted from below 0 while the prompt is computed: the step that ends that makes the first token.
         steps = -(-len(request.prompt_ids) // (self._prefill_tokens_per_step or len(request.prompt_ids)))
-        self._running[handle] = (request, 1 - steps)
+        self._running[handle] = (_moved(request) if self._traceable else request, 1 - steps)
         self._leak(self._leak_per_request)
 
     def removable(self, handle: int) -> bool:
@@ -93,7 +99,7 @@ class FakeStepper:
             if request.prompt_ids[0] == self._die_token:
                 os.kill(os.getpid(), signal.SIGKILL)
         prefill = self._prefill_seconds_per_token * sum(len(request.prompt_ids) for request in new)
-        time.sleep(self._step_seconds + prefill)
+        time.sleep(next(self._step_seconds) + prefill)
         self._leak(self._leak_per_step)
         for handle, (request, produced) in list(self._running.items()):
             produced += 1
@@ -106,6 +112,8 @@ class FakeStepper:
                 continue
             if progress.finish_reason is not None:
                 del self._running[handle]
+            if self._traceable and progress.log_probs:
+                progress = progress._replace(log_probs=tuple(map(traced_log_prob, progress.token_ids)))
             yield progress
 
     def _leak(self, size: int) -> None:
@@ -116,6 +124,17 @@ class FakeStepper:
 def expected_token(request: GenerationRequest, position: int) -> int:
     """The token that the fake engine produces as number `position` (from 0) of its answer."""
     return request.prompt_ids[position % len(request.prompt_ids)]
+
+
+def traced_log_prob(token_id: int) -> float:
+    """The log probability of a token, where the engine is to be traceable; exact in 32 bits."""
+    return -token_id / 1024
+
+
+def _moved(request: GenerationRequest) -> GenerationRequest:
+    """The request that is answered in the place of one with a seed."""
+    begin = (request.sampling.seed or 0) % len(request.prompt_ids)
+    return replace(request, prompt_ids=request.prompt_ids[begin:] + request.prompt_ids[:begin])
 
 
 def expected_beams(request: GenerationRequest) -> tuple[Beam, ...]:

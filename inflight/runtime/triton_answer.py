@@ -46,11 +46,11 @@ class Reply:
             if self._open <= 0:
                 return
             self._open = 0
+            if self.caller:  # before any end that another thread tells of: its response is not sent any more
+                self.caller.fail(message, code)
             error = None if self.caller else triton_error(message, code)
             response = pb_utils.InferenceResponse(output_tensors=[], error=error)
             self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        if self.caller:
-            self.caller.fail(message, code)
 
     def accept(self) -> None:
         """Send a response without anything, so that who waits for the first one need not wait for the first token."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.runtime.chunk_messages import PARAMETER, AnswerEnd, ChunkReceiver, TokenChunk
 from inflight.runtime.detokenizer import Detokenizer
+from inflight.runtime.last_responses import only_response
 from inflight.runtime.messages import RequestError
 from inflight.runtime.model_parameters import decoupled, flag, milliseconds, parameters
 from inflight.runtime.open_answers import OpenAnswers
@@ -147,11 +149,12 @@ class TritonBls:
         first, others = self._call(self._engine, call, inputs, request.engine_outputs(self._extended))
         if first is None:
             if call.responses.set_running_or_notify_cancel():  # not where it has failed meanwhile
-                call.responses.set_result(others)
+                call.responses.set_result(map(arrays, others))
             call.may_be_stopped()
             return
         while first is not None:
-            self._respond(call, arrays(first), streaming)
+            if tensors := arrays(first):
+                self._respond(call, tensors, streaming)
             first = next(others, None)
         for answer in call.answers:
             self._finish(call, answer, {})
@@ -193,7 +196,7 @@ class TritonBls:
             if chunk.token_ids:
                 self._push(answer, chunk)
             if chunk.ended:
-                self._finish(call, answer, arrays(next(call.responses.result())))
+                self._finish(call, answer, call.last_of(answer))
         except Exception as error:
             self._fail(call, call.reply, error)
 
@@ -220,13 +223,10 @@ class TritonBls:
         self._takers[answer.key] = end.take
         first, others = self._call(model, call, inputs, outputs)
         if first is not None:
-            tensors = arrays(first)
-            for _ in others:
-                pass
-            return tensors
+            return only_response(map(arrays, chain([first], others)))
         call.may_be_stopped()
         end.wait()
-        return arrays(next(others))
+        return only_response(map(arrays, others))
 
     def _stop(self, key: int) -> None:
         """Have the engine end an answer; one that has ended already is no error."""

@@ -14,6 +14,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from inflight.runtime.detokenizer import Detokenizer
+from inflight.runtime.last_responses import LastResponses
 from inflight.runtime.messages import GenerationRequest, RequestError
 from inflight.runtime.stop_words import StopWords
 from inflight.runtime.stream_context import sequence_key
@@ -64,7 +65,8 @@ class Call:
         """What goes to the engine's model beside the tensors."""
         self.answers: list[TextAnswer] = []
         """By prompt, then by sequence."""
-        self.responses: Future[Responses] = Future()
+        self.responses: Future[Iterator[Mapping[str, Any]]] = Future()
+        self._lasts = LastResponses(request.prompts, request.sequences)
         self.searches = False
         """Whether stop words are looked for here."""
 
@@ -91,9 +93,12 @@ class Call:
         return ids
 
     def answer_of(self, tensors: Mapping[str, Any]) -> TextAnswer:
-        """The answer that a response of the engine's model belongs to."""
-        row, sequence = (tensors[name].item() if name in tensors else 0 for name in ("batch_index", "sequence_index"))
-        return self.answers[row * self.request.sequences + sequence]
+        """The answer that a response of the engine's model belongs to; RequestError where it is none of this call."""
+        return self.answers[self._lasts.number_of(tensors)]
+
+    def last_of(self, answer: TextAnswer) -> Mapping[str, Any]:
+        """The last response of an answer, once its end has been told; RequestError where another one comes."""
+        return self._lasts.of(self.answers.index(answer), self.responses.result())
 
     def may_be_stopped(self) -> None:
         """The engine has the request."""
@@ -123,7 +128,8 @@ def stream(
         parameters=dict(parameters),
     )
     responses: Responses = iter(request.exec(decoupled=True))
-    return responses
+    # Triton's own begins anew when it is asked for an iterator once more, as `map` and `chain` do.
+    return iter(partial(next, responses, None), None)
 
 
 def arrays(response: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ _STATUS = {
     "overloaded": "UNAVAILABLE",
     "unsupported_input": "UNSUPPORTED",
     "cancelled": "CANCELLED",
+    "answer_damaged": "INTERNAL",
 }
 
 

@@ -31,6 +31,13 @@ def test_the_answer_repeats_the_prompt() -> None:
     assert [expected_token(request, position) for position in range(5)] == [7, 8, 9, 7, 8]
 
 
+def test_a_traceable_answer_tells_its_seed_and_its_tokens() -> None:
+    stepper = stepper_of(traceable="1")
+    stepper.add(1, GenerationRequest((7, 8, 512), 2, sampling=Sampling(seed=5), log_probs=True))
+    steps = [progress for _ in range(2) for progress in stepper.step()]
+    assert steps == [Progress(1, (512,), None, (-0.5,)), Progress(1, (7,), FinishReason.LENGTH, (-7 / 1024,))]
+
+
 def test_each_step_brings_a_token_to_each_request() -> None:
     stepper = stepper_of()
     stepper.add(1, GenerationRequest((7, 8), max_tokens=2))
@@ -55,14 +62,14 @@ def test_min_tokens_lets_an_early_end_pass() -> None:
 
 
 def test_delays_are_what_was_asked_for() -> None:
-    stepper = stepper_of(step_seconds="0.01", prefill_seconds_per_token="0.005")
+    stepper = stepper_of(step_seconds="0.01,0.02", prefill_seconds_per_token="0.005")
     stepper.add(1, GenerationRequest((7,) * 10, max_tokens=2))
     started = time.monotonic()
     list(stepper.step())
     first = time.monotonic()
     list(stepper.step())
     assert first - started >= 0.06
-    assert time.monotonic() - first >= 0.01
+    assert time.monotonic() - first >= 0.02
 
 
 def test_limits_come_from_the_options() -> None:
