@@ -1,8 +1,9 @@
 """The short way of a stream's tokens from the engine's model to a model that calls it.
 
 Through Triton each chunk of each stream is a response of its own, which costs both models and the server about 0.2 ms
-of processor time. Both models run in processes of the same server, so the caller may listen on an abstract Unix socket
-and ask, by a parameter of its request, for the tokens there: one message for all streams of an engine step.
+of processor time. Both models run in processes of the same server, so the caller may listen on a socket
+(`local_socket`) and ask, by a parameter of its request, for the tokens there: one message for all streams of an engine
+step.
 
 The last response of an answer still goes through Triton, and the message behind it says that it has come. Which of the
 responses it is, their indices say, never the order in which they come. An error goes the short way: Triton 2.51 loses
@@ -11,9 +12,12 @@ those that come to a calling model behind a stream's first response, or hands th
 
 from __future__ import annotations
 
+import errno
 import json
-import os
 import queue
+import re
+import secrets
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -22,21 +26,32 @@ from functools import partial
 from typing import NamedTuple
 
 from inflight.runtime.lasting_thread import LastingThread
+from inflight.runtime.local_socket import Listener, connect
 from inflight.runtime.messages import RequestError, Timings, TokenEvent
 
-PARAMETER = "inflight_chunks"
-"""The request parameter that names the model which listens."""
+_LOST = ("tokens of the answer were lost on their way between two models; send the request again", "answer_damaged")
 
-_MOST_BYTES = 2**18
-_MOST_CHUNKS = 256
-"""Chunks in a message. A step makes a few tokens of a stream at the most, so these fit one datagram."""
+PARAMETER = "inflight_chunks"
+"""The request parameter that names the model which listens, by its receiver's `address`."""
+
+_PREFIX = "inflight-chunks-"
+_ADDRESS = re.compile(r"[0-9a-f]{32}")
+_MOST_BYTES = 2**16
+"""Of a message; less where the kernel takes less."""
+_LEAST_BYTES = 512
+"""More than a failure takes."""
+_MOST_CHARACTERS = 2000
+"""Of an error's sentence, which may quote the request."""
+_RETRY_MILLISECONDS = 100
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class TokenChunk(NamedTuple):
     """New tokens of the answer with that stream key.
 
     `ended` says that its last response has been sent, `error` (message and code) that its whole request has failed.
-    `moments` are the times known so far (as in `Timings`), which come once.
+    `moments` are the times known so far (as in `Timings`), which come once. `position` is how many tokens of the answer
+    came in chunks before this one, which shows whether any were lost.
     """
 
     key: int
@@ -45,30 +60,45 @@ class TokenChunk(NamedTuple):
     ended: bool = False
     error: tuple[str, str] | None = None
     moments: Sequence[int] = ()
+    position: int = 0
 
     @property
     def timings(self) -> Timings | None:
         return Timings(*self.moments) if self.moments else None
 
     def joined(self, later: TokenChunk) -> TokenChunk:
-        """This one and the next one for the same answer."""
+        """This one and the next one for the same answer; failed where tokens between them are missing."""
         token_ids, log_probs = [*self.token_ids, *later.token_ids], [*self.log_probs, *later.log_probs]
         error, moments = self.error or later.error, later.moments or self.moments
-        return TokenChunk(self.key, token_ids, log_probs, later.ended, error, moments)
+        if error is None and later.position != self.end:
+            error = _LOST
+        return TokenChunk(self.key, token_ids, log_probs, later.ended, error, moments, self.position)
+
+    @property
+    def end(self) -> int:
+        """The position of the next chunk."""
+        return self.position + len(self.token_ids)
+
+    def check_follows(self, position: int) -> None:
+        """RequestError where the request has failed, or where this is not the chunk for that position."""
+        error = self.error or (_LOST if self.position != position else None)
+        if error is not None:
+            raise RequestError(*error)
 
 
 class ChunkReceiver:
-    """Listens for a model, and hands on what has come for each answer, in order and in a thread of its own.
+    """Listens at an `address` of its own, and hands on what has come for each answer, in order and in its own thread.
 
     What comes for an answer while others are handed on comes as one, so it never lags behind by much. What `on_chunk`
     raises is told to `report`, and all other answers get theirs.
     """
 
-    def __init__(self, model: str, on_chunk: Callable[[TokenChunk], None], report: Callable[[str], None]) -> None:
+    def __init__(self, on_chunk: Callable[[TokenChunk], None], report: Callable[[str], None]) -> None:
         self._on_chunk = on_chunk
         self._messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(_address(model))
+        self.address = secrets.token_hex(16)
+        """What no client can guess, so that no request has its tokens sent here but those of this model."""
+        self._listener = Listener(_PREFIX + self.address)
         # Reading never waits for handling: the engine's model, which serves others too, would wait for both.
         self._reader = LastingThread("chunks-read", self._read, "tokens of streams could not be read", report)
         self._handler = LastingThread("chunks", self._handle, "tokens of a stream could not be handed on", report)
@@ -76,12 +106,13 @@ class ChunkReceiver:
         self._handler.start()
 
     def close(self) -> None:
-        self._reader.close(wake=lambda: self._socket.shutdown(socket.SHUT_RDWR))
+        self._reader.close(wake=self._listener.wake)
         self._handler.close(wake=lambda: self._messages.put(b""))
-        self._socket.close()
+        self._listener.close()
 
     def _read(self) -> None:
-        self._messages.put(self._socket.recv(_MOST_BYTES))
+        for message in self._listener.receive():
+            self._messages.put(message)
 
     def _handle(self) -> None:
         messages = [self._messages.get()]
@@ -118,76 +149,206 @@ class AnswerEnd:
 
 
 class Caller:
-    """The model that asked for a request's tokens the short way; `key` is the stream key of its first answer."""
+    """Who asked for a request's tokens the short way; `key` is the stream key of its first answer."""
 
-    def __init__(self, sender: ChunkSender, model: str, key: int) -> None:
+    def __init__(self, sender: ChunkSender, receiver: str, key: int) -> None:
         self._sender = sender
-        self._model = model
+        self._receiver = receiver
         self._key = key
+        self._given: dict[int, int] = {}
+        """How many tokens of each answer have been given."""
 
     @classmethod
     def of(cls, sender: ChunkSender, parameters: str, key: int) -> Caller | None:
-        """Who a request's parameters (JSON, as Triton has them) name, where it has a stream key."""
-        model = json.loads(parameters).get(PARAMETER) if key and PARAMETER in parameters else None
-        return cls(sender, str(model), key) if model else None
+        """Who a request's parameters (JSON, as Triton has them) name, where it has a stream key.
+
+        RequestError (`invalid_parameter`) where no model of this account listens there.
+        """
+        receiver = json.loads(parameters).get(PARAMETER) if key and PARAMETER in parameters else None
+        if not receiver:
+            return None
+        sender.reach(str(receiver))
+        return cls(sender, str(receiver), key)
 
     def give(self, key: int, event: TokenEvent) -> None:
         """New tokens of an answer; they are sent with the sender's next `flush`."""
         timings = event.timings
         moments = (timings.arrival_ns, timings.admitted_ns, timings.first_token_ns, timings.end_ns) if timings else ()
-        self._sender.add(self._model, TokenChunk(key, event.token_ids, event.log_probs, moments=moments))
+        position = self._given.get(key, 0)
+        chunk = TokenChunk(key, event.token_ids, event.log_probs, moments=moments, position=position)
+        self._given[key] = chunk.end
+        self._sender.add(self._receiver, chunk)
 
     def end(self, key: int) -> None:
         """An answer's last response has been sent."""
-        self._sender.add(self._model, TokenChunk(key, ended=True))
+        self._sender.add(self._receiver, TokenChunk(key, ended=True, position=self._given.pop(key, 0)))
         self._sender.flush()
 
     def fail(self, message: str, code: str) -> None:
         """The request has failed, with all of its answers."""
-        self._sender.add(self._model, TokenChunk(self._key, error=(message, code)))
+        self._sender.add(self._receiver, TokenChunk(self._key, error=(message[:_MOST_CHARACTERS], code)))
         self._sender.flush()
 
 
 class ChunkSender:
-    """Collects chunks for any receivers until they are flushed. Thread-safe."""
+    """Collects chunks for any receivers until they are flushed. Thread-safe, and nobody waits for a receiver.
 
-    def __init__(self) -> None:
-        self._outbox: dict[str, list[TokenChunk]] = {}
+    What a receiver does not take yet is kept for it, and sent by a thread of the sender's own as soon as it reads.
+    """
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._outlets: dict[str, _Outlet] = {}
+        self._added: set[str] = set()
+        """The receivers to which the next `flush` sends."""
+        self._held_up: set[str] = set()
+        """Those that did not take all, to which the thread sends."""
         self._lock = threading.Lock()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._wake = threading.Event()
+        self._thread = LastingThread("chunks-send", self._retry, "tokens of streams could not be sent", report)
+        self._thread.start()
+
+    def reach(self, receiver: str) -> None:
+        """Connect to a receiver, before anything is added for it; RequestError where it is none of this account."""
+        if receiver in self._outlets:
+            return
+        try:
+            if not _ADDRESS.fullmatch(receiver):
+                raise FileNotFoundError("there is no such model")
+            outlet = _Outlet(connect(_PREFIX + receiver))
+        except OSError as error:
+            what = f"{PARAMETER} names a model that can't be reached ({error.strerror or error}); leave it out"
+            raise RequestError(what, "invalid_parameter") from error
+        with self._lock:
+            if self._outlets.setdefault(receiver, outlet) is not outlet:
+                outlet.connection.close()
 
     def add(self, receiver: str, chunk: TokenChunk) -> None:
         with self._lock:
-            self._outbox.setdefault(receiver, []).append(chunk)
+            outlet = self._outlets.get(receiver)
+            if outlet is not None:  # who does not listen any more has been ended, and its requests with it
+                outlet.add(chunk)
+                self._added.add(receiver)
 
     def flush(self) -> None:
-        """Send what has been added; who does not listen any more has been ended, and its requests with it."""
-        if not self._outbox:
-            return
-        with self._lock:
-            outbox, self._outbox = self._outbox, {}
-            for receiver, chunks in outbox.items():
-                for start in range(0, len(chunks), _MOST_CHUNKS):
-                    self._send(receiver, chunks[start : start + _MOST_CHUNKS])
+        """Send what has been added."""
+        if self._added:
+            with self._lock:
+                added, self._added = self._added - self._held_up, set()
+                self._send(added)
 
     def close(self) -> None:
-        self._socket.close()
+        self._thread.close(wake=self._wake.set)
+        with self._lock:
+            for outlet in self._outlets.values():
+                outlet.connection.close()
+            self._outlets = {}
 
-    def _send(self, receiver: str, chunks: list[TokenChunk]) -> None:
+    def _send(self, receivers: Iterable[str]) -> None:
+        for receiver in receivers:
+            outlet = self._outlets.get(receiver)
+            if outlet is None:  # it has gone since something was added for it
+                continue
+            try:
+                outlet.send()
+                self._held_up.discard(receiver)
+            except BlockingIOError:
+                self._held_up.add(receiver)
+                self._wake.set()
+            except OSError:
+                self._held_up.discard(receiver)
+                del self._outlets[receiver]
+                outlet.connection.close()
+
+    def _retry(self) -> None:
+        """Wait for receivers that are held up, and send to those that read again."""
+        self._wake.wait()
+        poll = select.poll()
+        with self._lock:
+            self._wake.clear()
+            numbers = {self._outlets[receiver].connection.fileno(): receiver for receiver in self._held_up}
+        for number in numbers:
+            poll.register(number, select.POLLOUT)
+        ready = poll.poll(_RETRY_MILLISECONDS)
+        with self._lock:
+            self._send([receiver for number, _ in ready if (receiver := numbers[number]) in self._held_up])
+            if self._held_up:
+                self._wake.set()
+
+
+class _Outlet:
+    """A connection to a receiver, and what is to be sent to it: one chunk for each answer, the last one last."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._chunks: dict[int, TokenChunk] = {}
+        self._most_bytes = _MOST_BYTES
+
+    def add(self, chunk: TokenChunk) -> None:
+        before = self._chunks.pop(chunk.key, None)
+        self._chunks[chunk.key] = chunk if before is None else before.joined(chunk)
+
+    def send(self) -> None:
+        """Send all of it. BlockingIOError where the receiver does not read, OSError where it has gone."""
+        unsent = [list(self._chunks.values())]
+        self._chunks = {}
         try:
-            self._socket.sendto(json.dumps(chunks, separators=(",", ":")).encode(), _address(receiver))
-        except OSError:
-            pass
+            while unsent:
+                message = _encode(unsent[-1]).encode()
+                if len(message) > self._most_bytes:
+                    unsent += _halves(unsent.pop())
+                    continue
+                try:
+                    self.connection.send(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                    unsent.pop()
+                except OSError as error:
+                    if error.errno in (errno.ENOBUFS, errno.ENOMEM):
+                        raise BlockingIOError from error
+                    if error.errno != errno.EMSGSIZE or len(message) <= _LEAST_BYTES:
+                        raise
+                    self._most_bytes = len(message) - 1
+        finally:
+            for chunk in (chunk for chunks in reversed(unsent) for chunk in chunks):
+                self.add(chunk)
+
+
+def _halves(chunks: list[TokenChunk]) -> list[list[TokenChunk]]:
+    """What is too long for a message, in two parts, the first one last; of a sentence the beginning alone."""
+    middle = len(chunks) // 2
+    if middle:
+        return [chunks[middle:], chunks[:middle]]
+    (chunk,) = chunks
+    middle = len(chunk.token_ids) // 2
+    if not middle:
+        sentence, code = chunk.error or _LOST
+        return [[chunk._replace(error=(sentence[: len(sentence) // 2], code))]]
+    begin = chunk._replace(
+        token_ids=chunk.token_ids[:middle], log_probs=chunk.log_probs[:middle], ended=False, error=None
+    )
+    end = chunk._replace(
+        token_ids=chunk.token_ids[middle:], log_probs=chunk.log_probs[middle:], moments=(), position=begin.end
+    )
+    return [[end], [begin]]
 
 
 def _decoded(message: bytes) -> Iterable[TokenChunk]:
     """The chunks of a message; nothing of one that the engine's model can't have sent."""
     try:
-        return [TokenChunk(*fields) for fields in json.loads(message)]
+        return [_checked(TokenChunk(*fields)) for fields in json.loads(message)]
     except (ValueError, TypeError):
         return []
 
 
-def _address(model: str) -> str:
-    server = os.environ.get("INFLIGHT_SERVER_ID") or os.getppid()
-    return f"\0inflight-chunks-{server}-{model}"
+def _checked(chunk: TokenChunk) -> TokenChunk:
+    """The chunk; TypeError where a field is of another type."""
+    numbers = (chunk.key, chunk.position, *chunk.token_ids, *chunk.moments)
+    texts = chunk.error or ()
+    if (
+        type(chunk.ended) is not bool
+        or any(type(number) is not int for number in numbers)
+        or any(type(number) not in (int, float) for number in chunk.log_probs)
+        or any(type(text) is not str for text in texts)
+        or len(texts) not in (0, 2)
+        or len(chunk.moments) not in (0, 4)
+    ):
+        raise TypeError("a chunk's field is of another type")
+    return chunk

@@ -62,12 +62,12 @@ class TritonBls:
         self._exclude_input = flag(settings, "exclude_input_in_output", default=False)
         skip_special_tokens = flag(settings, "skip_special_tokens", default=True)
         self._detokenizer = Detokenizer(load_tokenizer(settings["tokenizer_dir"]), skip_special_tokens)
-        self._short_way = {PARAMETER: self._model} if self._extended and self._decoupled else {}
         self._takers: dict[int, Taker] = {}
         self._calls: dict[int, Call] = {}
         check_seconds = milliseconds(settings, "cancellation_check_period_ms") / 1000
         self._open = OpenAnswers(self._stop, check_seconds, pb_utils.Logger.log_error)
-        self._chunks = ChunkReceiver(self._model, self._take, pb_utils.Logger.log_error)
+        self._chunks = ChunkReceiver(self._take, pb_utils.Logger.log_error)
+        self._short_way = {PARAMETER: self._chunks.address} if self._extended and self._decoupled else {}
         self._threads = ThreadPoolExecutor(_THREADS, "calls")
         self._kept = Places(_MOST_KEPT)
         self._places = threading.BoundedSemaphore(_MOST_CALLS)
@@ -191,8 +191,8 @@ class TritonBls:
 
     def _take_of(self, call: Call, answer: TextAnswer, chunk: TokenChunk) -> None:
         try:
-            if chunk.error is not None:
-                raise RequestError(*chunk.error)
+            chunk.check_follows(answer.position)
+            answer.position = chunk.end
             if chunk.token_ids:
                 self._push(answer, chunk)
             if chunk.ended:

@@ -35,6 +35,8 @@ class TextAnswer:
         self.handle = 0
         """The key too, once the engine has the request: from then on it can be cancelled."""
         self.client_gone = False
+        self.position = 0
+        """How many of its tokens have come the short way."""
         self.closed = False
         """Whether its last response has been sent."""
         self.stopped = False

@@ -66,7 +66,7 @@ class TritonEngine:
         self._open = OpenAnswers(self._engine.cancel, check_seconds, pb_utils.Logger.log_error)
         self._watch = StreamWatch(self._engine.cancel, self._probe, pb_utils.Logger.log_error)
         self._receipts = ReceiptListener(args["model_name"], self._watch.received, pb_utils.Logger.log_error)
-        self._chunks = ChunkSender()
+        self._chunks = ChunkSender(pb_utils.Logger.log_error)
         self._clients = ClientVersions(pb_utils.Logger.log_warn)
         log = os.environ.get(VARIABLE)
         self._log = RequestLog(log, pb_utils.Logger.log_error) if log else None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from collections.abc import Iterator, Sequence
 from queue import Empty, SimpleQueue
 
 import pytest
 
-from inflight.runtime.receipts import ReceiptListener, ReceiptSender
+from inflight.runtime.local_socket import connect
+from inflight.runtime.receipts import ReceiptListener, ReceiptSender, receipts_name
 
 MODEL = f"engine-of-test-{os.getpid()}"
 SOON = 60
@@ -54,13 +54,20 @@ def test_none_is_lost_however_many_come_at_once(receipts: Receipts, sender: Rece
 
 @pytest.mark.usefixtures("listener")
 def test_what_is_no_receipt_is_passed_over(receipts: Receipts, sender: ReceiptSender) -> None:
-    address = f"\0inflight-receipts-{os.getppid()}-{MODEL}"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
-        for message in (b"", b"x", b"seven b", b"nine byte", b"x" * 1001):
-            stranger.sendto(message, address)
+    with connect(receipts_name(MODEL)) as garbling:
+        for message in (b"x", b"seven b", b"nine byte", b"x" * 1001):
+            garbling.send(message)
     sender.send([77])
     assert receipts.get(timeout=SOON) == [77]
     assert receipts.empty()
+
+
+def test_a_model_that_is_loaded_anew_is_found_again(receipts: Receipts, sender: ReceiptSender) -> None:
+    for key in (5, 6):
+        listener = ReceiptListener(MODEL, receipts.put, print)
+        sender.send([key])
+        assert receipts.get(timeout=SOON) == [key]
+        listener.close()
 
 
 @pytest.mark.usefixtures("listener")
