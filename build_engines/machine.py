@@ -23,6 +23,8 @@ GPU_QUERY = (
 )
 # Asked of the Python that carries TensorRT-LLM, from metadata alone: importing it takes a GPU and half a minute.
 SOFTWARE_SCRIPT = """
+import sys
+sys.path[:] = filter(None, sys.path)  # nothing in the current directory is a library
 import importlib.metadata, json, os, pathlib
 def version(*names):
     for name in names:

@@ -121,7 +121,7 @@ def compile_checkpoint(task: ExportTask, progress: Progress) -> Facts:
 def _child(log: IO[bytes]) -> Iterator[subprocess.Popen[str]]:
     # A session of its own: Ctrl-C reaches this process alone, which then ends the child and what that started.
     child = subprocess.Popen(
-        [sys.executable, "-m", "build_engines.openvino_child"],
+        [sys.executable, "-P", "-m", "build_engines.openvino_child"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,

@@ -149,7 +149,7 @@ class _Samples:
 @contextmanager
 def _generator(directory: RunDirectory, team: Team, secrets: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
     """The generator's process, in a group of its own, so that a Ctrl-C at the terminal is ours to pass on."""
-    command = [sys.executable, "-m", "loadtests.generator.main", str(directory.path), *team.arguments()]
+    command = [sys.executable, "-P", "-m", "loadtests.generator.main", str(directory.path), *team.arguments()]
     with directory.log.open("w") as log:
         process = subprocess.Popen(
             command,

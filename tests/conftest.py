@@ -9,6 +9,7 @@ pytest_plugins = [
     "tests.fixtures.certificates",
     "tests.fixtures.engines",
     "tests.fixtures.nvidia",
+    "tests.fixtures.poisoned",
     "tests.fixtures.postgresql",
     "tests.fixtures.server",
     "tests.fixtures.tensorrtllm",

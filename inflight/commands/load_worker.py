@@ -23,7 +23,7 @@ def command(master: str, processes: int) -> None:
     host, colon, port = master.rpartition(":")
     if not (host and colon and port.isdigit() and 0 < int(port) < 65536):
         raise click.BadParameter("the master is given as HOST:PORT.", param_hint="'HOST:PORT'")
-    arguments = [sys.executable, "-m", "loadtests.generator.main", "--worker-of", master]
+    arguments = [sys.executable, "-P", "-m", "loadtests.generator.main", "--worker-of", master]
     click.echo(f"Sending for the run at {master}, when it is there.", err=True)
     # In sessions of their own: a Ctrl-C at the terminal is passed on below, so that they tell what they have.
     workers = [subprocess.Popen(arguments, start_new_session=True) for _ in range(processes)]

@@ -91,8 +91,8 @@ def lay_out(source: Source, options: DeploymentOptions, run: Path, report: Calla
         return _with_parameters(repository, kv_cache_tokens(configs), configs)
     tokens = source.card.kv_cache_tokens
     if isinstance(source.where, Path):
-        return _placed(place_engine(source.where, repository), tokens)
-    copies = Path(os.environ.get(_MOUNT) or run / "models")
+        return _placed(place_engine(source.where.absolute(), repository), tokens)
+    copies = Path(os.environ.get(_MOUNT) or run / "models").absolute()
     copies.mkdir(parents=True, exist_ok=True)
     _check_space(source.where, source.card, copies)
     if source.manifest.target == "tensorrt-llm" and source.card.engine_path is None:

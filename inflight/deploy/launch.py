@@ -156,7 +156,7 @@ def _check_shared_memory(workers: int) -> None:
 def _find_mpirun(workers: int) -> str:
     for name in ("mpirun", *_MPIRUNS):
         if found := shutil.which(name):
-            return found
+            return os.path.abspath(found)
     raise DeployError(
         f"There is no mpirun, which starts the {workers} ranks of this engine: none on PATH, none in"
         f" {' or '.join(_MPIRUNS)}; serve it in NVIDIA's container, or install Open MPI.",

@@ -55,6 +55,8 @@ class TritonProcess:
         self._shm_prefix = shm_prefix
         self._heard = b""
         self.exit_code: int | None = None
+        working = log.with_name("working")  # Python in a model's process looks for modules there first: it stays empty
+        working.mkdir(mode=0o700, exist_ok=True)
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as guards:
             lifeline, self._lifeline = _pipe(reading=guards, writing=ours)
             self._status, status = _pipe(reading=ours, writing=guards)
@@ -75,6 +77,7 @@ class TritonProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
+                    cwd=working,
                     start_new_session=True,  # a Ctrl-C in the terminal is for the supervisor, which then drains
                 )
             ours.callback(self._end_guard)  # and with it what it has started

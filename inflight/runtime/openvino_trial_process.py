@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from inflight.runtime.messages import Guide
+from inflight.runtime.python_module import python_module
 
 MOST_SECONDS = 6.0
 """Processor time of a trial, which ends by itself much sooner unless the compiler doesn't come back."""
@@ -43,7 +44,7 @@ class TrialProcess:
         with theirs:
             self._connection = Connection(ours.detach())
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "inflight.runtime.openvino_guide_trial", str(theirs.fileno()), *arguments],
+                python_module("inflight.runtime.openvino_guide_trial", str(theirs.fileno()), *arguments),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

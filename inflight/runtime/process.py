@@ -25,6 +25,7 @@ from inflight.runtime.messages import (
     RequestError,
     TokenEvent,
 )
+from inflight.runtime.python_module import python_module
 
 RESTART_PAUSE_S = 5
 """Seconds between two attempts to start an engine that fails while it loads."""
@@ -115,7 +116,7 @@ class EngineProcess:
             self._connection = Connection(ours.detach())
             self._mark = secrets.token_hex(8)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "inflight.runtime.child", str(theirs.fileno())],
+                python_module("inflight.runtime.child", str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": _python_path(), MARK: self._mark},

@@ -89,7 +89,7 @@ def _gather(environment: Environment, team: Team, processes: list[subprocess.Pop
         raise LoadError(f"workers can't find the master at {team.bind}: {error}", "load_failed") from None
     bound = runner.server.port
     for _ in range(team.workers):
-        command = [sys.executable, "-m", "loadtests.generator.main", "--worker-of", f"{_reached(host)}:{bound}"]
+        command = [sys.executable, "-P", "-m", "loadtests.generator.main", "--worker-of", f"{_reached(host)}:{bound}"]
         processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
     with gevent.Timeout(team.join_seconds, False):
         while len(runner.clients.ready) < team.size and all(process.poll() is None for process in processes):

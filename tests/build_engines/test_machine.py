@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 import pytest
 
 from build_engines.errors import BuildError
-from build_engines.machine import Gpu, Machine, find_gpus, look, parse_gpus, python_of_tensorrt_llm
+from build_engines.machine import Gpu, Machine, find_gpus, find_software, look, parse_gpus, python_of_tensorrt_llm
 from build_engines.manifest import GpuMachine
 from tests.fixtures.nvidia import A100, B200, H100, NvidiaPrograms
 
@@ -73,3 +76,8 @@ def test_gpus_that_cuda_may_not_see_are_not_there(
     nvidia_programs.having(gpus=[A100, H100])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert [gpu.compute_capability for gpu in look().gpus] == ["9.0"]
+
+
+def test_looking_at_the_software_runs_nothing_of_the_current_directory(poisoned: Callable[[], str]) -> None:
+    find_software(python=[sys.executable])
+    assert poisoned() == ""

@@ -49,7 +49,7 @@ def start(tmp_path: Path) -> Start:
         *arguments: str, said: str = "said", under: tuple[str, ...] = ()
     ) -> AbstractContextManager[subprocess.Popen[bytes]]:
         code = "from inflight.cli import main; main()"
-        return started([*under, sys.executable, "-c", code, "load", *arguments], tmp_path / said)
+        return started([*under, sys.executable, "-P", "-c", code, "load", *arguments], tmp_path / said)
 
     return begin
 
@@ -182,7 +182,9 @@ def test_a_full_disk_is_one_sentence(paced_server: Server, start: Start, tmp_pat
     assert sentence.startswith("Error: ")
 
 
-def test_another_machine_sends_its_part(paced_server: Server, start: Start, tmp_path: Path) -> None:
+def test_another_machine_sends_its_part(
+    paced_server: Server, start: Start, poisoned: Callable[[], str], tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         master = f"127.0.0.1:{free.getsockname()[1]}"
     options = ("--address", paced_server.grpc_address, *SHORT, "--rate", "8", "--seconds", "1.5")
@@ -196,6 +198,7 @@ def test_another_machine_sends_its_part(paced_server: Server, start: Start, tmp_
     assert {record.worker for record in directory.records()} == {0, 1}
     assert directory.facts()["team"] == {"workers": 1, "expected": 1}
     assert (tmp_path / "worker.out").read_text() == f"Sending for the run at {master}, when it is there.\n"
+    assert poisoned() == ""
 
 
 def test_workers_that_do_not_come_are_told_by_their_number(paced_server: Server, load: Command, tmp_path: Path) -> None:

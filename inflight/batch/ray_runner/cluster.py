@@ -8,7 +8,7 @@ import secrets
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def cluster(workers: int) -> Iterator[Any]:
         handlers = {number: signal.getsignal(number) for number in NUMBERS}
         try:
             if elsewhere:
-                ray.init(**quiet)
+                ray.init(job_config=_job_config(ray), **quiet)
             else:
                 ray.init(
                     address="local",
@@ -55,6 +55,7 @@ def cluster(workers: int) -> Iterator[Any]:
                     include_dashboard=False,
                     object_store_memory=_MEMORY,
                     _temp_dir=place,
+                    job_config=_job_config(ray),
                     **quiet,
                 )
         except (ConnectionError, RuntimeError, ValueError) as error:
@@ -66,6 +67,17 @@ def cluster(workers: int) -> Iterator[Any]:
             yield ray
         finally:
             ray.shutdown()
+
+
+class _NoPaths(list[str]):
+    def extend(self, paths: Iterable[str]) -> None:
+        """Leave out what Ray adds: the current directory, in which its workers would look for modules first."""
+
+
+def _job_config(ray: Any) -> Any:
+    config = ray.job_config.JobConfig()
+    config._py_driver_sys_path = _NoPaths()  # Ray has no public option for it
+    return config
 
 
 def _alone() -> dict[str, str]:

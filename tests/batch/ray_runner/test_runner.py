@@ -100,8 +100,8 @@ def wait(there: Callable[[], bool], seconds: float = 120) -> None:
         time.sleep(0.05)
 
 
-def test_a_killed_worker_s_part_goes_on_elsewhere(jobs: Jobs) -> None:
-    """And the files are those of a job without Ray, byte for byte."""
+def test_a_killed_worker_s_part_goes_on_elsewhere(jobs: Jobs, poisoned: Callable[[], str]) -> None:
+    """The files are those of a job without Ray, byte for byte, and nothing ran of the current directory."""
     jobs.run("local.jsonl")
     head = jobs.start("ray.jsonl", *RAY)
     part = living_part(head, jobs.place / "ray.job")
@@ -116,6 +116,7 @@ def test_a_killed_worker_s_part_goes_on_elsewhere(jobs: Jobs) -> None:
     assert head.returncode == 3, said
     assert jobs.lines("ray.jsonl") == jobs.lines("local.jsonl")
     assert verify(JobDirectory.find(jobs.place / "ray.jsonl")).agrees
+    assert poisoned() == ""
 
 
 @pytest.mark.slow

@@ -1,0 +1,17 @@
+"""The command line that runs a module in a child process without looking for it in the current directory."""
+
+from __future__ import annotations
+
+import sys
+
+
+def python_module(module: str, *arguments: str) -> list[str]:
+    """`python -P -m MODULE ARGUMENT...`; before Python 3.11, which has no `-P`, the same in other words.
+
+    `-m` alone puts the current directory before everything else in `sys.path`, so that a file `numpy.py` there would
+    run in the place of the library.
+    """
+    if sys.version_info >= (3, 11):
+        return [sys.executable, "-P", "-m", module, *arguments]
+    run = f"import sys; del sys.path[0]; import runpy; runpy.run_module({module!r}, None, '__main__', True)"
+    return [sys.executable, "-c", run, *arguments]

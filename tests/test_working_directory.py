@@ -1,0 +1,58 @@
+"""Python files of the directory in which a command is called never run: see the fixture `poisoned`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from inflight_client import Client, Guide, Sampling
+
+from build_engines.errors import BuildError
+from build_engines.openvino_export import ExportTask
+from build_engines.openvino_target import compile_checkpoint
+from build_engines.progress import Silence
+from inflight.deploy.server import Server
+from loadtests.conductor import make_run
+from loadtests.run_directory import RunDirectory
+from loadtests.team import Team
+from tests.fixtures.engines import ROOT, TinyEngine
+from tests.loadtests.test_conductor import plan
+
+PACKAGES = ("inflight", "build_engines", "loadtests", "client/inflight_client", "docker")
+
+
+def commands() -> Iterator[tuple[str, ast.expr]]:
+    """Where `sys.executable` begins a command line, and what follows it."""
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.List | ast.Tuple) and node.elts and ast.unparse(node.elts[0]) == "sys.executable":
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", node.elts[1]
+
+
+def test_every_python_of_ours_is_told_to_leave_the_directory_out() -> None:
+    found = dict(commands())
+    assert len(found) >= 8
+    unsafe = {place for place, option in found.items() if ast.unparse(option) not in ("'-P'", "'-I'")}
+    assert len(unsafe) == 1, "but for what runtime/python_module.py does before Python 3.11"
+
+
+def test_a_build_runs_nothing_of_it(poisoned: Callable[[], str], tmp_path: Path) -> None:
+    task = ExportTask("nowhere", str(tmp_path), "fp32", None, {}, trial=False)
+    with pytest.raises(BuildError) as refused:
+        compile_checkpoint(task, Silence())
+    assert refused.value.code == "build_failed"
+    assert poisoned() == ""
+
+
+def test_neither_do_a_server_its_engine_a_guide_s_trial_and_a_load(
+    poisoned: Callable[[], str], tiny_engine: TinyEngine, tmp_path: Path
+) -> None:
+    with Server(tiny_engine("llama")) as server:
+        with Client(server.grpc_address) as client:
+            assert client.generate("tell", max_tokens=8, sampling=Sampling(guide=Guide("regex", "[ab]+"))).text
+        directory = RunDirectory.make(tmp_path / "run")
+        make_run(plan(server), directory, Team(workers=2), lambda found: None)
+        assert directory.records()
+    assert poisoned() == ""
