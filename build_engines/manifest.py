@@ -6,12 +6,13 @@ Light on purpose (pydantic and the standard library), since serving reads it bef
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from build_engines.errors import BuildError
 
@@ -41,6 +42,17 @@ class File(_Frozen):
 
     sha256: str
     bytes: int
+
+
+def _inner(name: str) -> str:
+    """Refuse a name that could lead out of the directory that lists it: manifests come from strangers too."""
+    if any(part in ("", ".", "..") for part in name.split("/")) or "\\" in name or "\0" in name:
+        raise ValueError(f"{name!r} is not the path of a file inside the directory")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_inner)]
+"""A file by its path relative to the directory that lists it, with / and without `.` and `..`."""
 
 
 class Source(_Frozen):
@@ -116,7 +128,7 @@ class Manifest(_Frozen):
     features: GpuFeatures | None = None
     machine: GpuMachine | None = None
     source: Source
-    files: dict[str, File]
+    files: dict[FileName, File]
     versions: dict[str, str]
     created: str
 
@@ -168,9 +180,10 @@ class _Version(BaseModel):
 def verify(directory: Path, *, hashes: bool | None = None) -> Manifest:
     """Read the manifest and compare the directory with it; return the manifest.
 
-    Every named file must be there with its exact size. Contents are hashed where `hashes` is True, and where it is
-    None and all files together are at most 2 GiB. Raises BuildError as `Manifest.read` does, `engine_damaged`, and
-    `engine_foreign` for a target that this version of inflight doesn't know.
+    Every named file must be there with its exact size, and no symbolic link may lead out of the directory, as an
+    engine from a stranger could name this machine's own files with one. Contents are hashed where `hashes` is True, and
+    where it is None and all files together are at most 2 GiB. Raises BuildError as `Manifest.read` does,
+    `engine_damaged`, and `engine_foreign` for a target that this version of inflight doesn't know.
     """
     manifest = Manifest.read(directory)
     if manifest.target not in TARGETS:
@@ -184,7 +197,21 @@ def verify(directory: Path, *, hashes: bool | None = None) -> Manifest:
     with _reading(directory):
         for name, expected in manifest.files.items():
             _compare(directory / name, expected, hashes)
+        _refuse_links_out_of(directory)
     return manifest
+
+
+def _refuse_links_out_of(directory: Path) -> None:
+    root = directory.resolve()
+    places = [root]
+    if root.parent.name == "snapshots":  # a download in Hugging Face's cache, which links to its blobs
+        places.append(root.parent.parent / "blobs")
+    for path in directory.rglob("*"):
+        if path.is_symlink() and not any(Path(os.path.realpath(path)).is_relative_to(place) for place in places):
+            raise BuildError(
+                f"{path} is a link out of the engine directory; copy the file that it names there in its place.",
+                "engine_damaged",
+            )
 
 
 def _compare(path: Path, expected: File, hashes: bool) -> None:

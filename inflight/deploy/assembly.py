@@ -21,7 +21,7 @@ from build_engines.manifest import FILE_NAME as ENGINE_FILE
 from build_engines.manifest import Manifest
 from inflight import __version__
 from inflight.deploy import kv_budget, model_configs
-from inflight.deploy.card import Card, inventory
+from inflight.deploy.card import Card, inventory, place_in
 from inflight.deploy.errors import DeployError
 from inflight.deploy.options import check_readable
 from inflight.deploy.preflight import serving_place
@@ -218,7 +218,7 @@ def _bring(order: Order, model: str, config: Any, folder: Path, put: Put) -> Non
             named = {value[len(engine) + 1 :] for value in below if value != engine}
             names = [*order.manifest.files, ENGINE_FILE, *sorted(named - {*order.manifest.files, ENGINE_FILE})]
         for name in names:
-            _put(order.engine / name, folder / inside / name, put)
+            _put(order.engine / name, folder, f"{inside}/{name}", put)
     place = inside
     if model == ENGINE_MODEL:
         place = inside if order.engine_path is None else order.engine_path
@@ -235,18 +235,17 @@ def _bring_companions(order: Order, parameters: Any, folder: Path, put: Put) -> 
     draft = order.options.draft_engine
     if draft is not None:
         for name in [*Manifest.read(draft).files, ENGINE_FILE]:
-            _put(draft / name, folder / _DRAFT / name, put)
+            _put(draft / name, folder, f"{_DRAFT}/{name}", put)
         parameters["draft_model_path"].string_value = _DRAFT
     places = [f"{_ADAPTERS}/{number}.safetensors" for number in range(1, len(order.options.adapters) + 1)]
     for adapter, place in zip(order.options.adapters, places, strict=True):
-        _put(adapter, folder / place, put)
+        _put(adapter, folder, place, put)
     if places:
         parameters["lora_adapters"].string_value = json.dumps(places)
 
 
-def _put(source: Path, target: Path, put: Put) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    put(source.resolve(), target)
+def _put(source: Path, folder: Path, place: str, put: Put) -> None:
+    put(source.resolve(), place_in(folder, place))
 
 
 def _moved(value: str, old: str, new: str) -> str:

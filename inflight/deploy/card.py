@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from build_engines.manifest import File, Manifest, hash_file
+from build_engines.manifest import File, FileName, Manifest, hash_file
 from inflight import __version__, compatible
 from inflight.deploy.errors import DeployError
 
@@ -39,7 +39,7 @@ class Card(BaseModel):
     engine_path: str | None
     kv_cache_tokens: int | None
     asked: str
-    files: dict[str, File]
+    files: dict[FileName, File]
     tags: dict[str, str] = Field(default_factory=dict)
 
     @property
@@ -142,6 +142,15 @@ def verify(directory: Path, *, hashes: bool | None = None) -> Card:
             "engine_damaged",
         ) from error
     return card
+
+
+def place_in(root: Path, name: str) -> Path:
+    """Where a file of a repository goes below `root`. Raises DeployError `engine_damaged` for a place outside of it."""
+    place = root / name
+    if not place.resolve().is_relative_to(root.resolve()):
+        raise DeployError(f"{name!r} would lie outside of {root}; build the engine again.", "engine_damaged")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
 
 
 def _damaged(path: Path, what: str) -> DeployError:

@@ -121,8 +121,7 @@ class S3Repository:
         """Copy the repository to the directory `into`."""
         with self._said(self.address):
             for name in card.files:
-                target = into / name
-                target.parent.mkdir(parents=True, exist_ok=True)
+                target = cards.place_in(into, name)
                 report(f"Fetching {name}")
                 self._client.download_file(self.address.bucket, self.address.key(name), str(target))
         card.write(into)

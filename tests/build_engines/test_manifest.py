@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -51,6 +52,34 @@ def refusal(engine: Path, *, hashes: bool | None = None) -> BuildError:
         verify(engine, hashes=hashes)
     assert "\n" not in str(caught.value)
     return caught.value
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "", "a//x", "./x", "a/", "..", "a\\..\\x", "a\0x"])
+def test_a_file_that_would_lie_elsewhere_is_refused(engine: Path, name: str) -> None:
+    """However whole it is there."""
+    (engine / "a").mkdir()
+    for there in ("../x", "x", "a/x", "a\\..\\x"):
+        (engine / there).touch()
+    change(engine, files={name: {"sha256": hashlib.sha256().hexdigest(), "bytes": 0}})
+    assert refusal(engine, hashes=True).code == "engine_damaged"
+
+
+def test_links_stay_in_the_directory_or_in_the_cache_of_its_download(engine: Path, tmp_path: Path) -> None:
+    weights, place = engine / "openvino_model.bin", tmp_path / "models--a--b" / "snapshots" / "1"
+    weights.rename(engine / "elsewhere")
+    weights.symlink_to("elsewhere")
+    verify(engine)
+    blobs = place.parent.parent / "blobs"
+    blobs.mkdir(parents=True)
+    (engine / "elsewhere").rename(blobs / "elsewhere")
+    place.mkdir(parents=True)
+    for path in engine.iterdir():
+        if path.is_file() and not path.is_symlink():
+            path.rename(place / path.name)
+    (place / weights.name).symlink_to("../../blobs/elsewhere")
+    verify(place)
+    (place / "chat_template.jinja").symlink_to("/etc/passwd")
+    assert refusal(place).code == "engine_damaged"
 
 
 def test_what_was_written_is_read_again(engine: Path) -> None:
