@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import gevent
+from flask import Response, jsonify, request
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
@@ -22,12 +23,19 @@ from loadtests.generator.users import user_class_of
 from loadtests.plan import Plan
 from loadtests.plan_check import check_plan, check_workload
 from loadtests.plan_options import PlanOption, plan_of, plan_options
-from loadtests.workloads.files import load_files
+from loadtests.workloads.files import SAMPLE, load_files
+from loadtests.workloads.lengths import trace_reference
 
 _LOCUSTS_OWN = ("users", "address", "seconds", "grace")
 """Locust says these: --users, --host, --run-time, --stop-timeout."""
-_NOT_ON_THE_PAGE = ("header", "ca", "certificate", "key")
-"""Locust's page may be open to more people than its command line."""
+_NOT_ON_THE_PAGE = (
+    *("header", "ca", "certificate", "key", "metrics-url"),
+    *("prompts", "trace", "tokenizer", "chat-template"),
+)
+"""Secrets, where they are sent, and files: Locust's page may be open to more people than its command line."""
+_LOCUSTS_FIELDS = {"host", "run_time", "spawn_rate", "user_classes", "profile"}
+"""What Locust's page sends of the options that its command line has too."""
+_SECRETS = ("header", "ca", "certificate", "key")
 _TOLD_SECONDS = 5.0
 _FOR_EVER = 10 * 365 * 86400.0
 _DEFAULT_HOST = Plan.model_fields["address"].default
@@ -57,6 +65,11 @@ class LocustCommand:
             check_workload(plan)
         except LoadError as error:
             sys.exit(f"Error: {error} [{error.code}]")
+        self._given = dict(vars(self._options))
+        self._address = plan.address
+        self._on_page = {option.key for option in plan_options() if _on_page(option)} | _LOCUSTS_FIELDS
+        if environment.web_ui is not None:
+            environment.web_ui.app.before_request(self._refuse)
         if not self._options.stop_timeout:
             environment.stop_timeout = plan.grace
         if isinstance(environment.runner, MasterRunner):
@@ -83,6 +96,30 @@ class LocustCommand:
         check_plan(plan)
         return plan
 
+    def _refuse(self) -> Response | None:
+        """Answer in Locust's place where the page is asked for what the command line alone may say.
+
+        Locust takes any of its own options and of ours from a form. Files of this machine, the places that it writes
+        to, and the server that gets the command line's headers and certificates are not the page's to choose.
+        """
+        why = next(filter(None, (self._fault(key, value) for key, value in request.form.items())), None)
+        if why is None:
+            return None
+        return jsonify({"success": False, "message": f"{why} [invalid_parameter]", "host": self._environment.host})
+
+    def _fault(self, key: str, value: str) -> str | None:
+        if value == str(self._given.get(key) or ""):
+            return None
+        if key == "host":
+            secret = any(self._given.get(name) for name in _SECRETS) and (value or _DEFAULT_HOST) != self._address
+            return f"headers and certificates are for {self._address} alone; start Locust anew" if secret else None
+        if key in self._given and key not in self._on_page:
+            return f"{key} is not the page's to choose; give it on Locust's command line"
+        file = trace_reference(value)
+        if file is not None and not file.startswith(SAMPLE):
+            return f"{key} names the file {file}; give it on Locust's command line"
+        return None
+
     def _ask(self) -> Asked:
         plan = self._plan()
         files = load_files(plan.workload)
@@ -108,7 +145,8 @@ class LocustCommand:
 
 
 def _add_options(parser: ArgumentParser) -> None:
-    """Ours beside Locust's own; on its page too, but for those that are secrets, or may be given again."""
+    """Ours beside Locust's own; on its page too, but for those that are secrets or files, or may be given again."""
+    parser.set_defaults(web_host="127.0.0.1", master_bind_host="127.0.0.1")  # workers get the headers
     for option in plan_options():
         if option.name not in _LOCUSTS_OWN:
             parser.add_argument(f"--{option.name}", **_words(option))
@@ -126,9 +164,12 @@ def _words(option: PlanOption) -> dict[str, Any]:
         words["choices"] = ["", "true", "false"]
     if option.many:
         words |= {"action": "append", "default": []}
-    if option.many or option.name in _NOT_ON_THE_PAGE:
-        words["include_in_web_ui"] = False
+    words["include_in_web_ui"] = _on_page(option)
     return words
+
+
+def _on_page(option: PlanOption) -> bool:
+    return not option.many and option.name not in _NOT_ON_THE_PAGE
 
 
 def _choose_users(environment: Environment, plan: Plan) -> None:

@@ -10,7 +10,7 @@ from loadtests.workloads.observed import file_and_column
 from loadtests.workloads.spec import WorkloadSpec
 
 _SAMPLES = Path(__file__).parent.parent / "samples"
-_SAMPLE = "sample:"
+SAMPLE = "sample:"
 
 
 def load_files(spec: WorkloadSpec) -> dict[str, bytes]:
@@ -33,9 +33,9 @@ def sample_names() -> list[str]:
 
 
 def _path(name: str) -> Path:
-    if not name.startswith(_SAMPLE):
+    if not name.startswith(SAMPLE):
         return Path(name).expanduser()
-    wanted = name.removeprefix(_SAMPLE)
+    wanted = name.removeprefix(SAMPLE)
     if wanted not in sample_names():
         raise LoadError(f"there is no sample {wanted!r}; there are {', '.join(sample_names())}", "workload_invalid")
     return next(path for path in _SAMPLES.iterdir() if path.stem == wanted)

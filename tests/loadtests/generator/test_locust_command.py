@@ -49,7 +49,7 @@ def headless(server: Server, place: Path) -> dict[str, list[str]]:
         "unfit": [*quiet, "--host", grpc, "GenerateUser"],
         "master": [
             *(*quiet, "--host", http, "-u", "4", "-r", "4", "-t", "10s", "--out", str(place / "master")),
-            *("--master", "--expect-workers", "2", "--master-bind-host", "127.0.0.1", "--master-bind-port", port),
+            *("--master", "--expect-workers", "2", "--master-bind-port", port),
         ],
         "worker1": ["--worker", "--master-host", "127.0.0.1", "--master-port", port],
         "worker2": ["--worker", "--master-host", "127.0.0.1", "--master-port", port],
@@ -60,11 +60,16 @@ def headless(server: Server, place: Path) -> dict[str, list[str]]:
 def place(paced_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All are made at the same time; each exit code is in NAME.code, and what it said in NAME.out."""
     place = tmp_path_factory.mktemp("locust")
+    commands = headless(paced_server, place)
     with ExitStack() as stack:
         processes = {
             name: stack.enter_context(started([*LOCUST, *arguments], place / f"{name}.out"))
-            for name, arguments in headless(paced_server, place).items()
+            for name, arguments in commands.items()
         }
+        port = commands["master"][-1]
+        wait_until(lambda: answers(port), "the master")
+        with pytest.raises(ConnectionRefusedError):  # but on loopback nobody can become a worker
+            socket.create_connection(("127.0.0.2", int(port)))
         for name, process in processes.items():
             (place / f"{name}.code").write_text(str(process.wait(LONGEST)))
     return place
@@ -132,9 +137,10 @@ def test_what_can_not_be_is_told_at_once(place: Path) -> None:
 
 @pytest.fixture(scope="module")
 def web(paced_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of Locust's web page."""
+    """The address of Locust's web page, of a command line with a secret."""
     port, out = free_port(), tmp_path_factory.mktemp("web") / "out"
-    command = [*LOCUST, *SHORT, "--host", paced_server.grpc_address, "--web-host", "127.0.0.1", "--web-port", port]
+    secret = ["--header", "authorization: Bearer SECRET"]
+    command = [*LOCUST, *SHORT, "--host", paced_server.grpc_address, *secret, "--web-port", port]
     with started(command, out):
         wait_until(lambda: answers(port), "the web page")
         yield f"http://127.0.0.1:{port}"
@@ -172,3 +178,32 @@ def test_the_web_page_starts_and_stops_tests_and_shows_each_quantity(web: str) -
         assert 0 < found["tokens/s"]["avg_response_time"] <= 1e3 / step * TOKENS / (TOKENS - 1)
         assert ask(f"{web}/stop", {})["success"]
         wait_until(lambda: ask(f"{web}/stats/requests")["state"] == "stopped", "the end of the test")
+
+
+def test_the_page_is_for_this_machine_and_chooses_no_server_for_a_secret_no_file_and_no_place(web: str) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", int(web.rpartition(":")[2])))
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        stranger.settimeout(1.0)
+        evil = f"http://127.0.0.1:{stranger.getsockname()[1]}"
+        for wrong in (
+            {"host": evil},
+            {"host": ""},
+            {"metrics_url": f"{evil}/metrics"},
+            {"header": "x: y"},
+            {"prompts": "/etc/hostname"},
+            {"chat_template": "/etc"},
+            {"input_tokens": "trace:/etc/hostname"},
+            {"out": "/tmp/elsewhere"},
+            {"html_file": "/tmp/elsewhere"},
+        ):
+            refused = ask(f"{web}/swarm", {"user_count": "1", "spawn_rate": "1", **wrong})
+            assert refused["success"] is False, wrong
+            assert refused["message"].endswith("[invalid_parameter]")
+        with pytest.raises(TimeoutError):
+            stranger.accept()
+    assert ask(f"{web}/stats/requests")["state"] != "running"
+    with urllib.request.urlopen(web, timeout=LONGEST) as answer:
+        page = answer.read().decode()
+    assert "output_tokens" in page
+    assert not any(name in page for name in ("SECRET", "chat_template", "metrics_url"))
