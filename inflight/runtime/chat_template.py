@@ -7,7 +7,9 @@ said otherwise.
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +20,8 @@ from inflight.runtime.messages import RequestError
 _MOST_SOURCE_BYTES = 2**20
 """The longest template; published ones have up to some tens of thousands."""
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_LEAST_JINJA2 = (3, 1, 6)
+"""Before it a template could read the process' environment (CVE-2025-27516)."""
 _MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 """Stands behind the message to be continued while it is rendered; its last space shows whether a template strips."""
 
@@ -32,7 +36,7 @@ class ChatRenderer:
     def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, Any]) -> None:
         """`sources` are templates by name: `default`, and where the checkpoint has them `tool_use` and others.
 
-        Raises RequestError (`no_chat_template`) for a template that is none, and where jinja2 is missing.
+        Raises RequestError (`no_chat_template`) for a template that is none, and where jinja2 is missing or too old.
         """
         self._special_tokens = dict(special_tokens)
         self._templates = {name: _compiled(name, source) for name, source in sources.items()}
@@ -110,12 +114,19 @@ def _compiled(name: str, source: str) -> _Template:
             f"the chat template {name} has more than {_MOST_SOURCE_BYTES} bytes; send text", "no_chat_template"
         )
     try:
+        version = importlib.metadata.version("jinja2")
         from inflight.runtime.chat_sandbox import SandboxedTemplate
     except ImportError as error:  # containers of others need not have it, and all but messages works without
         raise RequestError(
             f"messages need the package jinja2 ({error}); install it where the template is rendered, or send text",
             "no_chat_template",
         ) from None
+    if tuple(map(int, re.findall(r"\d+", version)[:3])) < _LEAST_JINJA2:
+        raise RequestError(
+            f"messages need jinja2 3.1.6 or later, and here is {version}, whose sandbox lets a template out; install a"
+            " later one where the template is rendered, or send text",
+            "no_chat_template",
+        )
     return SandboxedTemplate(name, source)
 
 

@@ -1,19 +1,24 @@
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import sys
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomllib
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packaging.requirements import Requirement
 from tokenizers import Tokenizer
 
 from inflight.runtime.chat_json import parse_messages
 from inflight.runtime.chat_template import ChatRenderer
 from inflight.runtime.messages import RequestError
+from tests.fixtures.engines import ROOT
 from tests.runtime.chat_templates import CHATML, PHI3, STYLES, write_directory
 
 SYSTEM = {"role": "system", "content": "Be short."}
@@ -234,6 +239,28 @@ def test_a_damaged_configuration_is_told(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="can't be read") as refusal:
         ChatRenderer.from_directory(tmp_path)
     assert refusal.value.code == "no_chat_template"
+
+
+@pytest.mark.parametrize("version", ["3.0", "3.1.5", "2.11.3"])
+def test_a_jinja2_whose_sandbox_leaks_is_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: version)
+    with pytest.raises(RequestError) as refusal:
+        ChatRenderer({"default": CHATML}, {})
+    assert refusal.value.code == "no_chat_template"
+
+
+@pytest.mark.parametrize("version", ["3.1.6", "3.1.10", "4.0.0rc1"])
+def test_later_ones_are_taken(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: version)
+    assert ChatRenderer({"default": "{{ messages | length }}"}, {}).render([USER]) == "1"
+
+
+def test_no_jinja2_whose_sandbox_leaks_is_asked_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    asked = [Requirement(line).specifier for line in lines if line.startswith("jinja2")]
+    assert len(asked) == 4
+    assert not any(versions.contains("3.1.5") for versions in asked)
 
 
 def test_without_jinja2_messages_are_refused_by_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
