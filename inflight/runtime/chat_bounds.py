@@ -15,7 +15,7 @@ from typing import Any
 MOST_CHARACTERS = 16 * 2**20
 """The longest text, list or string."""
 MOST_SECONDS = 1.0
-"""Of the processor, in the thread that renders; preprocessing serves nobody else meanwhile."""
+"""Of the processor, in the thread that renders."""
 _MOST_SHOWN = 4 * MOST_CHARACTERS
 """Of all that its expressions show together: what a macro shows is counted where it is shown again."""
 _MOST_BITS = 16_384

@@ -12,6 +12,9 @@ MOST_STOP_SYMBOLS = 8192
 """Token ids and characters that the stop words of one request may hold together; a search for them takes memory."""
 
 
+MOST_GUIDE_CHARACTERS = 1 << 16
+
+
 class RequestError(Exception):
     """A request that can't be served: one sentence and a stable code, the same as the client's table holds."""
 
@@ -200,7 +203,8 @@ class EngineLimits:
             self._check_ids(getattr(request, field_name), names.get(field_name, field_name))
         self._check_beams(request)
         check_stop_words(request)
-        self._check_length(request, names.get("max_tokens", "max_tokens"))
+        beams, name = request.sampling.beam_width, names.get("max_tokens", "max_tokens")
+        self.check_length(len(request.prompt_ids), request.max_tokens, beams, name)
 
     def _check_beams(self, request: GenerationRequest) -> None:
         beams = request.sampling.beam_width
@@ -217,15 +221,15 @@ class EngineLimits:
                 "invalid_parameter",
             )
 
-    def _check_length(self, request: GenerationRequest, name: str) -> None:
-        prompt, beams = len(request.prompt_ids), request.sampling.beam_width
-        tokens = prompt + request.max_tokens
+    def check_length(self, prompt: int, max_tokens: int, beams: int = 1, name: str = "max_tokens") -> None:
+        """Raise RequestError (`prompt_too_long`) where a prompt of so many tokens and its answer are too long."""
+        tokens = prompt + max_tokens
         of_cache = self.kv_blocks // beams * self.kv_block_tokens
         most = min(self.max_sequence_length, of_cache)
         if tokens > most:
             why = f" with beam_width of {beams}" if beams > 1 and of_cache < self.max_sequence_length else ""
             raise RequestError(
-                f"the prompt's {prompt} tokens and {name} of {request.max_tokens} make {tokens}, and the engine takes"
+                f"the prompt's {prompt} tokens and {name} of {max_tokens} make {tokens}, and the engine takes"
                 f" {most}{why}; shorten the prompt or lower {name}",
                 "prompt_too_long",
             )

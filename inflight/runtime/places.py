@@ -7,10 +7,11 @@ import threading
 from inflight.runtime.messages import RequestError
 
 
-def too_many(most: int) -> RequestError:
+def too_many(most: int, what: str = "") -> RequestError:
     """What one more than `most` is refused with: Triton's words and TensorRT-LLM's, since clients look for either."""
+    of = f" of {what}" if what else ""
     return RequestError(
-        f"Exceeds maximum queue size (Maximum queue size of {most} has been reached); send the request again later",
+        f"Exceeds maximum queue size{of} (Maximum queue size of {most} has been reached); send the request again later",
         "overloaded",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -14,6 +15,13 @@ from inflight.runtime.triton_inputs import Inputs
 
 _JSON_BYTES = 64
 """What a message takes beside its content; at least one token comes of it."""
+_CHARACTERS_A_TOKEN = 8
+"""Few texts have more of them a token; one that does is counted in slices before it is tokenized whole."""
+_SLICE = 16_384
+"""Characters."""
+
+Pieces = Generator[int, None, Any]
+"""Work in pieces: before each it yields how many characters are to be tokenized or rendered; at last it returns."""
 
 
 class PromptReader:
@@ -35,23 +43,42 @@ class PromptReader:
         except RequestError as error:
             self._refusal = error
 
-    def read(self, inputs: Inputs) -> list[list[int]]:
-        """The token ids of each prompt. RequestError for what is no prompt, or too long for the engine.
+    def read(self, inputs: Inputs) -> Pieces:
+        """The token ids of each prompt, in pieces. RequestError for what is no prompt, or too long for the engine.
 
         A rendered conversation has its special tokens in it, so none are put around it.
         """
-        raw_texts = inputs.required("QUERY")[:, 0].tolist()
-        with bounded():  # others wait as long as all its conversations take
+        raw_texts = _texts(inputs)
+        chats = [given for name in ("MESSAGES", "CHAT_TEMPLATE_KWARGS") if (given := inputs.array(name)) is not None]
+        if chats:
+            yield sum(len(text) for given in chats for text in given.flat)
+        with bounded():
             given = [self._conversation(inputs, row, bool(raw)) for row, raw in enumerate(raw_texts)]
-        texts = [self._checked(raw, chat) for raw, chat in zip(raw_texts, given, strict=True)]
-        special = [chat is None and self._add_special_tokens for chat in given]
-        ids = {wanted: iter(self._encoded(texts, special, wanted)) for wanted in set(special)}
-        return [next(ids[wanted]) for wanted in special]
+        ids = []
+        for raw, chat in zip(raw_texts, given, strict=True):
+            text = self._checked(raw, chat)
+            ids.append((yield from self._encoded(text, chat is None and self._add_special_tokens)))
+        return ids
 
-    def _encoded(self, texts: list[str], special: list[bool], wanted: bool) -> list[list[int]]:
-        """Those that go with special tokens around them, or without, in one call of the tokenizer."""
-        chosen = [text for text, one in zip(texts, special, strict=True) if one is wanted]
-        return encode(self._tokenizer, chosen, wanted)
+    def _encoded(self, text: str, special: bool) -> Pieces:
+        """Token ids of a text. One that has by far too many is refused without being tokenized to its end.
+
+        What is cut into slices has about as many tokens as in one piece; with twice what the engine takes it is too
+        long however it is cut.
+        """
+        if len(text) > _CHARACTERS_A_TOKEN * self._max_tokens:
+            tokens = 0
+            for start in range(0, len(text), _SLICE):
+                yield _SLICE
+                tokens += len(encode(self._tokenizer, [text[start : start + _SLICE]], False)[0])
+                if tokens > 2 * self._max_tokens:
+                    raise RequestError(
+                        f"the prompt's {len(text)} characters have more than {self._max_tokens} tokens, which is what"
+                        " the engine takes; shorten it",
+                        "prompt_too_long",
+                    )
+        yield len(text)
+        return encode(self._tokenizer, [text], special)[0]
 
     def _checked(self, raw: bytes, chat: bytes | None) -> str:
         name, raw = ("text_input", raw) if chat is None else ("the rendered messages", chat)
@@ -74,3 +101,14 @@ class PromptReader:
         check_size(messages, "messages", self._longest_token + _JSON_BYTES, self._max_tokens)
         check_size(kwargs, "chat_template_kwargs", self._longest_token + _JSON_BYTES, self._max_tokens)
         return self._renderer.render_json(messages, kwargs).encode()
+
+
+def _texts(inputs: Inputs) -> list[bytes]:
+    """One for each prompt; empty ones where conversations came alone."""
+    texts, messages = inputs.array("QUERY"), inputs.array("MESSAGES")
+    if texts is not None:
+        found: list[bytes] = texts[:, 0].tolist()
+        return found
+    if messages is None:
+        raise RequestError("text_input is missing; send the prompt's text, or messages", "invalid_request")
+    return [b""] * len(messages)

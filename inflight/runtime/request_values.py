@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from inflight.runtime.messages import Guide, GuideType, RequestError, Sampling
+from inflight.runtime.messages import MOST_GUIDE_CHARACTERS, Guide, GuideType, RequestError, Sampling
 
 
 class _Bound(NamedTuple):
@@ -32,6 +32,9 @@ SAMPLING_INPUTS = {
 
 OLDER_NAMES = {"min_tokens": "min_length", "seed": "random_seed"}
 """What upstream called an input before; taken where the newer name was not sent."""
+
+MOST_SEQUENCES = 256
+"""The most answers that a request may ask for, and the most that may be decoded in one."""
 
 GUIDE_TYPES = {guide_type.value: guide_type for guide_type in GuideType}
 
@@ -72,7 +75,15 @@ def _check(name: str, value: float, bound: _Bound) -> None:
 
 
 def guide_from(guide_type: str | None, text: str | None) -> Guide | None:
-    """What guides the answer, from upstream's two inputs; RequestError (`invalid_parameter`) where one is missing."""
+    """What guides the answer, from upstream's two inputs.
+
+    RequestError (`invalid_parameter`) where one is missing, or the guide is too long.
+    """
+    if text is not None and len(text) > MOST_GUIDE_CHARACTERS:
+        raise RequestError(
+            f"guided_decoding_guide has {len(text)} characters; send at most {MOST_GUIDE_CHARACTERS}",
+            "invalid_parameter",
+        )
     if guide_type is None:
         if text is None:
             return None
@@ -121,32 +132,42 @@ def end_ids_from(end_id: int | None, of_model: tuple[int, ...]) -> tuple[int, ..
     return () if end_id < 0 else (end_id,)
 
 
-def sequences(tokens: list[list[list[int]]], lengths: list[list[int]]) -> list[list[list[int]]]:
-    """The token ids of each prompt's sequences, from rows of [prompt, beam, token] and [prompt, beam].
+def sequences(tokens: Any, lengths: Any, vocabulary_size: int, most_ids: int) -> list[list[list[int]]]:
+    """The token ids of each prompt's sequences, from arrays [prompt, beam, token] and [prompt, beam].
 
-    Raises RequestError (`invalid_request`) for lengths that don't fit.
+    Raises RequestError for lengths that don't fit (`invalid_request`), for more than MOST_SEQUENCES sequences or
+    `most_ids` ids, and for ids that the vocabulary doesn't have (`invalid_token_ids`). Nothing is copied before that.
     """
-    if len(tokens) != len(lengths):
+    if tokens.ndim != 3 or tokens.shape[:2] != lengths.shape:
         raise RequestError(
-            f"TOKENS_BATCH holds {len(tokens)} prompts and SEQUENCE_LENGTH {len(lengths)}", "invalid_request"
+            f"TOKENS_BATCH has the shape {list(tokens.shape)} and SEQUENCE_LENGTH {list(lengths.shape)}; send one"
+            " length for each sequence",
+            "invalid_request",
         )
-    return [_cut(beams, counts) for beams, counts in zip(tokens, lengths, strict=True)]
+    if lengths.size > MOST_SEQUENCES or tokens.size > most_ids:
+        raise RequestError(
+            f"TOKENS_BATCH holds {lengths.size} sequences of {tokens.size} token ids; send at most {MOST_SEQUENCES}"
+            f" sequences of {most_ids} together",
+            "invalid_parameter",
+        )
+    outside = lengths[(lengths < 0) | (lengths > tokens.shape[2])]
+    if outside.size:
+        raise RequestError(
+            f"SEQUENCE_LENGTH is {outside[0]}, and TOKENS_BATCH holds {tokens.shape[2]} token ids", "invalid_request"
+        )
+    cut = [
+        [beam[:count] for beam, count in zip(beams, counts, strict=True)]
+        for beams, counts in zip(tokens, lengths.tolist(), strict=True)
+    ]
+    for beams in cut:
+        for beam in beams:
+            check_ids(beam, "TOKENS_BATCH", vocabulary_size)
+    return [[beam.tolist() for beam in beams] for beams in cut]
 
 
-def _cut(beams: list[list[int]], counts: list[int]) -> list[list[int]]:
-    if len(beams) != len(counts):
-        raise RequestError(f"SEQUENCE_LENGTH holds {len(counts)} lengths for {len(beams)} sequences", "invalid_request")
-    for beam, count in zip(beams, counts, strict=True):
-        if not 0 <= count <= len(beam):
-            raise RequestError(
-                f"SEQUENCE_LENGTH is {count}, and TOKENS_BATCH holds {len(beam)} token ids", "invalid_request"
-            )
-    return [beam[:count] for beam, count in zip(beams, counts, strict=True)]
-
-
-def check_ids(token_ids: list[int], name: str, vocabulary_size: int) -> None:
-    """Raise RequestError (`invalid_token_ids`) for an id that the vocabulary doesn't have."""
-    for token_id in (min(token_ids), max(token_ids)) if token_ids else ():
+def check_ids(token_ids: Any, name: str, vocabulary_size: int) -> None:
+    """Raise RequestError (`invalid_token_ids`) for an id of this array that the vocabulary doesn't have."""
+    for token_id in (token_ids.min(), token_ids.max()) if token_ids.size else ():
         if not 0 <= token_id < vocabulary_size:
             raise RequestError(
                 f"{name}: token id {token_id} is outside the vocabulary of {vocabulary_size} tokens; send ids of the"

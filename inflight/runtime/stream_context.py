@@ -14,6 +14,8 @@ import numpy as np
 from inflight.runtime.messages import RequestError
 
 _HEADER = 4
+_LONGEST = 64
+"""More than any engine's model sends, whatever its version."""
 _HALF = 2**32
 _SEQUENCE_KEYS = 2**48
 """Stream keys of the answers to one request lie so far apart: more than any answer has chunks."""
@@ -44,9 +46,9 @@ class StreamContext(NamedTuple):
 
     @classmethod
     def from_row(cls, row: Any) -> StreamContext:
-        """Read one row of the tensor; RequestError (`invalid_request`) for one that is too short or negative."""
-        values = row.tolist()
-        if len(values) < _HEADER or min(values[2:]) < 0:
+        """Read one row of the tensor; RequestError (`invalid_request`) for what no engine's model sends."""
+        if not _HEADER <= row.size <= _LONGEST or row[2:].min() < 0:
             raise RequestError("STREAM_CONTEXT is not what the engine's model sends; leave it out", "invalid_request")
+        values = row.tolist()
         key = (values[0] % _HALF) + (values[1] % _HALF) * _HALF
         return cls(key, values[2], values[3], values[_HEADER:])

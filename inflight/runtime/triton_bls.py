@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from inflight.runtime.bounded_strings import bound_strings
 from inflight.runtime.chunk_messages import PARAMETER, AnswerEnd, ChunkReceiver, TokenChunk
 from inflight.runtime.detokenizer import Detokenizer
 from inflight.runtime.last_responses import only_response
@@ -48,6 +49,7 @@ class TritonBls:
 
     def __init__(self, args: dict[str, str]) -> None:
         end_with_server()
+        bound_strings(pb_utils)
         # Texts are decoded one at a time: sharing them among threads would take longer than decoding them.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         settings = parameters(args)

@@ -10,10 +10,10 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from inflight.runtime.messages import GenerationRequest, RequestError, Sampling, check_stop_words
-from inflight.runtime.request_values import OLDER_NAMES, count_from
+from inflight.runtime.request_values import OLDER_NAMES
 from inflight.runtime.triton_inputs import Inputs
 from inflight.runtime.triton_perf import PERF_TENSORS
-from inflight.runtime.triton_request import MOST_SEQUENCES
+from inflight.runtime.triton_request import check_answers
 from inflight.runtime.word_lists import unpack
 
 PREPROCESSING_INPUTS = {
@@ -188,7 +188,7 @@ def text_request(inputs: Inputs, exclude_input: bool) -> TextRequest:
     if drafts < 0:
         raise RequestError(f"num_draft_tokens is {drafts}; it must be 0 or more", "invalid_parameter")
     sequences = inputs.common("num_return_sequences", 1)
-    count_from("num_return_sequences", sequences, MOST_SEQUENCES)
+    check_answers(sequences, len(texts))
     return TextRequest(
         inputs=inputs,
         prompts=len(texts),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from inflight.runtime.bounded_strings import bound_strings
 from inflight.runtime.chunk_messages import Caller, ChunkSender
 from inflight.runtime.engine_metrics import EngineMetrics
 from inflight.runtime.messages import GenerationRequest, Origin, RequestError, TokenEvent
@@ -40,6 +41,7 @@ class TritonEngine:
 
     def __init__(self, args: dict[str, str]) -> None:
         end_with_server()
+        bound_strings(pb_utils)
         settings = parameters(args)
         self._model = args["model_name"]
         self._decoupled = decoupled(args)
@@ -118,7 +120,9 @@ class TritonEngine:
     ) -> None:
         """Submit what a request asks for."""
         options = reply_options(inputs, self._exclude_input)
-        prompts = generation_requests(inputs, self._end_ids, self._adapters, self._engine_name, origin)
+        prompts = generation_requests(
+            inputs, self._end_ids, self._adapters, self._engine_name, self._engine.limits, origin
+        )
         if self._wrap_token_ids:
             prompts = [_wrapped(prompt, self._vocabulary_size) for prompt in prompts]
         check_fits(inputs, prompts, self._engine.limits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from inflight.runtime.bounded_strings import MOST_STRINGS
 from inflight.runtime.messages import RequestError
 from inflight.runtime.origin import ORIGIN_PARAMETERS, origin_from
 
@@ -29,16 +30,22 @@ _KNOWN_PARAMETERS = {
     *ORIGIN_PARAMETERS,
 }
 """Those of the KServe protocol, which Triton hands on with those that it doesn't know, and ours."""
+_MOST_PARAMETERS = 65_536
 _REQUEST_TYPE = "request_type"
 _WHOLE_REQUEST = "context_and_generation"
 
 
 def parameters_json(request: Any) -> str:
-    """What came beside the tensors, as JSON; RequestError (`invalid_text`) for names or values that are no text."""
+    """What came beside the tensors, as JSON; RequestError for names or values that are no text, and for too much."""
     try:
         found: str = request.parameters()
     except UnicodeDecodeError:
         raise RequestError("a parameter of the request is not valid UTF-8; send UTF-8", "invalid_text") from None
+    if len(found) > _MOST_PARAMETERS:
+        raise RequestError(
+            f"the parameters of the request have {len(found)} characters; send at most {_MOST_PARAMETERS}",
+            "invalid_parameter",
+        )
     return found
 
 
@@ -70,6 +77,11 @@ class Inputs:
 
     def __init__(self, request: Any) -> None:
         self._arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        for name, array in self._arrays.items():
+            if array.dtype == object and array.size > MOST_STRINGS:
+                raise RequestError(
+                    f"{self.label(name)} holds {array.size} strings; send at most {MOST_STRINGS}", "invalid_parameter"
+                )
 
     def __iter__(self) -> Any:
         return iter(self._arrays.items())

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from inflight.runtime.bounded_strings import bound_strings
 from inflight.runtime.detokenizer import Chunk, Detokenizer
 from inflight.runtime.messages import RequestError
 from inflight.runtime.model_parameters import flag, parameters
@@ -27,6 +28,11 @@ _SECONDS_FOR_A_CHUNK = 80e-6
 """What the engine's model takes to send one."""
 _LONGEST_WAIT_SECONDS = 0.005
 
+_MOST_IDS = 131_072
+"""Of a request. All others wait while they are decoded: some 100 ms."""
+_LONGEST_SEQUENCES = 8
+"""Or so many of the engine's longest answers, if these have more: a beam search ends with all its beams at once."""
+
 
 class Postprocessing:
     """Decodes TOKENS_BATCH [B, beams, length] into OUTPUT [B * beams], with what STREAM_CONTEXT [B, 4 + n] says.
@@ -37,14 +43,17 @@ class Postprocessing:
 
     def __init__(self, args: dict[str, str]) -> None:
         end_with_server()
+        bound_strings(pb_utils)
         settings = parameters(args)
         self._model = args["model_name"]
         skip_special_tokens = flag(settings, "skip_special_tokens", default=True)
         tokenizer = load_tokenizer(settings["tokenizer_dir"])
         self._detokenizer = Detokenizer(tokenizer, skip_special_tokens)
         with open(f"{settings['tokenizer_dir']}/engine.json", encoding="utf-8") as file:
-            # Many models have more tokens than their tokenizer knows, and may say one of those; it has no text.
-            self._vocabulary_size = max(vocabulary_size(tokenizer), json.load(file)["vocab_size"])
+            manifest = json.load(file)
+        # Many models have more tokens than their tokenizer knows, and may say one of those; it has no text.
+        self._vocabulary_size = max(vocabulary_size(tokenizer), manifest["vocab_size"])
+        self._most_ids = max(_MOST_IDS, _LONGEST_SEQUENCES * manifest["max_sequence_length"])
         self._receipts = ReceiptSender(settings["engine_model_name"])
         keep_streams = flag(settings, "keep_streams", default=False)
         self._tails = StreamTails(self._detokenizer.textless_ids) if keep_streams else None
@@ -72,13 +81,12 @@ class Postprocessing:
     def _read(self, request: Any) -> _Request | RequestError:
         try:
             inputs = Inputs(request)
-            rows = sequences(inputs.required("TOKENS_BATCH").tolist(), inputs.required("SEQUENCE_LENGTH").tolist())
+            lengths = inputs.required("SEQUENCE_LENGTH")
+            rows = sequences(inputs.required("TOKENS_BATCH"), lengths, self._vocabulary_size, self._most_ids)
             said = inputs.array("STREAM_CONTEXT")
             contexts = [StreamContext(0) for _ in rows] if said is None else list(map(StreamContext.from_row, said))
-            token_ids = [token_id for row in rows for ids in row for token_id in ids]
-            check_ids(token_ids, "TOKENS_BATCH", self._vocabulary_size)
-            context_ids = [token_id for context in contexts for token_id in context.context_ids]
-            check_ids(context_ids, "STREAM_CONTEXT", self._vocabulary_size)
+            for context in contexts:
+                check_ids(np.array(context.context_ids), "STREAM_CONTEXT", self._vocabulary_size)
             return _Request(self._chunks(request, inputs, rows, contexts), contexts)
         except Exception as error:
             return as_refusal(error, self._model)

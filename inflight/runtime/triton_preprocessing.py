@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from inflight.runtime.bounded_strings import bound_strings
 from inflight.runtime.messages import RequestError
 from inflight.runtime.model_parameters import flag, parameters
-from inflight.runtime.prompts import PromptReader
+from inflight.runtime.prompts import Pieces, PromptReader
 from inflight.runtime.server_watch import end_with_server
 from inflight.runtime.stream_names import stream_namer
 from inflight.runtime.tokenizer import encode, load_tokenizer
 from inflight.runtime.triton_inputs import Inputs, check_names, parameters_json
 from inflight.runtime.triton_tensors import as_refusal, error_response, tensor
-from inflight.runtime.word_lists import check_words, pack, weighted_words
+from inflight.runtime.turns import Turns
+from inflight.runtime.word_lists import LONGEST_WORD, MOST_WORDS, check_word_count, check_words, pack, weighted_words
+
+_AT_ONCE = 32_768
+"""Characters of the requests of one call that are tokenized before others are looked at; some 40 ms."""
+_A_WORD = 8
+"""Characters whose tokenizing takes as long as what is done for a word whatever its length."""
+_MOST_LONG = 128 * 2**20
+"""Bytes of the texts of all requests that are under way beside the short ones."""
+_REQUEST = 4096
+"""Bytes that a request takes beside its texts."""
+_MOST_WORD_CHARACTERS = MOST_WORDS * LONGEST_WORD
+"""Of all prompts of a request together, for each of its lists of words."""
+_MOST_WORD_IDS = 2**20
+"""Token ids of a list of words, whose rows are padded to the prompt with the most."""
 
 _NOT_TEXT = {
     "DECODER_QUERY": "decoder_text_input",
@@ -39,6 +56,9 @@ class Preprocessing:
 
     def __init__(self, args: dict[str, str]) -> None:
         end_with_server()
+        bound_strings(pb_utils)
+        # Each text is tokenized in the thread that asks for it, so that a long one takes no thread from a short one.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         settings = parameters(args)
         self._model = args["model_name"]
         self._tokenizer = load_tokenizer(settings["tokenizer_dir"])
@@ -58,24 +78,59 @@ class Preprocessing:
         self._name = stream_namer(pb_utils.InferenceResponse) if named else None
         # Many models have no token for padding; what stands behind a prompt's length is never read.
         self._pad_id = max(self._end_id, 0) if manifest["pad_id"] is None else manifest["pad_id"]
+        self._long = Turns(_MOST_LONG, pb_utils.Logger.log_error)
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        return [self._respond(request) for request in requests]
+        """Respond to what is short; None for what takes longer, which is responded to later, by its sender."""
+        budget = _AT_ONCE
+        responses = []
+        for request in requests:
+            work = self._response(request)
+            try:
+                while (cost := next(work)) <= budget:
+                    budget -= cost
+                responses.append(self._later(request, work))
+            except StopIteration as done:
+                responses.append(done.value)
+        return responses
 
-    def _respond(self, request: Any) -> Any:
+    def finalize(self) -> None:
+        self._long.close()
+
+    def _later(self, request: Any, work: Pieces) -> Any:
+        def respond(sender: Any) -> Iterator[int]:
+            response = yield from work
+            sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+        try:
+            self._long.add(respond(request.get_response_sender()), _REQUEST + _text_bytes(request))
+        except RequestError as error:
+            return error_response(error)
+        return None
+
+    def _response(self, request: Any) -> Pieces:
         try:
             check_names(json.loads(parameters_json(request)))
             inputs = Inputs(request)
             named = {} if self._name is None else self._name(bool(np.any(inputs.array("STREAM"))))
-            return pb_utils.InferenceResponse(self._outputs(inputs), **named)
+            outputs = yield from self._outputs(inputs)
+            return pb_utils.InferenceResponse(outputs, **named)
         except Exception as error:
             return error_response(as_refusal(error, self._model))
 
-    def _outputs(self, inputs: Inputs) -> list[Any]:
+    def _outputs(self, inputs: Inputs) -> Pieces:
         _check_text_only(inputs)
-        rows = self._prompts.read(inputs)
+        max_tokens = inputs.array("REQUEST_OUTPUT_LEN")
+        if max_tokens is None:
+            raise RequestError("max_tokens is missing; send how many tokens the answer may have", "invalid_request")
+        rows = yield from self._prompts.read(inputs)
         prompts = len(rows)
         pad_ids = [[inputs.scalar("PAD_ID", row, self._pad_id)] for row in range(prompts)]
+        bad_words = yield from self._words(inputs, "BAD_WORDS_DICT", "bad_words", prompts)
+        stop_words = yield from self._words(inputs, "STOP_WORDS_DICT", "stop_words", prompts)
+        bias = yield from self._bias(inputs, prompts)
+        # Engines that know one end token stop at the others as at words, unless the client chose where to end.
+        further = [[token_id] for token_id in self._further_ends] if inputs.array("END_ID") is None else []
         input_ids = np.zeros((prompts, max(map(len, rows))), dtype=np.int32) + np.array(pad_ids, dtype=np.int32)
         for line, ids in zip(input_ids, rows, strict=True):
             line[: len(ids)] = ids
@@ -84,33 +139,54 @@ class Preprocessing:
             tensor("REQUEST_INPUT_LEN", [[len(ids)] for ids in rows], np.int32),
             tensor("DECODER_INPUT_ID", pad_ids, np.int32),
             tensor("REQUEST_DECODER_INPUT_LEN", [[1]] * prompts, np.int32),
-            pb_utils.Tensor("BAD_WORDS_IDS", self._words(inputs, "BAD_WORDS_DICT", "bad_words", prompts)),
-            pb_utils.Tensor("STOP_WORDS_IDS", pack(self._stops(inputs, prompts))),
-            pb_utils.Tensor("EMBEDDING_BIAS", self._bias(inputs, prompts)),
-            pb_utils.Tensor("REQUEST_OUTPUT_LEN", inputs.required("REQUEST_OUTPUT_LEN")),
+            pb_utils.Tensor("BAD_WORDS_IDS", pack(bad_words)),
+            pb_utils.Tensor("STOP_WORDS_IDS", pack([[*words, *further] for words in stop_words])),
+            pb_utils.Tensor("EMBEDDING_BIAS", bias),
+            pb_utils.Tensor("REQUEST_OUTPUT_LEN", max_tokens),
             tensor("OUT_END_ID", [[inputs.scalar("END_ID", row, self._end_id)] for row in range(prompts)], np.int32),
             tensor("OUT_PAD_ID", pad_ids, np.int32),
             tensor("OUT_PROMPT_TABLE_EXTRA_IDS", np.zeros((prompts, 0)), np.uint64),
             tensor("OUT_STREAM_KEY", [[secrets.randbits(63) + 1] for _ in rows], np.uint64),
         ]
 
-    def _words(self, inputs: Inputs, name: str, label: str, prompts: int) -> Any:
-        """The words of each prompt as upstream packs them; empty ones are left out."""
-        return pack([self._word_ids(inputs, name, label, row) for row in range(prompts)])
+    def _words(self, inputs: Inputs, name: str, label: str, prompts: int) -> Pieces:
+        """The token ids of each prompt's words; empty ones are left out."""
+        rows = yield from self._encoded([inputs.texts(name, row) for row in range(prompts)], label)
+        longest = max(sum(map(len, words)) for words in rows)
+        if longest * prompts > _MOST_WORD_IDS:
+            raise RequestError(
+                f"{label} holds {longest} token ids for one of {prompts} prompts; send at most"
+                f" {_MOST_WORD_IDS // prompts}, or fewer prompts in one request",
+                "invalid_parameter",
+            )
+        return rows
 
-    def _stops(self, inputs: Inputs, prompts: int) -> list[list[list[int]]]:
-        """The stop words of each prompt; further end tokens among them, unless the client chose where to end."""
-        further = [[token_id] for token_id in self._further_ends] if inputs.array("END_ID") is None else []
-        return [[*self._word_ids(inputs, "STOP_WORDS_DICT", "stop_words", row), *further] for row in range(prompts)]
+    def _encoded(self, rows: list[tuple[str, ...]], label: str) -> Pieces:
+        """The token ids of each prompt's words. RequestError for too many, or too long ones."""
+        for words in rows:
+            check_words(words, label)
+        characters = sum(len(word) for words in rows for word in words)
+        if characters > _MOST_WORD_CHARACTERS:
+            raise RequestError(
+                f"{label} holds {characters} characters for all prompts together; send at most"
+                f" {_MOST_WORD_CHARACTERS} in one request",
+                "invalid_parameter",
+            )
+        ids = []
+        for words in rows:
+            if words:
+                yield sum(map(len, words)) + _A_WORD * len(words)
+            ids.append(encode(self._tokenizer, words, add_special_tokens=False) if words else [])
+        return ids
 
-    def _word_ids(self, inputs: Inputs, name: str, label: str, row: int) -> list[list[int]]:
-        words = inputs.texts(name, row)
-        check_words(words, label)
-        return encode(self._tokenizer, words, add_special_tokens=False) if words else []
-
-    def _bias(self, inputs: Inputs, prompts: int) -> Any:
+    def _bias(self, inputs: Inputs, prompts: int) -> Pieces:
         """What is to be added to each token's logit: the weights of the words that it is part of."""
-        weighted = [self._weighted(inputs, row) for row in range(prompts)]
+        pairs = [self._weighted(inputs, row) for row in range(prompts)]
+        rows = yield from self._encoded([tuple(word for word, _ in row) for row in pairs], "embedding_bias_words")
+        weighted = [
+            [(ids, weight) for ids, (_, weight) in zip(words, row, strict=True)]
+            for words, row in zip(rows, pairs, strict=True)
+        ]
         if not any(weighted):
             return np.zeros((prompts, 0), dtype=np.float32)
         bias = np.zeros((prompts, self._vocabulary_size), dtype=np.float32)
@@ -119,16 +195,19 @@ class Preprocessing:
                 line[ids] += weight
         return bias
 
-    def _weighted(self, inputs: Inputs, row: int) -> list[tuple[list[int], float]]:
-        """The token ids and the weight of each biased word."""
+    def _weighted(self, inputs: Inputs, row: int) -> list[tuple[str, float]]:
+        """Each biased word with its weight."""
         given = inputs.row("EMBEDDING_BIAS_WEIGHTS", row)
-        pairs = weighted_words(
+        if given is not None:
+            check_word_count(given.size, "embedding_bias_weights")
+        return weighted_words(
             inputs.all_texts("EMBEDDING_BIAS_WORDS", row), [] if given is None else given.ravel().tolist()
         )
-        words = [word for word, _ in pairs]
-        check_words(words, "embedding_bias_words")
-        rows = encode(self._tokenizer, words, add_special_tokens=False) if words else []
-        return [(ids, weight) for ids, (_, weight) in zip(rows, pairs, strict=True)]
+
+
+def _text_bytes(request: Any) -> int:
+    arrays = (given.as_numpy() for given in request.inputs())
+    return sum(len(text) for array in arrays if array.dtype == np.object_ for text in array.flat)
 
 
 def _check_text_only(inputs: Inputs) -> None:

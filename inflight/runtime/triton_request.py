@@ -12,6 +12,7 @@ import numpy as np
 from inflight.runtime.chunk_messages import PARAMETER
 from inflight.runtime.messages import EngineLimits, GenerationRequest, Origin, RequestError
 from inflight.runtime.request_values import (
+    MOST_SEQUENCES,
     OLDER_NAMES,
     SAMPLING_INPUTS,
     count_from,
@@ -31,9 +32,6 @@ _INPUTS_OF_FIELDS = {
     "draft_ids": "draft_input_ids",
 }
 _STREAMING = "Streaming"
-
-MOST_SEQUENCES = 256
-"""The most answers to one prompt that a request may ask for."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,8 @@ def reply_options(inputs: Inputs, exclude_input: bool) -> ReplyOptions:
     """Read them; `exclude_input` is the model's default. Raises RequestError for what does not go together."""
     sequences = inputs.common("num_return_sequences", default=1)
     beams = inputs.common("beam_width", default=1)
-    count_from("num_return_sequences", sequences, MOST_SEQUENCES)
+    rows = inputs.array("input_ids")
+    check_answers(sequences, 1 if rows is None else len(rows))
     if sequences > 1 and beams > 1:
         raise RequestError(
             "num_return_sequences and beam_width can't both be above 1; a beam search returns all its beams",
@@ -79,13 +78,30 @@ def reply_options(inputs: Inputs, exclude_input: bool) -> ReplyOptions:
     )
 
 
+def check_answers(sequences: int, prompts: int) -> None:
+    """Raise RequestError (`invalid_parameter`) for too many answers to each of so many prompts."""
+    count_from("num_return_sequences", sequences, MOST_SEQUENCES)
+    if sequences * prompts > MOST_SEQUENCES:
+        raise RequestError(
+            f"num_return_sequences is {sequences} for {prompts} prompts, {sequences * prompts} answers together; ask"
+            f" for at most {MOST_SEQUENCES} in one request",
+            "invalid_parameter",
+        )
+
+
 def generation_requests(
-    inputs: Inputs, end_ids: tuple[int, ...], adapters: int, engine: str, origin: Origin | None = None
+    inputs: Inputs,
+    end_ids: tuple[int, ...],
+    adapters: int,
+    engine: str,
+    limits: EngineLimits,
+    origin: Origin | None = None,
 ) -> list[GenerationRequest]:
     """One for each prompt; `end_ids` are the model's own, used unless the request names another end_id.
 
     `adapters` is how many LoRA adapters the deployment has. Raises RequestError for values that can't be used, and
-    for inputs that the `engine` of this name can't honour.
+    for inputs that the `engine` of this name can't honour. What is longer than the engine's `limits` is refused by its
+    length, before a list is made of it.
     """
     for name, values in inputs:
         check_supported(engine, name, values, inputs.label(name))
@@ -94,28 +110,27 @@ def generation_requests(
         raise RequestError("input_ids is missing; send the prompt's token ids", "invalid_request")
     for name in ("input_lengths", "request_output_len"):
         inputs.required(name)
-    return [_generation_request(inputs, row, end_ids, adapters, origin) for row in range(len(rows))]
+    return [_generation_request(inputs, row, end_ids, adapters, limits, origin) for row in range(len(rows))]
 
 
 def _generation_request(
-    inputs: Inputs, row: int, end_ids: tuple[int, ...], adapters: int, origin: Origin | None
+    inputs: Inputs, row: int, end_ids: tuple[int, ...], adapters: int, limits: EngineLimits, origin: Origin | None
 ) -> GenerationRequest:
     values = {name: inputs.scalar(name, row) for name in SAMPLING_INPUTS}
     for name, older in OLDER_NAMES.items():
         if values[name] is None:
             values[name] = inputs.scalar(older, row)
     stop_words = inputs.row("stop_words_list", row)
-    draft_ids = inputs.row("draft_input_ids", row)
     return GenerationRequest(
-        prompt_ids=_prompt_ids(inputs, row),
+        prompt_ids=_prompt_ids(inputs, row, limits),
         max_tokens=inputs.scalar("request_output_len", row),
         end_ids=end_ids_from(inputs.scalar("end_id", row), end_ids),
         sampling=sampling_from(values, inputs.label),
         stop_ids=() if stop_words is None else unpack(stop_words, inputs.label("stop_words_list")),
         stop_texts=_stop_texts(inputs, row),
         bad_ids=_bad_ids(inputs, row),
-        bias=_bias(inputs, row),
-        draft_ids=() if draft_ids is None else tuple(draft_ids.tolist()),
+        bias=_bias(inputs, row, limits),
+        draft_ids=_draft_ids(inputs, row, limits),
         log_probs=_log_probs(inputs),
         guide=guide_from(_text(inputs, "guided_decoding_guide_type", row), _text(inputs, "guided_decoding_guide", row)),
         adapter=_adapter(inputs.scalar("lora_task_id", row, 0), adapters),
@@ -132,12 +147,27 @@ def check_fits(inputs: Inputs, prompts: list[GenerationRequest], limits: EngineL
         limits.check(prompt, names)
 
 
-def _prompt_ids(inputs: Inputs, row: int) -> tuple[int, ...]:
+def _prompt_ids(inputs: Inputs, row: int, limits: EngineLimits) -> tuple[int, ...]:
     ids = inputs.row("input_ids", row).ravel()
     length = inputs.scalar("input_lengths", row)
     if not 0 <= length <= ids.size:
         raise RequestError(f"input_lengths is {length}, and input_ids holds {ids.size} token ids", "invalid_request")
+    max_tokens = max(inputs.scalar("request_output_len", row), 0)
+    limits.check_length(length, max_tokens, name=inputs.label("request_output_len"))
     return tuple(ids[:length].tolist())
+
+
+def _draft_ids(inputs: Inputs, row: int, limits: EngineLimits) -> tuple[int, ...]:
+    ids = inputs.row("draft_input_ids", row)
+    if ids is None:
+        return ()
+    if ids.size > limits.max_sequence_length:
+        raise RequestError(
+            f"draft_input_ids holds {ids.size} token ids, and the engine takes {limits.max_sequence_length}; shorten"
+            " it",
+            "invalid_parameter",
+        )
+    return tuple(ids.tolist())
 
 
 def _log_probs(inputs: Inputs) -> bool:
@@ -160,13 +190,19 @@ def _bad_ids(inputs: Inputs, row: int) -> tuple[tuple[int, ...], ...]:
     return unpack(words, inputs.label("bad_words_list"))
 
 
-def _bias(inputs: Inputs, row: int) -> tuple[tuple[int, float], ...]:
+def _bias(inputs: Inputs, row: int, limits: EngineLimits) -> tuple[tuple[int, float], ...]:
     """The token ids whose logits something is added to, from a number for each token of the vocabulary."""
     values = inputs.row("embedding_bias", row)
     if values is None:
         return ()
     values = values.ravel()
     places = np.flatnonzero(values)
+    if places.size and places[-1] >= limits.vocabulary_size:
+        raise RequestError(
+            f"embedding_bias: token id {places[-1]} is outside the vocabulary of {limits.vocabulary_size} tokens; send"
+            " one number for each token",
+            "invalid_token_ids",
+        )
     return tuple(zip(places.tolist(), values[places].tolist(), strict=True))
 
 

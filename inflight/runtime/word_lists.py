@@ -14,11 +14,21 @@ LONGEST_WORD = 1024
 """Bytes of a word, or token ids. Whoever sends more could make every token of the answer slow."""
 
 
+def check_word_count(count: int, name: str) -> None:
+    """Raise RequestError (`invalid_parameter`) for too many words."""
+    if count > MOST_WORDS:
+        raise RequestError(f"{name} holds {count} words; at most {MOST_WORDS} are taken", "invalid_parameter")
+
+
 def check_words(words: Sequence[str] | Sequence[Sequence[int]], name: str) -> None:
     """Raise RequestError (`invalid_parameter`) for too many words, or one that is too long."""
-    if len(words) > MOST_WORDS:
-        raise RequestError(f"{name} holds {len(words)} words; at most {MOST_WORDS} are taken", "invalid_parameter")
-    if any(len(word) > LONGEST_WORD for word in words):
+    check_word_count(len(words), name)
+    check_word_length(max(map(len, words), default=0), name)
+
+
+def check_word_length(length: int, name: str) -> None:
+    """Raise RequestError (`invalid_parameter`) for the length of a word that is too long."""
+    if length > LONGEST_WORD:
         raise RequestError(
             f"{name} holds a word of more than {LONGEST_WORD} bytes or tokens; shorten it", "invalid_parameter"
         )
@@ -64,19 +74,19 @@ def unpack(row: Any, name: str) -> tuple[tuple[int, ...], ...]:
         raise RequestError(
             f"{name} has the shape {list(row.shape)}; it must be [2, length], ids and ends", "invalid_request"
         )
-    ids, ends = row.tolist()
+    padding = row[1] < 0
+    count = int(padding.argmax()) if padding.any() else row.shape[1]
+    check_word_count(count, name)
     words: list[tuple[int, ...]] = []
     start = 0
-    for end in ends:
-        if end < 0:
-            break
-        if not start < end <= len(ids):
+    for end in row[1, :count].tolist():
+        if not start < end <= row.shape[1]:
             raise RequestError(
-                f"{name} has a word that ends at {end}, after one that ends at {start}, of {len(ids)} ids; ends must"
-                " grow and stay within the ids",
+                f"{name} has a word that ends at {end}, after one that ends at {start}, of {row.shape[1]} ids; ends"
+                " must grow and stay within the ids",
                 "invalid_request",
             )
-        words.append(tuple(ids[start:end]))
+        check_word_length(end - start, name)
+        words.append(tuple(row[0, start:end].tolist()))
         start = end
-    check_words(words, name)
     return tuple(words)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from inflight.runtime.messages import Guide, GuideType, RequestError, Sampling
 from inflight.runtime.request_values import (
+    MOST_SEQUENCES,
     SAMPLING_INPUTS,
     check_ids,
     check_sampling,
@@ -130,33 +132,40 @@ def test_end_ids_are_the_models_unless_the_request_names_another(
     assert end_ids_from(end_id, of_model) == expected
 
 
+def cut(tokens: Any, lengths: Any, most_ids: int = 100) -> Any:
+    return sequences(np.array(tokens, np.int32), np.array(lengths, np.int32), 8, most_ids)
+
+
 def test_sequences_are_cut_to_their_lengths() -> None:
-    assert sequences([[[1, 2, 3], [4, 5, 0]]], [[3, 2]]) == [[[1, 2, 3], [4, 5]]]
-    assert sequences([[[1, 2]], [[3, 4]]], [[1], [2]]) == [[[1]], [[3, 4]]]
+    assert cut([[[1, 2, 3], [4, 5, -1]]], [[3, 2]]) == [[[1, 2, 3], [4, 5]]]
+    assert cut([[[1, 2]], [[3, 4]]], [[1], [2]]) == [[[1]], [[3, 4]]]
+    assert cut(np.zeros((1, 1, 0)), [[0]]) == [[[]]]
 
 
 @pytest.mark.parametrize(
-    ("tokens", "lengths", "words"),
+    ("tokens", "lengths", "code"),
     [
-        ([[[1]], [[2]]], [[1]], "TOKENS_BATCH holds 2 prompts and SEQUENCE_LENGTH 1"),
-        ([[[1], [2]]], [[1]], "1 lengths for 2 sequences"),
-        ([[[1, 2]]], [[3]], "SEQUENCE_LENGTH is 3"),
-        ([[[1, 2]]], [[-1]], "SEQUENCE_LENGTH is -1"),
+        ([[[1]], [[2]]], [[1]], "invalid_request"),
+        ([[[1], [2]]], [[1]], "invalid_request"),
+        ([[[1, 2]]], [[3]], "invalid_request"),
+        ([[[1, 2]]], [[-1]], "invalid_request"),
+        ([[[1, 8]]], [[2]], "invalid_token_ids"),
+        ([[[0] * 101]], [[1]], "invalid_parameter"),
+        (np.zeros((1, MOST_SEQUENCES + 1, 0)), np.zeros((1, MOST_SEQUENCES + 1)), "invalid_parameter"),
     ],
 )
-def test_sequences_that_do_not_fit_are_refused(
-    tokens: list[list[list[int]]], lengths: list[list[int]], words: str
-) -> None:
-    with pytest.raises(RequestError, match=words):
-        sequences(tokens, lengths)
+def test_sequences_that_do_not_fit_are_refused(tokens: Any, lengths: Any, code: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        cut(tokens, lengths)
+    assert raised.value.code == code
 
 
 @pytest.mark.parametrize("token_id", [-1, 8, 2**31 - 1])
 def test_an_id_that_the_vocabulary_does_not_have_is_refused(token_id: int) -> None:
-    check_ids([], "ids", 8)
-    check_ids([0, 7], "ids", 8)
+    check_ids(np.array([]), "ids", 8)
+    check_ids(np.array([0, 7]), "ids", 8)
     with pytest.raises(RequestError, match=f"^ids: token id {token_id} is outside the vocabulary of 8") as raised:
-        check_ids([3, token_id, 4], "ids", 8)
+        check_ids(np.array([3, token_id, 4]), "ids", 8)
     assert raised.value.code == "invalid_token_ids"
 
 

@@ -21,7 +21,7 @@ def test_what_is_packed_comes_out_again(key: int, following: int, dropped: int, 
     assert StreamContext.from_row(tensor[0]) == context
 
 
-@pytest.mark.parametrize("values", [[], [1], [0, 0, 0], [1, 2, -1, 0], [1, 2, 0, -5], [1, 2, 0, 0, -7]])
+@pytest.mark.parametrize("values", [[], [1], [0, 0, 0], [1, 2, -1, 0], [1, 2, 0, -5], [1, 2, 0, 0, -7], [0] * 65])
 def test_what_the_engine_never_sends_is_refused(values: list[int]) -> None:
     with pytest.raises(RequestError, match="STREAM_CONTEXT is not what the engine's model sends") as raised:
         StreamContext.from_row(np.array(values, np.int32))

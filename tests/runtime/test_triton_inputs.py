@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
+from inflight.runtime.bounded_strings import MOST_STRINGS, strings
 from inflight.runtime.messages import RequestError
-from inflight.runtime.triton_inputs import check_names
+from inflight.runtime.triton_inputs import check_names, parameters_json
 from tests.runtime.sent import inputs_of
 
 
@@ -72,3 +74,38 @@ def test_half_the_work_of_a_request_is_refused(value: Any) -> None:
     with pytest.raises(RequestError, match=f"^request_type is {value!r}, and prompt and answer are computed") as raised:
         check_names({"request_type": value})
     assert raised.value.code == "unsupported_input"
+
+
+def encoded(*texts: bytes) -> Any:
+    return np.frombuffer(b"".join(len(text).to_bytes(4, "little") + text for text in texts), np.uint8)
+
+
+def test_strings_are_read_as_triton_has_them() -> None:
+    texts = [b"", "日本".encode(), b"a" * 70_000]
+    assert strings(encoded(*texts)).reshape([3, 1]).tolist() == [[text] for text in texts]
+    assert strings(encoded()).reshape([0]).tolist() == []
+
+
+def test_a_tensor_of_too_many_strings_is_not_read_and_refused() -> None:
+    """Beyond them comes what can't be read at all; Triton gives the array its shape, and hands it to the model."""
+    whole = strings(encoded(*[b""] * MOST_STRINGS)).reshape([64, MOST_STRINGS // 64])
+    assert inputs_of(words=whole).all_texts("words", 63) == ("",) * (MOST_STRINGS // 64)
+    unread = strings(np.append(encoded(*[b""] * MOST_STRINGS), np.full(9, 255, np.uint8))).reshape([1, 10**9])
+    with pytest.raises(RequestError) as refused:
+        inputs_of(words=unread)
+    assert refused.value.code == "invalid_parameter"
+
+
+class _Beside(NamedTuple):
+    said: str
+
+    def parameters(self) -> str:
+        return self.said
+
+
+def test_parameters_beside_the_tensors_are_bounded() -> None:
+    said = '{"tenant": "' + "a" * 65_522 + '"}'
+    assert parameters_json(_Beside(said)) == said
+    with pytest.raises(RequestError) as refused:
+        parameters_json(_Beside(said + " "))
+    assert refused.value.code == "invalid_parameter"

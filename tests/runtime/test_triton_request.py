@@ -62,7 +62,7 @@ def test_several_answers_and_several_beams_do_not_go_together() -> None:
 
 def test_sampling_and_lengths_are_each_prompts_own() -> None:
     inputs = engine_inputs(2, request_output_len=[[3], [4]], seed=[[5], [6]], priority=[[0], [1]], end_id=[[-1], [7]])
-    first, second = generation_requests(inputs, (1,), adapters=0, engine="openvino")
+    first, second = generation_requests(inputs, (1,), 0, "openvino", LIMITS)
     assert (first.max_tokens, first.sampling.seed, first.priority, first.end_ids) == (3, 5, 0, ())
     assert (second.max_tokens, second.sampling.seed, second.priority, second.end_ids) == (4, 6, 1, (7,))
 
@@ -71,7 +71,7 @@ def test_words_to_keep_out_and_biases_are_each_prompts_own() -> None:
     none, bias = pack([[], [(5, 6), (7,)]]), np.zeros((2, 9), np.float32)
     bias[1, [2, 8]] = 0.5, -1
     inputs = engine_inputs(2, bad_words_list=none, embedding_bias=bias)
-    first, second = generation_requests(inputs, (1,), adapters=0, engine="llmapi")
+    first, second = generation_requests(inputs, (1,), 0, "llmapi", LIMITS)
     assert (first.bad_ids, first.bias) == ((), ())
     assert (second.bad_ids, second.bias) == (((5, 6), (7,)), ((2, 0.5), (8, -1.0)))
 
@@ -79,14 +79,14 @@ def test_words_to_keep_out_and_biases_are_each_prompts_own() -> None:
 @pytest.mark.parametrize("words", [np.zeros((1, 2, 3)), np.full((1, 2, 1), [[0], [-1]]), np.zeros((1, 2, 0))])
 def test_no_words_are_said_in_several_ways(words: Any) -> None:
     inputs = engine_inputs(bad_words_list=words.astype(np.int32))
-    (found,) = generation_requests(inputs, (1,), adapters=0, engine="llmapi")
+    (found,) = generation_requests(inputs, (1,), 0, "llmapi", LIMITS)
     assert found.bad_ids == ()
 
 
 def test_words_whose_ends_do_not_fit_are_refused() -> None:
     inputs = engine_inputs(bad_words_list=np.array([[[5, 6], [3, -1]]], np.int32))
     with pytest.raises(RequestError, match="bad_words_list has a word that ends at 3"):
-        generation_requests(inputs, (1,), adapters=0, engine="llmapi")
+        generation_requests(inputs, (1,), 0, "llmapi", LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,46 @@ def test_words_whose_ends_do_not_fit_are_refused() -> None:
 def test_what_the_engine_can_not_take_is_named_as_its_sender_knows_it(values: dict[str, Any], sentence: str) -> None:
     inputs = engine_inputs(1, **{name: np.array(value, np.int32) for name, value in values.items()})
     with pytest.raises(RequestError, match=sentence):
-        check_fits(inputs, generation_requests(inputs, (1,), adapters=0, engine="openvino"), LIMITS)
+        check_fits(inputs, generation_requests(inputs, (1,), 0, "openvino", LIMITS), LIMITS)
 
 
 def test_what_the_engine_can_take_passes() -> None:
     inputs = engine_inputs(2, draft_input_ids=np.array([[511], [0]], np.int32))
-    check_fits(inputs, generation_requests(inputs, (1,), adapters=0, engine="openvino"), LIMITS)
+    check_fits(inputs, generation_requests(inputs, (1,), 0, "openvino", LIMITS), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ({"input_ids": np.zeros((1, 201)), "input_lengths": [[201]]}, "prompt_too_long"),
+        (
+            {"input_ids": np.zeros((1, 201)), "input_lengths": [[201]], "request_output_len": [[-300]]},
+            "prompt_too_long",
+        ),
+        ({"draft_input_ids": np.zeros((1, 201))}, "invalid_parameter"),
+        ({"embedding_bias": np.ones((1, 513))}, "invalid_token_ids"),
+        ({"stop_words_list": [[[5] * 257, range(1, 258)]]}, "invalid_parameter"),
+        ({"stop_words_list": [[[5] * 1025, [1025] + [-1] * 1024]]}, "invalid_parameter"),
+    ],
+)
+def test_what_is_too_long_is_refused_before_a_list_is_made_of_it(values: dict[str, Any], code: str) -> None:
+    """Also where only its shape says so: the deployment's other requests wait meanwhile."""
+    inputs = engine_inputs(1, **{name: np.array(value, np.int32) for name, value in values.items()})
+    with pytest.raises(RequestError) as raised:
+        generation_requests(inputs, (1,), 0, "llmapi", LIMITS)
+    assert raised.value.code == code
+
+
+def test_padding_behind_what_is_sent_may_be_of_any_length() -> None:
+    words = np.full((1, 2, 5000), -1, np.int32)
+    words[0, :, 0] = 5, 1
+    inputs = engine_inputs(1, stop_words_list=words, input_ids=np.zeros((1, 5000), np.int32))
+    (found,) = generation_requests(inputs, (1,), 0, "llmapi", LIMITS)
+    assert (found.stop_ids, found.prompt_ids) == (((5,),), (0, 0))
+
+
+def test_the_answers_to_all_prompts_of_a_request_are_bounded_together() -> None:
+    assert reply_options(engine_inputs(4, num_return_sequences=[[64]] * 4), exclude_input=False).sequences == 64
+    with pytest.raises(RequestError) as raised:
+        reply_options(engine_inputs(4, num_return_sequences=[[65]] * 4), exclude_input=False)
+    assert raised.value.code == "invalid_parameter"
