@@ -62,7 +62,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "invalid_token_ids": ErrorCode("a token id is outside the vocabulary", "use the engine's own tokenizer"),
     "invalid_parameter": ErrorCode("a parameter has a value that can't be used", "read the message"),
     "invalid_request": ErrorCode("the request doesn't fit the model's tensors", "read the message"),
-    "unsupported_input": ErrorCode("the engine can't honour an input that the request uses", "leave the input out"),
+    "unsupported_input": ErrorCode("the engine can't honour an input that the request uses", "leave the input out, or send what the message names"),
     # a server
     "engine_died": ErrorCode("the engine's process ended in the middle of the answer", "send the request again", retry=True),
     "engine_restarting": ErrorCode("the engine is being started again", "wait and send the request again", retry=True),

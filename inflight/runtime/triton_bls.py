@@ -30,7 +30,7 @@ from inflight.runtime.triton_answer import Reply
 from inflight.runtime.triton_bls_answer import Tensors, TextAnswer, tokens_of
 from inflight.runtime.triton_bls_call import Call, Responses, arrays, prepare, stream
 from inflight.runtime.triton_bls_drafts import DraftedAnswer, check_drafts
-from inflight.runtime.triton_bls_request import text_request
+from inflight.runtime.triton_bls_request import TEXT_INPUTS, text_request
 from inflight.runtime.triton_inputs import Inputs, check_names, parameters_json
 from inflight.runtime.triton_tensors import tensor
 
@@ -89,7 +89,7 @@ class TritonBls:
         call = None
         try:
             given = json.loads(parameters_json(request))
-            check_names(given)
+            check_names(given, inputs=TEXT_INPUTS)
             inputs = Inputs(request)
             if inputs.common("stop", default=False):
                 self._stop_requests(request.request_id())

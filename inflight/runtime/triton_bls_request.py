@@ -60,6 +60,12 @@ _SAME_INPUTS = (
 _OUR_INPUTS = ("priority", "deadline_ms")
 """Inputs that only our engines know."""
 
+TEXT_INPUTS = (
+    *PREPROCESSING_INPUTS, *_RENAMED_INPUTS, *_SAME_INPUTS, *_OUR_INPUTS,
+    *("stream", "exclude_input_in_output", "return_token_ids"),
+)  # fmt: skip
+"""What clients call the inputs of `ensemble` and `tensorrt_llm_bls`."""
+
 _LOGITS = ("context_logits", "generation_logits")
 EXTRAS = (*PERF_TENSORS, *_LOGITS)
 """Outputs of the engine's model that are handed on as they are."""
@@ -172,9 +178,13 @@ class TextRequest:
 def text_request(inputs: Inputs, exclude_input: bool) -> TextRequest:
     """Read a request; `exclude_input` is the deployment's default. RequestError for what can't be served."""
     texts, max_tokens = inputs.array("text_input"), inputs.array("max_tokens")
+    if texts is None:
+        texts = inputs.array("messages")
     if texts is None or not texts.size:
-        raise RequestError("text_input is required; send the prompt's text", "invalid_request")
-    if max_tokens is None or max_tokens.size != len(texts) or max_tokens.min() < 1:
+        raise RequestError("text_input is missing; send the prompt's text, or messages", "invalid_request")
+    if max_tokens is None:
+        raise RequestError("max_tokens is missing; send how many tokens the answer may have", "invalid_request")
+    if max_tokens.size != len(texts) or max_tokens.min() < 1:
         raise RequestError("max_tokens must be a single value > 0; send one for each prompt", "invalid_parameter")
     if _given(inputs, "image_input"):
         raise RequestError(

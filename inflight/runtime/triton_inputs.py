@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from inflight.runtime.bounded_strings import MOST_STRINGS
@@ -49,8 +50,8 @@ def parameters_json(request: Any) -> str:
     return found
 
 
-def check_names(given: Mapping[str, Any], known: Collection[str] = ()) -> None:
-    """Refuse the parameters of a request that are none of `known` and of the protocol.
+def check_names(given: Mapping[str, Any], known: Collection[str] = (), inputs: Collection[str] = ()) -> None:
+    """Refuse the parameters of a request that are none of `known` and of the protocol; `inputs` may be meant.
 
     Triton's generate endpoint passes on so what no input has the name of: a misspelt input would be ignored silently.
     An empty value asks for nothing, as in upstream's examples. Upstream's own parameter says which part of the work is
@@ -61,9 +62,9 @@ def check_names(given: Mapping[str, Any], known: Collection[str] = ()) -> None:
         if name in _KNOWN_PARAMETERS or name in known or value in ("", 0, False, None):
             continue
         if name != _REQUEST_TYPE:
-            raise RequestError(
-                f"there is no input {name!r}; see the model's metadata for those it has", "invalid_request"
-            )
+            near = get_close_matches(name, inputs, 1)
+            next_step = f"did you mean {near[0]!r}?" if near else "see the model's metadata for those it has"
+            raise RequestError(f"there is no input {name!r}; {next_step}", "invalid_request")
         if value != _WHOLE_REQUEST:
             raise RequestError(
                 f"{_REQUEST_TYPE} is {str(value)[:40]!r}, and prompt and answer are computed in one place; leave it"

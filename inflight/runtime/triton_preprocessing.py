@@ -18,6 +18,7 @@ from inflight.runtime.prompts import Pieces, PromptReader
 from inflight.runtime.server_watch import end_with_server
 from inflight.runtime.stream_names import stream_namer
 from inflight.runtime.tokenizer import encode, load_tokenizer
+from inflight.runtime.triton_bls_request import TEXT_INPUTS
 from inflight.runtime.triton_inputs import Inputs, check_names, parameters_json
 from inflight.runtime.triton_tensors import as_refusal, error_response, tensor
 from inflight.runtime.turns import Turns
@@ -47,7 +48,10 @@ _NOT_TEXT = {
 
 
 class Preprocessing:
-    """Tokenizes QUERY [B, 1], or MESSAGES [B, 1] where that is empty.
+    """Tokenizes QUERY [B, 1], or MESSAGES [B, 1] where that is empty or not sent.
+
+    An ensemble does not run a step one of whose required inputs is missing, and answers nothing, with status 200. So
+    none is required here, and what is missing is refused.
 
     It gives INPUT_ID [B, longest] (right-padded) and REQUEST_INPUT_LEN [B, 1].
     Words to stop at or to avoid become [B, 2, length] as `word_lists.pack` says, biased words EMBEDDING_BIAS
@@ -110,7 +114,7 @@ class Preprocessing:
 
     def _response(self, request: Any) -> Pieces:
         try:
-            check_names(json.loads(parameters_json(request)))
+            check_names(json.loads(parameters_json(request)), inputs=TEXT_INPUTS)
             inputs = Inputs(request)
             named = {} if self._name is None else self._name(bool(np.any(inputs.array("STREAM"))))
             outputs = yield from self._outputs(inputs)

@@ -69,6 +69,11 @@ def test_a_name_that_no_input_has_is_refused(given: dict[str, Any]) -> None:
     assert raised.value.code == "invalid_request"
 
 
+def test_a_name_near_that_of_an_input_is_suggested() -> None:
+    with pytest.raises(RequestError, match="did you mean 'temperature'"):
+        check_names({"temprature": 0.5}, inputs=("top_p", "temperature"))
+
+
 @pytest.mark.parametrize("value", ["context_only", "generation_only", "3"])
 def test_half_the_work_of_a_request_is_refused(value: Any) -> None:
     with pytest.raises(RequestError, match=f"^request_type is {value!r}, and prompt and answer are computed") as raised:

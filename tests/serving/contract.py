@@ -34,6 +34,7 @@ _1X_IMAGES = "several images, as TensorRT-LLM 1.x has it; the contract file know
 _OUR_QUEUE = "ours: a request's place and time in the engine's queue"
 _OUR_REASON = "ours: why the answer ended, and in how many responses it was told"
 _OUR_MESSAGES = "ours: conversations, rendered with the checkpoint's own template"
+_REFUSED_HERE = "a missing one is refused by the model: Triton answers nothing where a step's required input is missing"
 _OUR_TOKENS = "ours: the answer's tokens beside its text, without the prompt's"
 _OLDER = "what upstream called min_tokens and seed up to 0.19; clients of that age send it"
 _OUR_KEY = "ours: behind an ensemble, the receipts of chunks tell whether their client is still there"
@@ -60,6 +61,14 @@ DIFFERENCES = (
         Difference(model, "parameter", name, "added", why)
         for name, why in (("inflight_version", _OUR_VERSION), ("inflight_build", _OUR_BUILD))
         for model in ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls")
+    ),
+    *(
+        Difference(model, "input", names, "optional: None, here True", _REFUSED_HERE)
+        for model, names in (
+            ("ensemble", "text_input max_tokens"),
+            ("preprocessing", "QUERY REQUEST_OUTPUT_LEN"),
+            ("tensorrt_llm_bls", "text_input max_tokens"),
+        )
     ),
     Difference("ensemble", "input", "min_length random_seed", "added", _OLDER),
     Difference("ensemble", "input", "priority deadline_ms", "added", _OUR_QUEUE),

@@ -115,15 +115,20 @@ def test_tensors_whose_bytes_do_not_fit_their_shapes(server: Server) -> None:
         (b"", "failed to parse the request JSON"),
         (b'{"text_input": "a\xff", "max_tokens": 2}', "text_input is not valid UTF-8: byte 1 of 2"),
         (b'{"text_input": "a", "max_tokens": 2, "temperature": NaN}', "temperature is nan"),
-        ({"max_tokens": 2}, "missing required input(s) ['text_input']"),
-        ({"text_input": "a"}, "missing required input(s) ['max_tokens']"),
+        ({"max_tokens": 2}, "text_input is missing; send the prompt's text, or messages [invalid_request]"),
+        ({"text_input": "a", "top_k": 1}, "max_tokens is missing; send how many tokens"),
+        ({"text_input": "a", "max_token": 2}, "there is no input 'max_token'; did you mean 'max_tokens'?"),
         ({"text_input": "", "max_tokens": 2}, "text_input is empty"),
         ({"text_input": "a\0b", "max_tokens": 2}, "text_input holds a NUL at character 1"),
         ({"text_input": "a", "max_tokens": 0}, "max_tokens is 0; it must be 1 or more"),
         ({"text_input": "a", "max_tokens": "two"}, "non-signed-integer"),
         ({"text_input": 5, "max_tokens": 2}, "non-string"),
         ({"text_input": ["a", "b"], "max_tokens": 2}, "'text_input' batch size does not match"),
-        ({"text_input": "a", "max_tokens": 2, "temprature": 0.5}, "there is no input 'temprature'"),
+        (
+            {"text_input": "a", "max_tokens": 2, "temprature": 0.5},
+            "no input 'temprature'; did you mean 'temperature'?",
+        ),
+        ({"text_input": "a", "max_tokens": 2, "xyz": 1}, "there is no input 'xyz'; see the model's metadata"),
         ({"text_input": "ab " * 3_500_000, "max_tokens": 2}, "text_input has 10500000 bytes"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -134,9 +139,14 @@ def test_a_bad_request_over_http(server: Server, body: Any, sentence: str) -> No
     assert sentence in answer["error"]
 
 
-def test_a_bad_request_for_a_stream_over_http(server: Server) -> None:
-    ((_, event),) = generate_stream(server.http_address, {"text_input": "a", "max_tokens": 0})
-    assert "max_tokens is 0; it must be 1 or more [invalid_parameter]" in event["error"]
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [({"max_tokens": 0, "text_input": "a"}, "invalid_parameter"), ({"max_tokens": 2}, "invalid_request")],
+)
+def test_a_bad_request_for_a_stream_over_http(server: Server, model: str, body: dict[str, Any], code: str) -> None:
+    ((_, event),) = generate_stream(server.http_address, body, model)
+    assert event["error"].endswith(f"[{code}]")
 
 
 def test_names_of_the_protocol_and_empty_values_are_no_unknown_inputs(server: Server) -> None:

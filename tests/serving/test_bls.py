@@ -186,10 +186,8 @@ def test_errors_keep_their_sentence_and_their_code(
 
 def test_a_misspelt_input_is_refused(paced_server: Server) -> None:
     status, answer = generate(paced_server.http_address, {"text_input": "a", "max_tokens": 1, "temprature": 1}, BLS)
-    assert (status, answer["error"]) == (
-        400,
-        "there is no input 'temprature'; see the model's metadata for those it has [invalid_request]",
-    )
+    assert status == 400
+    assert answer["error"].endswith("did you mean 'temperature'? [invalid_request]")
 
 
 def test_where_each_request_keeps_a_thread_one_too_many_is_refused_at_once(foreign_server: Server) -> None:

@@ -85,11 +85,12 @@ def test_texts_and_conversations_go_together_in_a_batch(
     assert made[3] == once(paced_server, alone).tensors["INPUT_ID"][0].tolist()
 
 
+@pytest.mark.parametrize("text", [{}, {"text_input": ""}], ids=["alone", "empty text"])
 @pytest.mark.parametrize("model", TEXT_MODELS)
 def test_messages_come_through_the_generate_endpoint_as_a_json_string(
-    paced_server: Server, expected: Callable[..., list[int]], model: str
+    paced_server: Server, expected: Callable[..., list[int]], model: str, text: dict[str, str]
 ) -> None:
-    body = {"text_input": "", "max_tokens": 3, "messages": as_json(CHATS[0]), "return_token_ids": True}
+    body = {**text, "max_tokens": 3, "messages": as_json(CHATS[0]), "return_token_ids": True}
     path = f"/v2/models/{model}/generate"
     with post(paced_server.http_address, path, body) as response:
         answer = json.load(response)
@@ -107,7 +108,7 @@ def test_messages_come_through_the_generate_endpoint_as_a_json_string(
         ("", {"messages": "{"}, "not valid JSON", "invalid_messages"),
         ("", {"messages": "[{}]"}, "message 0 has no role", "invalid_messages"),
         ("", {"messages": as_json(CHATS[0] * 100_000)}, "messages has 6300000 bytes", "prompt_too_long"),
-        ("", {"messages": as_json(CHATS[0] * 1_000)}, "make", "prompt_too_long"),
+        ("", {"messages": as_json(CHATS[0] * 1_000)}, "the prompt's", "prompt_too_long"),
         ("", {"messages": "[" * 99 + "]" * 99}, "nested too deep", "invalid_messages"),
         ("Tea", {"chat_template_kwargs": "{}"}, "goes with messages", "invalid_messages"),
         ("", {"messages": as_json(CHATS[0]), "chat_template_kwargs": "[]"}, "JSON object", "invalid_messages"),
