@@ -69,10 +69,16 @@ class Stepper(Protocol):
         """Raise RequestError for what this engine can't do; called once, before the request is queued."""
 
     def ready(self, request: GenerationRequest) -> bool:
-        """Whether `add` may be called now; asked for a waiting request that fits, before each step.
+        """Whether `add` may be called; asked once for each request, and before each step for those that were not.
 
-        False while its guide is still being tried elsewhere: others pass it meanwhile. Raises RequestError where the
-        guide proved impossible, which ends this request alone.
+        It answers at once: False while its guide is still to be tried elsewhere, and others pass it meanwhile. Raises
+        RequestError where the guide proved impossible, which ends this request alone.
+        """
+
+    def prepare(self, waiting: Sequence[GenerationRequest]) -> None:
+        """Go on with what keeps these requests, in order of arrival, from being ready; called before each step.
+
+        It may wait for some milliseconds where nothing else is to be done.
         """
 
     def joinable(self, request: GenerationRequest, ahead: Sequence[GenerationRequest]) -> bool:

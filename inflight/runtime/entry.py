@@ -34,8 +34,8 @@ def refusal(error: Exception) -> tuple[str, str]:
 class Entry:
     """`kv_blocks` is what its worst case needs, `tokens_made` counts what the stepper made, cut or not.
 
-    `begun` says that tokens of it have been told, `unready` that its guide was still being tried when the stepper was
-    last asked, `refusal` why it can't run: message and code, `ended` that its end was told though it still runs.
+    `begun` says that tokens of it have been told, `unready` that its guide was still to be tried when the stepper was
+    last asked, `ended` that its end was told though it still runs.
     """
 
     handle: int
@@ -51,7 +51,6 @@ class Entry:
     draft: Draft | None = None
     told_speculation: Speculation | None = None
     unready: bool = False
-    refusal: tuple[str, str] | None = None
     ended: bool = False
 
     @property

@@ -31,7 +31,7 @@ class FakeStepper:
     - `traceable` (0): whether the answer to a request with a seed begins that many tokens later in the prompt, and log
       probabilities tell the token that they are of (`traced_log_prob`), so that no two answers look the same,
     - `prefill_tokens_per_step` (0: no bound): longer prompts take several steps before their first token,
-    - `guide_trials` (0): how often `ready` is false for a guide before it is true,
+    - `guide_trials` (0): how often `prepare` is called before a guide is tried; one guide is tried at a time,
     - `leak_bytes_per_request` and `leak_bytes_per_step` (0): memory that is never freed, to prove a leak's detector,
     - tokens (none) by which a prompt that begins with one fails: `refuse_token` is refused by `add`, `fail_token`
       makes the step that meets it raise an error, `die_token` kills the engine's process as SIGKILL does.
@@ -57,7 +57,7 @@ class FakeStepper:
             kv_blocks=-(-options.kv_cache_tokens // 32),
             max_num_sequences=options.max_num_sequences,
         )
-        self._asked: Counter[Guide] = Counter()
+        self._trials: Counter[Guide] = Counter()
         self._running: dict[int, tuple[GenerationRequest, int]] = {}
 
     def check(self, request: GenerationRequest) -> None:
@@ -66,10 +66,15 @@ class FakeStepper:
     def ready(self, request: GenerationRequest) -> bool:
         if request.guide is None:
             return True
-        if request.guide.text == IMPOSSIBLE:
+        impossible = request.guide.text == IMPOSSIBLE
+        tried = self._trials[request.guide] >= max(self._guide_trials, impossible)
+        if tried and impossible:
             raise RequestError("the guide is impossible, as it says", "invalid_parameter")
-        self._asked[request.guide] += 1
-        return self._asked[request.guide] > self._guide_trials
+        return tried
+
+    def prepare(self, waiting: Sequence[GenerationRequest]) -> None:
+        if waiting[0].guide is not None:
+            self._trials[waiting[0].guide] += 1
 
     def joinable(self, request: GenerationRequest, ahead: Sequence[GenerationRequest]) -> bool:
         return True

@@ -43,6 +43,9 @@ class LlmApiStepper:
         self._words.check(request)
         self._adapters.check(request)
 
+    def prepare(self, waiting: Sequence[GenerationRequest]) -> None:
+        """Its requests are always ready."""
+
     def ready(self, request: GenerationRequest) -> bool:
         return True
 

@@ -92,6 +92,11 @@ class Origin(NamedTuple):
     client: str = ""
 
 
+def tenant(origin: Origin | None) -> str:
+    """On whose account a request runs; "" where nobody said."""
+    return origin.tenant if origin is not None else ""
+
+
 @dataclass(frozen=True)
 class GenerationRequest:
     """One prompt to continue: token ids, at most `max_tokens` new ones, ended early by any of `end_ids`.

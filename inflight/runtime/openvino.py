@@ -14,7 +14,7 @@ import openvino
 import openvino_genai
 
 from inflight.runtime.engine import EngineOptions, Progress
-from inflight.runtime.messages import Beam, EngineLimits, FinishReason, GenerationRequest
+from inflight.runtime.messages import Beam, EngineLimits, FinishReason, GenerationRequest, tenant
 from inflight.runtime.openvino_adapters import Adapters
 from inflight.runtime.openvino_generation import (
     check,
@@ -88,10 +88,12 @@ class OpenVinoStepper:
             self._guides.check(request.guide)
 
     def ready(self, request: GenerationRequest) -> bool:
-        if request.guide is None:
-            return True
-        # While nothing runs, who asks has nothing else to do.
-        return self._guides.ready(request.guide, patience=0.0 if self._running else IDLE_PATIENCE_S)
+        return request.guide is None or self._guides.ready(request.guide)
+
+    def prepare(self, waiting: Sequence[GenerationRequest]) -> None:
+        guides = [(tenant(request.origin), request.guide) for request in waiting if request.guide is not None]
+        # While nothing runs, there is nothing else to do.
+        self._guides.go_on(guides, patience=0.0 if self._running else IDLE_PATIENCE_S)
 
     def joinable(self, request: GenerationRequest, ahead: Sequence[GenerationRequest]) -> bool:
         if not self._caches_prefixes:
@@ -101,6 +103,7 @@ class OpenVinoStepper:
 
     def add(self, handle: int, request: GenerationRequest) -> None:
         if request.guide is not None:
+            self._guides.ready(request.guide)  # it may have stalled the engine since it passed
             self._compiled_guides.add(digest(request.guide), self._guides.compiled_bytes(request.guide))
             # Without an end token a guided answer would go on, unguided, once it is whole.
             request = replace(request, end_ids=request.end_ids or self._end_ids)

@@ -5,22 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
+from collections.abc import Sequence
+from functools import lru_cache
 
-from inflight.runtime.messages import Guide, GuideType, RequestError
+from inflight.runtime.messages import MOST_GUIDE_CHARACTERS, Guide, GuideType, RequestError
 from inflight.runtime.openvino_manifest import EngineManifest
 from inflight.runtime.openvino_trial_process import TrialProcess, Verdict
 
-MOST_CHARACTERS = 1 << 16
 _MOST_VERDICTS = 4096
 
 
 class Guides:
-    """Verdicts on guides, one trial at a time."""
+    """Verdicts on guides, one trial at a time; tenants take turns."""
 
     def __init__(self, engine_dir: str, manifest: EngineManifest) -> None:
         self._arguments = (engine_dir, str(manifest.vocabulary_size), ",".join(map(str, manifest.end_ids)))
         self._trial: TrialProcess | None = None
         self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()
+        self._turns: list[str] = []
+        """The tenants whose guides waited when a trial began, the one that comes next first."""
         self._refusal = ""
         if not manifest.has_tokenizer:
             self._refusal = "this engine was built without the tokenizer files that guides need; build it again"
@@ -29,30 +32,26 @@ class Guides:
 
     def check(self, guide: Guide) -> None:
         """Raise RequestError (`invalid_parameter`) for what shows without a trial, or did in an earlier one."""
-        if self._refusal:
-            raise _refused(f"guided_decoding_guide_type is {guide.type.value}, and {self._refusal}")
-        if len(guide.text) > MOST_CHARACTERS:
-            raise _refused(f"guided_decoding_guide has {len(guide.text)} characters; send at most {MOST_CHARACTERS}")
+        self._check_engine(guide)
+        if len(guide.text) > MOST_GUIDE_CHARACTERS:
+            raise _refused(
+                f"guided_decoding_guide has {len(guide.text)} characters; send at most {MOST_GUIDE_CHARACTERS}"
+            )
         if "\0" in guide.text or _unpaired(guide.text):
             raise _refused("guided_decoding_guide holds a NUL or half of a character; send whole UTF-8 text")
         if guide.type is GuideType.JSON_SCHEMA:
             _check_schema(guide.text)
         elif guide.type is not GuideType.JSON and not guide.text:
             raise _refused(f"guided_decoding_guide is empty; a guide of type {guide.type.value} needs a text")
-        self._known(digest(guide))
+        self.ready(guide)
 
-    def ready(self, guide: Guide, patience: float) -> bool:
-        """Whether the guide has passed its trial; False while that is still to end, after `patience` seconds.
+    def ready(self, guide: Guide) -> bool:
+        """Whether the guide has passed its trial; False while that is still to end, or to begin.
 
         Raises RequestError (`invalid_parameter`) for one that did not pass.
         """
+        self._check_engine(guide)
         key = digest(guide)
-        if key not in self._verdicts:
-            self._go_on(key, guide, patience)
-        return self._known(key)
-
-    def _known(self, key: bytes) -> bool:
-        """Whether the guide has a verdict; raises RequestError if that is against it."""
         verdict = self._verdicts.get(key)
         if verdict is None:
             return False
@@ -77,12 +76,16 @@ class Guides:
             self._trial.kill()
             self._trial = None
 
-    def _go_on(self, key: bytes, guide: Guide, patience: float) -> None:
-        """Begin the trial of `guide` if no other is under way; keep the verdict of the one that is, if it has come."""
+    def go_on(self, waiting: Sequence[tuple[str, Guide]], patience: float) -> None:
+        """Begin a trial if none is under way; keep the verdict of the one that is, if it comes in `patience` seconds.
+
+        `waiting` are the guides that have no verdict, with the tenants whose requests wait for them.
+        """
         if self._trial is None:
             self._trial = TrialProcess(self._arguments)
         if self._trial.idle:
-            self._trial.begin(key, guide)
+            guide = self._next(waiting)
+            self._trial.begin(digest(guide), guide)
         tried = self._trial.key
         verdict = self._trial.verdict(patience)
         if verdict is None:
@@ -93,7 +96,20 @@ class Guides:
             self._keep(tried, verdict)
         elif verdict.fault:
             self._refusal = "this engine's tokenizer can't guide; see the server's log, and leave the guide out"
-            self.check(guide)
+
+    def _next(self, waiting: Sequence[tuple[str, Guide]]) -> Guide:
+        """The first guide of the tenant whose turn it is; one that comes anew is behind those that wait already."""
+        first: dict[str, Guide] = {}
+        for tenant, guide in waiting:
+            first.setdefault(tenant, guide)
+        order = dict.fromkeys(one for one in (*self._turns, *first) if one in first)
+        now, *others = order
+        self._turns = [*others, now]
+        return first[now]
+
+    def _check_engine(self, guide: Guide) -> None:
+        if self._refusal:
+            raise _refused(f"guided_decoding_guide_type is {guide.type.value}, and {self._refusal}")
 
     def _keep(self, key: bytes, verdict: Verdict) -> None:
         self._verdicts[key] = verdict
@@ -101,6 +117,7 @@ class Guides:
             self._verdicts.popitem(last=False)
 
 
+@lru_cache(maxsize=256)
 def digest(guide: Guide) -> bytes:
     return hashlib.sha256(f"{guide.type.value}\n{guide.text}".encode()).digest()
 

@@ -19,6 +19,8 @@ class RequestQueue:
         """By (-priority, arrival), which no two share, so that entries are never compared."""
         self._deadlines: list[tuple[int, int]] = []
         """(deadline, handle) of those that have one, the earliest first."""
+        self._unready: dict[int, Entry] = {}
+        """By handle, in order of arrival; some may be ready by now."""
 
     def __len__(self) -> int:
         return len(self._order)
@@ -30,12 +32,19 @@ class RequestQueue:
     def has_deadlines(self) -> bool:
         return bool(self._deadlines)
 
+    @property
+    def unready(self) -> list[Entry]:
+        """Those that wait for the trial of their guide, in order of arrival."""
+        return [entry for entry in self._unready.values() if entry.unready]
+
     def push(self, entry: Entry) -> None:
         place = (-entry.request.priority, next(self._arrivals))
         self._places[entry.handle] = place
         insort(self._order, (*place, entry))
         if entry.request.deadline_ns is not None:
             insort(self._deadlines, (entry.request.deadline_ns, entry.handle))
+        if entry.unready:
+            self._unready[entry.handle] = entry
 
     def remove(self, handle: int) -> Entry | None:
         """Take a request out, wherever it stands; None where it does not wait."""
@@ -43,6 +52,7 @@ class RequestQueue:
         if place is None:
             return None
         entry = self._order.pop(bisect_left(self._order, place))[2]
+        self._unready.pop(handle, None)
         if entry.request.deadline_ns is not None:
             del self._deadlines[bisect_left(self._deadlines, (entry.request.deadline_ns, handle))]
         return entry

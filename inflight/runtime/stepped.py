@@ -21,14 +21,16 @@ from inflight.runtime.messages import (
     GenerationRequest,
     RequestError,
     TokenEvent,
+    tenant,
 )
 from inflight.runtime.places import too_many
 from inflight.runtime.request_queue import RequestQueue
 from inflight.runtime.step_times import StepTimes
 from inflight.runtime.stop_words import NOTHING, Passed, StopWords, cut_beams
 
-MOST_UNREADY = 4
-"""Requests whose guides are still being tried that are asked after in one turn: asking may take some milliseconds."""
+MOST_UNTRIED = 64
+MOST_UNTRIED_OF_TENANT = 16
+"""Guides that may wait for their trial, each of which may take seconds: of all requests, and of those of one tenant."""
 
 MOST_PASSED = 8
 """Requests that can't join yet and are passed in one turn: each is compared with all before it."""
@@ -81,11 +83,14 @@ class SteppedEngine:
         """
         self.limits.check(request)
         self._stepper.check(request)
+        unready = not self._stepper.ready(request)
+        if unready:
+            self._check_untried(request)
         if request.draft_ids:
             request = replace(request, max_tokens=min(request.max_tokens, len(request.draft_ids) + 1))
         handle = next(self._handles) if handle is None else handle
         blocks = self.limits.kv_blocks_of(request)
-        self._queue.push(Entry(handle, request, on_event, blocks, arrival_ns=time.monotonic_ns()))
+        self._queue.push(Entry(handle, request, on_event, blocks, arrival_ns=time.monotonic_ns(), unready=unready))
         if self._max_queue_size and self._overcrowded():
             self._queue.remove(handle)
             raise too_many(self._max_queue_size)
@@ -103,7 +108,11 @@ class SteppedEngine:
     def turn(self) -> None:
         """Drop what is late, admit what fits, take one step, and push the events of all requests that it moved."""
         self._drop_late()
+        self._look_at_guides()
         self._admit()
+        unready = self._queue.unready
+        if unready:
+            self._stepper.prepare([entry.request for entry in unready])
         if not self._running and not self._pushing:
             return
         started_ns = time.monotonic_ns()
@@ -135,7 +144,27 @@ class SteppedEngine:
         if len(self._queue) <= self._max_queue_size:
             return False
         self._drop_late()
-        return len(self._queue) - sum(1 for _ in self._fitting(lambda entry: not entry.unready)) > self._max_queue_size
+        return len(self._queue) - sum(1 for _ in self._fitting()) > self._max_queue_size
+
+    def _check_untried(self, request: GenerationRequest) -> None:
+        """Raise RequestError (`overloaded`) where too many other guides wait for their trial."""
+        waiting = [entry.request for entry in self._queue.unready]
+        guides = {one.guide for one in waiting}
+        own = {one.guide for one in waiting if tenant(one.origin) == tenant(request.origin)}
+        if request.guide in guides:
+            return
+        for found, most in ((own, MOST_UNTRIED_OF_TENANT), (guides, MOST_UNTRIED)):
+            if len(found) >= most:
+                raise too_many(most, "guides that were not tried yet")
+
+    def _look_at_guides(self) -> None:
+        """Find out which guides have passed their trial; what did not pass ends."""
+        for entry in self._queue.unready:
+            try:
+                entry.unready = not self._stepper.ready(entry.request)
+            except Exception as error:
+                self._queue.remove(entry.handle)
+                self._push_last(entry, FinishReason.ERROR, error=refusal(error))
 
     def _drop_late(self) -> None:
         now = time.monotonic_ns()
@@ -146,7 +175,7 @@ class SteppedEngine:
             for entry in self._queue.late(now + self._step_times.shortest(now)):
                 self._push_last(entry, FinishReason.DEADLINE)
 
-    def _fitting(self, ready: Callable[[Entry], bool]) -> Iterator[Entry]:
+    def _fitting(self) -> Iterator[Entry]:
         """The requests from the head of the queue on that can be admitted together; who can't start is passed."""
         adapter = self._adapter if self._running and not self._pushing else None
         sequences, blocks, passed = self._sequences, self._kv_blocks_reserved, 0
@@ -157,7 +186,7 @@ class SteppedEngine:
                 return
             if adapter is not None and request.adapter != adapter:
                 return
-            if request.guide is not None and not ready(entry):
+            if entry.unready:
                 continue
             joinable = self._stepper.joinable(request, ahead)
             ahead.append(request)
@@ -172,30 +201,12 @@ class SteppedEngine:
             yield entry
 
     def _admit(self) -> None:
-        if not self._queue:
-            return
-        unready = 0
-
-        def ready(entry: Entry) -> bool:
-            nonlocal unready
-            if unready >= MOST_UNREADY:
-                return False
-            try:
-                entry.unready = not self._stepper.ready(entry.request)
-            except Exception as error:
-                entry.unready, entry.refusal = False, refusal(error)
-            unready += entry.unready
-            return not entry.unready
-
-        for entry in list(self._fitting(ready)):
+        for entry in list(self._fitting()):
             self._queue.remove(entry.handle)
             try:
-                if entry.refusal is None:
-                    self._start(entry)
+                self._start(entry)
             except Exception as error:  # what a library can't take ends, and the others go on
-                entry.refusal = refusal(error)
-            if entry.refusal is not None:
-                self._push_last(entry, FinishReason.ERROR, error=entry.refusal)
+                self._push_last(entry, FinishReason.ERROR, error=refusal(error))
 
     def _start(self, entry: Entry) -> None:
         request = entry.request

@@ -49,6 +49,8 @@ def run(stepper: Stepper, *requests: GenerationRequest) -> list[Answer]:
             if stepper.ready(requests[number]):
                 stepper.add(number, requests[number])
                 waiting.discard(number)
+        if waiting:
+            stepper.prepare([requests[number] for number in sorted(waiting)])
         if len(waiting) < len(requests):
             for progress in stepper.step():
                 answers[progress.handle].take(progress)

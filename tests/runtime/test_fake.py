@@ -115,10 +115,15 @@ def test_long_prompts_take_several_steps() -> None:
 
 def test_a_guide_is_tried_as_often_as_asked_for() -> None:
     stepper = stepper_of(guide_trials="2")
-    request = GenerationRequest((7,), 2, guide=Guide(GuideType.REGEX, "a"))
-    assert [stepper.ready(request) for _ in range(4)] == [False, False, True, True]
+    request, impossible = (GenerationRequest((7,), 2, guide=Guide(GuideType.REGEX, one)) for one in ("a", IMPOSSIBLE))
+    ready = []
+    for _ in range(2):
+        ready.append(stepper.ready(request) or stepper.ready(impossible))
+        stepper.prepare([request])
+        stepper.prepare([impossible])
+    assert [*ready, stepper.ready(request)] == [False, False, True]
     with pytest.raises(RequestError, match="impossible"):
-        stepper.ready(GenerationRequest((7,), 2, guide=Guide(GuideType.REGEX, IMPOSSIBLE)))
+        stepper.ready(impossible)
     assert stepper.ready(GenerationRequest((7,), 2))
 
 

@@ -84,7 +84,7 @@ def refusal_of(stepper: OpenVinoStepper, request: GenerationRequest) -> RequestE
         stepper.limits.check(request)
         stepper.check(request)
         while not stepper.ready(request):
-            pass
+            stepper.prepare([request])
     except RequestError as refusal:
         return refusal
     return None

@@ -60,7 +60,7 @@ def test_the_memory_of_ever_new_guides_is_bounded(options: EngineOptions, monkey
 def test_a_running_answer_outlives_the_dropping_of_its_guide(options: EngineOptions) -> None:
     stepper = OpenVinoStepper(options)
     request = GenerationRequest(PROMPT, 100, (1,), guide=Guide(GuideType.REGEX, "(ab){20}c"))
-    stepper._guides._keep(digest(request.guide), Verdict(""))  # type: ignore[arg-type]
+    stepper._guides._keep(digest(request.guide), Verdict(""))
     (undisturbed,) = run(stepper, request)
     stepper.add(5, request)
     tokens: list[int] = []

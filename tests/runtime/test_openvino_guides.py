@@ -12,8 +12,18 @@ import pytest
 from tokenizers import Tokenizer
 
 from inflight.runtime.engine import EngineOptions
-from inflight.runtime.messages import FinishReason, GenerationRequest, Guide, GuideType, RequestError, Sampling
+from inflight.runtime.messages import (
+    FinishReason,
+    GenerationRequest,
+    Guide,
+    GuideType,
+    Origin,
+    RequestError,
+    Sampling,
+    TokenEvent,
+)
 from inflight.runtime.openvino import OpenVinoStepper
+from inflight.runtime.stepped import SteppedEngine
 from tests.runtime.stepping import Answer, run
 
 PROMPT = tuple(range(10, 50))
@@ -155,6 +165,7 @@ def step_until_tried(stepper: OpenVinoStepper, request: GenerationRequest, steps
     deadline = time.monotonic() + 120
     while not stepper.ready(request):
         assert time.monotonic() < deadline
+        stepper.prepare([request])
         started = time.monotonic()
         tokens = sum(len(progress.token_ids) for progress in stepper.step())
         steps.append((tokens, time.monotonic() - started))
@@ -195,7 +206,7 @@ def test_a_verdict_is_kept(stepper: OpenVinoStepper) -> None:
 
 def test_a_trial_that_nobody_waits_for_holds_up_nobody(stepper: OpenVinoStepper) -> None:
     """As when its request was cancelled: it ends by itself, and the next one is tried."""
-    assert not stepper.ready(guided("regex", "abandoned"))
+    stepper.prepare([guided("regex", "abandoned")])
     (answer,) = run(stepper, guided("regex", "taken up"))
     assert answer.reason is FinishReason.STOP
 
@@ -212,3 +223,37 @@ def test_what_goes_with_no_guide_is_refused_by_name(
 ) -> None:
     with pytest.raises(RequestError, match=named):
         run(stepper, request_)
+
+
+def test_the_guides_of_tenants_are_tried_in_turn(stepper: OpenVinoStepper) -> None:
+    """Of those that have many, each next one waits until every other tenant had one tried."""
+
+    def asked(tenant: str, text: str) -> GenerationRequest:
+        return guided("regex", text, origin=Origin(tenant))
+
+    many = [asked("many", f"many{number}") for number in range(6)]
+    few = [asked("few", f"few{number}") for number in range(2)]
+    waiting, tried = [*many, *few, asked("one", "one")], list[GenerationRequest]()
+    deadline = time.monotonic() + 120
+    while waiting:
+        assert time.monotonic() < deadline
+        stepper.prepare(waiting)
+        tried += [request for request in waiting if stepper.ready(request)]
+        waiting = [request for request in waiting if not stepper.ready(request)]
+    assert [request.origin.tenant for request in tried if request.origin] == [
+        *("many", "few", "one"),
+        *("many", "few"),
+        *("many",) * 4,
+    ]
+
+
+def test_a_known_guide_waits_for_no_trial_of_others(stepper: OpenVinoStepper) -> None:
+    engine, ended, known = SteppedEngine(stepper), list[TokenEvent](), guided("regex", "yes|no")
+    run(stepper, known)
+    for letter in "abcdefgh":
+        engine.submit(guided("regex", f"(({letter}{{100}}){{100}}){{100}}"), lambda event: None)
+    engine.submit(known, ended.append)
+    for _ in range(known.max_tokens):
+        engine.turn()
+    assert ended[-1].finish_reason is FinishReason.STOP
+    engine.close()

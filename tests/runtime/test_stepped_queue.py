@@ -9,8 +9,8 @@ import pytest
 
 from inflight.runtime import step_times
 from inflight.runtime.fake import IMPOSSIBLE
-from inflight.runtime.messages import FinishReason, GenerationRequest, Guide, GuideType, RequestError, Sampling
-from inflight.runtime.stepped import SteppedEngine
+from inflight.runtime.messages import FinishReason, GenerationRequest, Guide, GuideType, Origin, RequestError, Sampling
+from inflight.runtime.stepped import MOST_UNTRIED, MOST_UNTRIED_OF_TENANT, SteppedEngine
 from tests.runtime.turning import (
     REFUSE_TOKEN,
     Answer,
@@ -193,6 +193,44 @@ def test_a_request_whose_guide_is_being_tried_is_passed_by_others_and_comes_in_t
     assert not guided.events
     run_dry(engine)
     assert guided.reason is FinishReason.LENGTH
+
+
+def test_a_guide_that_was_tried_waits_for_no_trial_of_others() -> None:
+    """However many others wait, and however long their trials take."""
+    engine, known = engine_of(guide_trials="3"), replace(request_of(answer=1), guide=Guide(GuideType.REGEX, "known"))
+    assert answered(engine, known).reason is FinishReason.LENGTH
+    for number in range(MOST_UNTRIED_OF_TENANT):
+        engine.submit(replace(request_of(), guide=Guide(GuideType.REGEX, f"new {number}")), nobody)
+    again = Answer()
+    engine.submit(known, again)
+    engine.turn()
+    assert again.ended
+    run_dry(engine)
+
+
+def test_the_guides_that_wait_for_a_trial_are_bounded_for_each_tenant_and_in_all() -> None:
+    engine = engine_of(guide_trials="1", max_num_sequences=1)
+
+    def submit(tenant: str, text: str) -> int:
+        origin = Origin(tenant) if tenant else None
+        return engine.submit(replace(request_of(), guide=Guide(GuideType.REGEX, text), origin=origin), nobody)
+
+    def refused(tenant: str, text: str) -> bool:
+        with pytest.raises(RequestError) as raised:
+            submit(tenant, text)
+        return raised.value.code == "overloaded"
+
+    handles = [submit("", f"of nobody {number}") for number in range(MOST_UNTRIED_OF_TENANT)]
+    submit("", "of nobody 0")  # no guide more
+    assert refused("", "one more")
+    for number in range(MOST_UNTRIED - MOST_UNTRIED_OF_TENANT):
+        submit(f"tenant {number % 3}", f"of a tenant {number}")
+    assert refused("tenant 3", "one more")
+    engine.cancel(handles[1])
+    submit("tenant 3", "one more")
+    run_dry(engine)
+    submit("", "yet another")
+    run_dry(engine)
 
 
 def test_a_guide_that_proves_impossible_ends_its_own_request() -> None:
