@@ -65,5 +65,8 @@ esac
 check_shared_memory
 check_places
 
-export INFLIGHT_SERVE_HOST="${INFLIGHT_SERVE_HOST:-0.0.0.0}" INFLIGHT_SERVE_JSON="${INFLIGHT_SERVE_JSON:-1}"
+# A container does not know its own address, so it listens on all of them. INFLIGHT_SERVE_BEHIND_PROXY=1 says that its
+# ports are published on loopback, or behind a proxy or gateway (docs/security.md).
+export INFLIGHT_SERVE_HOST="${INFLIGHT_SERVE_HOST:-0.0.0.0}"
+export INFLIGHT_SERVE_JSON="${INFLIGHT_SERVE_JSON:-1}"
 exec inflight serve "$engine" "$@"

@@ -40,7 +40,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=10.0, help="how long it may take (default: %(default)s)")
     seconds = parser.parse_args().seconds
-    host = os.environ.get("INFLIGHT_SERVE_HOST", "0.0.0.0")
+    usual = "127.0.0.1" if os.environ.get("INFLIGHT_SERVE_GRPC_TLS_CA") else os.environ.get("INFLIGHT_SERVE_HOST")
+    host = os.environ.get("INFLIGHT_SERVE_HTTP_HOST") or usual or "0.0.0.0"
     port = os.environ.get("INFLIGHT_SERVE_HTTP_PORT", "8000")
     if not port.isdecimal():
         sys.exit(f"Unhealthy: INFLIGHT_SERVE_HTTP_PORT is {port!r}, which is no port; name the one that serve has.")

@@ -34,7 +34,7 @@ def script(readme: str) -> list[str]:
 def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:
     lines = script((ROOT / "README.md").read_text(encoding="utf-8"))
     assert len(lines) >= 6
-    chosen = ports.choose("127.0.0.1", None, None, None)
+    chosen = ports.choose(ports.Hosts(), None, None, None)
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

@@ -45,6 +45,13 @@ class Signals:
 @click.command(short_help="Serve an engine directory on Triton until told to stop.")
 @click.argument("engine_dir")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
+@click.option("--http-host", help="Another address for HTTP.  [default: --host, or 127.0.0.1 with --grpc-tls-ca]")
+@click.option("--metrics-host", help="Another address for metrics.  [default: --host, or 127.0.0.1 with --grpc-tls-ca]")
+@click.option(
+    "--behind-proxy",
+    is_flag=True,
+    help="A proxy or gateway checks what other machines send; addresses beyond loopback are refused without it.",
+)
 @click.option("--http-port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one.")
 @click.option("--grpc-port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="0: any free one.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=8002, show_default=True, help="0: any free one.")
@@ -82,6 +89,9 @@ class Signals:
 def command(
     engine_dir: str,
     host: str,
+    http_host: str | None,
+    metrics_host: str | None,
+    behind_proxy: bool,
     http_port: int,
     grpc_port: int,
     metrics_port: int,
@@ -127,6 +137,9 @@ def command(
             multi_gpu=multi_gpu,
             grpc_tls=GrpcTls.of(grpc_tls_certificate, grpc_tls_key, grpc_tls_ca),
             request_log=request_log,
+            http_host=http_host,
+            metrics_host=metrics_host,
+            behind_proxy=behind_proxy,
         ),
         report=_report,
     )

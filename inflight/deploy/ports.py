@@ -1,11 +1,23 @@
-"""Ports to listen on: those asked for, if they are free, and free ones for the rest."""
+"""Addresses and ports to listen on: those asked for, if they are free, and free ports for the rest."""
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from dataclasses import dataclass
 
 from inflight.deploy.errors import DeployError
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """At which address a server listens with each port."""
+
+    http: str = LOOPBACK
+    grpc: str = LOOPBACK
+    metrics: str = LOOPBACK
 
 
 @dataclass(frozen=True)
@@ -16,19 +28,24 @@ class Ports:
     grpc: int
     metrics: int
 
-    def are_free(self, host: str) -> bool:
+    def are_free(self, hosts: Hosts) -> bool:
         """Whether a server could listen on all of them now."""
-        return all(is_free(host, port) for port in (self.http, self.grpc, self.metrics))
+        pairs = ((hosts.http, self.http), (hosts.grpc, self.grpc), (hosts.metrics, self.metrics))
+        return all(is_free(host, port) for host, port in pairs)
 
 
-def choose(host: str, http: int | None, grpc: int | None, metrics: int | None) -> Ports:
+def choose(hosts: Hosts, http: int | None, grpc: int | None, metrics: int | None) -> Ports:
     """Take the ports asked for; None and 0 stand for any free one.
 
     Raises DeployError `port_in_use`, naming the option, if somebody listens on one that was asked for, and
     `invalid_parameter` for the same port twice or an address that is not this machine's.
     """
-    asked = {"--http-port": http, "--grpc-port": grpc, "--metrics-port": metrics}
-    given = [port for port in asked.values() if port]
+    asked = (
+        (hosts.http, "--http-port", http),
+        (hosts.grpc, "--grpc-port", grpc),
+        (hosts.metrics, "--metrics-port", metrics),
+    )
+    given = [port for _, _, port in asked if port]
     if len(given) != len(set(given)):
         raise DeployError(
             f"HTTP, gRPC and metrics need a port each, not {given}; choose others, or 0 for any free one.",
@@ -36,7 +53,7 @@ def choose(host: str, http: int | None, grpc: int | None, metrics: int | None) -
         )
     held: list[socket.socket] = []
     try:
-        for option, port in asked.items():
+        for host, option, port in asked:
             held.append(_bind(host, option, port or 0))
         return Ports(*(bound.getsockname()[1] for bound in held))
     finally:
@@ -53,6 +70,15 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server that listens there; false for an address that can't be looked up."""
+    try:
+        found = {str(address[4][0]).partition("%")[0] for address in socket.getaddrinfo(host, None)} if host else {""}
+        return all(ipaddress.ip_address(address).is_loopback for address in found)
+    except (OSError, ValueError):
+        return False
+
+
 def reachable(host: str) -> str:
     """The address at which this machine reaches a server that listens on `host` (all addresses, perhaps)."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
@@ -64,7 +90,7 @@ def _bind(host: str, option: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind)
     except OSError as error:
         raise DeployError(
-            f"--host {host} can't be listened on ({error.strerror}); use an address of this machine.",
+            f"The address {host} can't be listened on ({error.strerror}); use an address of this machine.",
             "invalid_parameter",
         ) from error
     try:
@@ -86,7 +112,7 @@ def _bind(host: str, option: str, port: int) -> socket.socket:
                 "port_in_use",
             ) from error
         raise DeployError(
-            f"--host {host} can't be listened on ({error.strerror}); use an address of this machine.",
+            f"The address {host} can't be listened on ({error.strerror}); use an address of this machine.",
             "invalid_parameter",
         ) from error
     return listener

@@ -20,6 +20,7 @@ from inflight.deploy.grpc_tls import GrpcTls
 from inflight.deploy.launch import Mode
 from inflight.deploy.life import Life
 from inflight.deploy.log import LogRelay, forgiving
+from inflight.deploy.ports import LOOPBACK, Hosts, is_loopback
 from inflight.deploy.pulse import Patience, Pulse
 from inflight.deploy.repository import ENGINE_MODEL, TEXT_MODELS, DeploymentOptions
 from inflight.deploy.run_directory import RunDirectory
@@ -57,6 +58,34 @@ class ServerSettings:
     grpc_tls: GrpcTls | None = None
     request_log: Path | None = None
     patience: Patience = field(default_factory=Patience)
+    http_host: str | None = None
+    """None: `host`, or loopback where gRPC accepts only clients with a certificate."""
+    metrics_host: str | None = None
+    """As `http_host`."""
+    behind_proxy: bool = False
+    """Whether a proxy or gateway checks what other machines send."""
+
+    @property
+    def hosts(self) -> Hosts:
+        """Where each port listens."""
+        others = LOOPBACK if self._certificates else self.host
+        return Hosts(self.http_host or others, self.host, self.metrics_host or others)
+
+    def check(self) -> None:
+        """Refuse to listen to other machines with nothing before the server. Raises DeployError `invalid_parameter`."""
+        reached = (self.hosts.http, self.hosts.metrics, *(() if self._certificates else (self.hosts.grpc,)))
+        reached = tuple(host for host in reached if not is_loopback(host))
+        if reached and not self.behind_proxy:
+            raise DeployError(
+                f"At {reached[0]} other machines can reach the server, and any client can crash it (docs/security.md);"
+                " listen on 127.0.0.1, or put a proxy in front of it and pass --behind-proxy.",
+                "invalid_parameter",
+            )
+
+    @property
+    def _certificates(self) -> bool:
+        """Whether clients of gRPC must show a certificate."""
+        return self.grpc_tls is not None and self.grpc_tls.ca is not None
 
 
 def to_stderr(line: str) -> None:
@@ -115,10 +144,11 @@ class Server:
             raise refused(error) from error
 
     def _start(self) -> None:
+        wanted = self._settings
+        wanted.check()
         source = find_source(self._place, self._options)
         self.manifest: Manifest = source.manifest
-        wanted = self._settings
-        self.ports = ports.choose(wanted.host, wanted.http_port, wanted.grpc_port, wanted.metrics_port)
+        self.ports = ports.choose(wanted.hosts, wanted.http_port, wanted.grpc_port, wanted.metrics_port)
         self.run = RunDirectory.create()
         self._relay = LogRelay(self.run.log, self._report, everything=wanted.verbose)
         try:
@@ -172,7 +202,7 @@ class Server:
 
     @property
     def http_address(self) -> str:
-        return f"{ports.reachable(self._settings.host)}:{self.ports.http}"
+        return f"{ports.reachable(self._settings.hosts.http)}:{self.ports.http}"
 
     @property
     def grpc_address(self) -> str:
@@ -180,7 +210,7 @@ class Server:
 
     @property
     def metrics_address(self) -> str:
-        return f"{ports.reachable(self._settings.host)}:{self.ports.metrics}"
+        return f"{ports.reachable(self._settings.hosts.metrics)}:{self.ports.metrics}"
 
     def _current(self) -> Life:
         if self._life is None:
@@ -195,17 +225,17 @@ class Server:
                 self._begin_life()
                 return
             except DeployError as error:
-                taken = not self.ports.are_free(wanted.host)
+                taken = not self.ports.are_free(wanted.hosts)
                 if attempt == _START_ATTEMPTS or not (taken or isinstance(error, ServerCrashError)):
                     raise
                 self._report(f"{error} Trying again.")
                 if taken:
-                    self.ports = ports.choose(wanted.host, wanted.http_port, wanted.grpc_port, wanted.metrics_port)
+                    self.ports = ports.choose(wanted.hosts, wanted.http_port, wanted.grpc_port, wanted.metrics_port)
 
     def _begin_life(self) -> None:
         """Start the processes and wait for the first token; on any failure nothing is left running."""
         self._mute(True)  # what a start has to say is in the error if it fails
-        life = self._starter.begin(self._settings.host, self.ports, self._settings.grpc_tls)
+        life = self._starter.begin(self._settings.hosts, self.ports, self._settings.grpc_tls)
         try:
             life.await_token(self._settings.start_seconds, self._stopping.is_set)
         except BaseException:

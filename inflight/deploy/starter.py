@@ -14,7 +14,7 @@ from inflight.deploy.launch import Launch, Mode
 from inflight.deploy.life import Life
 from inflight.deploy.models import ENGINE_MODEL
 from inflight.deploy.options import DeploymentOptions
-from inflight.deploy.ports import Ports, reachable
+from inflight.deploy.ports import Hosts, Ports, reachable
 from inflight.deploy.probe import Probe
 from inflight.deploy.process import TritonProcess
 from inflight.deploy.run_directory import RunDirectory
@@ -56,13 +56,13 @@ class Starter:
         chosen = launch.choose(source.manifest, deployment.parameters, mode)
         return cls(installation, deployment, chosen, run, variables)
 
-    def begin(self, host: str, ports: Ports, grpc_tls: GrpcTls | None) -> Life:
+    def begin(self, hosts: Hosts, ports: Ports, grpc_tls: GrpcTls | None) -> Life:
         """Start the processes, which listen there once they stand."""
         key = secrets.token_hex(16)
         server = triton.command(
             self.installation,
             self.deployment.repository,
-            host=host,
+            hosts=hosts,
             ports=ports,
             shm_prefix=self.run.shm_prefix,
             admin_key=key,
@@ -78,7 +78,7 @@ class Starter:
         }
         command = self.launch.command(server, self._follower)
         process = TritonProcess(command, variables, self.run.log, self.run.shm_prefix)
-        return Life(process, Probe(reachable(host), ports.http, key), self.run.log)
+        return Life(process, Probe(reachable(hosts.http), ports.http, key), self.run.log)
 
     def _follower(self, rank: int) -> list[str]:
         # Each rank has shared memory of its own; a prefix that begins with the server's is swept with it.

@@ -42,7 +42,8 @@ def trial_start() -> str:
 
 def _trial_start() -> str:
     installation = triton.find()
-    chosen = ports.choose("127.0.0.1", None, None, None)
+    hosts = ports.Hosts()
+    chosen = ports.choose(hosts, None, None, None)
     run = RunDirectory.create()
     try:
         model = run.path / "repository" / "trial"
@@ -53,7 +54,7 @@ def _trial_start() -> str:
         command = triton.command(
             installation,
             run.path / "repository",
-            host="127.0.0.1",
+            hosts=hosts,
             ports=chosen,
             shm_prefix=run.shm_prefix,
             admin_key="trial",

@@ -19,7 +19,7 @@ from pathlib import Path
 from inflight.deploy import cores
 from inflight.deploy.errors import DeployError
 from inflight.deploy.grpc_tls import GrpcTls
-from inflight.deploy.ports import Ports
+from inflight.deploy.ports import Hosts, Ports
 
 CONTAINER = Path("/opt/tritonserver")
 STUB = "triton_python_backend_stub"
@@ -147,7 +147,7 @@ def command(
     installation: Installation,
     repository: Path | str,
     *,
-    host: str,
+    hosts: Hosts,
     ports: Ports,
     shm_prefix: str,
     admin_key: str,
@@ -167,9 +167,9 @@ def command(
         "--load-model=*",
         f"--http-restricted-api={key}",
         f"--grpc-restricted-protocol={key}",
-        f"--http-address={host}",
-        f"--grpc-address={host}",
-        f"--metrics-address={host}",
+        f"--http-address={hosts.http}",
+        f"--grpc-address={hosts.grpc}",
+        f"--metrics-address={hosts.metrics}",
         f"--http-port={ports.http}",
         f"--grpc-port={ports.grpc}",
         f"--metrics-port={ports.metrics}",

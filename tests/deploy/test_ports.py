@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from inflight.deploy.errors import DeployError
-from inflight.deploy.ports import choose, is_free, reachable
+from inflight.deploy.ports import Hosts, choose, is_free, is_loopback, reachable
 
 HOST = "127.0.0.1"
 
@@ -18,28 +18,28 @@ def taken() -> Iterator[int]:
 
 
 def test_free_ports_are_three_different_ones_that_can_be_listened_on() -> None:
-    ports = choose(HOST, None, 0, None)
+    ports = choose(Hosts(), None, 0, None)
     assert len({ports.http, ports.grpc, ports.metrics}) == 3
     assert all(is_free(HOST, port) for port in (ports.http, ports.grpc, ports.metrics))
 
 
 def test_a_busy_port_is_named_with_its_option(taken: int) -> None:
     with pytest.raises(DeployError, match=f"^--grpc-port {taken} is in use on 127.0.0.1; choose another") as caught:
-        choose(HOST, None, taken, None)
+        choose(Hosts(), None, taken, None)
     assert caught.value.code == "port_in_use"
 
 
 def test_one_port_for_two_purposes_is_refused() -> None:
-    port = choose(HOST, None, None, None).http
+    port = choose(Hosts(), None, None, None).http
     with pytest.raises(DeployError, match="a port each") as caught:
-        choose(HOST, port, port, None)
+        choose(Hosts(), port, port, None)
     assert caught.value.code == "invalid_parameter"
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
 def test_an_address_that_is_not_this_machines_is_refused(host: str) -> None:
-    with pytest.raises(DeployError, match=f"--host {host}") as caught:
-        choose(host, None, None, None)
+    with pytest.raises(DeployError, match=f"address {host} can't") as caught:
+        choose(Hosts(host, host, host), None, None, None)
     assert caught.value.code == "invalid_parameter"
 
 
@@ -48,3 +48,22 @@ def test_an_address_that_is_not_this_machines_is_refused(host: str) -> None:
 )
 def test_a_server_that_listens_everywhere_is_reached_at_home(host: str, address: str) -> None:
     assert reachable(host) == address
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        *(("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True)),
+        *(("0.0.0.0", False), ("::", False), ("", False), ("192.0.2.1", False), ("no.such.host.invalid", False)),
+    ],
+)
+def test_loopback_is_what_no_other_machine_reaches(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+
+
+def test_each_port_is_looked_for_at_its_own_address() -> None:
+    with socket.create_server(("127.0.0.2", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert choose(Hosts(grpc="127.0.0.3"), None, port, None).grpc == port
+        with pytest.raises(DeployError, match=f"^--metrics-port {port} is in use on 127.0.0.2"):
+            choose(Hosts(metrics="127.0.0.2"), None, None, port)

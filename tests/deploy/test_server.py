@@ -255,10 +255,10 @@ def test_a_free_port_that_somebody_else_takes_first_is_replaced(
 ) -> None:
     real, thieves = ports.choose, list[socket.socket]()
 
-    def choose_and_lose(host: str, http: int | None, grpc: int | None, metrics: int | None) -> ports.Ports:
-        chosen = real(host, http, grpc, metrics)
+    def choose_and_lose(hosts: ports.Hosts, *asked: int | None) -> ports.Ports:
+        chosen = real(hosts, *asked)
         if not thieves:
-            thieves.append(socket.create_server((host, chosen.grpc)))
+            thieves.append(socket.create_server((hosts.grpc, chosen.grpc)))
         return chosen
 
     monkeypatch.setattr(ports, "choose", choose_and_lose)

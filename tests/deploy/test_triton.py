@@ -9,7 +9,7 @@ import pytest
 
 from inflight.deploy import triton
 from inflight.deploy.errors import DeployError
-from inflight.deploy.ports import Ports
+from inflight.deploy.ports import Hosts, Ports
 
 
 def program(path: Path) -> Path:
@@ -90,14 +90,14 @@ def test_the_servers_answer_only_where_they_are_told_to(tmp_path: Path) -> None:
     arguments = triton.command(
         triton.find(),
         tmp_path,
-        host="127.0.0.1",
+        hosts=Hosts("127.0.0.1", "127.0.0.2", "127.0.0.3"),
         ports=Ports(1, 2, 3),
         shm_prefix="inflight-0123456789ab-",
         admin_key="secret",
         exit_seconds=5,
     )
-    for service in ("http", "grpc", "metrics"):
-        assert f"--{service}-address=127.0.0.1" in arguments
+    for service, host in (("http", "127.0.0.1"), ("grpc", "127.0.0.2"), ("metrics", "127.0.0.3")):
+        assert f"--{service}-address={host}" in arguments
     restricted = "model-repository,logging,trace,shared-memory:inflight-admin-key=secret"
     assert f"--http-restricted-api={restricted}" in arguments
     assert f"--grpc-restricted-protocol={restricted}" in arguments

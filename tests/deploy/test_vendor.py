@@ -65,7 +65,7 @@ class OtherTriton:
     @contextmanager
     def started(self, repository: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
         """As somebody else starts it; its HTTP address goes with it, its log is in `log`."""
-        chosen = ports.choose("127.0.0.1", None, None, None)
+        chosen = ports.choose(ports.Hosts(), None, None, None)
         command = [
             *(str(self.installation.program), f"--model-repository={repository}"),
             f"--backend-directory={self.installation.root / 'backends'}",

@@ -57,11 +57,17 @@ def contained(
 
 
 def environment(home: Path, **variables: str) -> dict[str, str]:
-    """That of an image: programs of ours first on PATH, and where to write."""
+    """That of an image as docs/docker.md starts it: programs of ours first on PATH, and where to write."""
     home.mkdir(exist_ok=True)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     own = {name: value for name, value in os.environ.items() if not name.startswith("INFLIGHT_")}
-    return {**own, "PATH": path, "HOME": str(home), "INFLIGHT_RUN_DIR": str(home), **variables}
+    return {
+        **own,
+        "PATH": path,
+        "HOME": str(home),
+        "INFLIGHT_RUN_DIR": str(home),
+        "INFLIGHT_SERVE_BEHIND_PROXY": "1",
+    } | variables
 
 
 class Container:
@@ -93,11 +99,11 @@ class Container:
         self.outer.communicate()
 
 
-def health(port: str, seconds: float = 10.0) -> subprocess.CompletedProcess[str]:
+def health(port: str, seconds: float = 10.0, **variables: str) -> subprocess.CompletedProcess[str]:
     """What the image's health check says."""
     return subprocess.run(
         [sys.executable, str(HEALTH), "--seconds", str(seconds)],
-        env={**os.environ, "INFLIGHT_SERVE_HOST": "0.0.0.0", "INFLIGHT_SERVE_HTTP_PORT": port},
+        env={**os.environ, "INFLIGHT_SERVE_HOST": "0.0.0.0", "INFLIGHT_SERVE_HTTP_PORT": port, **variables},
         capture_output=True,
         text=True,
         timeout=120,

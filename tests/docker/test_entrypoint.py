@@ -163,6 +163,14 @@ def test_what_lies_at_the_root_of_a_disk_is_no_matter(tmp_path: Path, public: Pa
     assert "may not read" not in finished.stderr
 
 
+def test_a_container_of_which_nobody_says_who_reaches_it(tmp_path: Path, tiny_engine: TinyEngine) -> None:
+    home, engine = tmp_path / "home", str(tiny_engine("llama"))
+    command = contained()
+    open_to_all = environment(home, INFLIGHT_ENGINE=engine, INFLIGHT_SERVE_BEHIND_PROXY="0")
+    finished = subprocess.run(command, env=open_to_all, capture_output=True, text=True, timeout=2 * SOON)
+    assert "[invalid_parameter]" in refusal(finished)
+
+
 @needs_no_gpu
 @pytest.mark.parametrize("target", ["tensorrt-llm", "llmapi"])
 def test_an_engine_for_gpus_where_there_is_none(tmp_path: Path, target: str) -> None:

@@ -52,9 +52,21 @@ def at_rest(server: Server) -> bool:
 
 
 def test_nobody_is_there() -> None:
-    port = str(ports.choose("127.0.0.1", None, None, None).http)
+    port = str(ports.choose(ports.Hosts(), None, None, None).http)
     found = health(port)
     assert (found.returncode, found.stderr) == (1, f"Unhealthy: nothing is ready at 127.0.0.1:{port}.\n")
+
+
+@pytest.mark.parametrize(
+    ("variables", "host"),
+    [
+        ({"INFLIGHT_SERVE_HOST": "127.0.0.2"}, "127.0.0.2"),
+        ({"INFLIGHT_SERVE_HOST": "127.0.0.2", "INFLIGHT_SERVE_HTTP_HOST": "127.0.0.3"}, "127.0.0.3"),
+        ({"INFLIGHT_SERVE_HOST": "127.0.0.2", "INFLIGHT_SERVE_GRPC_TLS_CA": "/ca.pem"}, "127.0.0.1"),
+    ],
+)
+def test_it_asks_where_http_listens(variables: dict[str, str], host: str) -> None:
+    assert f" at {host}:1." in health("1", 10.0, **variables).stderr
 
 
 def test_a_port_that_is_none() -> None:

@@ -91,7 +91,21 @@ def with_shape(model: str, name: str, shape: list[int]) -> HttpCase:
     return http_post(f"/v2/models/{model}/infer", "absurd shape", json.dumps({"inputs": tensors}).encode())
 
 
+def nested(levels: int) -> HttpCase:
+    """A request whose stop words are arrays in arrays, each of them closed."""
+    body = b'{"text_input": "tea", "max_tokens": 4, "stop_words": ' + b"[" * levels + b"]" * levels + b"}"
+    return http_post("/v2/models/ensemble/generate", "nesting that ends", body)
+
+
+def in_chunks(count: int) -> HttpCase:
+    """A body that comes in chunks of one byte."""
+    head = b"POST /v2/models/ensemble/generate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return HttpCase("many chunks", f"{count} chunks", head + b"1\r\na\r\n" * count + b"0\r\n\r\n")
+
+
 FATAL = {
+    "a body of 600,000 chunks": in_chunks(600_000),
+    "nesting of 40,000 levels in 80 kB": nested(40_000),
     "nesting a million deep": http_post(
         "/v2/models/ensemble/generate", "nesting", b'{"text_input": "tea", "max_tokens": 4, "deep": ' + b'{"a":' * 10**6
     ),

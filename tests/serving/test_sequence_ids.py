@@ -87,11 +87,11 @@ def address(tmp_path: Path) -> Iterator[str]:
     library = installation.root / "backends" / "namer" / "libtriton_namer.so"
     library.parent.mkdir()
     subprocess.run(["gcc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, NAMER], check=True)
-    chosen, prefix = ports.choose("127.0.0.1", None, None, None), f"inflight-{secrets.token_hex(6)}-"
+    chosen, prefix = ports.choose(ports.Hosts(), None, None, None), f"inflight-{secrets.token_hex(6)}-"
     command = triton.command(
         installation,
         str(repository),
-        host="127.0.0.1",
+        hosts=ports.Hosts(),
         ports=chosen,
         shm_prefix=prefix,
         admin_key="key",

@@ -64,12 +64,12 @@ def clockwork(**models: str) -> Iterator[Clockwork]:
     try:
         for name, delays in models.items():
             _write_model(run.path / "repository" / name, {"log": str(run.path / name), "delays": delays})
-        chosen = ports.choose("127.0.0.1", None, None, None)
+        chosen = ports.choose(ports.Hosts(), None, None, None)
         installation = triton.mirror(triton.find(), run.path / "triton")
         command = triton.command(
             installation,
             run.path / "repository",
-            host="127.0.0.1",
+            hosts=ports.Hosts(),
             ports=chosen,
             shm_prefix=run.shm_prefix,
             admin_key="clockwork",
