@@ -20,7 +20,7 @@ from inflight.batch.failpoints import reach
 from inflight.batch.job import OutputSpec
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.row import Kind
-from inflight.batch.state.line_file import sync_directory
+from inflight.batch.state.line_file import make_directory, sync_directory
 from inflight.batch.stored_objects import StoredObjects
 
 LEASE_SECONDS = 300.0
@@ -139,7 +139,7 @@ class Carrier:
         """A name for this directory on this disk; a copy fetched to another disk has another."""
         path = self._directory.path / "owner"
         if not path.exists():
-            self._directory.path.mkdir(parents=True, exist_ok=True)
+            make_directory(self._directory.path)
             self._directory.write(path, secrets.token_hex(8))
         return path.read_text(encoding="utf-8")
 
@@ -231,7 +231,7 @@ class Carrier:
         if not parts:
             path.unlink(missing_ok=True)
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         making = path.with_name(f".fetching-{path.name}")
         with making.open("wb") as file:
             for part in parts:

@@ -17,6 +17,7 @@ from inflight.batch.buffered import BUFFER, buffered, skip
 from inflight.batch.compression import compression_of, opened
 from inflight.batch.errors import BatchError
 from inflight.batch.secret_address import expanded, masked
+from inflight.batch.state.line_file import make_directory, sync_directory
 
 _ENDPOINTED = re.compile(r"s3://(https?://[^/]+)/(.+)", re.IGNORECASE)
 """An S3 of one's own, in the address, as Triton and `inflight assemble` have it."""
@@ -79,6 +80,8 @@ class StoredFile:
         with self.said():
             if self.fs.exists(self.path):
                 self.fs.rm_file(self.path)
+                if self.is_local:
+                    sync_directory(local_path(self.address).parent)
 
     def fingerprint(self) -> str:
         """The same as long as the file is: its size, a hash of its beginning and its end, and a storage's own tag."""
@@ -117,7 +120,7 @@ class StoredFile:
         """A new file in its place, compressed by its suffix. An exception inside leaves no file on object stores."""
         with self.said():
             if self.is_local:
-                local_path(self.address).parent.mkdir(parents=True, exist_ok=True)
+                make_directory(local_path(self.address).parent)
             raw = self._new()
             with _kept(raw), opened(raw, self.compression, self.shown, write=True) as file:
                 yield file

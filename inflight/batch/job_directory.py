@@ -19,6 +19,7 @@ from inflight.batch.failpoints import reach
 from inflight.batch.job import Job, OutputSpec
 from inflight.batch.row import Kind
 from inflight.batch.secret_address import masked
+from inflight.batch.state.line_file import make_directory, sync_directory
 
 SUFFIX = ".job"
 
@@ -140,6 +141,8 @@ class JobDirectory:
             reach(f"{path.name}.rename")
             beside_it.replace(path)
             reach(f"{path.name}.renamed")
+            if path != self.progress:  # which is written again each second
+                sync_directory(path.parent)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -147,7 +150,7 @@ class JobDirectory:
         where it is that of a job with another output.
         """
         with writing(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_directory(self.path)
             lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if not _taken(lock, seconds=_LOOK_SECONDS):

@@ -29,5 +29,5 @@ def agree(place: Path, value: str) -> str:
                 place.hardlink_to(mine)  # which never takes another's place, on disks of the network too
             reach("agreed")
             mine.unlink()
-            sync_directory(place.parent)
+        sync_directory(place.parent)  # also where it is there: the process that made it may have died before this
         return place.read_text(encoding="utf-8")

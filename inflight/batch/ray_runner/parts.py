@@ -15,6 +15,7 @@ from inflight.batch.job import Job, OutputSpec, Part
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.row import Position
 from inflight.batch.sources.source import Source
+from inflight.batch.state.line_file import make_directory
 
 _EACH = 4
 """Parts for each worker, so that those who are done early find more to do."""
@@ -92,7 +93,7 @@ class Parts:
             raise BatchError(f"{self.plan} is no plan: {reason}; begin a new job", "job_damaged") from None
 
     def write(self, parts: Sequence[Part]) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_directory(self.path)
         self._whole.write(self.plan, _PARTS.dump_json(tuple(parts)).decode() + "\n")
 
     def job(self, whole: Job, index: int, part: Part) -> Job:

@@ -75,10 +75,8 @@ class LineFile:
                 f"{self.path} was written to by somebody else while the job ran; move it away, and resume the job",
                 "output_exists",
             )
-        new = not self.path.exists()
         self._file = FileIO(self.path, "ab")
-        if new:
-            sync_directory(self.path.parent)
+        sync_directory(self.path.parent)  # also where it is there: the process that made it may have died before this
 
 
 def merging(path: Path) -> Path:
@@ -87,14 +85,32 @@ def merging(path: Path) -> Path:
 
 
 def rename(paths: Iterable[Path]) -> None:
-    """Give new files, which are whole, the names of the old ones; those that have them already are left."""
+    """Give new files, which are whole, the names of the old ones; those that have them already are left.
+
+    They may have got them from a process that died before its directory was synced.
+    """
     for path in paths:
         new = merging(path)
         if new.exists():
             reach("merge.rename")
             new.replace(path)
             reach("merge.renamed")
-            sync_directory(path.parent)
+        sync_directory(path.parent)
+
+
+def make_directory(path: Path) -> None:
+    """Make it, and the directories above it, where they are missing; their names last when this returns."""
+    if not path.is_dir():
+        make_directory(path.parent)
+        path.mkdir(exist_ok=True)
+        sync_directory(path.parent)
+
+
+def private(path: str, flags: int) -> int:
+    """For `open(..., opener=private)`: a file that only its owner may read."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return descriptor
 
 
 def sync_directory(path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from inflight.batch import failpoints
 from inflight.batch.errors import BatchError
-from inflight.batch.row import Kind
 from tests.batch.carry.machine import Machine
+from tests.batch.crash.disk import Disk
 from tests.deploy.storage import Storage
 
 POINTS = ["carry.part", "carry.part_sent", "carry.manifest", "carry.manifest_written", "carry.remove"]
@@ -104,23 +104,24 @@ def test_what_is_damaged_there_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_lease")
-@pytest.mark.parametrize("address", ["disk"], indirect=True)
-def test_what_was_fetched_is_on_the_disk_before_its_state(
-    first: Machine, second: Machine, monkeypatch: pytest.MonkeyPatch
+def test_a_state_that_is_fetched_is_not_on_the_disk_before_its_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power cut may leave lines without a state, and never a state without its lines."""
+    """Nor are lines beside an old state."""
+    first, second = (Machine(tmp_path / name, str(tmp_path / "carried")) for name in ("first", "second"))
+    first.begin()
     first.answer(10)
     first.send()
-    synced: list[str] = []
-    sync = os.fsync
-
-    def noting(handle: int) -> None:
-        synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")).name)
-        sync(handle)
-
-    monkeypatch.setattr(os, "fsync", noting)
+    first.close()
     second.carrier.fetch()
-    lines = [f".fetching-{second.directory.lines(kind).name}" for kind in (Kind.OK, Kind.DEAD)]
-    folder = second.directory.path.name
-    wanted = [folder, lines[0], folder, lines[1], folder, ".fetching-state.db", folder]
-    assert [name for name in synced if name in wanted] == wanted
+    second.open()
+    second.answer(10)
+    second.send()
+    second.close()
+    disk = Disk(tmp_path / "first", monkeypatch)
+    disk.settle()
+    again = Machine(tmp_path / "first", str(tmp_path / "carried"))
+    assert again.carrier.fetch() is True
+    disk.check_all("the end of fetching")
+    assert disk.lasting(again.directory.state)
+    assert disk.faults == []

@@ -1,4 +1,4 @@
-"""One job, killed a hundred times: its output is that of a job that nothing befell."""
+"""One job, killed ten or a hundred times: its output is that of a job that nothing befell."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from inflight.deploy.server import Server
 from tests.batch.crash.jobs import Stand, check_whole, stand, write_rows
 from tests.batch.crash.lives import Lives
 
-ROWS = 2000
-KILLS = 100
-WHILE_WRITING = 30
 WRITING = ("lines.written", "lines.synced", "commit")
 """Points between the first byte of a checkpoint's lines and its commit."""
 
@@ -35,10 +32,16 @@ class Kill:
         return f"{self.seconds:.2f} s ({how}): {self.left.next} rows, {self.left.uncommitted} bytes more{torn}"
 
 
-@pytest.mark.slow
-def test_a_job_that_was_killed_a_hundred_times_is_whole(lives: Lives, crash_server: Server, tmp_path: Path) -> None:
-    ids = write_rows(tmp_path / "rows.jsonl", ROWS)
-    running = ("--server", crash_server.grpc_address, "--checkpoint-seconds", "0.05", "--max-tokens", "8")
+@pytest.mark.parametrize(
+    ("kills", "rows", "while_writing", "server"),
+    [(10, 200, 1, "paced_server"), pytest.param(100, 2000, 30, "crash_server", marks=pytest.mark.slow)],
+)
+def test_a_job_that_was_killed_many_times_is_whole(
+    kills: int, rows: int, while_writing: int, server: str, lives: Lives, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    asked: Server = request.getfixturevalue(server)
+    ids = write_rows(tmp_path / "rows.jsonl", rows)
+    running = ("--server", asked.grpc_address, "--checkpoint-seconds", "0.05", "--max-tokens", "8")
     job = (tmp_path / "rows.jsonl", "--id", "id", *running, "--concurrency", "2")
     undisturbed = tmp_path / "undisturbed.jsonl"
     assert lives.live("run", tmp_path / "rows.jsonl", "--id", "id", *running, "--out", undisturbed).wait() == 3
@@ -46,7 +49,7 @@ def test_a_job_that_was_killed_a_hundred_times_is_whole(lives: Lives, crash_serv
     draw = random.Random(7)
     log: list[Kill] = []
     (tmp_path / "scratch").mkdir()
-    while len(log) < KILLS:
+    while len(log) < kills:
         writing = len(log) % 5 < 2
         point = f"{draw.choice(WRITING)}:{draw.randint(1, 6)}:kill" if writing else ""
         began = time.monotonic()
@@ -62,7 +65,7 @@ def test_a_job_that_was_killed_a_hundred_times_is_whole(lives: Lives, crash_serv
     print(
         *log, f"{len(log)} kills, {len(written)} while output was being written, {half} of them within a line", sep="\n"
     )
-    assert 0 < log[-1].left.next < ROWS
-    assert len(written) >= WHILE_WRITING
-    assert lives.live("resume", out).wait() == 3
-    check_whole(out, undisturbed, ids, ROWS)
+    assert 0 < log[-1].left.next < rows
+    assert len(written) >= while_writing
+    assert lives.live("resume", out, "--concurrency", "64").wait() == 3
+    check_whole(out, undisturbed, ids, rows)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from inflight_client import InflightError
 
+from inflight.batch import failpoints
 from inflight.batch.job import InputSpec, Job, OutputSpec, Part
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.opening import opened
@@ -18,9 +18,7 @@ from inflight.batch.ray_runner.merge import Merge
 from inflight.batch.ray_runner.parts import Mark, Parts, cut
 from inflight.batch.row import Kind
 from inflight.batch.runner import Runner
-from inflight.batch.signals import StopEarlyError
 from inflight.batch.sources.open import open_source
-from inflight.batch.state.ledger import Ledger
 from inflight.batch.verify import verify
 from tests.batch.flow.scripted import Scripted
 
@@ -93,8 +91,9 @@ def test_merged_parts_are_the_files_of_one_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3, 5])
+@pytest.mark.parametrize("point", ["merge", "merged"])
 def test_a_merge_that_was_broken_off_is_finished_without_ray(
-    blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    point: str, blocks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever it was: before a part's end the input is read again from its beginning, and rows that are done pass."""
     monkeypatch.setattr(merge_module, "_ROWS", 12)
@@ -104,8 +103,11 @@ def test_a_merge_that_was_broken_off_is_finished_without_ray(
     apart = job.model_copy(update={"output": OutputSpec(address=str(tmp_path / "apart.jsonl"))})
     directory = JobDirectory.of(apart.output)
     plan, directories = _parts_done(apart)
-    with opened(apart, directory) as whole, pytest.raises(StopEarlyError):
-        Merge(whole, plan, directories, _broken_off(whole.ledger, blocks)).run()
+    with opened(apart, directory) as whole, monkeypatch.context() as patch:
+        patch.setattr(failpoints, "_REACHED", {})
+        patch.setattr(failpoints, "_ARMED", {point: (blocks, "full")})
+        with pytest.raises(OSError, match="No space left"):
+            Merge(whole, plan, directories, whole.ledger.checkpoint).run()
     end = Runner(apart, directory, backends=[Scripted(answer)]).run()
     assert end.counts.codes == one.counts.codes
     assert end.counts.output_tokens >= one.counts.output_tokens  # paid for
@@ -114,18 +116,6 @@ def test_a_merge_that_was_broken_off_is_finished_without_ray(
         assert sorted(mine.splitlines()) == sorted(others.splitlines()), kind
         assert kind is Kind.DEAD or mine == others
     assert verify(directory).agrees
-
-
-def _broken_off(ledger: Ledger, blocks: int) -> Callable[[], None]:
-    """Checkpoints, behind the last of which the merge is told to stop."""
-    left = iter(range(blocks, -1, -1))
-
-    def checkpoint() -> None:
-        ledger.checkpoint()
-        if next(left) == 1:
-            raise StopEarlyError
-
-    return checkpoint
 
 
 def _parts_done(job: Job) -> tuple[tuple[Part, ...], list[JobDirectory]]:
