@@ -20,7 +20,7 @@ from inflight.batch.failpoints import reach
 from inflight.batch.job import OutputSpec
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.row import Kind
-from inflight.batch.state.line_file import make_directory, sync_directory
+from inflight.batch.state.line_file import make_directory, private, sync_directory
 from inflight.batch.stored_objects import StoredObjects
 
 LEASE_SECONDS = 300.0
@@ -151,8 +151,8 @@ class Carrier:
             return Manifest.model_validate_json(found[0]), found[1]
         except ValidationError as error:
             raise BatchError(
-                f"{self._objects.address}/{_MANIFEST} is damaged ({error.error_count()} faults); remove"
-                f" {self._objects.address} to begin anew",
+                f"{self._objects.shown}/{_MANIFEST} is damaged ({error.error_count()} faults); remove"
+                f" {self._objects.shown} to begin anew",
                 "job_damaged",
             ) from None
 
@@ -160,11 +160,11 @@ class Carrier:
         if manifest.owner == self._owner:
             return
         if self._owned:
-            raise BatchError(f"another machine has taken over the job at {self._objects.address}", "job_elsewhere")
+            raise BatchError(f"another machine has taken over the job at {self._objects.shown}", "job_elsewhere")
         silent = max(0.0, time.time() - manifest.time)
         if silent < LEASE_SECONDS:
             raise BatchError(
-                f"another machine runs the job at {self._objects.address}: it said so {silent:.0f} seconds ago; if it"
+                f"another machine runs the job at {self._objects.shown}: it said so {silent:.0f} seconds ago; if it"
                 f" is lost, the same command goes on from there in {math.ceil(LEASE_SECONDS - silent)} seconds",
                 "job_elsewhere",
             )
@@ -172,7 +172,7 @@ class Carrier:
     def _claim(self, manifest: Manifest, tag: str | None) -> None:
         reach("carry.manifest")
         if not self._objects.replace(_MANIFEST, manifest.model_dump_json(indent=1).encode(), tag):
-            raise BatchError(f"another machine has begun to run the job at {self._objects.address}", "job_elsewhere")
+            raise BatchError(f"another machine has begun to run the job at {self._objects.shown}", "job_elsewhere")
         reach("carry.manifest_written")
 
     def _forget(self) -> None:
@@ -233,7 +233,8 @@ class Carrier:
             return
         make_directory(path.parent)
         making = path.with_name(f".fetching-{path.name}")
-        with making.open("wb") as file:
+        opener = private if path == self._directory.state else None
+        with open(making, "wb", opener=opener) as file:
             for part in parts:
                 digest = hashlib.sha256()
                 for block in self._objects.blocks(part.name):
@@ -241,7 +242,7 @@ class Carrier:
                     file.write(block)
                 if digest.hexdigest() != part.sha256:
                     raise BatchError(
-                        f"{self._objects.address}/{part.name} is damaged; remove {self._objects.address} to begin anew",
+                        f"{self._objects.shown}/{part.name} is damaged; remove {self._objects.shown} to begin anew",
                         "job_damaged",
                     )
             file.flush()

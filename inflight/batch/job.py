@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 
 from inflight.batch.addresses import is_local, lasting, lasting_path, local_path
+from inflight.batch.secret_address import masked
 
 Form = Literal["openai", "plain"]
 Format = Literal["jsonl", "csv", "parquet", "sql"]
@@ -58,6 +59,11 @@ class InputSpec(_Strict):
     limit: int | None = _of(None, "Only the first so many rows.", ge=1)
     part: Part = Part()
 
+    @property
+    def shown(self) -> str:
+        """The address for messages, without secrets."""
+        return masked(self.address)
+
 
 class OutputSpec(_Strict):
     """Where the answers go.
@@ -72,6 +78,11 @@ class OutputSpec(_Strict):
     key: str | None = _of(None, "The table's column that has the rows' ids.  [default: --id]")
     column: str | None = _of(None, "The column of existing rows that takes the answer.  [default: a new table is made]")
     columns: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def shown(self) -> str:
+        """The address for messages, without secrets."""
+        return masked(self.address)
 
 
 class Defaults(_Strict):

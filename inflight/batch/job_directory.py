@@ -19,7 +19,7 @@ from inflight.batch.failpoints import reach
 from inflight.batch.job import Job, OutputSpec
 from inflight.batch.row import Kind
 from inflight.batch.secret_address import masked
-from inflight.batch.state.line_file import make_directory, sync_directory
+from inflight.batch.state.line_file import make_directory, private, sync_directory
 
 SUFFIX = ".job"
 
@@ -28,7 +28,8 @@ class JobDirectory:
     """Where things lie. For an output `answers.jsonl` on a local disk:
 
     - `answers.jsonl`, `answers.errors.jsonl`, `answers.dead.jsonl`: one line a row, by its kind.
-    - `answers.job/job.json`: the `Job`; `state.db`: the state (SQLite); `lock`: held while a process runs the job.
+    - `answers.job/job.json`: the `Job`; `state.db`: the state (SQLite). Both are their owner's alone.
+    - `answers.job/lock`: held while a process runs the job.
     - `answers.job/progress.json`: how far it is, each second; `manifest.json`, `summary.txt`: at the end.
     - `answers.job/made.json`: the files that were made of the job's lines, where these are not the output.
     - `answers.job/cancel`: there once somebody asked for the end of the job.
@@ -108,6 +109,8 @@ class JobDirectory:
         path = self.path / "job.json"
         try:
             return Job.model_validate_json(path.read_bytes())
+        except PermissionError:
+            raise BatchError(f"{path} refuses access; ask as the user who runs the job", "storage_denied") from None
         except (OSError, ValidationError) as error:
             raise BatchError(f"{path} is no job: {str(error).splitlines()[0]}", "job_damaged") from None
 
@@ -134,7 +137,8 @@ class JobDirectory:
         with writing(self.path):
             beside_it = path.with_name(f".{path.name}.{os.getpid()}")
             reach(f"{path.name}.write")
-            with beside_it.open("w", encoding="utf-8") as file:
+            opener = private if path.name == "job.json" else None
+            with open(beside_it, "w", encoding="utf-8", opener=opener) as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -197,7 +201,7 @@ def beside(output: OutputSpec) -> Path:
     """Where a job's directory lies unless it is told: beside a local output, else under its name right here."""
     if is_local(output.address):
         return local_path(output.address).with_suffix(SUFFIX)
-    said = output.address.partition("://")[2].partition("?")[0].rpartition("@")[2]
+    said = masked(output.address).partition("://")[2].partition("?")[0].rpartition("@")[2]
     named = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(said).name if on_this_disk(output.address) else said)
     table = f"-{output.table}" if output.table else ""
     return Path(f"{Path(named).stem or 'output'}{table}{SUFFIX}".strip("-"))

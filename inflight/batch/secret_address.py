@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import os
 import re
-from urllib.parse import quote
+from collections.abc import Iterator
+from urllib.parse import quote, quote_plus, unquote
 
+from inflight.batch.addresses import is_database
 from inflight.batch.errors import BatchError
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+# As RFC 3986 has it, and as SQLAlchemy takes it: any sign, up to an @.
 _IN_USER = re.compile(r"(?<=://)([^/?#@:]*):([^/?#]*)@")
-_IN_QUERY = re.compile(r"(?i)(?<=[?&])([a-z_-]*(?:password|passwd|secret|token|key|signature)[a-z_-]*)=([^&#]+)")
+_IN_USER_OF_DATABASE = re.compile(r"(?<=://)([^:/@]*):([^@]*(?:@[^?]*)?)@", re.DOTALL)
+# What was meant so, and is no address: a port is a number.
+_MEANT_IN_USER = re.compile(r"(?<=://)([^/?#@:]*):(?!\d*(?:[/?#]|$))([^@]*(?:@[^?]*)?)@", re.DOTALL)
+_IN_QUERY = re.compile(
+    r"(?i)(?<=[?&;])([\w.-]*(?:pass|pwd|secret|token|key|signature|credential|odbc_connect|bearer|jwt"
+    r"|(?<![a-z])sig(?![a-z])|auth(?!or[s=]))[\w.-]*)=([^&]+)"
+)
+_QUERY_IN_WORDS = re.compile(r"(://[^\s?'\"]*)\?[^\s'\"]*")
 _HIDDEN = "***"
 
 
@@ -38,8 +48,24 @@ def expanded(address: str, code: str) -> str:
 
 def masked(address: str) -> str:
     """The address for messages: a password is hidden, the name of its variable is not."""
-    address = _IN_USER.sub(lambda found: f"{found[1]}:{_shown(found[2])}@", address)
+    kinds = (_IN_USER_OF_DATABASE,) if is_database(address) else (_IN_USER, _MEANT_IN_USER)
+    for kind in kinds:
+        address, times = kind.subn(lambda found: f"{found[1]}:{_shown(found[2])}@", address)
+        if times:
+            break
     return _IN_QUERY.sub(lambda found: f"{found[1]}={_shown(found[2])}", address)
+
+
+def scrubbed(words: object, address: str) -> str:
+    """What a library says of an address, on one line, without the secrets that it may repeat.
+
+    Values of variables become the names of these again; of any address in the words the query is left out, since
+    libraries write it in ways of their own.
+    """
+    text = " ".join(str(words).split())
+    for secret, shown in sorted(_secrets(address), key=lambda one: -len(one[0])):
+        text = text.replace(secret, shown)
+    return _IN_USER.sub(f"{_HIDDEN}@", _QUERY_IN_WORDS.sub(rf"\1?{_HIDDEN}", text))
 
 
 def warning(address: str) -> str | None:
@@ -47,9 +73,20 @@ def warning(address: str) -> str | None:
     if masked(address) == address:
         return None
     return (
-        f"the address {masked(address)} holds a password, which the job's files keep; write ${{NAME}} in its place, and"
-        " export NAME"
+        f"the address {masked(address)} holds a password, which the job's files keep, and their copy beside an output"
+        " on a storage; write ${NAME} in its place, and export NAME"
     )
+
+
+def _secrets(address: str) -> Iterator[tuple[str, str]]:
+    """All that must not be shown of an address, in the ways in which it may be written, each with what is shown."""
+    found = [(os.environ.get(name, ""), f"${{{name}}}") for name in _VARIABLE.findall(address)]
+    for kind in (_IN_USER_OF_DATABASE if is_database(address) else _IN_USER, _IN_QUERY):
+        found += [(secret, _HIDDEN) for _, secret in kind.findall(address) if _shown(secret) == _HIDDEN]
+    for secret, shown in found:
+        for written in {secret, unquote(secret), quote(secret), quote(secret, safe=""), quote_plus(secret)}:
+            if len(written) > 2:  # shorter ones would be met in any word
+                yield written, shown
 
 
 def _shown(secret: str) -> str:

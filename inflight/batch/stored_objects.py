@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from inflight.batch.destinations.whole import whole
 from inflight.batch.errors import BatchError
 from inflight.batch.files import StoredFile
+from inflight.batch.secret_address import masked
 
 _AT_ONCE = 1 << 20
 
@@ -23,6 +24,8 @@ class StoredObjects:
 
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
+        self.shown = masked(self.address)
+        """The address for messages, without secrets."""
         self._s3 = address.lower().startswith(("s3://", "s3a://"))
 
     def read(self, name: str) -> tuple[bytes, str] | None:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from inflight.batch.errors import BatchError
+from inflight.batch.job import OutputSpec
 from inflight.batch.job_directory import JobDirectory
+from inflight.batch.runner import Runner
 from inflight.batch.seen.progress import write_progress
 from inflight.batch.seen.standing import standing
+from inflight.batch.state.ledger import Ledger
+from tests.batch.flow.scripted import Scripted
 from tests.batch.seen.jobs import job_of
 from tests.batch.seen.moments import moment
-
-NOBODY = 65534
+from tests.fixtures.stranger import a_stranger
 
 
 @pytest.fixture
@@ -60,18 +62,6 @@ def test_where_there_is_none_it_says_so(tmp_path: Path, monkeypatch: pytest.Monk
     assert caught.value.code == "job_not_found"
 
 
-@contextmanager
-def a_stranger() -> Iterator[None]:
-    """What follows is done by a user who owns nothing."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can be somebody else")
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
 @pytest.mark.parametrize("mode", [0o644, 0o600], ids=["may look", "may not"])
 def test_another_user_sees_that_it_runs(mode: int) -> None:
     folder = Path(tempfile.mkdtemp())
@@ -93,6 +83,30 @@ def test_another_user_sees_that_it_runs(mode: int) -> None:
                 JobDirectory.find(directory.path)
     finally:
         shutil.rmtree(folder)
+
+
+def test_what_may_hold_a_password_is_its_owners_alone(tmp_path: Path) -> None:
+    job = job_of(tmp_path, ("tea", "{"))
+    job = job.model_copy(update={"output": OutputSpec(address=f"sqlite:///{tmp_path}/a.db", table="answers")})
+    directory = JobDirectory.of(job.output, tmp_path / "answers.job")
+    modes: dict[str, int] = {}
+
+    async def look(server: Scripted, prompt: str) -> str:
+        modes.update({path.name: path.stat().st_mode & 0o777 for path in directory.path.iterdir()})
+        return prompt
+
+    before = os.umask(0o022)
+    try:
+        assert Runner(job, directory, backends=[Scripted(look)]).run().exit_code == 3
+        with closing(Ledger(directory)) as ledger:
+            ledger.snapshot(directory.path / "copy")
+    finally:
+        os.umask(before)
+    modes |= {path.name: path.stat().st_mode & 0o777 for path in directory.path.iterdir()}
+    private = {name: mode for name, mode in modes.items() if name in ("job.json", "copy") or "state.db" in name}
+    assert private.keys() >= {"job.json", "copy", "state.db", "state.db-wal"}
+    assert set(private.values()) == {0o600}
+    assert modes["progress.json"] == modes["manifest.json"] == 0o644
 
 
 def test_who_only_looks_keeps_nobody_out(directory: JobDirectory) -> None:

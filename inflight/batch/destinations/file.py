@@ -82,7 +82,7 @@ class FileDestination:
             return
         if StoredFile(address).exists():
             raise BatchError(
-                f"{address} was made by somebody else while the job ran; move it away, and resume the job",
+                f"{masked(address)} was made by somebody else while the job ran; move it away, and resume the job",
                 "output_exists",
             )
         self._directory.note_made(address)

@@ -10,7 +10,6 @@ from inflight.batch.files import StoredFile
 from inflight.batch.formats import format_of
 from inflight.batch.job import Format, Job, OutputSpec
 from inflight.batch.job_directory import JobDirectory
-from inflight.batch.secret_address import masked
 
 
 def make_destination(job: Job, directory: JobDirectory) -> Destination | None:
@@ -22,11 +21,11 @@ def make_destination(job: Job, directory: JobDirectory) -> Destination | None:
     format = format_of(output.address, output.format, "output_invalid")
     if format == "sql":
         if output.table is None:
-            raise BatchError(f"{masked(output.address)} is a database; name the table to write", "output_invalid")
+            raise BatchError(f"{output.shown} is a database; name the table to write", "output_invalid")
         return SqlDestination(job)
     named = [name for name in ("table", "key", "column", "columns") if getattr(output, name)]
     if named:
-        raise BatchError(f"{masked(output.address)} is a file, and has no {named[0]}; leave that out", "output_invalid")
+        raise BatchError(f"{output.shown} is a file, and has no {named[0]}; leave that out", "output_invalid")
     if directory.writes_output:
         return None
     return FileDestination(output.address, _shape(format, output, keep), directory, job.input.address)
@@ -40,7 +39,7 @@ def _shape(format: Format, output: OutputSpec, keep: tuple[str, ...]) -> Shape:
     if format == "parquet":
         from inflight.batch.destinations.parquet import Parquet
 
-        return Parquet(keep, output.address)
+        return Parquet(keep, output.shown)
     from inflight.batch.destinations.lines import Lines
 
     return Lines()

@@ -26,13 +26,13 @@ class Parquet:
     for what is none of these, or not the same in all rows).
     """
 
-    def __init__(self, keep: Sequence[str], address: str) -> None:
+    def __init__(self, keep: Sequence[str], shown: str) -> None:
         self._keep = [name for name in keep if name not in FIELDS]
         try:
             import pyarrow  # noqa: F401
         except ImportError as error:  # it also refuses versions of NumPy
             raise BatchError(
-                f"{address} needs the package pyarrow ({error}); install inflight with its extra, [batch]",
+                f"{shown} needs the package pyarrow ({error}); install inflight with its extra, [batch]",
                 "package_missing",
             ) from error
 

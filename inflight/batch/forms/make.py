@@ -28,7 +28,7 @@ def make_form(job: Job, source: Source, first: Record | None, created: int) -> F
             raise BatchError(f"rows of OpenAI's format are whole requests; leave out {named}", "input_invalid")
         if source.columns is not None and "body" not in source.columns:
             raise BatchError(
-                f"{spec.address} has no requests of OpenAI's format: requests are JSON lines with custom_id, method,"
+                f"{spec.shown} has no requests of OpenAI's format: requests are JSON lines with custom_id, method,"
                 " url and body",
                 "input_invalid",
             )
@@ -39,7 +39,7 @@ def make_form(job: Job, source: Source, first: Record | None, created: int) -> F
 
     form = PlainForm(spec, job.defaults, overrides=source.format == "jsonl")
     if source.columns is not None:
-        _check_columns(form.columns(source.columns), source.columns, spec.address)
+        _check_columns(form.columns(source.columns), source.columns, spec.shown)
     return form
 
 
@@ -68,10 +68,10 @@ def _plain_options(spec: InputSpec) -> str:
     return ", ".join(name for name, given in options.items() if given)
 
 
-def _check_columns(needed: set[str], there: list[str], address: str) -> None:
+def _check_columns(needed: set[str], there: list[str], shown: str) -> None:
     """Where all rows have the same columns, one that is missing is no row's fault."""
     if missing := sorted(needed.difference(there)):
         raise BatchError(
-            f"{address} has no column {', '.join(map(repr, missing))}; it has {', '.join(map(str, there))[:300]}",
+            f"{shown} has no column {', '.join(map(repr, missing))}; it has {', '.join(map(str, there))[:300]}",
             "input_not_found",
         )

@@ -26,7 +26,7 @@ def open_source(spec: InputSpec, begun: str = "") -> Source:
     format = format_of(spec.address, spec.format, "input_invalid")
     for name, value in (("table", spec.table), ("query", spec.query)):
         if value is not None and format != "sql":
-            raise BatchError(f"{spec.address} is a file, and has no {name}; leave that out", "input_invalid")
+            raise BatchError(f"{spec.shown} is a file, and has no {name}; leave that out", "input_invalid")
     file = StoredFile(spec.address)
     if format == "jsonl":
         from inflight.batch.sources.jsonl import JsonLines

@@ -9,6 +9,7 @@ from typing import Any
 
 from inflight.batch.errors import BatchError
 from inflight.batch.failpoints import reach
+from inflight.batch.state.line_file import private
 
 FORMAT = 1
 
@@ -37,6 +38,8 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         new = not path.exists()
+        if new:  # SQLite gives its other files the mode of this one
+            open(path, "ab", opener=private).close()
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
         try:
             self._set_up(new)
@@ -72,6 +75,7 @@ class Database:
         """A copy of what is committed, as a file of its own."""
         self.execute("ROLLBACK")
         try:
+            open(path, "wb", opener=private).close()
             self._connection.execute("VACUUM INTO ?", (str(path),))
         finally:
             self._begin()
