@@ -15,7 +15,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -30,7 +30,8 @@ def whole_directory(out: Path, *, ours: Callable[[Path], bool], said: str) -> It
     """Yield an empty directory that becomes `out` when the block ends well.
 
     `ours(out)` says whether an existing directory may be replaced; an empty one always may. `said` names what is
-    being written ("engine") in messages. Raises BuildError with the codes `output_exists` and `disk_full`.
+    being written ("engine") in messages. Raises BuildError with the codes `output_exists`, `output_unwritable` and
+    `disk_full`.
     The caller that wants to look at `out` before writing holds `writing(out)` around both.
     """
     refuse_foreign(out, ours, said)
@@ -46,7 +47,8 @@ def whole_directory(out: Path, *, ours: Callable[[Path], bool], said: str) -> It
     except OSError as error:
         raise _as_sentence(error, out, said) from error
     finally:
-        _remove(partial)
+        with suppress(OSError):  # what went wrong is said by the first
+            _remove(partial)
 
 
 @contextmanager
@@ -93,7 +95,16 @@ def _as_sentence(error: OSError, out: Path, said: str) -> BuildError:
             f"The disk of {out.parent} is full, so the {said} was not written; free space or choose another --out.",
             "disk_full",
         )
-    return BuildError(f"Can't write the {said} to {out}: {error.strerror or error}.", "output_exists")
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return BuildError(
+            f"Can't write the {said} to {out}: {error.strerror}; a file is in the way, so choose another --out.",
+            "output_exists",
+        )
+    return BuildError(
+        f"Can't write the {said} to {out}: {error.strerror or error}; check the path and its permissions, or choose"
+        " another --out.",
+        "output_unwritable",
+    )
 
 
 def _beside(out: Path, purpose: str) -> Path:

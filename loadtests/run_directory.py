@@ -46,6 +46,11 @@ class RunDirectory:
             path.mkdir(parents=True)
         except FileExistsError:
             raise LoadError(f"{path} exists; choose another --out, or remove it", "output_exists") from None
+        except PermissionError as error:
+            raise LoadError(
+                f"{path} can't be made: {error.strerror}; check its permissions, or choose another --out",
+                "output_unwritable",
+            ) from None
         except OSError as error:
             raise LoadError(f"{path} can't be made: {error.strerror}", "load_failed") from None
         return cls(path)

@@ -140,7 +140,7 @@ def checked_request_id(value: str) -> str:
 def _check_messages(prompt: Any) -> None:
     if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
         raise InflightError(
-            f"the prompt is a {type(prompt).__name__}; it must be a text or a list of messages", "invalid_text"
+            f"the prompt is a {type(prompt).__name__}; it must be a text or a list of messages", "invalid_parameter"
         )
     for position, message in enumerate(prompt):
         if not (isinstance(message, Mapping) and isinstance(message.get("role"), str)):

@@ -116,3 +116,11 @@ def test_who_only_looks_keeps_nobody_out(directory: JobDirectory) -> None:
     assert directory.running is False
     with directory.locked():
         pass
+
+
+def test_a_directory_that_may_not_be_made_is_told(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    held = JobDirectory.of(job_of(tmp_path, ("tea",)).output).locked()
+    with a_stranger(), pytest.raises(BatchError, match="check its permissions") as caught, held:
+        pass
+    assert caught.value.code == "output_unwritable"

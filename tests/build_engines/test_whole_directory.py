@@ -11,6 +11,7 @@ import pytest
 
 from build_engines.errors import BuildError
 from build_engines.whole_directory import whole_directory, writing
+from tests.fixtures.stranger import a_stranger
 
 
 def ours(directory: Path) -> bool:
@@ -133,6 +134,12 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="Can't write") as caught:
         write(tmp_path / "file" / "out")
     assert caught.value.code == "output_exists"
+
+
+def test_a_place_that_the_user_may_not_write_is_told(tmp_path: Path) -> None:
+    with a_stranger(), pytest.raises(BuildError, match="check the path and its permissions") as caught:
+        write(tmp_path / "out")
+    assert caught.value.code == "output_unwritable"
 
 
 def test_a_second_writer_waits_for_the_first_and_says_so(tmp_path: Path) -> None:

@@ -78,10 +78,10 @@ def test_a_wrong_option_is_named(name: str, value: Any, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("prompt", "code", "words"),
     [
-        (None, "invalid_text", "the prompt is a NoneType; it must be a text or a list of messages"),
-        (b"tea", "invalid_text", "the prompt is a bytes"),
-        (CHAT[0], "invalid_text", "the prompt is a dict; it must be a text or a list of messages"),
-        ((message for message in CHAT), "invalid_text", "the prompt is a generator"),
+        (None, "invalid_parameter", "the prompt is a NoneType; it must be a text or a list of messages"),
+        (b"tea", "invalid_parameter", "the prompt is a bytes"),
+        (CHAT[0], "invalid_parameter", "the prompt is a dict; it must be a text or a list of messages"),
+        ((message for message in CHAT), "invalid_parameter", "the prompt is a generator"),
         ("\ud800", "invalid_text", "the prompt can't be encoded as UTF-8"),
         ([], "invalid_messages", "there are no messages"),
         ([1, 2], "invalid_messages", "message 0 is 1; each must be a mapping with a role"),
