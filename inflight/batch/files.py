@@ -16,7 +16,7 @@ from inflight.batch.addresses import is_local, local_path
 from inflight.batch.buffered import BUFFER, buffered, skip
 from inflight.batch.compression import compression_of, opened
 from inflight.batch.errors import BatchError
-from inflight.batch.secret_address import expanded, masked
+from inflight.batch.secret_address import expanded, masked, scrubbed
 from inflight.batch.state.line_file import make_directory, sync_directory
 
 _ENDPOINTED = re.compile(r"s3://(https?://[^/]+)/(.+)", re.IGNORECASE)
@@ -40,7 +40,7 @@ class StoredFile:
     """A file that may be there or not. `absent` is the code of a file that should be there and is not.
 
     Everything raises BatchError: that code, `storage_denied`, `storage_not_found`, `storage_unreachable`,
-    `package_missing` and, in writing, `disk_full`.
+    `package_missing` and, in writing, `disk_full` and `output_unwritable`.
     """
 
     address: str
@@ -118,7 +118,7 @@ class StoredFile:
     @contextmanager
     def writing(self) -> Iterator[IO[bytes]]:
         """A new file in its place, compressed by its suffix. An exception inside leaves no file on object stores."""
-        with self.said():
+        with self.said(writing=True):
             if self.is_local:
                 make_directory(local_path(self.address).parent)
             raw = self._new()
@@ -126,7 +126,7 @@ class StoredFile:
                 yield file
 
     @contextmanager
-    def said(self) -> Iterator[None]:
+    def said(self, writing: bool = False) -> Iterator[None]:
         """Raises what goes wrong inside as BatchError."""
         try:
             yield
@@ -137,25 +137,56 @@ class StoredFile:
         except IsADirectoryError as error:
             raise BatchError(f"{self.shown} is a directory; name a file in it", self.absent) from error
         except (NotADirectoryError, FileExistsError) as error:  # a folder of its path is a file
-            raise BatchError(f"{self.shown} can't be: {_words(error)}; check the path", self.absent) from error
+            raise BatchError(f"{self.shown} can't be: {self._words(error)}; check the path", self.absent) from error
         except PermissionError as error:
-            raise BatchError(f"{self.shown} refuses access ({_words(error)}); {_ACCESS}", "storage_denied") from error
+            if self.is_local:
+                code = "output_unwritable" if writing else "storage_denied"
+                raise BatchError(f"{self.shown}: {self._words(error)}; check its permissions", code) from error
+            raise BatchError(
+                f"{self.shown} refuses access ({self._words(error)}); {_ACCESS}", "storage_denied"
+            ) from error
         except OSError as error:
             if error.errno in _NO_ROOM:
                 raise BatchError(
-                    f"{self.shown} can't be written: {_words(error)}; make room, and resume the job", "disk_full"
+                    f"{self.shown} can't be written: {self._words(error)}; free space there", "disk_full"
+                ) from error
+            if error.errno == errno.EROFS:
+                raise BatchError(
+                    f"{self.shown}: {self._words(error)}; choose another output", "output_unwritable"
                 ) from error
             raise self._unreachable(error) from error
         except Exception as error:
             if not _of_a_storage(error):
                 raise
+            if (status := _status(error)) is not None:
+                raise self._refused(status) from error
             if "credentials" in str(error).lower():
                 raise BatchError(
-                    f"there are no credentials for {self.shown} ({_words(error)}); {_ACCESS}", "storage_denied"
+                    f"there are no credentials for {self.shown} ({self._words(error)}); {_ACCESS}", "storage_denied"
                 ) from error
             raise self._unreachable(error) from error
 
+    def _words(self, error: BaseException) -> str:
+        """What a library says, without the secrets of the address."""
+        if _status(error) is not None and hasattr(error, "message"):
+            said: object = f"{_status(error)} {error.message}"  # all else of it is the address, and headers
+        else:
+            said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return scrubbed(said, self.address).rstrip(".")[:300]
+
+    def _refused(self, status: int) -> BatchError:
+        """What a web server's status of 400 or more comes to."""
+        if status in (401, 403, 407):
+            return BatchError(f"{self.shown} refuses access (status {status}); {_ACCESS}", "storage_denied")
+        if status in (408, 425, 429) or status >= 500:
+            return BatchError(
+                f"{self.shown} can't be read now (status {status}); try again later", "storage_unreachable"
+            )
+        return BatchError(f"there is no file {self.shown} (status {status}); check the address", self.absent)
+
     def _missing(self, error: Exception) -> BatchError:
+        if (status := _status(error)) is not None:
+            return self._refused(status)
         cause = error.__cause__ or error.__context__
         if cause is not None and "Connect" in type(cause).__name__:  # as fsspec has it for a web server that is away
             return self._unreachable(cause)
@@ -165,7 +196,7 @@ class StoredFile:
 
     def _unreachable(self, error: BaseException) -> BatchError:
         return BatchError(
-            f"{self.shown} can't be read or written ({_words(error)}); check its address, or try again later",
+            f"{self.shown} can't be read or written ({self._words(error)}); check its address, or try again later",
             "storage_unreachable",
         )
 
@@ -220,10 +251,12 @@ class StoredFile:
             fs, path = url_to_fs(address, **options)
         except ImportError as error:
             raise BatchError(
-                f"{self.shown} needs a package that is not installed ({_words(error)})", "package_missing"
+                f"{self.shown} needs a package that is not installed ({self._words(error)})", "package_missing"
             ) from error
         except ValueError as error:
-            raise BatchError(f"{self.shown} is no address that can be read: {_words(error)}", self.absent) from error
+            raise BatchError(
+                f"{self.shown} is no address that can be read: {self._words(error)}", self.absent
+            ) from error
         return fs, path
 
     @property
@@ -237,7 +270,7 @@ class StoredFile:
         return self._place[1]
 
 
-_ACCESS = "give the credentials of somebody who may use it"
+_ACCESS = "give the credentials of a user who has access"
 
 
 @contextmanager
@@ -268,6 +301,11 @@ def _of_a_storage(error: Exception) -> bool:
     )
 
 
-def _words(error: BaseException) -> str:
-    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return " ".join(str(said).split()).rstrip(".")[:300]
+def _status(error: BaseException) -> int | None:
+    """The status that a web server has answered with, which fsspec may tell as a file that is not there."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if type(seen).__name__ == "ClientResponseError":
+            return int(seen.status)  # type: ignore[attr-defined]
+        seen = seen.__cause__ or seen.__context__
+    return None

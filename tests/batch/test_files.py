@@ -7,8 +7,10 @@ import gzip
 import http.server
 import io
 import json
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from inflight.batch.files import StoredFile
 from inflight.batch.job import InputSpec
 from inflight.batch.sources.open import open_source
 from tests.deploy.storage import Storage, storage_server
+from tests.fixtures.stranger import a_stranger
 
 _LINES = b"".join(b'{"id": %d, "prompt": "Tell me about tea."}\n' % number for number in range(5000))
 
@@ -36,7 +39,29 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[str]:
     """A folder behind HTTP, by a server that knows no ranges."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(tmp_path)))
+    with _served(functools.partial(_Quiet, directory=str(tmp_path))) as address:
+        yield address
+
+
+class _Refusing(_Quiet):
+    """A server that answers with the status that a request's path ends with."""
+
+    def do_GET(self) -> None:
+        self.send_error(int(self.path.partition("?")[0].rpartition("-")[2].partition(".")[0]))
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    with _served(_Refusing) as address:
+        yield address
+
+
+@contextmanager
+def _served(handler: Callable[..., http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
@@ -150,6 +175,27 @@ def test_a_web_server_without_ranges_is_read_too(web: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        *((status, "storage_denied") for status in (401, 403)),
+        *((status, "input_not_found") for status in (404, 410)),
+        *((status, "storage_unreachable") for status in (429, 500, 503)),
+    ],
+)
+def test_what_a_web_server_refuses_is_told_by_its_status_and_without_the_token(
+    refusing: str, status: int, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In all ways of asking for it: before a job it is opened, and read again on its way."""
+    monkeypatch.setenv("SAS", "TOP/SECRET+123=")
+    file = StoredFile(f"{refusing}/rows-{status}.jsonl?X-Amz-Signature=${{SAS}}&sig=typed")
+    for ask in (file.size, file.fingerprint, lambda: file.reading().__enter__()):
+        with pytest.raises(BatchError) as refused:
+            ask()
+        assert refused.value.code == code
+        assert re.search("SECRET|typed", str(refused.value)) is None
+
+
+@pytest.mark.parametrize(
     ("address", "code", "words"),
     [
         ("http://127.0.0.1:9/rows.jsonl", "storage_unreachable", "can't be read or written"),
@@ -165,6 +211,17 @@ def test_an_address_that_nobody_can_read_is_told(address: str, code: str, words:
 
 
 def test_a_file_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BatchError, match=r"refuses access \(Permission denied\)") as refused, StoredFile("x").said():
+    (tmp_path / "rows.jsonl").write_text("{}")
+    (tmp_path / "rows.jsonl").chmod(0o600)
+    file = StoredFile(str(tmp_path / "rows.jsonl"))
+    for doing, code in ((file.reading(), "storage_denied"), (file.writing(), "output_unwritable")):
+        with (
+            a_stranger(),
+            pytest.raises(BatchError, match="Permission denied; check its permissions") as refused,
+            doing,
+        ):
+            pass
+        assert refused.value.code == code
+    with pytest.raises(BatchError, match="credentials") as refused, StoredFile("s3://a/x").said():
         raise PermissionError(13, "Permission denied")
     assert refused.value.code == "storage_denied"

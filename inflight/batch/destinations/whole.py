@@ -39,7 +39,7 @@ def whole(address: str) -> Iterator[IO[bytes]]:
         with suppress(OSError):  # what went wrong is said by the first
             making.unlink()
         raise
-    with final.said():
+    with final.said(writing=True):
         _last(making)
         reach("output.rename")
         making.replace(path)
