@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from inflight.batch.errors import BatchError
-from inflight.batch.secret_address import expanded, masked
+from inflight.batch.secret_address import expanded, masked, scrubbed
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -36,9 +36,10 @@ def database_engine(address: str, code: str, pooled: bool) -> Engine:
         lite = url.get_backend_name() == "sqlite"
         options: dict[str, Any] = {"connect_args": {"timeout": LOCKED_SECONDS}} if lite else {}
         options |= {"pool_pre_ping": not lite} if pooled else {"poolclass": NullPool}
-        return create_engine(url, **options)
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise BatchError(f"{masked(address)} is no database's address ({error})", code) from None
+        return create_engine(url, hide_parameters=True, **options)
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:  # a ValueError: of a port that is no number
+        words = scrubbed(error, address) if isinstance(error, NoSuchModuleError) else "write NAME://USER@HOST/DATABASE"
+        raise BatchError(f"{masked(address)} is no database's address ({words})", code) from None
     except ModuleNotFoundError as error:
         raise BatchError(
             f"{masked(address)} needs the package {error.name}; install it (inflight's extra [postgresql] has psycopg)",
@@ -50,8 +51,11 @@ def is_sqlite(engine: Engine) -> bool:
     return engine.dialect.name == "sqlite"
 
 
-def words_of(engine: Engine, error: BaseException) -> str:
-    """What a database said, on one line and without the password that it may repeat."""
-    words = " ".join(str(error).split()).rstrip(".")[:400]
-    password = engine.url.password
-    return words.replace(str(password), "***") if password else words
+def words_of(address: str, error: BaseException) -> str:
+    """What a database said, in one line, without secrets of the address and without the values of rows."""
+    diagnosis = getattr(error, "diag", None)  # psycopg's
+    words = getattr(diagnosis, "message_primary", None) or str(error).partition("\nDETAIL:")[0].partition("\n[SQL:")[0]
+    if str(getattr(error, "sqlstate", None)).startswith("22"):  # a value that is no number, no date, ...: it is quoted
+        first, quoted, rest = words.partition('"')
+        words = f'{first}"..."{rest.rpartition(chr(34))[2]}' if quoted else words
+    return scrubbed(words, address).rstrip(".")[:400]

@@ -40,7 +40,7 @@ class Database:
     """
 
     def __init__(self, address: str) -> None:
-        self.shown = masked(address)
+        self._address, self.shown = address, masked(address)
         self._engine = self._made(address)
 
     def run(self, work: Callable[[Connection], _T], patient: bool = True) -> _T:
@@ -94,13 +94,13 @@ class Database:
         )
 
     def _failed(self, error: Exception, cause: BaseException | None) -> BatchError:
-        said = database_engine.words_of(self._engine, cause or error)
+        said = database_engine.words_of(self._address, cause or error)
         if _is_full(cause):
-            return BatchError(f"{self.shown} has no room left ({said}); make room and resume the job", "disk_full")
+            return BatchError(f"{self.shown} has no space left ({said}); free space there", "disk_full")
         if getattr(cause, "sqlite_errorcode", None) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             said = f"another program has held it for {database_engine.LOCKED_SECONDS:.0f} seconds: {said}"
         return BatchError(
-            f"{self.shown} can't be written ({said}); mend that and resume the job",
+            f"{self.shown} can't be written ({said}); check it",
             "output_invalid" if _stays(cause) else "output_failed",
         )
 

@@ -24,7 +24,7 @@ class ReadDatabase:
     """
 
     def __init__(self, address: str) -> None:
-        self.shown = masked(address)
+        self._address, self.shown = address, masked(address)
         self._engine = self._made(address)
         self.name = str(self._engine.url.database or "")
 
@@ -40,7 +40,9 @@ class ReadDatabase:
         except DBAPIError as error:
             raise self._said(error) from error
         except SQLAlchemyError as error:
-            raise BatchError(f"{self.shown} can't be read: {words_of(self._engine, error)}", "input_invalid") from error
+            raise BatchError(
+                f"{self.shown} can't be read: {words_of(self._address, error)}", "input_invalid"
+            ) from error
 
     @property
     def is_sqlite(self) -> bool:
@@ -59,7 +61,7 @@ class ReadDatabase:
         return engine
 
     def _said(self, error: Any) -> BatchError:
-        words, state = words_of(self._engine, error.orig or error), str(getattr(error.orig, "sqlstate", None) or "")
+        words, state = words_of(self._address, error.orig or error), str(getattr(error.orig, "sqlstate", None) or "")
         if state.startswith("28") or state == "42501":
             return BatchError(
                 f"{self.shown} refuses access ({words}); give the name and password of somebody who may read there",
