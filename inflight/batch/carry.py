@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ from inflight.batch.stored_objects import StoredObjects
 
 LEASE_SECONDS = 300.0
 """How long a machine that says nothing is thought to be at work; the clocks of both must agree to a minute or so."""
+RENEW_SECONDS = LEASE_SECONDS / 3
+"""How often a machine at work says so, however seldom it sends the state, and however long that takes."""
 PART_BYTES = 64 << 20
 _MANIFEST = "manifest.json"
 _LEAST_PAUSE = 60.0
@@ -65,6 +68,8 @@ class Carrier:
     def __init__(self, address: str, directory: JobDirectory) -> None:
         self._objects, self._directory = StoredObjects(address), directory
         self._owned = self._tidied = False
+        self._manifest = threading.Lock()
+        """Around each look at the manifest and what is put in its place."""
         self._files: dict[Kind, int] = {}
         self._next = 0.0
 
@@ -83,7 +88,6 @@ class Carrier:
         with writing(self._directory.path):
             self._forget()
             self._claim(manifest.model_copy(update={"owner": self._owner, "time": time.time()}), tag)
-            self._owned = True
             for kind in Kind:
                 self._bring(manifest.lines.get(kind, []), self._directory.lines(kind))
             self._directory.write(self._directory.path / "job.json", manifest.job)
@@ -103,36 +107,50 @@ class Carrier:
         began = time.monotonic()
         copy = self._directory.path / ".state.carried"
         try:
-            before, tag = self._read()
-            if before is not None:
-                self._refuse(before)
+            with self._manifest:
+                before, _ = self._read()
+                if before is not None:
+                    self._refuse(before)
             with writing(self._directory.path):
                 copy.unlink(missing_ok=True)
                 lengths = snapshot(copy)
                 old = before.lines if before is not None else {}
                 manifest = Manifest(
                     owner=self._owner,
-                    time=0.0 if last else time.time(),
+                    time=0.0,
                     job=(self._directory.path / "job.json").read_text(encoding="utf-8"),
                     lines={kind: self._send_lines(kind, old.get(kind, []), lengths.get(kind, 0)) for kind in Kind},
                     state=self._send_state(copy),
                 )
-                self._claim(manifest, tag)
-                self._owned = not last
+                with self._manifest:
+                    latest, tag = self._read()  # renewed since, or another machine's by now
+                    if latest is not None:
+                        self._refuse(latest)
+                    self._claim(manifest if last else manifest.model_copy(update={"time": time.time()}), tag)
                 self._tidy(before, manifest)
         finally:
             copy.unlink(missing_ok=True)
             now = time.monotonic()
             self._next = now + max(_LEAST_PAUSE, (now - began) * _SHARE)
 
+    def renew(self) -> None:
+        """Say that this machine is still at work, where it is. Raises BatchError as `send` does."""
+        with self._manifest:
+            if self._owned:
+                manifest, tag = self._read()
+                if manifest is not None:
+                    self._refuse(manifest)
+                    self._claim(manifest.model_copy(update={"time": time.time()}), tag)
+
     def release(self) -> None:
         """Whatever ended the job here: another machine need not wait, and goes on with what was sent last."""
-        if not self._owned:
-            return
-        self._owned = False
-        manifest, tag = self._read()
-        if manifest is not None and manifest.owner == self._owner and manifest.time:
-            self._claim(manifest.model_copy(update={"time": 0.0}), tag)
+        with self._manifest:
+            if not self._owned:
+                return
+            self._owned = False
+            manifest, tag = self._read()
+            if manifest is not None and manifest.owner == self._owner and manifest.time:
+                self._claim(manifest.model_copy(update={"time": 0.0}), tag)
 
     @property
     def _owner(self) -> str:
@@ -173,6 +191,7 @@ class Carrier:
         reach("carry.manifest")
         if not self._objects.replace(_MANIFEST, manifest.model_dump_json(indent=1).encode(), tag):
             raise BatchError(f"another machine has begun to run the job at {self._objects.shown}", "job_elsewhere")
+        self._owned = bool(manifest.time)
         reach("carry.manifest_written")
 
     def _forget(self) -> None:

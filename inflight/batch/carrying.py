@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from inflight.batch import carry
 from inflight.batch.carry import Carrier, carried_to
 from inflight.batch.errors import BatchError
 from inflight.batch.job import OutputSpec
 from inflight.batch.job_directory import JobDirectory
+from inflight.batch.secret_address import masked
 from inflight.batch.state.ledger import Ledger
 
 _STORAGE = ("storage_unreachable", "storage_denied", "storage_not_found")
@@ -20,8 +23,10 @@ class Carrying:
     def __init__(self, output: OutputSpec, directory: JobDirectory, say: Callable[[str], None]) -> None:
         address = carried_to(output)
         self._carrier = None if address is None else Carrier(address, directory)
-        self._address, self._say = address, say
+        self._shown, self._say = masked(address or ""), say
         self._away = False
+        self._over = threading.Event()
+        self._lost: BatchError | None = None
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -31,10 +36,16 @@ class Carrying:
         if self._carrier is None:
             yield
             return
+        renewing = threading.Thread(target=self._renew, args=(self._carrier,), name="batch-lease", daemon=True)
         try:
-            if self._carrier.fetch():
-                self._say(f"The job's state was fetched from {self._address}.")
-            yield
+            renewing.start()  # it does nothing before the job is this machine's
+            try:
+                if self._carrier.fetch():
+                    self._say(f"The job's state was fetched from {self._shown}.")
+                yield
+            finally:
+                self._over.set()
+                renewing.join()
         finally:
             if not self._away:
                 with suppress(BatchError):  # then the next one waits
@@ -54,6 +65,8 @@ class Carrying:
 
         Raises BatchError `job_elsewhere` where another machine has taken the job over.
         """
+        if self._lost is not None:
+            raise self._lost
         if self._carrier is not None and self._carrier.due:
             self._send(self._carrier, ledger, last=False)
 
@@ -67,6 +80,16 @@ class Carrying:
         if self._carrier is not None:
             self._send(self._carrier, ledger, last=True)
 
+    def _renew(self, carrier: Carrier) -> None:
+        """In a thread of its own: a state that takes long to fetch or send, or an output, must not cost the lease."""
+        while not self._over.wait(carry.RENEW_SECONDS):
+            try:
+                carrier.renew()
+            except BatchError as error:
+                if error.code == "job_elsewhere":
+                    self._lost = error
+                    return
+
     def _send(self, carrier: Carrier, ledger: Ledger, last: bool) -> None:
         try:
             carrier.send(ledger.snapshot, last)
@@ -75,5 +98,5 @@ class Carrying:
             if error.code not in _STORAGE:
                 raise
             if not self._away or last:
-                self._say(f"The job's state can't be carried to {self._address} now: {error}")
+                self._say(f"The job's state can't be saved to {self._shown} now: {error}")
             self._away = True

@@ -33,12 +33,12 @@ class StoredObjects:
         file = self._file(name)
         if not file.exists():
             return None
-        tag = ""
         if self._s3:
-            with file.said():
+            with file.said():  # the tag first: that of older content replaces nothing
                 tag = str(file.fs.info(file.path, refresh=True)["ETag"])
+                return file.fs.cat_file(file.path), tag
         with file.reading() as reading:
-            return reading.inside.read(), tag
+            return reading.inside.read(), ""
 
     def blocks(self, name: str) -> Iterator[bytes]:
         """What is in it, some at a time."""

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from inflight_client import InflightError
 
+from inflight.batch import failpoints
 from inflight.batch import runner as runner_module
+from inflight.batch.carry import carried_to
+from inflight.batch.ending import finish
 from inflight.batch.errors import BatchError
 from inflight.batch.job import InputSpec, Job, OutputSpec, Running
 from inflight.batch.job_directory import JobDirectory
+from inflight.batch.opening import OpenJob
 from inflight.batch.runner import End, Runner
 from inflight.batch.seen.progress import State, read_progress, write_progress
 from inflight.batch.signals import StopEarlyError
-from inflight.batch.stored_objects import StoredObjects
+from inflight.batch.stored_objects import Readable, StoredObjects
+from inflight.batch.verify import verify
 from tests.batch.flow.scripted import Scripted, echo
 from tests.deploy.storage import Storage, storage_server
 
@@ -39,6 +47,13 @@ class Machines:
             output=OutputSpec(address=storage.address(f"{place.name}/answers.jsonl")),
             running=Running(patience=1.0, checkpoint_seconds=0.05),
         )
+
+    @property
+    def carried(self) -> str:
+        """Where the state goes."""
+        address = carried_to(self._job.output)
+        assert address is not None
+        return address
 
     def directory(self, name: str) -> JobDirectory:
         return JobDirectory.of(self._job.output, self.place / name)
@@ -91,6 +106,25 @@ def test_whatever_ended_a_job_the_next_machine_need_not_wait(
     assert nobody.asked == []  # every row was known there
 
 
+@pytest.mark.parametrize("point", ["output.upload", "output.uploaded"])
+def test_an_output_whose_upload_was_broken_off_is_made_again(
+    machines: Machines, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, suppress(OSError):
+
+        def ending(job: OpenJob) -> list[str]:
+            patch.setattr(failpoints, "_REACHED", {})
+            patch.setattr(failpoints, "_ARMED", {point: (1, "full")})
+            return finish(job)
+
+        patch.setattr(runner_module, "finish", ending)
+        assert machines.live("first").exit_code == 75
+    nobody = Scripted()
+    assert machines.live("first", nobody).exit_code == 0
+    assert nobody.asked == []
+    assert verify(machines.directory("first")).agrees
+
+
 def test_a_storage_that_is_away_at_the_end_is_asked_once(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time may take minutes, and there is nothing left that could be lost."""
     times = []
@@ -119,3 +153,78 @@ def test_a_finished_job_is_nobody_s(machines: Machines) -> None:
         progress = read_progress(machines.directory(name))
         assert progress is not None
         assert (progress.state, progress.counts.ok) == (State.FINISHED, 20)
+
+
+@pytest.mark.parametrize("long", ["a sending", "the output", "a pause", "bringing the state"])
+def test_a_machine_keeps_its_job_however_long_a_step_takes(
+    machines: Machines, long: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of these may take longer than a silent machine is waited for."""
+    monkeypatch.setattr("inflight.batch.carry.RENEW_SECONDS", 0.05)
+    objects, seen = StoredObjects(machines.carried), list[bool]()
+    send, blocks = StoredObjects.send, StoredObjects.blocks
+
+    def renewed() -> bool:
+        """Whether the machine says twice that it is at work, while this waits."""
+        said: set[float] = set()
+        end = time.monotonic() + 20
+        while len(said) < 3 and time.monotonic() < end:
+            found = objects.read("manifest.json")
+            said |= {json.loads(found[0])["time"]} if found else set()
+        return len(said) == 3
+
+    def slow_send(one: StoredObjects, name: str, source: Readable) -> None:
+        if objects.read("manifest.json") is not None and not seen:
+            seen.append(renewed())
+        send(one, name, source)
+
+    def slow_blocks(one: StoredObjects, name: str) -> Iterator[bytes]:
+        if not seen:
+            seen.append(renewed())
+        return blocks(one, name)
+
+    def slow_finish(job: OpenJob) -> list[str]:
+        seen.append(renewed())
+        return finish(job)
+
+    async def slow_answer(server: Scripted, prompt: str) -> str | InflightError:
+        if not seen:
+            seen.append(False)
+            seen[0] = await asyncio.to_thread(renewed)
+        return prompt
+
+    if long == "a sending":
+        monkeypatch.setattr(StoredObjects, "send", slow_send)
+    elif long == "the output":
+        monkeypatch.setattr(runner_module, "finish", slow_finish)
+    elif long == "bringing the state":
+        with pytest.raises(ValueError, match="a fault of the program"):
+            machines.live("zeroth", Scripted(die))
+        monkeypatch.setattr(StoredObjects, "blocks", slow_blocks)
+    end = machines.live("first", Scripted(slow_answer if long == "a pause" else echo))
+    assert (end.exit_code, end.sentence, seen) == (0, "", [True])
+    assert machines.live("second", Scripted(die)).exit_code == 0  # nobody has it any more
+
+
+def test_a_machine_that_lost_its_job_is_told_between_two_sendings(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inflight.batch.carry.RENEW_SECONDS", 0.05)
+    monkeypatch.setattr("inflight.batch.carry._LEAST_PAUSE", 600.0)
+    waited: list[str] = []
+
+    async def taken_over(server: Scripted, prompt: str) -> str | InflightError:
+        if len(server.asked) == 1:
+            objects = StoredObjects(machines.carried)
+            found = objects.read("manifest.json")
+            assert found is not None
+            other = json.loads(found[0]) | {"owner": "another", "time": time.time()}
+            while not objects.replace("manifest.json", json.dumps(other).encode(), found[1]):
+                found = objects.read("manifest.json")
+                assert found is not None
+        await asyncio.sleep(30)
+        waited.append(prompt)
+        return prompt
+
+    end = machines.live("first", Scripted(taken_over))
+    assert (end.code, end.exit_code, waited) == ("job_elsewhere", 75, [])
