@@ -52,7 +52,7 @@ ERROR_CODES: dict[str, ErrorCode] = {
     "job_mismatch": ErrorCode("the job was begun with another model, template or sampling", "resume it with those, or begin a new job"),
     "job_failed": ErrorCode("the batch job can't go on", "read the message, and resume the job"),
     "row_invalid": ErrorCode("the row is no request", "mend the row"),
-    "row_duplicate": ErrorCode("an earlier row has the same id", "give each row an id of its own"),
+    "row_duplicate": ErrorCode("an earlier row has the same id, or one that the output's table takes for the same", "give each row an id of its own"),
     "row_kills_engine": ErrorCode("engines died under the row, each time that it was asked", "look at the row, and at the engine's log"),
     # a request
     "invalid_text": ErrorCode("the prompt is not text the tokenizer can take", "send a text, in UTF-8 and without NUL"),

@@ -29,8 +29,11 @@ _WAIT_SECONDS = 0.05
 class Feed:
     """A thread reads ahead while the rows of the window before are asked: two windows at most are in memory."""
 
-    def __init__(self, source: Source, form: Form, ledger: Ledger, job: Job) -> None:
+    def __init__(
+        self, source: Source, form: Form, ledger: Ledger, job: Job, one_key: Callable[[str], str] = str
+    ) -> None:
         self._source, self._form, self._ledger, self._job = source, form, ledger, job
+        self._one_key = one_key
         self._rows: deque[Row] = deque()
         self._came = asyncio.Event()
         self._over = False
@@ -166,7 +169,8 @@ class Feed:
 
     def _claimed(self, block: list[Row | Fault]) -> list[Row]:
         """The rows that can be asked; the others have their outcome now."""
-        doubles = self._ledger.claim([(one.id, one.number) for one in block if one.id is not None and _claims(one)])
+        claims = [(self._one_key(one.id), one.number) for one in block if one.id is not None and _claims(one)]
+        doubles = self._ledger.claim(claims)
         rows = []
         for one in block:
             if one.number in doubles:
@@ -188,9 +192,8 @@ def _claims(one: Row | Fault) -> bool:
 
 def double(row: Row | Fault) -> Fault:
     """The dead letter of a row whose id an earlier one has."""
-    return Fault(
-        row.number, row.line, row.id, "row_duplicate", f"an earlier row has the id {row.id!r}", about=row.about
-    )
+    said = f"an earlier row has the id {row.id!r}, or one that the output takes for the same"
+    return Fault(row.number, row.line, row.id, "row_duplicate", said, about=row.about)
 
 
 def _size(row: Row) -> int:

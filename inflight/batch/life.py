@@ -42,7 +42,7 @@ class Life:
         self._job, self._telling, self._carrying = job, telling, carrying
         self._signals, self._say = signals, say
         self._running = job.job.running
-        self._feed = Feed(job.source, job.form, job.ledger, job.job)
+        self._feed = Feed(job.source, job.form, job.ledger, job.job, job.one_key)
         self._pool = Pool(backends, self._running, self._feed, self._done, job.ledger, job.bind_build, say)
         self._draining: asyncio.Task[None] | None = None
 

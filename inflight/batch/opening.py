@@ -55,6 +55,10 @@ class OpenJob:
             )
         self.ledger.remember("place", place)
 
+    def one_key(self, id_: str) -> str:
+        """What a row claims for itself: its id, or what the output takes that for."""
+        return id_ if self.destination is None else self.destination.one_key(id_)
+
     @property
     def finished(self) -> bool:
         """Whether every row has its outcome, and the output is made."""

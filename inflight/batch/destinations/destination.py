@@ -23,6 +23,9 @@ class Destination(Protocol):
     def check(self) -> None:
         """Whether it could be written, before anything is asked: a table is there, a folder can be reached."""
 
+    def one_key(self, id_: str) -> str:
+        """The same for ids that can't stand side by side in the output; the id itself where all can."""
+
     def put(self, lines: Iterable[bytes]) -> None:
         """Take these answers (lines of JSON), durably. For those that take rows."""
 

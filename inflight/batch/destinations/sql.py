@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,9 @@ class SqlDestination:
         if tables.updates(self._output) and not self._database.is_there:
             raise BatchError(f"there is no database {self._database.shown}; check its path", "output_invalid")
         self._database.run(self._look, patient=False)
+
+    def one_key(self, id_: str) -> str:
+        return id_ if self._target is None else self._target.one_key(id_)
 
     def put(self, lines: Iterable[bytes]) -> None:
         answers = [read_answer(line) for line in lines]
@@ -96,18 +100,27 @@ class SqlDestination:
             tables.make(connection, self._output, answers, self._keep)
             target = self._found(connection)
             assert target is not None
+            target = self._target = replace(target, made=True)
         for some in in_parts(answers, _AT_ONCE):
             self._write_some(connection, target, some)
 
     def _write_some(self, connection: Connection, target: Target, answers: list[Answer]) -> None:
         from sqlalchemy import bindparam
 
-        by_id = {target.id(answer.id): answer for answer in answers}
-        there = self._there(connection, target, by_id)
-        old = [{"_id": id_, **target.row(by_id[id_])} for id_ in there]
+        by_key: dict[str, Answer] = {}
+        for answer in answers:
+            other = by_key.setdefault(target.one_key(answer.id), answer)
+            if other.id != answer.id:  # rows whose ids were read before the table was there
+                raise BatchError(
+                    f"the column {target.key.name!r} of the table {self._output.table} takes the ids {other.id!r} and"
+                    f" {answer.id!r} for one; make it a column of texts and resume the job",
+                    "output_invalid",
+                )
+        there = self._there(connection, target, answers)
+        old = [{"_id": id_, **target.row(by_key[key])} for key, id_ in there.items() if key in by_key]
         if old:
             connection.execute(target.table.update().where(target.key == bindparam("_id")), old)
-        new = [answer for id_, answer in by_id.items() if id_ not in there]
+        new = [answer for key, answer in by_key.items() if key not in there]
         if tables.updates(self._output):
             self._gone += len(new)
             self._gone_first += [answer.id for answer in new[: _EXAMPLES - len(self._gone_first)]]
@@ -124,19 +137,20 @@ class SqlDestination:
             )
         return {target.key.name: id_, **target.row(answer)}
 
-    def _there(self, connection: Connection, target: Target, ids: Iterable[Any]) -> set[Any]:
+    def _there(self, connection: Connection, target: Target, answers: Iterable[Answer]) -> dict[str, Any]:
+        """The ids that are in the table, as they stand there, by their keys."""
         from sqlalchemy import select
 
-        wanted = {one for one in ids if one is not None}
+        wanted = {id_ for answer in answers if (id_ := target.id(answer.id)) is not None}
         found = connection.execute(select(target.key).where(target.key.in_(wanted)))
-        return {target.same(row[0], wanted) for row in found} & wanted
+        return {target.one_key(row[0]): row[0] for row in found}
 
     def _complete(self, connection: Connection, answers: list[Answer]) -> None:
         """Write those whose row is not there."""
         target = self._found(connection)
         if target is not None:
-            there = self._there(connection, target, [target.id(answer.id) for answer in answers])
-            answers = [answer for answer in answers if target.id(answer.id) not in there]
+            there = self._there(connection, target, answers)
+            answers = [answer for answer in answers if target.one_key(answer.id) not in there]
         if answers:
             self._write(connection, answers)
 
@@ -149,9 +163,9 @@ class SqlDestination:
         text = target.columns["text"]
         ids = {id_ for answer in answers if (id_ := target.id(answer.id)) is not None}
         rows = connection.execute(select(target.key, text).where(target.key.in_(ids)))
-        found = {target.same(row[0], ids): row[1] for row in rows}
+        found = {target.one_key(row[0]): row[1] for row in rows}
         return [
             str(answer.id)
             for answer in answers
-            if (id_ := target.id(answer.id)) not in found or found[id_] != target.row(answer)[text.name]
+            if (key := target.one_key(answer.id)) not in found or found[key] != target.row(answer)[text.name]
         ]

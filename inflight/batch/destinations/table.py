@@ -25,10 +25,15 @@ _LARGEST = 2**63
 
 @dataclass(frozen=True)
 class Target:
-    """A table, and which of its columns takes which value of an answer: `columns` by the value's name."""
+    """A table, and which of its columns takes which value of an answer: `columns` by the value's name.
+
+    `made`: in this process, by the ids that came first. `fold`: makes texts the same that the database takes for one.
+    """
 
     table: Table
     columns: dict[str, Column[Any]]
+    made: bool = False
+    fold: Callable[[str], str] = str
 
     @property
     def key(self) -> Column[Any]:
@@ -36,11 +41,16 @@ class Target:
 
     def id(self, said: Any) -> Any:
         """An id as the column has it; None where the column can't have such a one."""
-        return _as_key(self.key)(said)
+        value = _as_key(self.key)(said)
+        # Of ids that are read before there is a table nobody has looked whether two of them are one number.
+        return None if self.made and type(value) is int and str(value) != str(said) else value
 
-    def same(self, stored: Any, ids: set[Any]) -> Any:
-        """The one of these ids that a stored one is: CHAR columns fill theirs up with blanks."""
-        return stored if stored in ids or not isinstance(stored, str) else stored.rstrip(" ")
+    def one_key(self, said: Any) -> str:
+        """The same for all ids that the column takes for one, as it does with `7`, `007` and `+7` if it has numbers."""
+        value = self.id(said)
+        if value is None:
+            return str(said)
+        return self.fold(value) if isinstance(value, str) else str(value)
 
     def row(self, answer: Answer) -> dict[str, Any]:
         """What the columns take of an answer, by their names; the id's is left out."""
@@ -81,7 +91,8 @@ def find(connection: Connection, output: OutputSpec, shown: str, keep: Sequence[
             f" {', '.join(column.name for column in table.columns)}",
             "output_invalid",
         )
-    return Target(table, {name: table.columns[column] for name, column in wanted.items()})
+    columns = {name: table.columns[column] for name, column in wanted.items()}
+    return Target(table, columns, fold=_fold(connection, columns["id"]))
 
 
 def make(connection: Connection, output: OutputSpec, answers: Sequence[Answer], keep: Sequence[str]) -> None:
@@ -133,6 +144,26 @@ def _named(output: OutputSpec) -> tuple[str | None, str]:
 
 def _column(output: OutputSpec, name: str) -> str:
     return (output.column or "text") if name == "text" else output.columns.get(name, name)
+
+
+def _fold(connection: Connection, key: Column[Any]) -> Callable[[str], str]:
+    """What makes texts the same that differ in case, or in blanks behind them, where the key's collation takes them for
+    one: the database compares some, in a column made of the key's own.
+    """
+    from sqlalchemy import Enum, String, false, literal_column, select, union_all
+
+    if not isinstance(key.type, String) or isinstance(key.type, Enum):
+        return str
+    made = union_all(select(key.label("k")).where(false()), select(literal_column("'a'"))).subquery().c.k
+    accented = union_all(select(key.label("k")).where(false()), select(literal_column("'é'"))).subquery().c.k
+    blanks, case = connection.execute(select(made == literal_column("'a '"), made == literal_column("'A'"))).one()
+    wide = connection.execute(select(accented == literal_column("'É'"))).scalar_one()
+
+    def fold(text: str) -> str:
+        text = text.rstrip(" ") if blanks else text
+        return text.lower() if wide else text.encode().lower().decode() if case else text
+
+    return fold
 
 
 def _as_key(column: Column[Any]) -> Callable[[Any], Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from inflight.batch.counts import Counts
+from inflight.batch.destinations.answer import read_answer
 from inflight.batch.errors import BatchError
 from inflight.batch.failpoints import reach
 from inflight.batch.feed import double
@@ -66,7 +67,7 @@ class Merge:
         counts.input_tokens, counts.output_tokens = spent.input_tokens, spent.output_tokens
 
     def _take(self, part: Part, directory: JobDirectory, ledger: Ledger) -> None:
-        letters = self._letters(part, self._doubles(ledger))
+        letters = self._letters(part, self._doubles(part, directory, ledger))
         with closing(_outcomes(part, directory, ledger)) as outcomes:
             while block := list(islice(outcomes, _ROWS)):
                 for one in block:
@@ -77,10 +78,18 @@ class Merge:
                 self._checkpoint()
                 reach("merged")
 
-    def _doubles(self, ledger: Ledger) -> set[int]:
-        """The rows of a part whose id a row of an earlier part has."""
-        hashed = ledger.database.execute("SELECT id, number FROM ids")
+    def _doubles(self, part: Part, directory: JobDirectory, ledger: Ledger) -> set[int]:
+        """The rows of a part whose id a row of an earlier part has; or of the same part, where the output takes ids for
+        one that the part, which writes lines, has told apart.
+        """
         doubles: set[int] = set()
+        if self._job.destination is not None and self._job.destination.takes_rows:
+            with closing(_outcomes(part, directory, ledger)) as outcomes:
+                while some := list(islice(outcomes, _ROWS)):
+                    ids = [(str(id_), one.number) for one in some if (id_ := _claimed(one)) is not None]
+                    doubles |= self._ledger.claim([(self._job.one_key(id_), number) for id_, number in ids])
+            return doubles
+        hashed = ledger.database.execute("SELECT id, number FROM ids")
         while block := hashed.fetchmany(_ROWS):
             doubles |= self._ledger.claim_hashed(block)
         return doubles
@@ -112,6 +121,13 @@ def _outcomes(part: Part, directory: JobDirectory, ledger: Ledger) -> Generator[
         text = dead[line] if kind == Kind.DEAD else next(errors)
         yield Outcome(number, line, id, Kind(kind), text, code, message, attempts=attempts)
         failure = next(failed, None)
+
+
+def _claimed(one: Outcome) -> Any:
+    """The id that a row has for itself; None where it is a dead letter that was never asked."""
+    if one.kind is Kind.OK:
+        return read_answer(one.text).id
+    return one.id if one.kind is Kind.ERROR or one.code == "row_kills_engine" else None
 
 
 def _failed(ledger: Ledger) -> Iterator[tuple[Any, ...]]:
