@@ -26,11 +26,12 @@ _FAREWELLS = 10
 class Life:
     """A tritonserver's process, how to ask it, and who belongs to it once it stands."""
 
-    def __init__(self, process: TritonProcess, probe: Probe, log_file: Path) -> None:
+    def __init__(self, process: TritonProcess, probe: Probe, log_file: Path, log_begins: int = 0) -> None:
         self.process = process
         self.probe = probe
         self.family: list[Member] = []
         self._log = log_file
+        self._log_begins = log_begins
 
     def await_token(self, seconds: float, interrupted: Callable[[], bool]) -> None:
         """Wait until the whole way has generated a token; from then on `family` is who belongs to it.
@@ -98,6 +99,9 @@ class Life:
         except ProbeError:
             return  # tritonserver itself is the one that died
         wait(_FAREWELL_SECONDS)
+
+    def _reason(self) -> str:
+        return log.reason(self._log, self._log_begins)
 
     def _failed(self, what: str) -> DeployError:
         return DeployError(

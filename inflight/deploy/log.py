@@ -98,11 +98,20 @@ def worth_showing(line: str) -> bool:
     return bool(line) and line[0] not in "+|" and not _NOISE.match(line)
 
 
-def reason(log: Path) -> str:
-    """The server's own last errors, as one line; its last lines where it named no error."""
+def size(log: Path) -> int:
+    """Where what is written from now on begins."""
+    try:
+        return log.stat().st_size
+    except OSError:
+        return 0
+
+
+def reason(log: Path, begins: int = 0) -> str:
+    """The server's own last errors behind byte `begins`, as one line; its last lines where it named no error."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
+            end = file.seek(0, 2)
+            file.seek(max(begins if begins <= end else 0, end - _TAIL_BYTES))  # it may have been emptied meanwhile
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return "it left no log"

@@ -12,12 +12,13 @@ from inflight.deploy.deployment import Deployment, Source, lay_out
 from inflight.deploy.grpc_tls import GrpcTls
 from inflight.deploy.launch import Launch, Mode
 from inflight.deploy.life import Life
+from inflight.deploy.log import size as log_size
 from inflight.deploy.models import ENGINE_MODEL
 from inflight.deploy.options import DeploymentOptions
 from inflight.deploy.ports import Hosts, Ports, reachable
 from inflight.deploy.probe import Probe
 from inflight.deploy.process import TritonProcess
-from inflight.deploy.run_directory import RunDirectory
+from inflight.deploy.run_directory import RunDirectory, remove_shared_memory
 
 # Triton's own limit for its end lies below that of who stops it, so that it can say what hangs.
 _EXIT_SECONDS = 4
@@ -70,6 +71,7 @@ class Starter:
             grpc_tls=grpc_tls,
         )
         self.deployment.refresh()
+        remove_shared_memory(self.run.shm_prefix)  # a guard that was killed could not
         variables = {
             **triton.environment(self.installation),
             **self.deployment.variables,
@@ -77,8 +79,9 @@ class Starter:
             **self.launch.variables(self.run.path),
         }
         command = self.launch.command(server, self._follower)
+        begins = log_size(self.run.log)
         process = TritonProcess(command, variables, self.run.log, self.run.shm_prefix)
-        return Life(process, Probe(reachable(hosts.http), ports.http, key), self.run.log)
+        return Life(process, Probe(reachable(hosts.http), ports.http, key), self.run.log, begins)
 
     def _follower(self, rank: int) -> list[str]:
         # Each rank has shared memory of its own; a prefix that begins with the server's is swept with it.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from inflight.deploy.log import LogRelay, reason, worth_showing
+from inflight.deploy.log import LogRelay, reason, size, worth_showing
 from tests.deploy.streams import wait_until
 
 STAMP = "1121 02:16:03.359434 16074"
@@ -54,6 +54,17 @@ def test_without_an_error_the_last_line_stands_for_the_reason(tmp_path: Path) ->
     log.write_text("")
     assert reason(log) == "it said nothing"
     assert reason(tmp_path / "none") == "it left no log"
+
+
+def test_the_reason_is_not_an_earlier_starts(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(f'E{STAMP} a.cc:1] "the engine died"\n')
+    begins = size(log)
+    with log.open("a") as file:
+        file.write(f'E{STAMP} main.cc:535] "failed to stop server: Internal - Exit timeout expired."\nlock_exception\n')
+    assert reason(log, begins) == "lock_exception"
+    log.write_text("the log was emptied\n")
+    assert reason(log, begins) == "the log was emptied"
 
 
 def test_the_relay_hands_on_whole_lines_as_they_come(tmp_path: Path) -> None:

@@ -37,6 +37,12 @@ class JsonLines(FileSource):
                     "input_invalid",
                 )
 
+        with file.reading() as reading:
+            while (raw := reading.inside.readline(LONGEST)).isspace():
+                pass
+        if not raw:
+            raise BatchError(f"{file.shown} has nothing but blank lines; there is nothing to ask", "input_invalid")
+
     def read(self, after: Position | None = None, line: int = 0) -> Iterator[Record]:
         offset, line = offset_of(after)
         with self._file.reading(offset) as reading:
@@ -85,6 +91,8 @@ def _why(raw: bytes, error: orjson.JSONDecodeError) -> str:
         raw.decode()
     except UnicodeDecodeError as wrong:
         return f"the line is not UTF-8: {wrong.reason} at byte {wrong.start + 1}"
+    if b"\r" in raw.rstrip():
+        return "the line has carriage returns in it; if these are meant as line ends, convert them to line feeds"
     if not raw.endswith(b"\n") and "end of data" in error.msg:
         return "the last line is cut off: the JSON ends too soon"
     return f"the line is not JSON: {error.msg} at character {error.colno}"

@@ -49,21 +49,24 @@ def first_record(source: Source) -> Record | None:
     """A row that is what most of the first hundred are that can be read, requests of OpenAI's format or values: so the
     form of all does not go by a bad line. None where no row can be read.
 
-    Raises BatchError `input_invalid` where none of the first thousand can: that is another format, and no bad line.
+    Raises BatchError `input_invalid` where none of the first thousand can, or none of all: that is another format, and
+    no bad line.
     """
     first: dict[bool, Record] = {}
     found: Counter[bool] = Counter()
+    number, last = 0, None
     for number, record in enumerate(source.read(), 1):
+        last = record
         if record.values is not None:
             requests = is_request(record.values)
             first.setdefault(requests, record)
             found[requests] += 1
-        if found.total() == _TELLING or (number >= _LOOKED_AT and first):
+        if found.total() == _TELLING or number >= _LOOKED_AT:
             break
-        if number == _LOOKED_AT:
-            raise BatchError(
-                f"none of the first {_LOOKED_AT} rows of the input can be read; of line {record.line}: {record.fault};"
-                f" is it in the format {source.format}?",
-                "input_invalid",
-            )
+    if last is not None and not first:
+        rows = f"none of the first {number} rows of the input can" if number > 1 else "the only row of the input can't"
+        raise BatchError(
+            f"{rows} be read; of line {last.line}: {last.fault}; is it in the format {source.format}?",
+            "input_invalid",
+        )
     return first.get(found[True] > 0 and found[True] >= found[False])

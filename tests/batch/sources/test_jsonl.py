@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,8 @@ def test_the_share_that_is_read_grows_to_all(tmp_path: Path) -> None:
     ("name", "text", "code", "words"),
     [
         ("empty.jsonl", b"", "input_invalid", "is empty"),
+        ("blank.jsonl", b"\n \r\n\n", "input_invalid", "nothing but blank lines"),
+        ("empty.jsonl.gz", gzip.compress(b"", mtime=0), "input_invalid", "nothing but blank lines"),
         ("utf16.jsonl", '{"a": 1}\n'.encode("utf-16"), "input_invalid", "UTF-16"),
         ("rows.xyz", b"{}", "input_invalid", "no suffix that tells its format"),
         ("list.json", b' [\n {"a": 1}]\n', "input_invalid", "is one list, and must be JSON lines"),
@@ -121,6 +124,20 @@ def test_another_content_has_another_fingerprint(tmp_path: Path) -> None:
     assert _source(tmp_path / "a copy.jsonl", text).fingerprint == first
     for other in (text + b"\n", b'{"a": 2}\n' + text[9:], text[:-9] + b'{"a": 2}\n'):
         assert _source(tmp_path / "rows.jsonl", other).fingerprint != first
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"hello", "the only row of the input can't be read"),
+        (b"hello\n\n[1]\n", "none of the first 2 rows"),
+        (b'{"a": 1}\r{"a": 2}\r', "carriage returns .* convert them to line feeds"),
+    ],
+)
+def test_a_short_file_of_nothing_but_bad_lines_is_another_format_too(tmp_path: Path, text: bytes, words: str) -> None:
+    with pytest.raises(BatchError, match=words) as refused:
+        first_record(_source(tmp_path / "rows.jsonl", text))
+    assert refused.value.code == "input_invalid"
 
 
 def test_a_file_of_nothing_but_bad_lines_is_another_format(tmp_path: Path) -> None:
