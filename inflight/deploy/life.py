@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -41,29 +42,40 @@ class Life:
         """
         deadline = time.monotonic() + seconds
         errors_since: float | None = None
-        while True:
-            code = self.process.poll()
-            if code is not None:
-                error = self._failed(f"it ended with {in_words(code)}: {log.reason(self._log)}")
-                raise ServerCrashError(str(error), error.code) if _crashed(code) else error
-            if interrupted():
-                raise DeployError("The start was interrupted.", "server_start_failed")
+        first: _FirstToken | None = None
+        while first is None or not first.came:
+            self._check_start(interrupted)
             now = time.monotonic()
             if now > deadline:
-                raise self._failed(f"it was not ready within {seconds:.0f} s: {log.reason(self._log)}")
-            ready = self.probe.ready()
-            self.process.hide_shared_memory()
-            if ready:
-                self.family = self.process.family()
-                try:
-                    self.probe.generate(_FIRST_TOKEN_SECONDS)
-                    return
-                except ProbeError as error:
-                    errors_since = errors_since or now
-                    dead = self.death()
-                    if dead or now - errors_since > _ERRORS_SECONDS:
-                        raise self._failed(dead or f"it is ready but generates nothing: {error}") from error
-            time.sleep(0.05)
+                raise self._failed(f"it was not ready within {seconds:.0f} s: {self._reason()}")
+            if first is None:
+                ready = self.probe.ready()
+                self.process.hide_shared_memory()
+                if ready:
+                    self.family = self.process.family()
+                    first = _FirstToken(self.probe)
+            elif first.error is not None:
+                errors_since = errors_since or now
+                dead = self.death()
+                self._check_start(interrupted)  # the server's own death may be a crash
+                if dead:
+                    raise self._failed(dead, ServerCrashError) from first.error
+                if now - errors_since > _ERRORS_SECONDS:
+                    raise self._failed(f"it is ready but generates nothing: {first.error}") from first.error
+                first = None
+            if first is None:
+                time.sleep(0.05)
+            else:
+                first.wait(0.05)
+
+    def _check_start(self, interrupted: Callable[[], bool]) -> None:
+        code = self.process.poll()
+        if code is not None:
+            ended = f"it ended with {in_words(code)}: {self._reason()}"
+            raise self._failed(ended, ServerCrashError if crashed(code) else DeployError)
+        if interrupted():
+            raise DeployError("The start was interrupted.", "server_start_failed")
+
 
     def death(self) -> str | None:
         """Who of the family has died, in words; None while all live."""
@@ -103,14 +115,35 @@ class Life:
     def _reason(self) -> str:
         return log.reason(self._log, self._log_begins)
 
-    def _failed(self, what: str) -> DeployError:
-        return DeployError(
+    def _failed(self, what: str, kind: type[DeployError] = DeployError) -> DeployError:
+        return kind(
             f"tritonserver did not come up: {what.rstrip('.')}. The whole log is {self._log}.",
             "server_start_failed",
         )
 
 
-def _crashed(exit_code: int) -> bool:
+class _FirstToken:
+    """A request for one token, in a thread of its own: nothing else waits for a server that does not answer."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.came = False
+        self.error: ProbeError | None = None
+        self._probe = probe
+        self._thread = threading.Thread(target=self._ask, name="first-token", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        self._thread.join(seconds)
+
+    def _ask(self) -> None:
+        try:
+            self._probe.generate(_FIRST_TOKEN_SECONDS)
+            self.came = True
+        except ProbeError as error:
+            self.error = error
+
+
+def crashed(exit_code: int) -> bool:
     """Whether it ended by a signal; of its ranks' signals mpirun tells as a shell does, by 128 and more."""
     return exit_code < 0 or exit_code > 128
 

@@ -165,6 +165,10 @@ class TritonProcess:
             total += times.user + times.system
         return total
 
+    def kill(self) -> None:
+        """Kill the guard, and with it the server. Any thread may do so, whatever another one waits for."""
+        self._guard.kill()
+
     def _server_pid(self) -> int:
         """What the guard says first."""
         while self._heard.count(b"\n") == 0:

@@ -35,6 +35,8 @@ _GOOD_LIFE_SECONDS = 10.0  # a server that lived so long has not failed "in a ro
 _LONGEST_PAUSE_SECONDS = 8.0
 # Triton aborts a start in which a model's process gets no processor time for a second, as on a crowded machine.
 _START_ATTEMPTS = 3
+# How long the watcher may take to see that it is to stop, before the start that it waits for is killed.
+_WATCHER_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class Server:
         self._over = threading.Event()
         self._standing = False
         self._life: Life | None = None
+        self._starting: Life | None = None
         self._relay: LogRelay | None = None
         self._watcher: threading.Thread | None = None
 
@@ -169,8 +172,7 @@ class Server:
         New requests are refused at once. `hurry` is asked whether to stop waiting. Without time, it is gone at once.
         """
         self._stopping.set()
-        if self._watcher is not None:
-            self._watcher.join()
+        self._end_watcher()
         drained, end_seconds = True, 0.0
         if drain_seconds > 0 and self._standing and (life := self._life) is not None:
             drained = drain(life.probe, [*TEXT_MODELS, ENGINE_MODEL], drain_seconds, hurry, life.process.cpu_seconds)
@@ -236,6 +238,7 @@ class Server:
         """Start the processes and wait for the first token; on any failure nothing is left running."""
         self._mute(True)  # what a start has to say is in the error if it fails
         life = self._starter.begin(self._settings.hosts, self.ports, self._settings.grpc_tls)
+        self._starting = life
         try:
             life.await_token(self._settings.start_seconds, self._stopping.is_set)
         except BaseException:
@@ -267,7 +270,7 @@ class Server:
         while not self._stopping.is_set():
             began = time.monotonic()
             cause = self._until_death()
-            if cause is None:
+            if cause is None or self._stopping.is_set():
                 return
             self._standing = False
             died = time.monotonic()
@@ -311,6 +314,19 @@ class Server:
         )
         self._over.set()
         return failures
+
+    def _end_watcher(self) -> None:
+        """Wait until the watcher has ended, but not for long: it may itself wait for a server that does not answer.
+
+        One that asks a server which stands changes nothing any more; a server that is being started is killed.
+        """
+        if self._watcher is None:
+            return
+        self._watcher.join(_WATCHER_SECONDS)
+        if self._watcher.is_alive() and not self._standing:
+            if self._starting is not None:
+                self._starting.process.kill()
+            self._watcher.join(_WATCHER_SECONDS)
 
     def _clean_up(self, end_seconds: float = _END_SECONDS, *, keep_log: bool = False) -> None:
         self._standing = False

@@ -22,7 +22,7 @@ from inflight.deploy.run_directory import SHARED_MEMORY, leftovers
 from inflight.deploy.server import Server, ServerSettings
 from tests.deploy.streams import SOON, Stream, open_streams, wait_until
 from tests.fixtures.engines import TinyEngine
-from tests.fixtures.server import ENDLESS, paced
+from tests.fixtures.server import ENDLESS, STEP_SECONDS, paced
 
 
 def test_a_started_server_generates_at_once(server: Server) -> None:
@@ -224,6 +224,22 @@ def test_a_watch_that_fails_is_said(tiny_engine: TinyEngine) -> None:
         with pytest.raises(DeployError, match=r"can't be watched any more .*no terminal"):
             server.wait(SOON)
         assert not server.ready
+
+
+def test_stopping_does_not_wait_for_the_first_token_of_a_restart(tiny_engine: TinyEngine) -> None:
+    server = Server(tiny_engine("llama"), paced(), report=lambda line: None)
+    server.start()
+    # From now on no step ends.
+    config = server.run.path / "repository" / "tensorrt_llm" / "config.pbtxt"
+    config.write_text(config.read_text().replace(f'\\"{STEP_SECONDS}\\"', '\\"86400\\"'))
+    server.life.process.signal(9)
+    wait_until(lambda: not server.ready)
+    wait_until(server.life.probe.ready)
+    stopping = threading.Thread(target=server.stop, daemon=True)
+    stopping.start()
+    stopping.join(SOON)
+    assert not stopping.is_alive()
+    assert not server.run.path.exists()
 
 
 def tritonservers() -> list[psutil.Process]:
