@@ -15,7 +15,11 @@ class DeployError(Exception):
 
 
 class ServerCrashError(DeployError):
-    """tritonserver ended by a signal before it had generated a token."""
+    """tritonserver crashed before it had generated a token, which a request may have caused: worth another try."""
+
+
+class ServerHangError(DeployError):
+    """tritonserver hung before it had generated a token, so it is worth another try."""
 
 
 def refused(error: Exception) -> DeployError:

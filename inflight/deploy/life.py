@@ -9,10 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from inflight.deploy import log
-from inflight.deploy.errors import DeployError, ServerCrashError
+from inflight.deploy.errors import DeployError, ServerCrashError, ServerHangError
 from inflight.deploy.probe import Probe, ProbeError
 from inflight.deploy.process import ENGINE_PROCESS, Member, TritonProcess
 from inflight.deploy.repository import TEXT_MODELS
+from inflight.deploy.stall import Stall
+
+START_ATTEMPTS = 3
+"""Triton aborts a start in which a model's process gets no processor time for a second, as on a crowded machine."""
 
 # A server that is ready but generates nothing within this time is broken.
 _FIRST_TOKEN_SECONDS = 120.0
@@ -34,13 +38,15 @@ class Life:
         self._log = log_file
         self._log_begins = log_begins
 
-    def await_token(self, seconds: float, interrupted: Callable[[], bool]) -> None:
+    def await_token(self, seconds: float, interrupted: Callable[[], bool], idle_seconds: float) -> None:
         """Wait until the whole way has generated a token; from then on `family` is who belongs to it.
 
         Raises DeployError `server_start_failed` with the server's own last errors if it ends, takes longer
-        than `seconds`, or answers with errors; `interrupted` is asked again and again whether to give up.
+        than `seconds`, uses neither the processor nor a disk for `idle_seconds`, or answers with errors;
+        `interrupted` is asked again and again whether to give up.
         """
         deadline = time.monotonic() + seconds
+        stall = Stall(self.process.usage, idle_seconds)
         errors_since: float | None = None
         first: _FirstToken | None = None
         while first is None or not first.came:
@@ -48,6 +54,9 @@ class Life:
             now = time.monotonic()
             if now > deadline:
                 raise self._failed(f"it was not ready within {seconds:.0f} s: {self._reason()}")
+            if stall.reached():
+                idle = f"its processes used neither the processor nor a disk for {idle_seconds:.0f} s"
+                raise self._failed(f"it hangs: {idle}: {self._reason()}", ServerHangError)
             if first is None:
                 ready = self.probe.ready()
                 self.process.hide_shared_memory()

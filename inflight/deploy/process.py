@@ -19,6 +19,7 @@ import psutil
 from inflight.deploy import guard
 from inflight.deploy.errors import DeployError
 from inflight.deploy.run_directory import SHARED_MEMORY
+from inflight.deploy.stall import Usage, usage_of
 
 ENGINE_PROCESS = "the engine's process"
 """What the name of a member begins with that runs an engine."""
@@ -164,6 +165,14 @@ class TritonProcess:
                 continue
             total += times.user + times.system
         return total
+
+    def usage(self) -> Usage:
+        """What the guard, the family and all that these have started have used so far."""
+        try:
+            guard = psutil.Process(self._guard.pid)
+            return usage_of([guard, *guard.children(recursive=True)])
+        except psutil.NoSuchProcess:
+            return Usage()
 
     def kill(self) -> None:
         """Kill the guard, and with it the server. Any thread may do so, whatever another one waits for."""

@@ -21,11 +21,15 @@ _IDLE_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Patience:
-    """In seconds: how often to look, how long without text before asking for a token, how long to wait."""
+    """In seconds: how often to look, how long without text before asking for a token, how long to wait.
+
+    `start_idle` is how long a start may use neither the processor nor a disk.
+    """
 
     look_every: float = 10.0
     ask_after: float = 60.0
     answer_within: float = 120.0
+    start_idle: float = 20.0
 
 
 class Pulse:

@@ -15,10 +15,10 @@ from build_engines.manifest import Manifest
 from inflight.deploy import ports
 from inflight.deploy.deployment import find_source
 from inflight.deploy.drain import drain
-from inflight.deploy.errors import DeployError, ServerCrashError, refused
+from inflight.deploy.errors import DeployError, ServerCrashError, ServerHangError, refused
 from inflight.deploy.grpc_tls import GrpcTls
 from inflight.deploy.launch import Mode
-from inflight.deploy.life import Life
+from inflight.deploy.life import START_ATTEMPTS, Life
 from inflight.deploy.log import LogRelay, forgiving
 from inflight.deploy.ports import LOOPBACK, Hosts, is_loopback
 from inflight.deploy.pulse import Patience, Pulse
@@ -33,8 +33,6 @@ _END_SECONDS = 2.0
 _WATCH_SECONDS = 0.1
 _GOOD_LIFE_SECONDS = 10.0  # a server that lived so long has not failed "in a row" with what comes next
 _LONGEST_PAUSE_SECONDS = 8.0
-# Triton aborts a start in which a model's process gets no processor time for a second, as on a crowded machine.
-_START_ATTEMPTS = 3
 # How long the watcher may take to see that it is to stop, before the start that it waits for is killed.
 _WATCHER_SECONDS = 5.0
 
@@ -222,13 +220,13 @@ class Server:
     def _begin_first_life(self) -> None:
         """Begin on the ports chosen, or on others if somebody was quicker there; once more if Triton crashes."""
         wanted = self._settings
-        for attempt in range(1, _START_ATTEMPTS + 1):
+        for attempt in range(1, START_ATTEMPTS + 1):
             try:
                 self._begin_life()
                 return
             except DeployError as error:
                 taken = not self.ports.are_free(wanted.hosts)
-                if attempt == _START_ATTEMPTS or not (taken or isinstance(error, ServerCrashError)):
+                if attempt == START_ATTEMPTS or not (taken or isinstance(error, (ServerCrashError, ServerHangError))):
                     raise
                 self._report(f"{error} Trying again.")
                 if taken:
@@ -240,7 +238,7 @@ class Server:
         life = self._starter.begin(self._settings.hosts, self.ports, self._settings.grpc_tls)
         self._starting = life
         try:
-            life.await_token(self._settings.start_seconds, self._stopping.is_set)
+            life.await_token(self._settings.start_seconds, self._stopping.is_set, self._settings.patience.start_idle)
         except BaseException:
             life.process.end(_END_SECONDS)
             raise

@@ -17,6 +17,7 @@ from build_engines.errors import BuildError
 from inflight.deploy import ports
 from inflight.deploy.errors import DeployError
 from inflight.deploy.probe import ProbeError
+from inflight.deploy.pulse import Patience
 from inflight.deploy.repository import TEXT_MODELS, DeploymentOptions
 from inflight.deploy.run_directory import SHARED_MEMORY, leftovers
 from inflight.deploy.server import Server, ServerSettings
@@ -247,21 +248,24 @@ def tritonservers() -> list[psutil.Process]:
     return [one for one in psutil.Process().children(recursive=True) if one.name() == "tritonserver"]
 
 
-def test_a_crash_while_it_starts_is_said_and_the_start_tried_again(tiny_engine: TinyEngine) -> None:
+@pytest.mark.parametrize(("number", "why"), [(signal.SIGABRT, "SIGABRT"), (signal.SIGSTOP, "it hangs")])
+def test_a_start_that_crashes_or_hangs_is_said_and_tried_again(tiny_engine: TinyEngine, number: int, why: str) -> None:
     reports: list[str] = []
-    server = Server(tiny_engine("llama"), report=reports.append)
+    settings = ServerSettings(patience=Patience(start_idle=5))
+    server = Server(tiny_engine("llama"), settings=settings, report=reports.append)
     others = set(tritonservers())
 
     def crash() -> None:
         while not (started := set(tritonservers()) - others):
             time.sleep(0.001)
-        started.pop().send_signal(signal.SIGABRT)
+        started.pop().send_signal(number)
 
     killer = threading.Thread(target=crash)
     killer.start()
     with server:
         killer.join()
-        assert [line.endswith("Trying again.") and "SIGABRT" in line for line in reports] == [True]
+        assert reports[0].endswith("Trying again.")
+        assert why in reports[0]
         with Client(server.grpc_address) as client:
             assert client.generate("again", max_tokens=3).output_tokens == 3
 
