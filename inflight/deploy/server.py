@@ -31,7 +31,7 @@ from inflight.deploy.starter import Starter
 _STOP_SECONDS = 5.0
 _END_SECONDS = 2.0
 _WATCH_SECONDS = 0.1
-_GOOD_LIFE_SECONDS = 10.0  # a server that lived so long has not failed "in a row" with what comes next
+_GOOD_LIFE_SECONDS = 10.0  # before the next start of a server that generated for less than this comes a pause
 _LONGEST_PAUSE_SECONDS = 8.0
 # How long the watcher may take to see that it is to stop, before the start that it waits for is killed.
 _WATCHER_SECONDS = 5.0
@@ -41,10 +41,11 @@ _WATCHER_SECONDS = 5.0
 class ServerSettings:
     """Where a server listens (None and 0: any free port), and how it is watched.
 
-    `start_seconds` is allowed from the start to the first token; after `failures` failed lives in a row the
-    server is given up. With `verbose` Triton's whole log is reported, else its warnings and errors. `multi_gpu` is how
-    an engine on several GPUs is started; None: as it fits (see `inflight.deploy.launch`). With `grpc_tls` gRPC is
-    spoken over TLS alone. `request_log` gets a line for each answer.
+    `start_seconds` is allowed from the start to the first token. A server that has generated is started again however
+    often it dies; it is given up after `failures` starts in a row that generated nothing. With `verbose` Triton's whole
+    log is reported, else its warnings and errors. `multi_gpu` is how an engine on several GPUs is started; None: as it
+    fits (see `inflight.deploy.launch`). With `grpc_tls` gRPC is spoken over TLS alone. `request_log` gets a line for
+    each answer.
     """
 
     host: str = "127.0.0.1"
@@ -264,7 +265,7 @@ class Server:
             self._over.set()
 
     def _keep_alive(self) -> None:
-        failures = 0
+        setbacks = 0
         while not self._stopping.is_set():
             began = time.monotonic()
             cause = self._until_death()
@@ -272,12 +273,12 @@ class Server:
                 return
             self._standing = False
             died = time.monotonic()
-            failures = 1 if died - began > _GOOD_LIFE_SECONDS else failures + 1
+            setbacks = 1 if died - began > _GOOD_LIFE_SECONDS else setbacks + 1
             self._report(f"{cause}; the server is started again.")
             self._current().farewell(self._stopping.wait)
             self._mute(True)
             self._current().process.end(_END_SECONDS)
-            failures = self._revive(failures)
+            setbacks = self._revive(setbacks)
             if not self._standing:
                 return
             self.restarts += 1
@@ -293,25 +294,31 @@ class Server:
                 return cause
         return None
 
-    def _revive(self, failures: int) -> int:
-        """Try until the server stands, with growing pauses, or is given up. Returns the failures in a row."""
-        while failures <= self._settings.failures:
-            if failures > 1 and self._stopping.wait(min(2.0 ** (failures - 2), _LONGEST_PAUSE_SECONDS)):
-                return failures
+    def _revive(self, setbacks: int) -> int:
+        """Try until the server stands, with pauses that grow with the setbacks, or is given up. Returns the setbacks.
+
+        A start that crashes does not count towards giving up: the server has generated before, so what is wrong is
+        nothing that it always lacks, and clients send requests from the moment at which its ports are open.
+        """
+        failed = 0
+        while failed < self._settings.failures:
+            if self._stopping.wait(_pause(setbacks)):
+                return setbacks
             try:
                 self._begin_life()
-                return failures
+                return setbacks
             except (DeployError, OSError, psutil.Error) as error:
                 if self._stopping.is_set():
-                    return failures
-                failures += 1
+                    return setbacks
+                setbacks += 1
+                failed += not isinstance(error, ServerCrashError)
                 self._report(str(error))
         self.failure = DeployError(
-            f"The server failed {failures - 1} times in a row and is given up; its log is {self.run.log}.",
+            f"The server failed to start {failed} times in a row and is given up; its log is {self.run.log}.",
             "server_start_failed",
         )
         self._over.set()
-        return failures
+        return setbacks
 
     def _end_watcher(self) -> None:
         """Wait until the watcher has ended, but not for long: it may itself wait for a server that does not answer.
@@ -336,3 +343,8 @@ class Server:
             self._relay = None
             self.run.close(keep_log=keep_log or self.failure is not None)
         self._over.set()
+
+
+def _pause(setbacks: int) -> float:
+    """Seconds before a start: none after the first setback, then 1, 2, 4 and so on up to a limit."""
+    return min(2.0 ** (min(setbacks, 9) - 2), _LONGEST_PAUSE_SECONDS) if setbacks > 1 else 0.0
