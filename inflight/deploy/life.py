@@ -26,6 +26,7 @@ _ERRORS_SECONDS = 20.0
 # error behind the text that is still on its way: that is waited for, at most so often.
 _FAREWELL_SECONDS = 0.5
 _FAREWELLS = 10
+_ORPHANS_SECONDS = 10.0
 
 
 class Life:
@@ -85,6 +86,12 @@ class Life:
         if interrupted():
             raise DeployError("The start was interrupted.", "server_start_failed")
 
+    def end(self, seconds: float) -> None:
+        """End the processes, and return when they are gone; without a guard its orphans end a moment later."""
+        self.process.end(seconds)
+        deadline = time.monotonic() + _ORPHANS_SECONDS
+        while any(member.alive() for member in self.family) and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def death(self) -> str | None:
         """Who of the family has died, in words; None while all live."""

@@ -28,6 +28,8 @@ SERVER = "tritonserver"
 
 _INSTANCE = re.compile(r"(.+)_\d+_\d+")
 _NO_RANK = 1 << 30
+# The process that ends a stub with its server: all of the family can do without it.
+_STUB_GUARD = "inflight.runtime.server_guard"
 
 # A guard that has not started the server within this time never will.
 _GUARD_SECONDS = 30.0
@@ -220,7 +222,8 @@ def _family_of(server: psutil.Process, name: str) -> Iterator[Member]:
         model = _model_of(stub)
         yield Member(stub.pid, stub.create_time(), f"the stub of {model}{of_rank}")
         for child in stub.children():
-            yield Member(child.pid, child.create_time(), f"{ENGINE_PROCESS} of {model}{of_rank}")
+            if not any(_STUB_GUARD in argument for argument in child.cmdline()):
+                yield Member(child.pid, child.create_time(), f"{ENGINE_PROCESS} of {model}{of_rank}")
 
 
 def _model_of(stub: psutil.Process) -> str:

@@ -241,7 +241,7 @@ class Server:
         try:
             life.await_token(self._settings.start_seconds, self._stopping.is_set, self._settings.patience.start_idle)
         except BaseException:
-            life.process.end(_END_SECONDS)
+            life.end(_END_SECONDS)
             raise
         self._mute(False)
         self._life = life
@@ -277,7 +277,7 @@ class Server:
             self._report(f"{cause}; the server is started again.")
             self._current().farewell(self._stopping.wait)
             self._mute(True)
-            self._current().process.end(_END_SECONDS)
+            self._current().end(_END_SECONDS)
             setbacks = self._revive(setbacks)
             if not self._standing:
                 return
@@ -336,7 +336,7 @@ class Server:
     def _clean_up(self, end_seconds: float = _END_SECONDS, *, keep_log: bool = False) -> None:
         self._standing = False
         if self._life is not None:
-            self._life.process.end(end_seconds)
+            self._life.end(end_seconds)
             self._life = None
         if self._relay is not None:
             self._relay.close()

@@ -6,10 +6,10 @@ import os
 import signal
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 MARK = "INFLIGHT_ENGINE_FAMILY"
-"""A variable of the engine's process, and so of all that it starts: orphans, which have another parent, have it too."""
+"""A variable of the engine's process, and so of all that it starts: orphans, which have another parent, have it too.
+It begins with the mark of the stub that started the engine."""
 PATIENCE_S = 10.0
 """How long a killed process is waited for: freeing a GPU's memory takes the driver some time."""
 
@@ -18,8 +18,8 @@ def end_descendants() -> None:
     """Kill the children of this process, theirs, and so on; return when they are gone."""
     children: dict[int, list[int]] = {}
     for pid in _all():
-        if (found := _state_and_parent(pid)) is not None:
-            children.setdefault(found[1], []).append(pid)
+        if found := _stat(pid):
+            children.setdefault(int(found[1]), []).append(pid)
     family = [os.getpid()]
     for pid in family:
         family += children.get(pid, [])
@@ -27,9 +27,20 @@ def end_descendants() -> None:
 
 
 def end_marked(mark: str) -> None:
-    """Kill every process that was started with `mark` in MARK; return when they are gone."""
+    """Kill every process that was started with a MARK that begins with `mark`; return when they are gone."""
     variable = f"{MARK}={mark}".encode()
-    _end([pid for pid in _all() if pid != os.getpid() and variable in _environment(pid)])
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:  # one may start another before it is killed
+        found = [pid for pid in _all() if pid != os.getpid() and _has(pid, variable)]
+        if not found:
+            return
+        _end(found)
+
+
+def started(pid: int) -> int | None:
+    """When a process was started, in the kernel's ticks, which tells it from a later one; None unless it runs."""
+    found = _stat(pid)
+    return int(found[19]) if found and found[0] not in "ZX" else None
 
 
 def _end(pids: Iterable[int]) -> None:
@@ -40,31 +51,27 @@ def _end(pids: Iterable[int]) -> None:
         except OSError:
             pass  # it has just ended
     deadline = time.monotonic() + PATIENCE_S
-    while (left := [pid for pid in left if _runs(pid)]) and time.monotonic() < deadline:
+    while (left := [pid for pid in left if started(pid) is not None]) and time.monotonic() < deadline:
         time.sleep(0.005)
 
 
 def _all() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
 
 
-def _environment(pid: int) -> list[bytes]:
+def _has(pid: int, variable: bytes) -> bool:
+    """Whether a variable of its environment begins so. A dead process has none."""
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return any(one.startswith(variable) for one in file.read().split(b"\0"))
     except OSError:
-        return []  # it has just ended, or is somebody else's
+        return False  # it has just ended, or is somebody else's
 
 
-def _runs(pid: int) -> bool:
-    """A dead process has given back all that it held, though it may stay in the table until its parent looks."""
-    found = _state_and_parent(pid)
-    return found is not None and found[0] not in "ZX"
-
-
-def _state_and_parent(pid: int) -> tuple[str, int] | None:
-    """The two fields behind the name, which is in brackets and may hold anything (proc(5))."""
+def _stat(pid: int) -> list[str]:
+    """The fields behind the name, which is in brackets and may hold anything (proc(5)): state, parent, ...; or none."""
     try:
-        state, parent = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
-    except (OSError, ValueError):
-        return None  # it has just ended
-    return state, int(parent)
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return []  # it has just ended

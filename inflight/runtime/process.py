@@ -114,7 +114,7 @@ class EngineProcess:
         ours, theirs = socket.socketpair()
         with theirs, self._lock:
             self._connection = Connection(ours.detach())
-            self._mark = secrets.token_hex(8)
+            self._mark = os.environ.get(MARK, "") + secrets.token_hex(8)
             self._process = subprocess.Popen(
                 python_module("inflight.runtime.child", str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],

@@ -1,24 +1,48 @@
-"""Ends a model's process when its server has gone."""
+"""Ends a model's process, and all that it has started, when its server has gone."""
 
 from __future__ import annotations
 
 import os
-import threading
-import time
+import secrets
+import subprocess
+import sys
 
-_PERIOD_S = 1.0
+from inflight.runtime.family import MARK, started
+
+# Where the runtime is a directory or, vendored, an archive; the guard's interpreter knows of neither.
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+GUARD = "inflight.runtime.server_guard"
+_PROGRAM = f"import sys; sys.path.append(sys.argv[1]); from {GUARD} import main; main(sys.argv[2:])"
+
+_guards: list[subprocess.Popen[bytes]] = []
 
 
 def end_with_server() -> None:
-    """From now on this process ends soon after its parent, the server, however that ends.
+    """Start a guard that ends this process soon after its server, however that ends.
 
-    Triton's stub notices a dead server by itself, but a thread that was writing a metric then waits forever for the
-    server's answer, and the stub for that thread.
+    Triton's stub notices a dead server by itself, but waits forever for a thread that waits for the server's answer.
     """
-    threading.Thread(target=_watch, args=(os.getppid(),), name="server-watch", daemon=True).start()
+    server, stub = _server(), os.getpid()
+    server_started = started(server)
+    if server_started is None:  # while this process was starting
+        os._exit(1)
+    watched = map(str, (server, server_started, stub, started(stub)))
+    mark = secrets.token_hex(8)
+    _guards.append(
+        subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _PROGRAM, _ROOT, *watched, mark],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,  # what is meant for a whole group is not meant for who ends what that leaves
+        )
+    )
+    os.environ[MARK] = mark  # of what is started from now on
 
 
-def _watch(server: int) -> None:
-    while os.getppid() == server:
-        time.sleep(_PERIOD_S)
-    os._exit(1)
+def _server() -> int:
+    """The server's process id, which is among a stub's arguments: its parent may be another one by now."""
+    with open("/proc/self/cmdline", encoding="utf-8", errors="replace") as file:
+        arguments = file.read().split("\0")
+    parent = str(os.getppid())
+    return int(arguments[5]) if parent not in arguments and arguments[5:6] and arguments[5].isdigit() else int(parent)

@@ -15,7 +15,7 @@ import pytest
 from inflight_client import Client
 
 from inflight.deploy.run_directory import SHARED_MEMORY, sweep
-from tests.deploy.streams import SOON, open_streams
+from tests.deploy.streams import SOON, open_streams, outliving
 from tests.fixtures.engines import ROOT, TinyEngine
 from tests.fixtures.server import ENDLESS
 
@@ -72,12 +72,8 @@ def serve(tiny_engine: TinyEngine, tmp_path: Path) -> Iterator[Serve]:
         if serving.process.poll() is None:
             serving.process.kill()
         serving.process.communicate()
-    wait_for_none([process for serving in started for process in serving.family])
+    outliving([process for serving in started for process in serving.family])
     sweep(tmp_path / "home")
-
-
-def wait_for_none(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return psutil.wait_procs(processes, timeout=SOON)[1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
@@ -89,7 +85,7 @@ def test_a_signal_lets_running_requests_finish_and_ends_with_0(serve: Serve, num
         assert stream.ended.wait(SOON)
         assert stream.whole, stream
     assert serving.process.wait(SOON) == 0
-    assert wait_for_none(serving.family) == []
+    assert outliving(serving.family) == []
     assert serving.regions() == []
     assert list((tmp_path / "home").iterdir()) == []
 
@@ -117,7 +113,7 @@ def test_it_serves_what_it_was_asked_for_and_nothing_outlives_a_supervisor_that_
         assert client.generate("hello", max_tokens=2).output_tokens == 2
     assert len(serving.family) >= 5
     serving.process.kill()
-    assert wait_for_none(serving.family) == []
+    assert outliving(serving.family) == []
     assert serving.regions() == []
 
 
@@ -127,7 +123,7 @@ def test_stubs_end_even_if_supervisor_and_guard_are_killed_together(serve: Serve
     guard = next(process for process in serving.family if process.ppid() == serving.process.pid)
     serving.process.kill()
     guard.kill()
-    assert wait_for_none(serving.family) == []
+    assert outliving(serving.family) == []
 
 
 def test_a_killed_servers_rest_is_swept_by_the_next(serve: Serve, tmp_path: Path) -> None:
@@ -136,7 +132,7 @@ def test_a_killed_servers_rest_is_swept_by_the_next(serve: Serve, tmp_path: Path
     first.process.kill()
     guard.kill()
     first.process.wait()
-    assert wait_for_none(first.family) == []
+    assert outliving(first.family) == []
     second = serve()
     assert first.regions() == []
     assert len(list((tmp_path / "home").glob("run-*"))) == 1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+import psutil
 from inflight_client import NO_RETRY, Client, InflightError, Sampling
 
 SOON = 60.0
@@ -65,3 +66,18 @@ def wait_until(true: Callable[[], bool], seconds: float = SOON) -> None:
     while not true():
         assert time.monotonic() < end, f"it did not come to it within {seconds:.0f} s"
         time.sleep(0.05)
+
+
+def outliving(processes: Iterable[psutil.Process], seconds: float = SOON) -> list[psutil.Process]:
+    """Those that still run after `seconds`. A dead process that nobody has reaped yet holds nothing."""
+    left, end = list(processes), time.monotonic() + seconds
+    while (left := [process for process in left if _runs(process)]) and time.monotonic() < end:
+        time.sleep(0.05)
+    return left
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -21,7 +21,7 @@ from inflight.deploy.launch import Launch, Mode
 from inflight.deploy.options import DeploymentOptions
 from inflight.deploy.run_directory import SHARED_MEMORY, sweep
 from inflight.deploy.server import Server, ServerSettings
-from tests.deploy.streams import SOON
+from tests.deploy.streams import SOON, outliving
 from tests.deploy.test_kv_budget import manifest
 from tests.fixtures.engines import ROOT
 from tests.fixtures.gpu_machine import gpu_machine
@@ -256,7 +256,7 @@ def test_nothing_outlives_supervisor_and_guard_that_are_killed_together(gpu_engi
     process.kill()
     guard.kill()
     process.communicate()
-    left = psutil.wait_procs(family, timeout=SOON)[1]
+    left = outliving(family)
     for one in left:
         one.kill()
     sweep(home)

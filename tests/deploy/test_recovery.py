@@ -8,78 +8,124 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from inflight_client import Client
 
-from inflight.deploy.process import Member
 from inflight.deploy.run_directory import SHARED_MEMORY
-from inflight.deploy.server import Server
-from tests.deploy.streams import SOON, open_streams, wait_until
+from inflight.deploy.server import Server, ServerSettings
+from tests.deploy.streams import SOON, open_streams, outliving, wait_until
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import ENDLESS, paced
 
 ENGINE = "the engine's process of tensorrt_llm"
+GUARD = "the guard"
+FAILURES = 3
+
+
+class Mortal:
+    """A server whose processes may be killed: it is shared, and comes back."""
+
+    def __init__(self, engine: Path) -> None:
+        self.reports: list[str] = []
+        self.server = Server(engine, paced(), ServerSettings(failures=FAILURES), self.reports.append)
+
+    def guard(self) -> psutil.Process:
+        wait_until(lambda: self.server.ready)  # it may have died once more
+        return psutil.Process(psutil.Process(self.server.life.process.pid).ppid())
+
+    def kill(self, *names: str) -> list[int]:
+        pids = {GUARD: self.guard().pid, **{member.name: member.pid for member in self.server.life.family}}
+        for name in names:
+            with suppress(ProcessLookupError):  # the server ends with its guard
+                os.kill(pids[name], signal.SIGKILL)
+        return [pids[name] for name in names]
+
+    def answers_again(self, restarts: int) -> None:
+        wait_until(lambda: self.server.restarts == restarts and self.server.ready, 2 * SOON)
+        with Client(self.server.grpc_address) as client:
+            assert client.generate("again", max_tokens=3).output_tokens == 3
+
+    def regions(self) -> set[Path]:
+        return set(SHARED_MEMORY.glob(f"{self.server.run.shm_prefix}*"))
+
+
+@pytest.fixture(scope="module")
+def mortal(tiny_engine: TinyEngine) -> Iterator[Mortal]:
+    mortal = Mortal(tiny_engine("llama"))
+    with pytest.MonkeyPatch.context() as patch, mortal.server as server:
+        patch.setattr("inflight.deploy.server._LONGEST_PAUSE_SECONDS", 0.1)
+        yield mortal
+        family = mortal.guard().children(recursive=True)
+        shm_prefix = server.run.shm_prefix
+    assert outliving(family) == []
+    assert not list(SHARED_MEMORY.glob(f"{shm_prefix}*"))
 
 
 @pytest.mark.parametrize(
-    ("victim", "codes"),
+    ("victims", "codes"),
     [
-        (ENGINE, {"engine_died"}),
-        pytest.param("the stub of tensorrt_llm", {"engine_died", "server_gone"}, marks=pytest.mark.slow),
+        ((ENGINE,), {"engine_died"}),
+        pytest.param(("the stub of tensorrt_llm",), {"engine_died", "server_gone"}, marks=pytest.mark.slow),
         # The connection breaks, unless the next chunk comes before the server is stopped and finds nobody to decode it.
-        pytest.param("the stub of postprocessing", {"server_gone", "model_not_ready"}, marks=pytest.mark.slow),
-        pytest.param("the stub of preprocessing", {"server_gone"}, marks=pytest.mark.slow),
-        ("tritonserver", {"server_gone"}),
+        pytest.param(("the stub of postprocessing",), {"server_gone", "model_not_ready"}, marks=pytest.mark.slow),
+        pytest.param(("the stub of preprocessing",), {"server_gone"}, marks=pytest.mark.slow),
+        (("tritonserver",), {"server_gone"}),
+        ((GUARD,), {"server_gone"}),
+        ((GUARD, "tritonserver"), {"server_gone"}),
     ],
 )
 def test_a_killed_process_ends_all_streams_and_the_server_comes_back(
-    tiny_engine: TinyEngine, victim: str, codes: set[str]
+    mortal: Mortal, victims: tuple[str, ...], codes: set[str]
 ) -> None:
-    reports: list[str] = []
-    with Server(tiny_engine("llama"), paced(), report=reports.append) as server:
-        streams = open_streams(server.grpc_address, count=8, max_tokens=ENDLESS)
-        before = (server.ports, server.http_address)
-        member = kill(server, victim)
+    server, restarts = mortal.server, mortal.server.restarts
+    streams = open_streams(server.grpc_address, count=8, max_tokens=ENDLESS)
+    family, regions = mortal.guard().children(recursive=True), mortal.regions()
+    assert regions
+    before = (server.ports, server.http_address)
+    pids = mortal.kill(*victims)
 
-        for stream in streams:
-            assert stream.ended.wait(SOON)
-            assert stream.error is not None, f"ended as if whole: {stream}"
-            assert stream.error.code in codes, "\n".join([str(stream.error), *reports])
-        answers_again(server)
-        assert (server.ports, server.http_address) == before
-        assert any(f"{victim} (pid {member.pid})" in line and "started again" in line for line in reports), reports
-        family = [member.pid for member in server.life.family]
-        shm_prefix = server.run.shm_prefix
-    assert not [pid for pid in family if Path(f"/proc/{pid}").exists()]
-    assert not list(SHARED_MEMORY.glob(f"{shm_prefix}*"))
+    for stream in streams:
+        assert stream.ended.wait(SOON)
+        assert stream.error is not None, f"ended as if whole: {stream}"
+        assert stream.error.code in codes, "\n".join([str(stream.error), *mortal.reports])
+    assert outliving(family) == []
+    mortal.answers_again(restarts + 1)
+    assert (server.ports, server.http_address) == before
+    if GUARD not in victims:
+        said = f"{victims[0]} (pid {pids[0]})"
+        assert any(said in line and "started again" in line for line in mortal.reports), mortal.reports
+    assert not regions & mortal.regions()
+
+
+def test_a_server_that_has_generated_is_started_again_however_often_it_dies_or_its_starts_crash(mortal: Mortal) -> None:
+    restarts, killed = mortal.server.restarts, set(mortal.kill("tritonserver"))
+    program = str(mortal.server.run.path)
+    while len(killed) < FAILURES + 2:
+        starts = [child for child in psutil.Process().children(recursive=True) if child.pid not in killed]
+        for start in starts:
+            with suppress(psutil.NoSuchProcess):
+                if start.name() == "tritonserver" and program in " ".join(start.cmdline()):
+                    start.kill()
+                    killed.add(start.pid)
+    mortal.answers_again(restarts + 1)
 
 
 def test_a_killed_engine_cuts_what_it_ran_and_nothing_else(tiny_engine: TinyEngine) -> None:
     """The real engine may be done with some streams before it is killed, or with all: those must be whole."""
     with Server(tiny_engine("llama")) as server:
         streams = open_streams(server.grpc_address, count=32, max_tokens=1900)
-        kill(server, ENGINE)
+        os.kill(next(member.pid for member in server.life.family if member.name == ENGINE), signal.SIGKILL)
         for stream in streams:
             assert stream.ended.wait(SOON)
         cut = [stream for stream in streams if stream.error is not None]
         assert {stream.error.code for stream in cut if stream.error} <= {"engine_died"}
         assert all(stream.whole for stream in streams if stream not in cut)
-        answers_again(server)
+        wait_until(lambda: server.restarts == 1 and server.ready, 2 * SOON)
         said = re.search(r"died \(signal 9\); (\d+) requests ended with an error", server.run.log.read_text())
         assert said is not None
         assert len(cut) == int(said[1])
-
-
-def kill(server: Server, name: str) -> Member:
-    member = next(member for member in server.life.family if member.name == name)
-    os.kill(member.pid, signal.SIGKILL)
-    return member
-
-
-def answers_again(server: Server) -> None:
-    wait_until(lambda: server.restarts == 1 and server.ready)
-    assert server.life.probe.ready()
-    with Client(server.grpc_address) as client:
-        assert client.generate("again", max_tokens=3).output_tokens == 3

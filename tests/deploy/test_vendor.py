@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,17 +17,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from build_engines.manifest import verify
 from inflight import __version__
 from inflight.deploy import ports, triton
 from inflight.deploy.assembly import Order, write_repository
+from inflight.deploy.life import START_ATTEMPTS, crashed
 from inflight.deploy.options import DeploymentOptions
 from inflight.deploy.run_directory import SHARED_MEMORY
 from inflight.deploy.server import Server
 from inflight.deploy.vendor import ARCHIVE
-from tests.deploy.streams import SOON
+from tests.deploy.streams import SOON, outliving
 from tests.fixtures.engines import ROOT, TinyEngine
 
 OTHER = "9.9.0"
@@ -61,6 +64,17 @@ class OtherTriton:
         self.installation = triton.mirror(triton.find(), root / "triton")
         (self.installation.root / "backends" / "python" / "inflight").unlink()
         self.prefix = f"other-{os.getpid()}-"
+
+    @contextmanager
+    def ready(self, repository: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+        """As `started`, once it is ready; begun again if it crashes, as it may where others keep the machine busy."""
+        for _ in range(START_ATTEMPTS):
+            with self.started(repository) as (process, address):
+                if comes_up(process, address):
+                    yield process, address
+                    return
+            assert crashed(process.returncode), self.log.read_text()
+        pytest.fail(self.log.read_text())
 
     @contextmanager
     def started(self, repository: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
@@ -105,11 +119,12 @@ def repository(engine: Path, out: Path, vendored: bool) -> Path:
     return out
 
 
-def generated(address: str) -> str:
-    """What the ensemble says to "hello", in four tokens."""
-    body = json.dumps({"text_input": "hello", "max_tokens": 4}).encode()
-    with urllib.request.urlopen(f"{address}/v2/models/ensemble/generate", body, timeout=SOON) as answer:
-        return str(json.load(answer)["text_output"])
+def generated(address: str, model: str = "ensemble") -> str:
+    """What a model says to "hello", in a stream of four tokens."""
+    body = json.dumps({"text_input": "hello", "max_tokens": 4, "stream": True}).encode()
+    with urllib.request.urlopen(f"{address}/v2/models/{model}/generate_stream", body, timeout=SOON) as answer:
+        events = [json.loads(line.removeprefix(b"data: ")) for line in answer if line.startswith(b"data: ")]
+    return "".join(event["text_output"] for event in events)
 
 
 def refused(address: str) -> str:
@@ -122,16 +137,17 @@ def refused(address: str) -> str:
         return answer.read().decode()
 
 
-def wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
+def comes_up(process: subprocess.Popen[bytes], address: str) -> bool:
+    """Wait until the server is ready; false if it ended before that."""
     deadline = time.monotonic() + SOON
-    while True:
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
+    while process.poll() is None:
+        assert time.monotonic() < deadline, "it is not ready"
         try:
             urllib.request.urlopen(f"{address}/v2/health/ready", timeout=SOON).close()
-            return
+            return True
         except (urllib.error.URLError, ConnectionError):
             time.sleep(0.1)
+    return False
 
 
 def test_a_vendored_repository_brings_its_own_runtime_which_wins_over_an_installed_one(
@@ -139,13 +155,21 @@ def test_a_vendored_repository_brings_its_own_runtime_which_wins_over_an_install
 ) -> None:
     moved = tmp_path / "moved"
     repository(tiny_engine("llama"), tmp_path / "out", vendored=True).rename(moved)
-    with other_triton.started(moved) as (process, address):
-        wait_until_ready(process, address, other_triton.log)
-        assert generated(address) == generated(f"http://{server.http_address}")
+    with other_triton.ready(moved) as (process, address):
+        expected = generated(f"http://{server.http_address}")
+        assert [generated(address, model) for model in ("ensemble", "tensorrt_llm_bls")] == [expected] * 2
+        # The name that this server's models listen by, and a connection to it.
+        sockets = Path("/proc/net/unix").read_text()
+        assert len(re.findall(rf"@inflight-receipts-{process.pid}-[1-9]\d*-tensorrt_llm\n", sockets)) == 2
         # That Python has no jinja2.
         told = refused(address)
         assert "messages need the package jinja2" in told
         assert "[no_chat_template]" in told
+        family = psutil.Process(process.pid).children(recursive=True)
+        for stub in psutil.Process(process.pid).children():
+            stub.suspend()  # so it can't end itself
+        process.kill()
+        assert outliving(family) == []
 
 
 def test_without_one_of_its_own_another_version_refuses_it_and_names_both(
