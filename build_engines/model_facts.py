@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from build_engines.checkpoint import read_json
 from build_engines.plan.config_file import ConfigFile
 
 # Some families have names of their own for the same things.
@@ -81,7 +81,7 @@ def read_facts(directory: Path, config: dict[str, Any]) -> ModelFacts:
 def read_special_ids(directory: Path, config: dict[str, Any], tokenizer: Any) -> SpecialIds:
     """Return the ids as generation_config.json, config.json and the tokenizer say, in this order of who knows best."""
     path = directory / "generation_config.json"
-    generation = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    generation = read_json(path) if path.is_file() else {}
     return SpecialIds(
         end_ids=next((ids for ids in _end_ids(generation, config, tokenizer) if ids), []),
         pad_id=_first(generation.get("pad_token_id"), config.get("pad_token_id"), tokenizer.pad_token_id),

@@ -15,6 +15,8 @@ from build_engines.errors import BuildError
 
 # The format's own limit, which keeps a garbled length from being read as gigabytes of header.
 _HEADER_LIMIT = 100_000_000
+# torch's own limit, which keeps thousands of huge lengths from being multiplied.
+_MOST_DIMENSIONS = 64
 
 
 def check_safetensors(path: Path) -> dict[str, int]:
@@ -30,7 +32,7 @@ def check_safetensors(path: Path) -> dict[str, int]:
         try:
             header = json.loads(file.read(length))
             tensors = {name: _place(entry) for name, entry in header.items() if name != "__metadata__"}
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise _damaged(path, "its header is garbled") from error
     end = 8 + length + max((stop for stop, _ in tensors.values()), default=0)
     if size < end:
@@ -43,10 +45,12 @@ def check_safetensors(path: Path) -> dict[str, int]:
 def _place(entry: dict[str, Any]) -> tuple[int, int]:
     """Where a tensor ends, and how many elements it has."""
     start, stop = entry["data_offsets"]
-    elements = math.prod(int(length) for length in entry["shape"])
+    shape = [int(length) for length in entry["shape"]]
     if not 0 <= start <= stop:
         raise ValueError(f"offsets {start}, {stop}")
-    return stop, elements
+    if len(shape) > _MOST_DIMENSIONS or not all(0 <= length < 1 << 63 for length in shape):
+        raise ValueError("no shape of a tensor")
+    return stop, math.prod(shape)
 
 
 def _damaged(path: Path, what: str) -> BuildError:

@@ -108,7 +108,7 @@ def _read(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InflightError(
             f"{path} can't be read ({error}); mend the file, or send text", "no_chat_template"
         ) from None

@@ -94,7 +94,7 @@ def listed(content: bytes) -> set[str]:
     """The files that a card lists, of whatever format; none if it can't be read."""
     try:
         files = json.loads(content)["files"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return set()
     return set(files) if isinstance(files, dict) else set()
 

@@ -25,7 +25,7 @@ class Mark:
         try:
             found = json.loads(content)
             return cls(frozenset(map(str, found["names"])), str(found["owner"]))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return cls(frozenset(), "")
 
     def content(self) -> bytes:

@@ -136,7 +136,7 @@ def _logits_type(engine: Path) -> str:
     try:
         config = json.loads((engine / "config.json").read_text(encoding="utf-8"))
         return _LOGITS_TYPES[config.get("pretrained_config", {}).get("logits_dtype", "float32")]
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise DeployError(
             f"{engine / 'config.json'} does not say of what type the engine's logits are ({type(error).__name__}:"
             f" {error}); build the engine again.",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import time
 from pathlib import Path
 
 from inflight.deploy import log, ports, triton
-from inflight.deploy.errors import DeployError, refused
-from inflight.deploy.life import in_words
+from inflight.deploy.errors import DeployError, ServerCrashError, refused
+from inflight.deploy.life import START_ATTEMPTS, crashed, in_words
 from inflight.deploy.probe import Probe, ProbeError
 from inflight.deploy.process import TritonProcess
 from inflight.deploy.run_directory import RunDirectory
@@ -35,6 +37,9 @@ _SECONDS = 30.0
 def trial_start() -> str:
     """Start, ask once, stop; returns the server's version. Raises DeployError with what went wrong."""
     try:
+        for _ in range(START_ATTEMPTS - 1):
+            with contextlib.suppress(ServerCrashError):
+                return _trial_start()
         return _trial_start()
     except OSError as error:
         raise refused(error) from error
@@ -42,7 +47,7 @@ def trial_start() -> str:
 
 def _trial_start() -> str:
     installation = triton.find()
-    hosts = ports.Hosts()
+    hosts, key = ports.Hosts(), secrets.token_hex(16)
     chosen = ports.choose(hosts, None, None, None)
     run = RunDirectory.create()
     try:
@@ -57,12 +62,12 @@ def _trial_start() -> str:
             hosts=hosts,
             ports=chosen,
             shm_prefix=run.shm_prefix,
-            admin_key="trial",
+            admin_key=key,
             exit_seconds=1,
         )
         process = TritonProcess(command, triton.environment(installation), run.log, run.shm_prefix)
         try:
-            return _version(process, Probe("127.0.0.1", chosen.http, "trial"), run.log)
+            return _version(process, Probe(hosts.http, chosen.http, key), run.log)
         finally:
             process.end(3)
     finally:
@@ -74,9 +79,8 @@ def _version(process: TritonProcess, probe: Probe, log_file: Path) -> str:
     while not probe.ready():
         code = process.poll()
         if code is not None:
-            raise DeployError(
-                f"tritonserver ended with {in_words(code)}: {log.reason(log_file)}", "server_start_failed"
-            )
+            kind = ServerCrashError if crashed(code) else DeployError
+            raise kind(f"tritonserver ended with {in_words(code)}: {log.reason(log_file)}", "server_start_failed")
         if time.monotonic() > deadline:
             raise DeployError(
                 f"tritonserver was not ready after {_SECONDS:.0f} s: {log.reason(log_file)}", "server_start_failed"

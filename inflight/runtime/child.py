@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
 
@@ -98,9 +99,11 @@ def _load_detokenizer(options: EngineOptions) -> Detokenizer:
 
 def _take_cores(cores: str) -> None:
     """Compute on all of these; the server that started us keeps itself to few and low in rank."""
-    if cores:
-        os.sched_setaffinity(0, map(int, cores.split(",")))
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    if cores:  # a sandbox may forbid either
+        with suppress(OSError):
+            os.sched_setaffinity(0, map(int, cores.split(",")))
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def main() -> None:

@@ -18,6 +18,8 @@ CONFIG_FILE = "adapter_config.json"
 
 _PREFIX = "base_model.model."
 _DOWN = ".lora_A.weight"
+_HEADER_LIMIT = 100_000_000
+"""The format's own."""
 
 
 class Adapters:
@@ -75,7 +77,7 @@ def _load(path: Path, engine_dir: str) -> tuple[openvino_genai.Adapter, float]:
     try:
         modules = _modules(weights)
         scale = _scale(weights.parent / CONFIG_FILE)
-    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError, RecursionError) as error:
         raise ValueError(f"the adapter {path} can't be read ({type(error).__name__}: {error})") from error
     if not modules:
         raise ValueError(f"the adapter {path} holds no LoRA matrices (names that end in {_DOWN}); convert it with PEFT")
@@ -90,7 +92,7 @@ def _modules(weights: Path) -> list[str]:
     """The modules that an adapter changes, from the header of its safetensors file."""
     with weights.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if length > weights.stat().st_size:
+        if length > min(weights.stat().st_size, _HEADER_LIMIT):
             raise ValueError("it is no safetensors file")
         names = json.loads(file.read(length))
     return [name.removeprefix(_PREFIX).removesuffix(_DOWN) for name in names if name.endswith(_DOWN)]

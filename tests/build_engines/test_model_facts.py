@@ -112,3 +112,8 @@ def test_who_knows_best_which_ids_are_special(tmp_path: Path) -> None:
     assert (ids.end_ids, ids.pad_id, ids.bos_id) == ([1], 0, 2)
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [7, 3]}')
     assert read_special_ids(tmp_path, {"eos_token_id": 5}, tokenizer).end_ids == [3, 7]
+    for damaged in ("{", "[]", "[" * 200_000):
+        (tmp_path / "generation_config.json").write_text(damaged)
+        with pytest.raises(BuildError) as caught:
+            read_special_ids(tmp_path, {}, tokenizer)
+        assert caught.value.code == "checkpoint_damaged"

@@ -46,6 +46,10 @@ def test_bytes_behind_the_last_tensor_are_found(weights: Path) -> None:
         b'{"a": 1}',
         b'{"a": {"shape": ["x"], "data_offsets": [0, 4]}}',
         b"\xff\xfe",
+        b'{"a":' * 200_000,
+        b'{"a": {"shape": [' + b"1," * 64 + b'1], "data_offsets": [0, 4]}}',
+        b'{"a": {"shape": [9223372036854775808], "data_offsets": [0, 4]}}',
+        b'{"a": {"shape": [-1, -1], "data_offsets": [0, 4]}}',
     ],
 )
 def test_a_garbled_header_is_one_sentence(tmp_path: Path, header: bytes) -> None:

@@ -116,7 +116,8 @@ def test_a_directory_without_a_template_is_refused(tmp_path: Path) -> None:
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     place = directory_of(tmp_path / "tokenizer", MISTRAL)
-    (place / "tokenizer.json").write_text("{")
-    with pytest.raises(InflightError, match=r"tokenizer\.json can't be read") as raised:
-        ChatTemplate.from_directory(place)
-    assert raised.value.code == "no_chat_template"
+    for damaged in ("{", "[" * 200_000):
+        (place / "tokenizer.json").write_text(damaged)
+        with pytest.raises(InflightError, match=r"tokenizer\.json can't be read") as raised:
+            ChatTemplate.from_directory(place)
+        assert raised.value.code == "no_chat_template"

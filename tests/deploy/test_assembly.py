@@ -13,6 +13,7 @@ from inflight.deploy import card, model_configs
 from inflight.deploy.assembly import Order, place_engine, write_repository
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository import DeploymentOptions
+from inflight.deploy.s3_mark import Mark
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.tensorrtllm import GpuEngine
 
@@ -246,6 +247,12 @@ def test_a_card_names_files_of_its_repository_alone(engine: Path, tmp_path: Path
     with pytest.raises(DeployError) as caught:
         card.Card.parse(json.dumps(found).encode(), "there/inflight.json")
     assert caught.value.code == "engine_damaged"
+
+
+def test_what_can_not_be_read_lists_nothing() -> None:
+    for content in (b"", b"[]", b'{"files": 1}', b'{"files":' * 200_000):
+        assert card.listed(content) == set()
+        assert Mark.parse(content) == Mark(frozenset(), "")
 
 
 def test_no_file_is_put_behind_a_link_out_of_a_repository(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,15 @@ def test_the_engine_is_told_where_its_lines_go(tmp_path: Path, monkeypatch: pyte
     assert request_log.variables(Path("requests.jsonl"), made) == {VARIABLE: str(tmp_path / "requests.jsonl")}
     assert Path("requests.jsonl").read_text() == "before\n"
     assert request_log.variables(None, made) == {}
+
+
+def test_the_file_is_the_user_s_own_and_the_group_s(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        request_log.variables(tmp_path / "log", manifest())
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o640
 
 
 def test_what_can_not_be_written_is_refused(tmp_path: Path) -> None:

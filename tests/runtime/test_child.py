@@ -68,6 +68,14 @@ def test_stop_words_as_text_are_found_with_the_tokenizer_of_the_engines_director
     engine.close()
 
 
+def test_an_engine_whose_machine_forbids_its_cores_computes_on_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFLIGHT_ENGINE_CORES", "1000")  # there are not so many: refused, as by a sandbox
+    engine, answer = EngineProcess(options_of()), Answer()
+    engine.submit(request_of(), answer)
+    assert answer.end().finish_reason is FinishReason.LENGTH
+    engine.close()
+
+
 def test_an_engine_without_a_tokenizer_refuses_stop_words_as_text_and_goes_on(engine: EngineProcess) -> None:
     refused, other = Answer(), Answer()
     engine.submit(replace(request_of(), stop_texts=("tea",)), refused)

@@ -143,6 +143,8 @@ def test_an_adapter_that_cannot_work_is_named_at_once(
 ) -> None:
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(b"{}")
+    nested = tmp_path / "nested.safetensors"
+    nested.write_bytes((600_000).to_bytes(8, "little") + b'{"a":[' * 100_000)
     tensors = load_file(adapters[0] / "adapter_model.safetensors")
     foreign = tmp_path / "foreign.safetensors"
     save_file({name.replace("layers.1", "layers.7"): tensor for name, tensor in tensors.items()}, foreign)
@@ -153,6 +155,7 @@ def test_an_adapter_that_cannot_work_is_named_at_once(
     for path, said in (
         (tmp_path / "nowhere", "nowhere can't be read"),
         (broken, "broken.safetensors can't be read"),
+        (nested, "nested.safetensors can't be read"),
         (foreign, r"changes model.layers.7.\S+, which .* doesn't have"),
         (empty, "holds no LoRA matrices"),
         (misshapen, "misshapen.safetensors doesn't fit"),
