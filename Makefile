@@ -1,5 +1,9 @@
 # make demo and make test do everything by themselves from a bare clone.
-PYTHON ?= $(firstword $(shell command -v python3.11 python3))
+# The system's Python before others on PATH, if it has what is needed; else the error below says what is missing.
+PYTHON ?= $(or $(shell for python in /usr/bin/python3.11 python3.11 python3; do \
+  $$python -c 'import ctypes, ensurepip; ctypes.CDLL("libpython3.11.so.1.0")' 2>/dev/null && command -v $$python && break; \
+  done), \
+  $(firstword $(shell command -v python3.11 python3)))
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

@@ -19,6 +19,10 @@ from inflight_client.server_words import hung_up, no_such_host, unreachable
 
 _Addresses = list[tuple[Any, ...]]
 
+_TLS_END = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""A peer that hangs up within TLS: OpenSSL's OP_IGNORE_UNEXPECTED_EOF, which some Pythons set (Debian 12's 3.11.2),
+makes the second of the first."""
+
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}
 """After a minute of silence the kernel asks three times, 20 seconds apart, whether the peer is still there."""
 
@@ -199,14 +203,14 @@ def tls_error(error: Exception, exchange: Exchange) -> InflightError:
             "give the CA's certificate",
             "permission_denied",
         )
-    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+    if isinstance(error, ssl.SSLError) and not isinstance(error, _TLS_END):
         return InflightError(
             f"there is no TLS with {exchange.where} ({error.reason or error}); check scheme, port and certificates",
             "permission_denied",
         )
     if isinstance(error, ValueError):
         return InflightError(f"{exchange.where} can't be a certificate's name: {error}", "invalid_parameter")
-    if isinstance(error, ssl.SSLEOFError) or (isinstance(error, ConnectionResetError) and error.errno is None):
+    if isinstance(error, _TLS_END) or (isinstance(error, ConnectionResetError) and error.errno is None):
         return hung_up(exchange.where, "TLS")  # asyncio's own error has no number
     return unreachable(exchange.where)
 
@@ -223,7 +227,7 @@ def name_error(error: Exception | None, exchange: Exchange) -> InflightError:
 def lost(error: OSError, kind: type[Exception], exchange: Exchange) -> Exception:
     """What to raise for a connection that broke; TLS tells only now of a certificate that the server wants."""
     exchange.hung_up = True
-    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+    if isinstance(error, ssl.SSLError) and not isinstance(error, _TLS_END):
         return tls_error(error, exchange)
     return kind(error.strerror or str(error) or type(error).__name__)
 
