@@ -111,6 +111,8 @@ def show(summary: Summary, console: Console) -> None:
         )
     if summary.cost is not None and summary.cost.per_million_output is not None:
         console.print(f"{summary.cost.per_million_output:.2f} {summary.cost.currency} for a million output tokens")
+    for note in summary.grade.notes:
+        console.print(Text(f"NOTE: {note}", style="yellow"))
     for reason in summary.grade.reasons:
         console.print(Text(f"NOT TO BE TRUSTED: {reason}", style="bold red"))
 

@@ -20,6 +20,8 @@ from loadtests.run_directory import RunDirectory
 LEVELS = {"p50": 0.5, "p99": 0.99}
 LATENCIES = ("ttft", "itl", "tpot", "e2e")
 REPLICATES = 1000
+_ALIKE = 0.1
+"""By how much the shares of gaps within bunches may differ for percentiles of gaps to be compared."""
 POINTS = 0.01
 """By how much an error rate may rise or a goodput fall: one in a hundred requests."""
 
@@ -68,6 +70,8 @@ class _Pair:
     more_is_worse: bool = True
     nothing_after: bool = False
     """No request was completed after."""
+    bunched: bool = False
+    """It is of gaps that say more of how tokens were held back on the way than of how they were made."""
 
     @property
     def relative(self) -> bool:
@@ -91,13 +95,19 @@ def _pairs(sides: tuple[Side, Side], seed: int) -> Iterator[_Pair]:
         ]
         for name, level in LEVELS.items():
             own = found[0].get(level), found[1].get(level)
-            yield _Pair(f"{name} {quantity}", "s", *own, level=level, nothing_after=nothing)
+            unsure = quantity in ("itl", "tpot") and _hangs_on_bunches(quantity, level, before.bunched, after.bunched)
+            yield _Pair(f"{name} {quantity}", "s", *own, level=level, nothing_after=nothing, bunched=unsure)
     random = np.random.default_rng([seed, len(LATENCIES)])
     tokens = before.throughput(random), after.throughput(random)
     yield _Pair("throughput", "tokens/s", *tokens, more_is_worse=False, nothing_after=nothing)
     yield _Pair("error_rate", "share", before.error_rate(random), after.error_rate(random))
     if before.promise == after.promise is not None:
         yield _Pair("goodput", "share", before.goodput(random), after.goodput(random), more_is_worse=False)
+
+
+def _hangs_on_bunches(quantity: str, level: float, *shares: float) -> bool:
+    """One side had larger bunches than the other, or the percentile of ITL lies among gaps within bunches."""
+    return max(shares) - min(shares) > _ALIKE or (quantity == "itl" and level <= max(shares))
 
 
 @dataclass(frozen=True)
@@ -117,6 +127,8 @@ class _Judge:
         if ends is None:
             note = note or "a side had none of it, or nearly, so nothing is a multiple of it"
         verdict, regression = self._verdict(pair, ends)
+        if pair.bunched:
+            verdict, regression, note = Verdict.BUNCHED, False, "tokens came in bunches on the way"
         return Change(
             metric=pair.metric,
             unit=pair.unit,

@@ -15,6 +15,8 @@ class Verdict(str, Enum):
     """The interval has no change in it: there may be none, or one too small for so few requests."""
     TOO_FEW = "too few requests"
     """Too little was measured, or too much of it hangs together, for an interval that means anything."""
+    BUNCHED = "tokens in bunches"
+    """Tokens came several at once, so gaps between them are not those of the server."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from loadtests.analysis.bunches import bunch_notes
 from loadtests.analysis.comparison import Change, Verdict
 from loadtests.analysis.run_data import RunData
 
@@ -19,6 +20,8 @@ def comparison_warnings(
     for run in (*before, *after):
         for reason in run.grade.reasons:
             yield f"{run.name} can't be trusted: {reason}"
+        for note in bunch_notes(run.latencies, None):
+            yield f"of the run {run.name}, {note}"
     first = before[0]
     for run in (*before[1:], *after):
         if differences := list(_differences(_flat(first.plan.model_dump()), _flat(run.plan.model_dump()))):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from loadtests.analysis.bunches import TOGETHER, bunched, mean_without_bunches, without_bunches
 from loadtests.analysis.columns import Columns, Flags, Floats
 from loadtests.analysis.latencies import QUANTITIES, Latencies
 from loadtests.analysis.summary import Bound, Requests
@@ -34,7 +35,8 @@ class Promise:
     A percentile or max is of all requests whose client stayed: one that never got there (rejected, late, failed or
     unfinished, or without that value) counts as infinitely late, so that `p99 ttft <= 500ms` says that 99 of 100 had
     their first token in time. TPOT is then of all but the answers of one token, which have none. A mean is of those
-    that have a value, and ITL of the gaps that there are.
+    that have a value, and ITL of the gaps that there are. Where tokens came in bunches, a bound of ITL or TPOT is
+    kept only if it would be without them as well (`bunches.without_bunches`).
     """
 
     text: str
@@ -83,12 +85,36 @@ class Promise:
             return self._bound(None, lost, ["nothing was measured"])
         if self.statistic == "mean":
             note = f"the mean leaves out {lost} requests that never got there" if lost else ""
-            return self._bound(float(values.mean()), len(values), [note])
+            return self._despite_bunches(self._bound(float(values.mean()), len(values), [note]), latencies, lost)
         samples = len(values) + lost
         counted = len(np.unique(latencies.gap_owner)) if self.quantity == "itl" else samples
         found = _percentile(values, lost, self.level)
         note = "" if found is not None else f"{lost} of {samples} requests never got there and count as infinitely late"
-        return self._bound(found, samples, [note, self._too_few(counted)])
+        bound = self._bound(found, samples, [note, self._too_few(counted)])
+        return self._despite_bunches(bound, latencies, lost)
+
+    def _despite_bunches(self, bound: Bound, latencies: Latencies, lost: int) -> Bound:
+        """Where tokens came in bunches, a bound of ITL or TPOT is kept only if it would be without them as well; else
+        nobody knows whether the server kept it."""
+        share = bunched(latencies.gaps) if self.quantity in ("itl", "tpot") else 0.0
+        if not share or not bound.kept:
+            return bound
+        found = self._without_bunches(latencies, lost)
+        if found is not None and self.kept_by(np.array(found)):
+            return bound
+        why = f"it can't be judged: tokens came in bunches, {share:.0%} of the gaps are below {TOGETHER * 1e3:g} ms"
+        if found is not None and math.isfinite(found):
+            why += f"; without these it may be {found * 1e3:.1f} ms"
+        return replace(bound, kept=False, judged=False, note="; ".join(filter(None, (why, bound.note))))
+
+    def _without_bunches(self, latencies: Latencies, lost: int) -> float | None:
+        if self.statistic == "mean" and self.quantity == "itl":
+            return mean_without_bunches(latencies)
+        values = without_bunches(latencies, self.quantity)
+        if self.statistic == "mean":
+            return float(values.mean())
+        finite = values[np.isfinite(values)]
+        return _percentile(finite, lost + len(values) - len(finite), self.level) if len(finite) else None
 
     def _lost(self, part: Columns, latencies: Latencies) -> int:
         """How many of those that stayed never got there."""

@@ -34,6 +34,7 @@ def server_side(run: ServerCounters, measured: Measured) -> ServerSide | None:
         output_tokens=part.increase("nv_llm_output_token_len_sum"),
         executions=_executions(part),
         notes=tuple(_notes(run)),
+        itl_seconds=part.mean_of("inflight_inter_token_latency_seconds"),
     )
 
 

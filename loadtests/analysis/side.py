@@ -9,6 +9,7 @@ import numpy as np
 
 from loadtests.analysis.block_length import block_length
 from loadtests.analysis.bootstrap import MOST_CELLS, cell_of, resample
+from loadtests.analysis.bunches import bunched
 from loadtests.analysis.columns import Flags, Floats
 from loadtests.analysis.outcomes import token_moments
 from loadtests.analysis.quantiles import Values, length_of_blocks, resampled_percentiles
@@ -47,6 +48,11 @@ class Side:
         """What all runs promised of latencies, which says what a good request is; None where that is not one thing."""
         found = {run.plan.promise for run in self._runs}
         return found.pop() if len(found) == 1 and self._runs[0].good is not None else None
+
+    @property
+    def bunched(self) -> float:
+        """The share of gaps between tokens that came at once, where it is too large; else 0."""
+        return bunched(np.concatenate([run.latencies.gaps for run in self._runs]))
 
     @property
     def completed(self) -> int:

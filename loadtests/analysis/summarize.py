@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from loadtests.analysis.bunches import bunch_notes
 from loadtests.analysis.cost import cost
 from loadtests.analysis.goodput import goodput
 from loadtests.analysis.matches import matches
@@ -26,6 +29,7 @@ def summarize(directory: RunDirectory) -> Summary:
     server = ServerCounters(directory.server_samples())
     plan, run, part, measured = data.plan, data.run, data.part, data.measured
     requests, seconds = count_requests(part), measured.seconds
+    side = server_side(server, measured)
     in_time = run.of(Outcome.COMPLETED) & measured.has(run.ended)
     return Summary(
         measured_seconds=seconds,
@@ -36,10 +40,10 @@ def summarize(directory: RunDirectory) -> Summary:
         latencies=data.latencies.spreads(),
         promise=tuple(promise.judge(part, data.latencies, requests) for promise in data.promises),
         goodput=None if data.good is None else goodput(data.good[data.place], requests, seconds),
-        server=server_side(server, measured),
+        server=side,
         matches=matches(server, run, plan),
         cost=cost(plan, run, data.good, measured),
-        grade=data.grade,
+        grade=replace(data.grade, notes=tuple(bunch_notes(data.latencies, side))),
         timeline=timeline(plan, run, data.run_latencies, server, data.generator),
         curves=data.latencies.curves(),
         slices=slices(plan, run, measured),

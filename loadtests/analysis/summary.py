@@ -80,6 +80,12 @@ class Bound:
     kept: bool
     samples: int = 0
     note: str = ""
+    judged: bool = True
+    """False where tokens came in bunches and the verdict hangs on that; then it counts as not kept."""
+
+    @property
+    def verdict(self) -> str:
+        return "kept" if self.kept else "broken" if self.judged else "not judged"
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,8 @@ class ServerSide:
     """For each model of Triton's: mean requests in one execution, as its dynamic batcher made them."""
     notes: tuple[str, ...] = ()
     """What is odd about these figures, such as a server that was started again during the run."""
+    itl_seconds: float | None = None
+    """Mean time between two tokens of an answer."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +179,8 @@ class Grade:
     cpu_peak: float
     loop_lag: float
     """The worst delay of an event loop, in seconds."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know of the figures that is no fault of the generator's: tokens that came in bunches."""
 
     @property
     def trusted(self) -> bool:

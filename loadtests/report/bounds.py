@@ -30,6 +30,12 @@ def bound_value(bound: Bound, value: float | None) -> str:
     return share(value) if Promise.parse(bound.text).quantity == "error_rate" else seconds(value)
 
 
+def verdict(promise: Sequence[Bound]) -> str:
+    """Of all bounds together."""
+    found = {bound.verdict for bound in promise}
+    return "broken" if "broken" in found else "not judged" if "not judged" in found else "kept"
+
+
 def quantities(promise: Sequence[Bound]) -> Iterator[str]:
     """The latencies that are bounded."""
     for bound in promise:

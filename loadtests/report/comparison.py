@@ -15,6 +15,7 @@ _COLOURS = {
     Verdict.WORSE: ("--red", "x"),
     Verdict.NOT_SHOWN: ("--grey", "circle-open"),
     Verdict.TOO_FEW: ("--grey", "circle-open"),
+    Verdict.BUNCHED: ("--grey", "circle-open"),
 }
 _ROW = 34
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtests.analysis.summary import Summary
-from loadtests.report.bounds import bound_text
+from loadtests.report.bounds import bound_text, verdict
 from loadtests.report.formats import count, money, number, seconds, share
 
 
@@ -70,10 +70,9 @@ def _latency(summary: Summary) -> str:
 
 
 def _promise(summary: Summary) -> str:
-    broken = [bound for bound in summary.promise if not bound.kept]
-    if not broken:
-        return f"the promise was kept ({', '.join(bound_text(bound) for bound in summary.promise)})"
-    return f"the promise was broken ({', '.join(bound_text(bound) for bound in broken)})"
+    found = verdict(summary.promise)
+    told = ", ".join(bound_text(bound) for bound in summary.promise if bound.verdict == found)
+    return f"the promise {'could not be judged' if found == 'not judged' else f'was {found}'} ({told})"
 
 
 def _completed(summary: Summary) -> str:

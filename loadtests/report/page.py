@@ -47,6 +47,7 @@ def run_page(summary: Summary) -> str:
         [*([timeline] if timeline else []), *curves, *trade_off],
         kind=_kind(summary),
         reasons=[tables.sentence(reason) for reason in summary.grade.reasons],
+        warnings=[tables.sentence(note) for note in summary.grade.notes],
         headline=headline(summary),
         tiles=tiles(summary),
         promise=tables.promise(summary.promise) if summary.promise else None,

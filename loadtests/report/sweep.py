@@ -119,7 +119,7 @@ def _step(sweep: Sweep, step: Step, place: int) -> Row:
         *(Cell(bound_value(bound, bound.found), "" if bound.kept else "bad") for bound in found.promise),
         lost,
         f"{share(good.of_sent)} / {share(good.of_completed)}" if (good := found.goodput) else share(None),
-        verdict(step.kept),
+        verdict(found.promise),
     ]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from loadtests.analysis.summary import Bound, Cost, Grade, Match, Requests, ServerSide, Spread, Summary
 from loadtests.report.bounds import bound_text, bound_value
+from loadtests.report.bounds import verdict as words_of
 from loadtests.report.formats import money, number, seconds, share, signed, text
 from loadtests.report.table import Cell, Row, Table
 
@@ -29,15 +30,16 @@ def promise(bounds: Sequence[Bound]) -> Table:
             sentence(bound.note),
             bound_value(bound, bound.limit),
             bound_value(bound, bound.found),
-            verdict(bound.kept),
+            verdict([bound]),
         ]
         for bound in bounds
     ]
     return Table(("bound", "", "limit", "found", "verdict"), rows, words=2)
 
 
-def verdict(kept: bool) -> Cell:
-    return Cell("kept", "good") if kept else Cell("broken", "bad")
+def verdict(bounds: Sequence[Bound]) -> Cell:
+    found = words_of(bounds)
+    return Cell(found, "good" if found == "kept" else "bad")
 
 
 def outcomes(requests: Requests) -> Table:
@@ -78,11 +80,12 @@ def latencies(found: Mapping[str, Spread]) -> Table:
 
 def sides(summary: Summary, server: ServerSide) -> Table:
     """What the server says of itself, and beside it what its clients saw of the same."""
-    ttft = summary.latencies.get("ttft_sent")
+    ttft, itl = summary.latencies.get("ttft_sent"), summary.latencies.get("itl")
     requests = summary.requests
     whole = sum(1 for bound in (server.rejected, server.cancelled, server.output_tokens) if bound is not None)
     rows: list[Row] = [
         ["mean TTFT (the client's from sent)", seconds(server.ttft_seconds), seconds(ttft.mean if ttft else None)],
+        ["mean ITL", seconds(server.itl_seconds), seconds(itl.mean if itl else None)],
         ["mean time in the queue", seconds(server.queue_seconds), ""],
         ["mean requests decoded together", number(server.requests_per_batch), ""],
         ["most requests waiting", number(server.waiting_peak), ""],

@@ -1,0 +1,72 @@
+"""Gaps between tokens that came several at once are judged by what they may have been without that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadtests.analysis.compare import compare
+from loadtests.analysis.comparison import Verdict
+from loadtests.analysis.summarize import summarize
+from loadtests.analysis.summary import Summary
+from loadtests.plan import Plan
+from loadtests.run_directory import RunDirectory
+from tests.loadtests.analysis.made import record, run_of, sample
+
+AT_ONCE = 0.00003
+STEP = 0.003
+"""Seconds that the server takes for a token."""
+SERVER = "inflight_inter_token_latency_seconds"
+
+
+def made(
+    path: Path, together: int, promise: tuple[str, ...] = (), answers: int = 300, slower: float = 1
+) -> RunDirectory:
+    """Answers of 40 tokens, made a step apart, that come so many at a time."""
+    bunch = [AT_ONCE] * (together - 1)
+    gaps = [*bunch, *([together * slower * STEP - AT_ONCE * (together - 1), *bunch] * (40 // together - 1))]
+    records = [record(i, 0.02 * i, gaps=gaps, output_tokens=40) for i in range(300)]
+    pages = [{f"{SERVER}_sum": STEP * 100 * t, f"{SERVER}_count": 100.0 * t} for t in (1, 2)]
+    server = [sample(0, "before", **pages[0]), sample(9, "after", **pages[1])]
+    return run_of(path, records, Plan(seconds=10, promise=promise), server)
+
+
+def summary(path: Path, together: int, *promise: str) -> Summary:
+    return summarize(made(path, together, promise))
+
+
+@pytest.mark.parametrize(
+    ("together", "verdicts"),
+    [(1, "broken kept broken broken kept broken"), (10, "not not not not kept not"), (2, "not kept not not kept not")],
+)
+def test_a_bound_is_kept_only_if_it_would_be_without_bunches(tmp_path: Path, together: int, verdicts: str) -> None:
+    """Tokens a step of 3 ms apart: by tens they seem faster, by twos `p90 itl` is the pause of 6 ms that it is."""
+    promise = ("p50 itl <= 1ms", "p90 itl <= 7ms", "mean itl <= 2.95ms", "p50 tpot <= 2.95ms", "p99 tpot <= 4ms")
+    bounds = summary(tmp_path / "run", together, *promise, "max tpot < 2.99ms").promise
+    assert [bound.verdict.split()[0] for bound in bounds] == verdicts.split()
+
+
+def test_bunches_are_told_with_the_pauses_between_them(tmp_path: Path) -> None:
+    assert summary(tmp_path / "one", 1).grade.notes == ()
+    share, server = summary(tmp_path / "ten", 10).grade.notes
+    assert "92% of the gaps between responses were below 0.2 ms" in share
+    assert "29.7 ms (p50)" in share
+    assert "ITL is 0.0 ms (p90) here and 3.0 ms on average in the server" in server
+    (share,) = summary(tmp_path / "two", 2).grade.notes
+    assert "51% of the gaps" in share
+
+
+def test_an_answer_that_came_all_at_once_keeps_no_bound(tmp_path: Path) -> None:
+    promise = ("p50 itl <= 1s", "mean itl <= 1s", "p50 tpot <= 1s")
+    bounds = summary(tmp_path / "run", 40, *promise).promise
+    assert [bound.verdict for bound in bounds] == ["not judged"] * 3
+
+
+def test_gaps_of_runs_with_other_bunches_are_not_compared(tmp_path: Path) -> None:
+    one, ten, slow = made(tmp_path / "a", 1), made(tmp_path / "b", 10), made(tmp_path / "c", 10, slower=2)
+    found = {change.metric: change.verdict for change in compare([one], [ten]).changes}
+    assert {found[f"{level} {name}"] for level in ("p50", "p99") for name in ("itl", "tpot")} == {Verdict.BUNCHED}
+    alike = {change.metric: change for change in compare([ten], [slow]).changes}
+    assert alike["p50 itl"].verdict is Verdict.BUNCHED
+    assert alike["p50 tpot"].verdict is not Verdict.BUNCHED
