@@ -8,20 +8,28 @@ from loadtests.analysis import report_file, tables
 from loadtests.analysis.summarize import summarize
 from loadtests.analysis.summary import Summary
 from loadtests.analysis.sweep import Sweep
+from loadtests.report.document import LIBRARY, write_library
 from loadtests.report.page import run_page, sweep_page
 from loadtests.run_directory import RunDirectory
 
 PAGE = "report.html"
 
 
-def report_run(directory: RunDirectory) -> tuple[Summary, Path]:
-    """Write `report.json`, the tables and the page; twice is fine. Raises LoadError where there is no whole run."""
+def report_run(directory: RunDirectory, sweep: Path | None = None) -> tuple[Summary, Path]:
+    """Write `report.json`, the tables and the page; twice is fine. Raises LoadError where there is no whole run.
+
+    The page is one file that opens by itself; of a run in the directory of a `sweep` it reads the chart library there.
+    """
     summary = summarize(directory)
     report_file.write(summary, directory)
     tables.write_requests(directory)
     tables.write_timeline(summary.timeline, directory)
     page = directory.path / PAGE
-    page.write_text(run_page(summary), encoding="utf-8")
+    name, library = directory.path.resolve().name, ""
+    if sweep is not None:
+        name, library = f"{sweep.resolve().name}/{name}", f"../{LIBRARY}"
+        write_library(sweep)
+    page.write_text(run_page(summary, name, library), encoding="utf-8")
     return summary, page
 
 
@@ -29,5 +37,6 @@ def report_sweep(sweep: Sweep, directory: Path) -> Path:
     """Write `sweep.json` and the page beside the sweep's runs."""
     report_file.write_sweep(sweep, directory)
     page = directory / PAGE
-    page.write_text(sweep_page(sweep), encoding="utf-8")
+    write_library(directory)
+    page.write_text(sweep_page(sweep, directory.resolve().name, LIBRARY), encoding="utf-8")
     return page

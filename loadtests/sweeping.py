@@ -93,7 +93,7 @@ class Sweeper:
             interrupted = make_run(plan, directory, self.team, tell)
         if interrupted and number == 1:
             raise KeyboardInterrupt
-        summary, _ = report_run(directory)
+        summary, _ = report_run(directory, self.directory)
         if interrupted:
             return None
         return _judged(rate, name, summary)
@@ -114,7 +114,7 @@ class Sweeper:
         with self.follow(plan, "probe") as tell:
             if make_run(plan, directory, self.team, tell):
                 raise KeyboardInterrupt
-        summary, _ = report_run(directory)
+        summary, _ = report_run(directory, self.directory)
         pace = sessions_per_second(directory.records())
         if not pace:
             first = next(iter(summary.requests.messages.values()), "no request was completed")

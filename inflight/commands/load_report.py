@@ -37,17 +37,17 @@ def command(run: Path, promise: tuple[str, ...], price_per_hour: float | None, a
     """  # fmt: skip
     given = {"promise": promise, "price_per_hour": price_per_hour}
 
-    def report(directory: RunDirectory) -> tuple[Summary, Path]:
+    def report(directory: RunDirectory, sweep: Path | None = None) -> tuple[Summary, Path]:
         with directory.writing():
             if promise or price_per_hour is not None:
                 directory.write_plan(checked_plan(given, directory.plan()))
-            return report_run(directory)
+            return report_run(directory, sweep)
 
     if not (run / "sweep.json").exists():
         summary, page = report(RunDirectory(run))
         say(summary, page, show, as_json)
         return
-    sweep = judged_anew(run, lambda directory: report(directory)[0])
+    sweep = judged_anew(run, lambda directory: report(directory, run)[0])
     with RunDirectory(run).writing():
         page = report_sweep(sweep, run)
     say(sweep, page, show_sweep, as_json)

@@ -16,16 +16,19 @@ Values = Sequence[float | None]
 
 @dataclass(frozen=True)
 class Chart:
-    """`title` is what it shows, in words, for those who can't see it too; `height` is in pixels."""
+    """`title` is what it shows, in words, for those who can't see it too; `height` is in pixels. `narrow` replaces
+    parts of the layout on a screen as narrow as a phone's."""
 
     name: str
     title: str
     data: Sequence[Mapping[str, Any]]
     layout: Mapping[str, Any] = field(default_factory=dict)
     height: int = 280
+    narrow: Mapping[str, Any] = field(default_factory=dict)
 
     def figure(self) -> dict[str, Any]:
-        return {"name": self.name, "data": list(self.data), "layout": {**self.layout, "height": self.height}}
+        layout = {**self.layout, "height": self.height}
+        return {"name": self.name, "data": list(self.data), "layout": layout, "narrow": dict(self.narrow)}
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,29 @@ def legend(top: float = 1) -> dict[str, Any]:
     """A line of names above the right end of what is drawn up to `top`, a share of the chart's height."""
     place = {"x": 1, "xanchor": "right", "y": top, "yanchor": "bottom"}
     return {"orientation": "h", "bgcolor": _CLEAR, **place}
+
+
+def legend_below(height: int, names: int) -> dict[str, Any]:
+    """For `Chart.narrow`: the legend stands below the axis, with room for so many names, each on a line of its own."""
+    room = 24 * names
+    place = {"orientation": "v", "x": 0, "xanchor": "left", "y": 0, "yref": "container", "yanchor": "bottom"}
+    return {
+        "legend": {"bgcolor": _CLEAR, **place},
+        "margin": {"l": 44, "r": 12, "t": 26, "b": 56 + room},
+        "height": height + room,
+    }
+
+
+def tick_step(largest: float, most: int = 5) -> float:
+    """Between so many ticks at most from 0 to the largest value, a step that reads easily; two at least.
+
+    >>> [tick_step(value) for value in (1, 5, 7.4, 33, 0.02)]
+    [0.2, 1.0, 2.0, 10.0, 0.005]
+    """
+    if not (largest > 0 and math.isfinite(largest)):
+        return 1
+    power = 10.0 ** math.floor(math.log10(largest / most))
+    return float(f"{next(step * power for step in (1, 2, 5, 10) if step * power * most >= largest):.3g}")
 
 
 def limit_line(value: float | None, called: str, *, logarithmic: bool = False) -> dict[str, Any]:

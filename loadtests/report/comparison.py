@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from loadtests.analysis.comparison import Change, Comparison, Verdict
-from loadtests.report.chart import Chart, axis, legend, rounded
+from loadtests.report.chart import Chart, axis, legend, legend_below, rounded
 from loadtests.report.formats import NOTHING, count, number, seconds, share, text
 from loadtests.report.table import Cell, Row, Table
 
@@ -130,7 +130,8 @@ def _chart(name: str, title: str, changes: Sequence[Change], unit: str, threshol
             {**zero, "line": {"color": "--axis", "width": 1}, "layer": "below"},
         ],
     }
-    return Chart(name, title, data, layout, height=len(names) * _ROW + 90)
+    height = len(names) * _ROW + 90
+    return Chart(name, title, data, layout, height, legend_below(height, len(data)))
 
 
 def _percent(change: Change, value: float | None) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 from loadtests.analysis.summary import Summary
 from loadtests.report.bounds import bound_text, strictest
-from loadtests.report.chart import Chart, axis, legend, limit_line, line, rounded, time_unit
+from loadtests.report.chart import Chart, axis, legend, legend_below, limit_line, line, rounded, time_unit
 
 _TICKS = (
     (1, "0"),
@@ -68,4 +68,6 @@ def _chart(summary: Summary, title: str, found: Sequence[tuple[str, str, str, st
         "legend": legend(),
         **(limit_line(bound.limit * unit.factor, f"limit: {bound_text(bound)}") if bound else {}),
     }
-    return Chart(f"curve-{found[0][0]}", title, data, layout)
+    return Chart(
+        f"curve-{found[0][0]}", title, data, layout, narrow=legend_below(280, len(found) if len(found) > 1 else 0)
+    )

@@ -1,10 +1,12 @@
-"""A whole HTML document, with all that it needs inside: it opens without a network, and asks for nothing."""
+"""A whole HTML document that opens without a network: it holds all that it needs and asks for nothing, but for the
+chart library where pages share its file, as those of a sweep do."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+import secrets
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
+from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
 from loadtests.report.chart import Chart
 from loadtests.report.formats import shown
@@ -20,16 +22,32 @@ from loadtests.report.formats import shown
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-def document(template: str, title: str, charts: Sequence[Chart], **content: Any) -> str:
-    """The page of `template`, with these charts, drawn by plotly.js: put in once, and not at all without charts."""
+LIBRARY = f"plotly-{get_plotlyjs_version()}.min.js"
+"""What the file of the chart library is called where pages share it."""
+
+
+def write_library(folder: Path) -> None:
+    """Put the chart library there, for pages beside it or below."""
+    if not (folder / LIBRARY).exists():
+        (folder / LIBRARY).write_text(_plotly(), encoding="utf-8")
+
+
+def document(template: str, title: str, charts: Sequence[Chart], library: str = "", **content: Any) -> str:
+    """The page of `template`, with these charts, drawn by plotly.js: put in once, and not at all without charts.
+
+    With `library`, a path relative to the page, it is read from there.
+    """
     figures = json.dumps([chart.figure() for chart in charts], allow_nan=False, separators=(",", ":"))
-    plotly, script = _plotly(), _file("charts.js")
+    plotly, script = "" if library else _plotly(), _file("charts.js")
+    nonce = secrets.token_urlsafe(16)
     return (
         _environment()
         .get_template(template)
         .render(
             title=title,
-            policy=_policy(plotly, script),
+            policy=_policy(nonce, script) if library else _policy("", plotly, script),
+            library=library,
+            nonce=nonce,
             style=_trusted(_file("style.css")),
             figures=_trusted(figures.replace("<", "\\u003c")) if charts else None,
             plotly=_trusted(plotly),
@@ -46,10 +64,12 @@ def _plotly() -> str:
     return found
 
 
-def _policy(*scripts: str) -> str:
-    """What a browser may do for the page: run these scripts and no other, and fetch nothing."""
+def _policy(nonce: str, *scripts: str) -> str:
+    """What a browser may do for the page: run these scripts and no other, and fetch nothing but the script that has the
+    nonce. (A hash would bind its content too, but Chromium refuses to check one of a file from a disk.)"""
+    named = f" 'nonce-{nonce}'" if nonce else ""
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+    return f"default-src 'none'; script-src {hashes}{named}; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 def _digest(script: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from loadtests.analysis.comparison import Comparison
@@ -14,7 +15,7 @@ from loadtests.report.curves import curve_charts
 from loadtests.report.definitions import definitions
 from loadtests.report.document import document
 from loadtests.report.formats import number, seconds, share, text
-from loadtests.report.headline import headline, plan_of, tiles
+from loadtests.report.headline import headline, load, plan_of, tiles
 from loadtests.report.sweep import (
     bound_notes,
     bounds_of,
@@ -34,8 +35,8 @@ _NO_COUNTS = "The server's metrics have no counts of requests and tokens to comp
 _REASON_ABOVE = "They are not compared; the reason stands with the server's own figures."
 
 
-def run_page(summary: Summary) -> str:
-    """One run, as a whole HTML document that needs no network."""
+def run_page(summary: Summary, name: str = "", library: str = "") -> str:
+    """One run, as a whole HTML document that needs no network, nor another file but the `library` that it may name."""
     warmup, end = _measured(plan_of(summary))
     timeline = timeline_chart(summary.timeline, warmup, end)
     curves = list(curve_charts(summary))
@@ -43,8 +44,10 @@ def run_page(summary: Summary) -> str:
     server_notes = [tables.sentence(note) for note in summary.server.notes] if summary.server else []
     return document(
         "run.html",
-        "Load test",
+        _title(name, load(summary), "load test"),
         [*([timeline] if timeline else []), *curves, *trade_off],
+        library=library,
+        name=text(name),
         kind=_kind(summary),
         reasons=[tables.sentence(reason) for reason in summary.grade.reasons],
         warnings=[tables.sentence(note) for note in summary.grade.notes],
@@ -69,15 +72,17 @@ def run_page(summary: Summary) -> str:
     )
 
 
-def sweep_page(sweep: Sweep) -> str:
-    """All runs of a sweep, as a whole HTML document that needs no network."""
+def sweep_page(sweep: Sweep, name: str = "", library: str = "") -> str:
+    """All runs of a sweep, as a whole HTML document that needs no network, as `run_page`."""
     best = sweep.best.summary if sweep.best else None
     trade_off = list(trade_off_charts(points(sweep), bounds_of(sweep)))
     known = best or (sweep.steps[-1].summary if sweep.steps else None)
     return document(
         "sweep.html",
-        "Sweep of load tests",
+        _title(name, "sweep of load tests"),
         trade_off,
+        library=library,
+        name=text(name),
         kind=_kind(known, "Sweep") if known else "Sweep",
         reasons=distrusted(sweep),
         headline=sweep_headline(sweep),
@@ -96,11 +101,15 @@ def sweep_page(sweep: Sweep) -> str:
 def comparison_page(comparison: Comparison) -> str:
     """Two sides and what changed between them, as a whole HTML document that needs no network."""
     charts = list(change_charts(comparison))
+    name = " and ".join(
+        ", ".join(text(Path(run).name) for run in side) for side in (comparison.before, comparison.after)
+    )
     runs = [[side, text(run)] for side in ("before", "after") for run in getattr(comparison, side)]
     return document(
         "comparison.html",
-        "Comparison of load tests",
+        _title(name, "comparison of load tests"),
         charts,
+        name=name,
         headline=comparison_headline(comparison),
         regressions=bool(comparison.regressions),
         warnings=[tables.sentence(warning) for warning in comparison.warnings],
@@ -111,6 +120,12 @@ def comparison_page(comparison: Comparison) -> str:
         runs=Table(("side", "run"), runs, words=2),
         definitions=definitions(),
     )
+
+
+def _title(name: str, *words: str) -> str:
+    """What the browser calls the page."""
+    found = ", ".join(words)
+    return f"{text(name)}: {found}" if name else f"{found[:1].upper()}{found[1:]}"
 
 
 def _kind(summary: Summary, what: str = "Load test") -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from loadtests.analysis.summary import Timeline
-from loadtests.report.chart import ONE, Chart, Unit, Values, axis, legend, line, rounded, time_unit
+from loadtests.report.chart import ONE, Chart, Unit, Values, axis, legend, line, rounded, tick_step, time_unit
 
 _ROW = 112
 _BETWEEN = 34
+_LEGEND = 22
+"""Pixels of a line of a legend, which has two names on a narrow screen."""
 _EDGES = 74
 
 
@@ -42,7 +45,7 @@ _ROWS = (
         "Requests in the server", (("running", "running", "--blue", "solid"), ("waiting", "waiting", "--orange", "dot"))
     ),
     Row("KV cache in use (%)", (("kv_use", "KV cache in use", "--purple", "solid"),), "share"),
-    Row("Delay of the load generator's event loops", (("lag", "delay of event loops", "--grey", "solid"),), "time"),
+    Row("Event loop delay of the load generator", (("lag", "delay of event loops", "--grey", "solid"),), "time"),
 )
 
 
@@ -51,23 +54,9 @@ def timeline_chart(timeline: Timeline, warmup: float = 0.0, end: float | None = 
     rows = [row for row in _ROWS if _lines(timeline, row)]
     if not timeline.t or not rows:
         return None
-    height = len(rows) * _ROW + (len(rows) - 1) * _BETWEEN + _EDGES
-    inner = height - _EDGES
-    data: list[dict[str, Any]] = []
-    layout: dict[str, Any] = {"hovermode": "x unified", "hoversubplots": "axis", "annotations": []}
-    for number, row in enumerate(rows, 1):
-        key = "" if number == 1 else str(number)
-        top = 1 - (number - 1) * (_ROW + _BETWEEN) / inner
-        unit = _unit(timeline, row)
-        layout[f"yaxis{key}"] = axis(domain=[max(0.0, top - _ROW / inner), top], rangemode="tozero", nticks=4)
-        layout["annotations"].append(_title(row, unit, top))
-        lines = _lines(timeline, row)
-        if len(lines) > 1:
-            layout[f"legend{key}"] = legend(top)
-        for column, name, colour, dash in lines:
-            values = unit.of(timeline.columns[column])
-            where = {"yaxis": f"y{key}", "legend": f"legend{key}", "showlegend": len(lines) > 1}
-            data.append(_trace(name, timeline.t, values, colour, unit.name, dash, **where))
+    wide, narrow = _strips(timeline, rows, False), _strips(timeline, rows, True)
+    data = list(_traces(timeline, rows))
+    layout: dict[str, Any] = {"hovermode": "x unified", "hoversubplots": "axis", **wide}
     last = timeline.t[-1] + 1
     layout["xaxis"] = axis(
         "seconds since the run's start",
@@ -78,8 +67,39 @@ def timeline_chart(timeline: Timeline, warmup: float = 0.0, end: float | None = 
         spikethickness=1,
     )
     layout["shapes"], notes = _edges(warmup, end, last)
-    layout["annotations"] += notes
-    return Chart("timeline", "Load, latencies and the server over time", data, layout, height)
+    layout["annotations"] = [*layout["annotations"], *notes]
+    return Chart("timeline", "Load, latencies and the server over time", data, layout, layout["height"], narrow)
+
+
+def _strips(timeline: Timeline, rows: Sequence[Row], narrow: bool) -> dict[str, Any]:
+    """The axes, titles and legends of the rows; on a narrow screen a legend has lines of its own below the title."""
+    between = _BETWEEN + (_LEGEND if narrow else 0)
+    legends = [math.ceil(len(_lines(timeline, row)) / 2) * _LEGEND if narrow else 0 for row in rows]
+    inner = len(rows) * _ROW + (len(rows) - 1) * between
+    margin = {"l": 44, "r": 12, "t": 26 + legends[0], "b": 44}
+    layout: dict[str, Any] = {"annotations": [], "height": inner + _EDGES + legends[0], "margin": margin}
+    for number, row in enumerate(rows, 1):
+        key = "" if number == 1 else str(number)
+        top = 1 - (number - 1) * (_ROW + between) / inner
+        unit, lines = _unit(timeline, row), _lines(timeline, row)
+        values = [value for told in lines for value in unit.of(timeline.columns[told[0]]) if value is not None]
+        domain = [max(0.0, top - _ROW / inner), top]
+        layout[f"yaxis{key}"] = axis(domain=domain, rangemode="tozero", tick0=0, dtick=tick_step(max(values)))
+        shift = legends[number - 1] if len(lines) > 1 else 0
+        layout["annotations"].append({**_title(row, unit, top), "yshift": shift})
+        if len(lines) > 1:
+            layout[f"legend{key}"] = {**legend(top), **({"x": 0, "xanchor": "left"} if narrow else {})}
+    return layout
+
+
+def _traces(timeline: Timeline, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    for number, row in enumerate(rows, 1):
+        key = "" if number == 1 else str(number)
+        unit, lines = _unit(timeline, row), _lines(timeline, row)
+        for column, name, colour, dash in lines:
+            values = unit.of(timeline.columns[column])
+            where = {"yaxis": f"y{key}", "legend": f"legend{key}", "showlegend": len(lines) > 1}
+            yield _trace(name, timeline.t, values, colour, unit.name, dash, **where)
 
 
 def _lines(timeline: Timeline, row: Row) -> list[tuple[str, str, str, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from loadtests.analysis.summary import Bound, Spread
 from loadtests.report.bounds import bound_text, quantities, statistic, strictest
-from loadtests.report.chart import Chart, Values, axis, legend, limit_line, line, rounded, time_unit
+from loadtests.report.chart import Chart, Values, axis, legend, legend_below, limit_line, line, rounded, time_unit
 from loadtests.report.tables import LATENCIES
 
 _WIDE = 30
@@ -65,7 +65,7 @@ def _chart(name: str, points: Sequence[Point], bound: Bound | None) -> Chart:
         "legend": legend(),
         **marks,
     }
-    return Chart(f"trade-off-{name}", LATENCIES[name], data, layout, height=340)
+    return Chart(f"trade-off-{name}", LATENCIES[name], data, layout, 340, legend_below(340, len(data)))
 
 
 def _decades(least: float, most: float) -> dict[str, Any]:

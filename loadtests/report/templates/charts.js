@@ -1,6 +1,15 @@
 (() => {
   "use strict";
   const figures = JSON.parse(document.getElementById("figures").textContent);
+  if (typeof Plotly === "undefined") {
+    for (const place of document.querySelectorAll(".chart")) {
+      place.style.height = "auto";
+      place.textContent = "No chart: the file of the chart library is not where it was when the sweep was made. `inflight load report` on this run's directory makes a page that needs no other file.";
+    }
+    document.documentElement.dataset.charts = "0";
+    return;
+  }
+  const narrow = matchMedia("(max-width: 640px)");
   // Dragging and double clicks do all that the bar of buttons would, one of which offers to send the data away.
   const config = { displayModeBar: false, responsive: true };
   // CSS pixels between the margins of A4, less a card's padding; a chart that fills a screen must share a sheet.
@@ -27,7 +36,7 @@
     };
     return Promise.all(
       figures.map((figure) => {
-        const layout = coloured({ ...look, ...figure.layout }, style);
+        const layout = coloured({ ...look, ...figure.layout, ...(narrow.matches && !paper ? figure.narrow : {}) }, style);
         if (paper) {
           layout.width = paper.width;
           layout.height *= paper.height;
@@ -41,6 +50,7 @@
   const drawn = () => draw().then(() => { document.documentElement.dataset.charts = String(figures.length); });
   drawn();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawn);
+  narrow.addEventListener("change", drawn);
   addEventListener("beforeprint", () => {
     document.documentElement.classList.add("printing");
     draw(PAPER);

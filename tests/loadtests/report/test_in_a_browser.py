@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request
 
 from loadtests.analysis.summary import Requests, Summary
+from loadtests.report.document import LIBRARY, write_library
 from loadtests.report.page import comparison_page, run_page, sweep_page
 from tests.loadtests.report.summaries import comparison, empty, sweep, usual
 
@@ -17,6 +18,19 @@ HOSTILE = (
     "</script><script>document.title='taken'</script><img src=//example.org/x onerror=alert(1)>"
     "\x00\x1b\ud800 🫖 {{7*7}}"
 )
+PHONE = {"width": 390, "height": 844}
+CUT_OFF = """() => [...document.querySelectorAll("main *")].filter(e => !e.closest(".scroll table, svg"))
+    .filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 80))"""
+OVERLAPS = """() => [...document.querySelectorAll(".chart")].flatMap(chart => {
+    const boxes = (place, selector) =>
+        [...place.querySelectorAll(selector)].map(e => [e.textContent, e.getBoundingClientRect()]);
+    const titles = [...boxes(chart, ".annotation-text, .xtitle"), ...boxes(chart.parentElement, "figcaption")];
+    const meet = (a, b) => a.width && b.width && a.left < b.right - 1 && b.left < a.right - 1
+        && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+    return boxes(chart, ".legendtext").flatMap(([name, a]) =>
+        titles.filter(([_, b]) => meet(a, b)).map(([title]) => `${chart.id}: ${name} over ${title}`));
+})"""
+"""Names in legends that lie over a title."""
 DRAWN = "() => document.documentElement.dataset.charts !== undefined"
 
 
@@ -62,7 +76,9 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
         said.append(f"script: {error}")
 
     def ask(request: Request) -> None:
-        if request.url != file.as_uri() and not request.url.startswith("data:"):
+        # Pages that share the chart library find it beside them, where `write_library` puts it.
+        allowed = {file.as_uri(), (tmp_path / LIBRARY).as_uri()} if (tmp_path / LIBRARY).exists() else {file.as_uri()}
+        if request.url not in allowed and not request.url.startswith("data:"):
             said.append(f"request: {request.url}")
 
     page.on("console", complain)
@@ -121,6 +137,68 @@ def test_a_comparison_shows_the_interval_of_each_change(show: Show) -> None:
     assert screen.page.locator("#changes .legendtext").all_text_contents() == ["better", "worse", "no change shown"]
 
 
+@pytest.mark.parametrize("page", ["run", "sweep", "comparison"])
+def test_a_phone_shows_every_chart_whole_and_breaks_no_word(show: Show, page: str) -> None:
+    pages = {
+        "run": run_page(usual(), "my-run"),
+        "sweep": sweep_page(sweep()),
+        "comparison": comparison_page(comparison()),
+    }
+    screen = show(pages[page])
+    assert screen.page.evaluate(OVERLAPS) == []
+    screen.page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    screen.page.wait_for_function(
+        "() => [...document.querySelectorAll('.chart')].every(c => c.querySelector('.main-svg').clientWidth <= 390)"
+    )
+    assert screen.width() <= 390
+    assert screen.page.evaluate(CUT_OFF) == []
+    assert screen.page.evaluate(OVERLAPS) == []
+    broken = """() => [...document.querySelectorAll('.scroll thead th')].filter(e => {
+        const range = document.createRange(); range.selectNodeContents(e);
+        return range.getClientRects().length > e.textContent.split(' ').length }).map(e => e.textContent)"""
+    assert screen.page.evaluate(broken) == []
+    if page == "run":
+        marks = [screen.page.locator(f"#timeline .y{number}tick").count() for number in ("", *range(2, 8))]
+        assert min(marks) >= 3, marks
+
+
+def test_titles_name_the_run(show: Show) -> None:
+    little = replace(usual(), timeline=empty().timeline, curves={}, slices=())
+    screen = show(run_page(little, "my-run <1>"))
+    assert screen.page.title() == "my-run <1>: 14 requests/s, load test"
+    assert screen.text("h1").startswith("my-run <1> At 14 requests/s")
+    assert "of 127.0.0.1:8001, 2026-11-22T00:30:00Z, measured for 120 s" in screen.text(".kind")
+    served = {"model": "tea", "precision": "int8", "kv_cache_precision": "u8", "max_sequences": 64}
+    screen = show(run_page(replace(little, facts={**little.facts, "served": served})))
+    assert "of tea (int8 weights, u8 KV cache, at most 64 sequences) at 127.0.0.1:8001" in screen.text(".kind")
+    screen = show(comparison_page(comparison()))
+    assert screen.page.title() == "main and change: comparison of load tests"
+    assert screen.text("h1").startswith("main and change")
+
+
+def test_pages_may_share_the_chart_library_and_run_no_other_script(show: Show, tmp_path: Path) -> None:
+    write_library(tmp_path)
+    html = sweep_page(sweep(), "my-sweep", LIBRARY)
+    assert len(html) < 200_000
+    screen = show(html)
+    assert screen.lines("trade-off-ttft") == 2
+    other = tmp_path / "other.js"
+    other.write_text("document.title = 'taken'")
+    screen = show(
+        html.replace("</body>", "<script src='other.js'></script><script>document.title='taken'</script></body>")
+    )
+    assert screen.page.title() == "my-sweep: sweep of load tests"
+    assert len([line for line in screen.said if "Content Security Policy" in line]) == 2
+    screen.said.clear()
+
+
+def test_a_page_without_its_chart_library_says_what_makes_a_whole_one(show: Show) -> None:
+    screen = show(run_page(usual(), "my-run", f"../{LIBRARY}"))
+    assert "inflight load report" in screen.text("#timeline")
+    assert screen.said
+    screen.said.clear()
+
+
 def test_charts_follow_the_theme_and_fit_the_paper(show: Show) -> None:
     timeline = usual().timeline
     timeline = replace(timeline, columns={"open": timeline.columns["open"]})
@@ -160,7 +238,7 @@ def test_hostile_texts_are_shown_and_do_nothing(show: Show) -> None:
     html = run_page(replace(summary, timeline=empty().timeline, slices=(), curves={"itl": usual().curves["itl"]}))
     assert len(html) < 5_200_000
     screen = show(html)
-    assert screen.page.title() == "Load test"
+    assert screen.page.title() == "14 requests/s, load test"
     assert screen.width() <= 1366
     assert "</script><script>document.title='taken'</script>" in screen.text("table.errors")
     assert "␀␛� 🫖 {{7*7}}" in screen.text("table.errors")

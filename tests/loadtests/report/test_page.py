@@ -181,7 +181,7 @@ def test_the_delays_of_the_load_generators_event_loops_stand_over_time() -> None
     (lag,) = [trace for trace in drawn[0]["data"] if trace["name"] == "delay of event loops"]
     assert lag["y"][:3] == [None, 4, 12]
     titles = [note["text"] for note in drawn[0]["layout"]["annotations"]]
-    assert "<b>Delay of the load generator's event loops (ms)</b>" in titles
+    assert "<b>Event loop delay of the load generator (ms)</b>" in titles
 
 
 def test_latencies_that_differ_widely_have_a_logarithmic_axis_with_whole_figures() -> None:
