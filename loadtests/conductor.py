@@ -20,6 +20,7 @@ from loadtests.errors import LoadError
 from loadtests.facts import facts_before
 from loadtests.plan import Plan
 from loadtests.run_directory import RunDirectory
+from loadtests.served import tokenizer_hash, with_own_tokenizer
 from loadtests.server_watch import ServerWatch
 from loadtests.team import Team
 
@@ -46,10 +47,12 @@ def make_run(plan: Plan, directory: RunDirectory, team: Team, tell: Callable[[Pr
 
     Raises LoadError or InflightError where the server is not there or the generator could not do its work.
     """
-    written, secrets = without_secrets(plan)
-    directory.write_plan(written)
     with connect(plan) as client:
         facts = facts_before(plan, client)
+    plan = with_own_tokenizer(plan, facts["served"])
+    facts["tokenizer"] = tokenizer_hash(plan)
+    written, secrets = without_secrets(plan)
+    directory.write_plan(written)
     watch = ServerWatch(plan, directory)
     facts["team"] = {"workers": team.workers, "expected": team.expected}
     try:

@@ -24,6 +24,7 @@ def facts_before(plan: Plan, client: Client) -> dict[str, Any]:
     return {
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
         "deployment": {"kind": found.kind, "model": found.model, "version": found.version},
+        "served": dict(found.served),
         "models": _models(client),
         "machine": machine(),
         "versions": {"python": platform.python_version(), **_versions()},

@@ -7,7 +7,7 @@ tensor, and from their configurations where the server hands these out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -34,7 +34,8 @@ class Deployment:
     """A model that takes text, what it has, and the models behind it.
 
     `decoupled` says whether it streams, `version` which inflight made it; `build` is the same for the same engine,
-    tokenizer and template; `accumulates`: each streamed text is the whole one so far; `adds_special_tokens`: its
+    tokenizer and template; `served` names the model, its precisions and its limits (empty where the server tells
+    nothing of them); `accumulates`: each streamed text is the whole one so far; `adds_special_tokens`: its
     tokenizer puts a BOS token before the prompt. They are None where the server does not tell. `stop_model` takes
     requests to stop; None where none can.
     """
@@ -49,6 +50,7 @@ class Deployment:
     stop_model: str | None = None
     adds_special_tokens: bool | None = None
     build: str | None = None
+    served: Mapping[str, str | int] = field(default_factory=dict)
 
     @property
     def ours(self) -> bool:

@@ -52,6 +52,7 @@ def detect(model: str | None) -> Generator[Question, Any, Deployment]:
         _stop_model(metadata, kind, config, engine),
         special[0] if special else None,
         config.parameter("inflight_build") or None,
+        config.facts("inflight_served"),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,6 +45,14 @@ class ModelConfig:
         """A parameter's text; empty where there is none, or upstream's placeholder was never filled in."""
         value = str(((self._config.get("parameters") or {}).get(name) or {}).get("string_value", ""))
         return "" if value.startswith("${") else value
+
+    def facts(self, name: str) -> dict[str, str | int]:
+        """A parameter that is a JSON object of texts and whole numbers; empty where it is none."""
+        try:
+            found = json.loads(self.parameter(name))
+            return {str(key): value for key, value in found.items() if isinstance(value, str | int)}
+        except (ValueError, AttributeError, RecursionError):
+            return {}
 
     def flag(self, name: str) -> bool | None:
         """A parameter that is yes or no; None where it is neither."""

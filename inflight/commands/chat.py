@@ -60,9 +60,9 @@ def _talk(client: Client, conversation: Conversation, options: CallOptions, no_h
     from inflight.commands.chat_session import ChatSession
     from inflight.commands.chat_terminal import ChatTerminal
 
-    model = client.deployment().model
+    found = client.deployment()
     terminal = ChatTerminal(ChatHistory(None if no_history else state_file()))
-    terminal.say(f"Talking with {model}. /help lists the commands, Ctrl-D leaves.")
+    terminal.say(f"Talking with {found.served.get('model') or found.words}. /help lists the commands, Ctrl-D leaves.")
     ChatSession(client, conversation, options, terminal).run()
 
 

@@ -19,6 +19,8 @@ from loadtests.analysis.summary import Spread, Summary
 from loadtests.analysis.sweep import Sweep
 from loadtests.conductor import Progress
 from loadtests.plan import Plan
+from loadtests.report.headline import input_words, inputs_off
+from loadtests.served import served_words
 
 Figures = TypeVar("Figures", Summary, Sweep)
 Tell = Callable[[Progress], None]
@@ -90,11 +92,15 @@ def show(summary: Summary, console: Console) -> None:
         "failed": requests.failed,
         "unfinished": requests.unfinished,
     }
+    if served := served_words(summary.facts):
+        console.print(Text(served))
     console.print(
         f"{requests.due} requests due in {summary.measured_seconds:.1f} s: "
         + ", ".join(f"{count} {name}" for name, count in ended.items() if count)
     )
     console.print(f"{summary.completed_per_second:.2f} requests/s completed, {tokens.per_second:.1f} output tokens/s")
+    if words := input_words(summary):
+        console.print(Text(words, style="yellow" if inputs_off(summary) else ""))
     console.print(_latencies(summary))
     for code, count in requests.errors.items():
         console.print(Text(f"{count} x {code}: {requests.messages.get(code, '')}", style="red"))

@@ -87,7 +87,7 @@ def lay_out(source: Source, options: DeploymentOptions, run: Path, report: Calla
     repository = run / "repository"
     if source.card is None:
         assert isinstance(source.where, Path)
-        configs = assemble(source.where, source.manifest, repository, options)
+        configs = assemble(source.where, source.manifest, repository, options, engine_dir=source.where)
         return _with_parameters(repository, kv_cache_tokens(configs), configs)
     tokens = source.card.kv_cache_tokens
     if isinstance(source.where, Path):

@@ -44,12 +44,39 @@ def build_of(manifest: Manifest) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
+def served(manifest: Manifest, configs: model_configs.Configs, engine_dir: Path | None) -> str:
+    """What a deployment serves, for reports of measurements, as JSON: parameter `inflight_served` of its text models.
+
+    With `engine_dir`, programs on the same machine find the tokenizer there; `tokenizer` is the hash of its file.
+    """
+    engine = configs[ENGINE_MODEL]
+    most = engine.parameters["max_num_sequences"].string_value if "max_num_sequences" in engine.parameters else ""
+    tokenizer = manifest.files.get("tokenizer.json")
+    facts = {
+        "model": manifest.name,
+        "target": manifest.target,
+        "precision": manifest.precision,
+        "kv_cache_precision": manifest.kv_cache_precision,
+        "max_sequences": int(most or engine.max_batch_size),
+        "max_sequence_length": manifest.max_sequence_length,
+        "tokenizer": tokenizer.sha256 if tokenizer else None,
+        "engine_dir": None if engine_dir is None else str(engine_dir.resolve()),
+    }
+    return json.dumps({name: value for name, value in facts.items() if value is not None})
+
+
 def assemble(
-    engine: Path, manifest: Manifest, out: Path, options: DeploymentOptions, source: Path | None = None
+    engine: Path,
+    manifest: Manifest,
+    out: Path,
+    options: DeploymentOptions,
+    source: Path | None = None,
+    engine_dir: Path | None = None,
 ) -> model_configs.Configs:
     """Write a deployable repository to `out`, which must not exist, and return its configurations.
 
-    The options were checked before. Raises DeployError for a parameter that no model declares, and a repository whose
+    The options were checked before. Clients can read `engine_dir`, where the engine lies while it is
+    served. Raises DeployError for a parameter that no model declares, and a repository whose
     ensemble does not fit its models.
     """
     source = source or committed_repository()
@@ -62,6 +89,8 @@ def assemble(
         model_configs.set_max_queue_size(configs[ENGINE_MODEL], options.max_queue_size)
     versions = {"inflight_version": __version__, "inflight_engine_version": manifest.versions.get("inflight", "")}
     model_configs.sign(configs, {**versions, "inflight_build": build_of(manifest)})
+    texts = {name: configs[name] for name in TEXT_MODELS if name in configs}
+    model_configs.sign(texts, {"inflight_served": served(manifest, configs, engine_dir)})
     model_configs.check(configs)
     for name, config in configs.items():
         left_out = _LEFT_OUT if config.backend in ("", "python") else (*_LEFT_OUT, _CODE)

@@ -16,6 +16,7 @@ from loadtests.analysis.run_data import RunData
 from loadtests.analysis.side import FEWEST, FEWEST_BLOCKS, Estimate, Side
 from loadtests.errors import LoadError
 from loadtests.run_directory import RunDirectory
+from loadtests.served import served_words
 
 LEVELS = {"p50": 0.5, "p99": 0.99}
 LATENCIES = ("ttft", "itl", "tpot", "e2e")
@@ -55,6 +56,7 @@ def compare(
         confidence=confidence,
         changes=changes,
         warnings=tuple(comparison_warnings(*runs, changes)),
+        served=tuple(served_words(run.facts) for side in runs for run in side),
     )
 
 

@@ -60,6 +60,8 @@ class Comparison:
     confidence: float
     changes: tuple[Change, ...]
     warnings: tuple[str, ...]
+    served: tuple[str, ...] = ()
+    """What each run was made against, those before first; empty texts where the server told nothing."""
 
     @property
     def regressions(self) -> tuple[Change, ...]:

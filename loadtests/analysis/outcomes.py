@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadtests.analysis.columns import UNKNOWN, Columns, Flags, Floats
+from loadtests.analysis.columns import UNKNOWN, Columns, Flags, Floats, Ints
 from loadtests.analysis.measured import Measured
 from loadtests.analysis.summary import Requests, Tokens
+from loadtests.ask import Session
+from loadtests.errors import LoadError
+from loadtests.plan import Plan
 from loadtests.record import Outcome
+from loadtests.workloads.files import load_files
+from loadtests.workloads.make import make_workload
+
+_MOST_FIRST = 1000
+"""Of how many sessions the lengths of first requests are compared with those asked for."""
 
 
 def count_requests(columns: Columns) -> Requests:
@@ -27,7 +35,7 @@ def count_requests(columns: Columns) -> Requests:
     )
 
 
-def count_tokens(part: Columns, run: Columns, measured: Measured) -> Tokens:
+def count_tokens(part: Columns, run: Columns, measured: Measured, plan: Plan) -> Tokens:
     """`part` has the requests due in the measured part, `run` all of the run's."""
     came = tokens_within(measured, run)
     streamed = part.of(Outcome.COMPLETED) & (part.responses > 0)
@@ -37,7 +45,34 @@ def count_tokens(part: Columns, run: Columns, measured: Measured) -> Tokens:
         output=int(part.seen_tokens.sum()),
         per_second=came / measured.seconds if measured.seconds else 0.0,
         per_response=float(part.seen_tokens[streamed].sum() / responses) if responses else 0.0,
+        input_per_request=_mean(part.input_tokens[part.input_tokens != UNKNOWN]),
+        **_first_inputs(part, plan),
     )
+
+
+def _first_inputs(part: Columns, plan: Plan) -> dict[str, float | None]:
+    """Of the first requests of some sessions, what was asked for and what was sent: a word stands for a token."""
+    spec = plan.workload
+    first = np.flatnonzero((part.turn == 0) & (part.input_tokens != UNKNOWN))[:_MOST_FIRST]
+    if spec.prompts is not None or not len(first):
+        return {}
+    in_words = spec.model_copy(update={"tokenizer": None, "tokens_per_word": 1.0})
+    try:
+        workload = make_workload(in_words, load_files(in_words), plan.seed)
+    except LoadError:
+        return {}
+    asked = [_words(workload.session(int(number))) for number in part.session[first]]
+    return {"first_input": _mean(part.input_tokens[first]), "first_input_asked": _mean(np.array(asked))}
+
+
+def _words(session: Session | None) -> int:
+    prompt = "" if session is None else next(session.asks()).prompt
+    texts = [prompt] if isinstance(prompt, str) else [str(message["content"]) for message in prompt]
+    return sum(len(text.split()) for text in texts)
+
+
+def _mean(values: Ints) -> float | None:
+    return float(values.mean()) if len(values) else None
 
 
 def tokens_within(measured: Measured, columns: Columns, counted: Flags | None = None) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from loadtests.analysis.columns import Columns, Flags, read_columns
 from loadtests.analysis.generator_samples import GeneratorSample, generator_samples
@@ -26,6 +28,7 @@ class RunData:
     run: Columns
     generator: tuple[GeneratorSample, ...]
     measured: Measured
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, directory: RunDirectory) -> RunData:
@@ -33,9 +36,9 @@ class RunData:
         plan = directory.plan()
         run = read_columns(directory.requests)
         generator = tuple(generator_samples(directory.generator_samples()))
-        interrupted = bool(directory.facts().get("interrupted"))
-        measured = measured_part(plan, run, generator, interrupted)
-        return cls(str(directory.path), plan, run, generator, measured)
+        facts = directory.facts()
+        measured = measured_part(plan, run, generator, bool(facts.get("interrupted")))
+        return cls(str(directory.path), plan, run, generator, measured, facts)
 
     @cached_property
     def place(self) -> slice:

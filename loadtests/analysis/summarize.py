@@ -36,7 +36,7 @@ def summarize(directory: RunDirectory) -> Summary:
         requests=requests,
         offered_per_second=len(part) / seconds if seconds else 0.0,
         completed_per_second=float(in_time.sum() / seconds) if seconds else 0.0,
-        tokens=count_tokens(part, run, measured),
+        tokens=count_tokens(part, run, measured, plan),
         latencies=data.latencies.spreads(),
         promise=tuple(promise.judge(part, data.latencies, requests) for promise in data.promises),
         goodput=None if data.good is None else goodput(data.good[data.place], requests, seconds),

@@ -61,6 +61,12 @@ class Tokens:
     per_second: float
     per_response: float
     """Above 1 a response carries several tokens, and the gap between responses is not the gap between tokens."""
+    input_per_request: float | None = None
+    """Mean over the requests of which the server told it; None where it did of none."""
+    first_input: float | None = None
+    first_input_asked: float | None = None
+    """The mean of sessions' first requests, and what the workload asked for in these; None where prompts are not made
+    to a length, or the files that it is made of are not there any more."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,9 @@ from loadtests.analysis.summary import Summary
 from loadtests.report.bounds import bound_text, verdict
 from loadtests.report.formats import count, money, number, seconds, share
 
+_NEAR = 0.1
+"""By how much prompts may be longer or shorter than was asked for before a reader must know of it."""
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -57,6 +60,27 @@ def plan_of(summary: Summary) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
+def inputs_off(summary: Summary) -> str:
+    """What was asked for, where the prompts were not nearly as long; empty where they were, or nothing was asked."""
+    tokens = summary.tokens
+    found, asked = tokens.first_input, tokens.first_input_asked
+    if not found or not asked or abs(found / asked - 1) <= _NEAR:
+        return ""
+    turns = "" if found == tokens.input_per_request else f", and {number(found)} sent, in a session's first"
+    workload = plan_of(summary).get("workload")
+    exact = isinstance(workload, Mapping) and workload.get("tokenizer")
+    return f"a request; asked for {number(asked)}{turns}" + ("" if exact else "; give --tokenizer")
+
+
+def input_words(summary: Summary) -> str:
+    """How long prompts were, in words."""
+    mean = summary.tokens.input_per_request
+    if mean is None:
+        return ""
+    off = inputs_off(summary)
+    return f"input {number(mean)} tokens a request" + (f" ({off.removeprefix('a request; ')})" if off else "")
+
+
 def _latency(summary: Summary) -> str:
     told = (
         (("ttft", "the first token came"), ("itl", "each further one"))
@@ -92,6 +116,11 @@ def tiles(summary: Summary) -> Sequence[Tile]:
         ),
         Tile("Output tokens", f"{number(summary.tokens.per_second)}/s", "of all requests together"),
     ]
+    if summary.tokens.input_per_request is not None:
+        off = inputs_off(summary)
+        made.append(
+            Tile("Input tokens", number(summary.tokens.input_per_request), off or "a request", "bad" * bool(off))
+        )
     for name, called in (("ttft", "TTFT"), ("itl", "ITL"), ("e2e", "End to end")):
         if name in summary.latencies:
             spread = summary.latencies[name]

@@ -29,6 +29,7 @@ from loadtests.report.sweep import (
 from loadtests.report.table import Table
 from loadtests.report.timeline import timeline_chart
 from loadtests.report.trade_off import Point, trade_off_charts
+from loadtests.served import served_words
 
 _NO_COUNTERS = "Without the server's counters there is nothing to compare with."
 _NO_COUNTS = "The server's metrics have no counts of requests and tokens to compare with."
@@ -105,6 +106,9 @@ def comparison_page(comparison: Comparison) -> str:
         ", ".join(text(Path(run).name) for run in side) for side in (comparison.before, comparison.after)
     )
     runs = [[side, text(run)] for side in ("before", "after") for run in getattr(comparison, side)]
+    if any(comparison.served):
+        runs = [[*run, text(served)] for run, served in zip(runs, comparison.served, strict=True)]
+    heads = ("side", "run", "model") if any(comparison.served) else ("side", "run")
     return document(
         "comparison.html",
         _title(name, "comparison of load tests"),
@@ -117,7 +121,7 @@ def comparison_page(comparison: Comparison) -> str:
         intervals=charts,
         changes=changes_table(comparison),
         notes=notes(comparison),
-        runs=Table(("side", "run"), runs, words=2),
+        runs=Table(heads, runs, words=3),
         definitions=definitions(),
     )
 
@@ -129,11 +133,13 @@ def _title(name: str, *words: str) -> str:
 
 
 def _kind(summary: Summary, what: str = "Load test") -> str:
-    """A line above the headline: what this is, of what, and how long it measured."""
+    """A line above the headline: what this is, of which model and server, when, and how long it measured."""
     plan = plan_of(summary)
-    where = f" of {text(plan['address'])}" if plan.get("address") else ""
+    served = f" of {text(words)}" if (words := served_words(summary.facts)) else ""
+    where = f" {'at' if served else 'of'} {text(plan['address'])}" if plan.get("address") else ""
     each = " each" if what == "Sweep" else ""
-    return f"{what}{where}, measured for {seconds(summary.measured_seconds)}{each}"
+    when = f", {text(began)}" if (began := summary.facts.get("began")) else ""
+    return f"{what}{served}{where}{when}, measured for {seconds(summary.measured_seconds)}{each}"
 
 
 def _measured(plan: Mapping[str, Any]) -> tuple[float, float | None]:

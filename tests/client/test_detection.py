@@ -103,6 +103,16 @@ def test_without_configurations_metadata_has_to_do() -> None:
     assert (own.kind, own.stop_model) == ("inflight", "tensorrt_llm_bls")
 
 
+def test_a_server_may_tell_what_it_serves() -> None:
+    served = OURS_BEFORE_CPP.with_name("openvino")
+    assert find(repository(OURS)).served == {}
+    assert find(repository(served)).served["precision"]
+    told = '{"model": "tea", "max_sequences": 8, "odd": [1]}'
+    assert find(repository(served, inflight_served=told)).served == {"model": "tea", "max_sequences": 8}
+    for nothing in ("", "[1]", "{", "[" * 100_000):
+        assert find(repository(served, inflight_served=nothing)).served == {}
+
+
 def test_what_the_configurations_say_is_known() -> None:
     assert find(repository(OURS, inflight_version="0.1.7"), "tensorrt_llm_bls").version == "0.1.7"
     assert find(repository(OURS), "tensorrt_llm_bls").version is None

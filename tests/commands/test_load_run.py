@@ -97,6 +97,11 @@ def test_a_run_is_reported_and_can_be_made_again(
     assert [match for match in figures["matches"] if match["client"] - match["server"]] == []
     assert figures.items() <= json.loads((first.path / "report.json").read_text()).items()
     assert first.plan().seed == 5
+    served = first.facts()["served"]
+    assert (served["model"], served["precision"], served["kv_cache_precision"]) == ("tiny-llama", "fp32", "f32")
+    # The engine is on this machine, so prompts are made with its tokenizer; a length of 2 may be too short for it.
+    assert first.plan().workload.tokenizer == served["engine_dir"]
+    assert figures["tokens"]["first_input"] == pytest.approx(figures["tokens"]["first_input_asked"], rel=0.1)
     assert len({record.input_tokens for record in records}) > 2
 
     # The plan has the say where nothing else is given: variables of the environment are given.

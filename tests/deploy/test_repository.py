@@ -137,6 +137,21 @@ def test_every_model_tells_which_engine_tokenizer_and_template_answer(tmp_path: 
     }
 
 
+@pytest.mark.parametrize("target", ["openvino", "llmapi", "tensorrt-llm"])
+def test_clients_are_told_what_is_served_and_only_by_its_own_server_where_it_lies(tmp_path: Path, target: str) -> None:
+    case = Case("", target)
+    case.write(tmp_path)
+    made = case.made()
+    assemble(tmp_path / "engine", made, tmp_path / "served", case.options, engine_dir=tmp_path)
+    for repository, engine_dir in (("repository", None), ("served", str(tmp_path))):
+        for model in ("ensemble", "tensorrt_llm_bls"):
+            told = json.loads(parameters(load(tmp_path / repository)[model])["inflight_served"])
+            assert told.pop("engine_dir", None) == engine_dir
+            names = ("target", "precision", "kv_cache_precision", "max_sequence_length")
+            assert {name: told[name] for name in names} == {name: getattr(made, name) for name in names}
+            assert (told["model"], told["max_sequences"]) == (made.name, 64)
+
+
 def test_a_build_has_another_name_once_what_answers_is_another() -> None:
     one = manifest()
     moved = one.model_copy(

@@ -107,6 +107,7 @@ def test_all_of_upstreams_wiring_stands_and_answers_are_told_apart() -> None:
     added = {key[1:] for key in mine if key[0] == "ensemble" and key not in upstreams()}
     assert added == {
         ("parameter", "inflight_build"),
+        ("parameter", "inflight_served"),
         ("parameter", "inflight_version"),
         ("tensorrt_llm input", "return_num_input_tokens"),
         ("tensorrt_llm input", "return_num_output_tokens"),

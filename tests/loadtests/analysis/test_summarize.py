@@ -13,6 +13,7 @@ from loadtests.analysis.summarize import summarize
 from loadtests.errors import LoadError
 from loadtests.plan import Plan
 from loadtests.record import Outcome, Record
+from loadtests.workloads.spec import WorkloadSpec
 from tests.loadtests.analysis.made import OPEN_LOOP, failure, record, run_of, steady
 
 
@@ -257,3 +258,16 @@ def test_what_must_hold_of_any_run(tmp_path_factory: pytest.TempPathFactory, mad
     assert 0 <= found.goodput.good <= counts.completed
     shuffled = random.Random(seed).sample(records, len(records))
     assert summarize(run_of(tmp_path_factory.mktemp("run") / "b", shuffled, plan)) == found
+
+
+def test_how_long_prompts_were_is_set_against_what_was_asked_for(tmp_path: Path) -> None:
+    """A word without a tokenizer is a token, and the server's may count three: of conversations, of first turns."""
+    asked = WorkloadSpec(input_tokens="uniform:100,156", prefix_tokens=20)
+    records = [record(i, i / 10, input_tokens=440 + i % 2, turn=0) for i in range(50)]
+    records += [record(i, i / 10 + 0.05, input_tokens=900, turn=1) for i in range(50)]
+    tokens = summarize(run_of(tmp_path / "run", records, Plan(seconds=10, workload=asked))).tokens
+    assert (tokens.input_per_request, tokens.first_input) == (670.25, 440.5)
+    assert tokens.first_input_asked == pytest.approx(148, abs=10)
+    told = Plan(seconds=10, workload=WorkloadSpec(prompts="sample:prompts"))
+    tokens = summarize(run_of(tmp_path / "file", records, told)).tokens
+    assert (tokens.first_input, tokens.first_input_asked) == (None, None)
