@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from inflight_client import InflightError
 
 from loadtests.analysis.report_file import read_sweep
 from loadtests.analysis.search import Search
 from loadtests.analysis.summary import Summary
-from loadtests.analysis.sweep import Step, Sweep
+from loadtests.analysis.sweep import USERS, Step, Sweep
 from loadtests.conductor import Progress, make_run
 from loadtests.errors import LoadError
 from loadtests.plan import Arrivals, Plan
@@ -22,12 +23,20 @@ from loadtests.reporting import report_run
 from loadtests.run_directory import RunDirectory
 from loadtests.team import Team
 
-Follow = Callable[[Plan, str], AbstractContextManager[Callable[[Progress], None]]]
-"""Shows the progress of one run, of that title."""
+
+class Follower(Protocol):
+    """Shows the progress of one run, and what came of it."""
+
+    def __call__(self, found: Progress) -> None: ...
+
+    def ended(self, summary: Summary) -> None: ...
+
+
+Follow = Callable[[Plan, str], AbstractContextManager[Follower]]
+"""Shows one run, of that title."""
 
 PROBE_USERS = 16
 """Of the short run that finds the first rate; a sweep by users begins with as many."""
-_USERS = "users"
 _PROBE_SECONDS = 10.0
 _PROBE_SHARE = 0.7
 """The first rate, as a share of what that many users got through without a pause: near the edge, rather below it."""
@@ -58,7 +67,7 @@ class Sweeper:
         while (rate := search.next()) is not None and not interrupted:
             rate = _shown(rate)
             try:
-                step = self._step(rate, len(steps) + 1)
+                step = self._step(rate, len(steps) + 1, sum(before.rate == rate for before in steps))
             except (LoadError, InflightError) as error:
                 if not steps:
                     raise
@@ -69,31 +78,37 @@ class Sweeper:
             else:
                 steps.append(step)
                 search.tell(rate, step.kept)
-        return Sweep(
+        found = Sweep(
             self.plan.promise,
             tuple(steps),
-            search.highest,
-            search.lowest_broken,
+            None,
+            None,
             self.tolerance,
-            search.settled,
-            "sessions/s" if self.by == "rate" else _USERS,
+            False,
+            self._unit,
             interrupted=interrupted,
-            confirmed=search.confirmed,
             failure=failure,
         )
+        return answered(found, search)
 
-    def _step(self, rate: float, number: int) -> Step | None:
-        """Its run; None if Ctrl-C ended it, for then it says nothing; KeyboardInterrupt if it was the first."""
+    @property
+    def _unit(self) -> str:
+        return "sessions/s" if self.by == "rate" else USERS
+
+    def _step(self, rate: float, number: int, before: int) -> Step | None:
+        """Its run, after `before` others at this rate; None if Ctrl-C ended it, for then it says nothing;
+        KeyboardInterrupt if it was the first."""
         kind: Literal["rate", "users"] = self.by
         arrivals = self.plan.arrivals.model_copy(update={"kind": kind, "profile": f"{rate:g}"})
         name = f"{number:02}-{self.by}-{rate:g}"
         directory = RunDirectory.make(self.directory / name)
-        plan = self.plan.model_copy(update={"arrivals": arrivals})
-        with self.follow(plan, f"{rate:g} {self.by}") as tell:
-            interrupted = make_run(plan, directory, self.team, tell)
+        plan = self.plan.model_copy(update={"arrivals": arrivals, "seed": seed_of(self.plan.seed, before)})
+        with self.follow(plan, f"run {number}, {rate:g} {self._unit}") as shown:
+            interrupted = make_run(plan, directory, self.team, shown)
         if interrupted and number == 1:
             raise KeyboardInterrupt
         summary, _ = report_run(directory, self.directory)
+        shown.ended(summary)
         if interrupted:
             return None
         return _judged(rate, name, summary)
@@ -111,10 +126,11 @@ class Sweeper:
             }
         )
         directory = RunDirectory.make(self.directory / "00-probe")
-        with self.follow(plan, "probe") as tell:
-            if make_run(plan, directory, self.team, tell):
+        with self.follow(plan, "probe") as shown:
+            if make_run(plan, directory, self.team, shown):
                 raise KeyboardInterrupt
         summary, _ = report_run(directory, self.directory)
+        shown.ended(summary)
         pace = sessions_per_second(directory.records())
         if not pace:
             first = next(iter(summary.requests.messages.values()), "no request was completed")
@@ -131,19 +147,31 @@ def judged_anew(directory: Path, judge: Callable[[RunDirectory], Summary]) -> Sw
     sweep = read_sweep(directory / "sweep.json")
     if not sweep.steps:
         return sweep
-    search = Search(sweep.steps[0].rate, sweep.tolerance, len(sweep.steps), whole=sweep.unit == _USERS)
+    search = Search(sweep.steps[0].rate, sweep.tolerance, len(sweep.steps), whole=sweep.unit == USERS)
     steps: list[Step] = []
     for step in sweep.steps:
         steps.append(_judged(step.rate, step.run, judge(RunDirectory(directory / step.run))))
         search.tell(step.rate, steps[-1].kept)
+    promise = tuple(bound.text for bound in steps[-1].summary.promise)
+    return answered(replace(sweep, promise=promise, steps=tuple(steps)), search)
+
+
+def seed_of(seed: int, before: int) -> int:
+    """The seed of a run after `before` others at its rate: the plan's own, then others that follow from it, so that a
+    run made again is a new draw of moments and prompts, and a sweep made again the same one."""
+    return int.from_bytes(sha256(f"{seed}/{before}".encode()).digest()[:4], "big") if before else seed
+
+
+def answered(sweep: Sweep, search: Search) -> Sweep:
+    """With what the search found."""
     return replace(
         sweep,
-        promise=tuple(bound.text for bound in steps[-1].summary.promise),
-        steps=tuple(steps),
         highest=search.highest,
         lowest_broken=search.lowest_broken,
         settled=search.settled,
         confirmed=search.confirmed,
+        highest_due=sweep.due(search.highest),
+        lowest_broken_due=sweep.due(search.lowest_broken),
     )
 
 

@@ -41,9 +41,10 @@ def command(out: Path | None, as_json: bool, **asked: Any) -> None:
     """  # fmt: skip
     plan, team = asked_plan(asked), asked_team(asked)
     with RunDirectory.making(out or Path(f"load-{datetime.now():%Y%m%d-%H%M%S}")) as directory:
-        with following(plan) as tell:
-            interrupted = make_run(plan, directory, team, tell)
+        with following(plan) as shown:
+            interrupted = make_run(plan, directory, team, shown)
         summary, page = report_run(directory)
+        shown.ended(summary)
     say(summary, page, show, as_json)
     if interrupted:
         sys.exit(130)

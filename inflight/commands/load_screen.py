@@ -16,16 +16,19 @@ from rich.table import Table
 from rich.text import Text
 
 from loadtests.analysis.summary import Spread, Summary
-from loadtests.analysis.sweep import Sweep
+from loadtests.analysis.sweep import USERS, Sweep, due_of
 from loadtests.conductor import Progress
 from loadtests.plan import Plan
+from loadtests.report.bounds import bound_value, verdict
+from loadtests.report.formats import seconds
 from loadtests.report.headline import input_words, inputs_off
+from loadtests.report.sweep import beyond, rate_words, seen, unsettled
 from loadtests.served import served_words
 
 Figures = TypeVar("Figures", Summary, Sweep)
-Tell = Callable[[Progress], None]
 _LINE_SECONDS = 10.0
-"""How often a pipe hears of a run."""
+"""How often a pipe gets a line."""
+_VERDICTS = {"kept": "kept  ", "broken": "BROKEN", "not judged": "NOT JUDGED"}
 _ROWS = {
     "ttft": "TTFT",
     "ttft_sent": "TTFT, from sending",
@@ -36,12 +39,43 @@ _ROWS = {
 }
 
 
+class Lines:
+    """A line every ten seconds, and one at the end that says what came of the run."""
+
+    def __init__(self, plan: Plan, title: str) -> None:
+        self._title = title
+        self._end = plan.end
+        self._next = _LINE_SECONDS
+
+    def __call__(self, found: Progress) -> None:
+        if found.t is not None and found.t >= self._next:
+            click.echo(f"{self._title}: {found.t:.0f} of {self._end:.0f} s: {_words(found)}", err=True)
+            self._next = found.t + _LINE_SECONDS
+
+    def ended(self, summary: Summary) -> None:
+        click.echo(f"{self._title}: {_ended(summary)}", err=True)
+
+
+class Bar:
+    """A bar on a terminal, which the figures take the place of."""
+
+    def __init__(self, shown: bars.Progress, plan: Plan, title: str) -> None:
+        self._shown = shown
+        self._task = shown.add_task(title, total=plan.end, words="looking at the server")
+
+    def __call__(self, found: Progress) -> None:
+        self._shown.update(self._task, completed=max(0.0, found.t or 0.0), words=_words(found))
+
+    def ended(self, summary: Summary) -> None:
+        pass
+
+
 @contextmanager
-def following(plan: Plan, title: str = "load") -> Iterator[Tell]:
-    """Yield what shows progress: a bar on a terminal, a line every ten seconds in a pipe; both on standard error."""
+def following(plan: Plan, title: str = "load") -> Iterator[Lines | Bar]:
+    """Yield what shows progress: a bar on a terminal, lines in a pipe; both on standard error."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield _Lines(plan, title)
+        yield Lines(plan, title)
         return
     columns = (
         bars.SpinnerColumn(finished_text="✓"),
@@ -51,20 +85,18 @@ def following(plan: Plan, title: str = "load") -> Iterator[Tell]:
         bars.TextColumn("{task.fields[words]}"),
     )
     with bars.Progress(*columns, console=console, transient=True) as shown:
-        task = shown.add_task(title, total=plan.end, words="looking at the server")
-        yield lambda found: shown.update(task, completed=max(0.0, found.t or 0.0), words=_words(found))
+        yield Bar(shown, plan, title)
 
 
-class _Lines:
-    def __init__(self, plan: Plan, title: str) -> None:
-        self._title = title
-        self._end = plan.end
-        self._next = 0.0
-
-    def __call__(self, found: Progress) -> None:
-        if found.t is not None and found.t >= self._next:
-            click.echo(f"{self._title}: {found.t:.0f} of {self._end:.0f} s: {_words(found)}", err=True)
-            self._next += _LINE_SECONDS
+def _ended(summary: Summary) -> str:
+    """A run in a few words."""
+    requests = summary.requests
+    said = [f"{requests.completed} of {requests.due} requests completed"]
+    told = (("ttft", "TTFT"), ("itl", "ITL"), ("e2e", "E2E"))
+    said += [f"p99 {name} {seconds(summary.latencies[key].p99)}" for key, name in told if key in summary.latencies]
+    if summary.promise:
+        said.append(f"promise {verdict(summary.promise)}")
+    return ", ".join(said)
 
 
 def _words(found: Progress) -> str:
@@ -105,10 +137,10 @@ def show(summary: Summary, console: Console) -> None:
     for code, count in requests.errors.items():
         console.print(Text(f"{count} x {code}: {requests.messages.get(code, '')}", style="red"))
     for bound in summary.promise:
-        found = "" if bound.found is None else f"found {bound.found:.4g}"
+        found = "" if bound.found is None else f"found {bound_value(bound, bound.found)}"
         said = "; ".join(filter(None, (found, bound.note)))
         style = "green" if bound.kept else "bold red"
-        console.print(Text(f"{'kept  ' if bound.kept else 'BROKEN'}  {bound.text} ({said})", style=style))
+        console.print(Text(f"{_VERDICTS[bound.verdict]}  {bound.text} ({said})", style=style))
     if summary.goodput is not None:
         good = summary.goodput
         console.print(
@@ -126,13 +158,15 @@ def show(summary: Summary, console: Console) -> None:
 def show_sweep(sweep: Sweep, console: Console) -> None:
     """Its runs, the rate that was found, and what makes that unsure."""
     table = Table(box=None, pad_edge=False)
-    for name in (sweep.unit, "promise", "completed/s", "tokens/s", "p99 TTFT", "p99 ITL"):
+    rates = (sweep.unit,) if sweep.unit == USERS else (f"{sweep.unit} due", "asked for")
+    for name in (*rates, "promise", "completed/s", "tokens/s", "p99 TTFT", "p99 ITL"):
         table.add_column(name, justify="right")
     for step in sorted(sweep.steps, key=lambda step: step.rate):
         latencies = step.summary.latencies
+        asked = f"{step.rate:g}"
         table.add_row(
-            f"{step.rate:g}",
-            "kept" if step.kept else "broken",
+            *((asked,) if sweep.unit == USERS else (f"{due_of(step):.4g}", asked)),
+            verdict(step.summary.promise),
             f"{step.summary.completed_per_second:.2f}",
             f"{step.summary.tokens.per_second:.0f}",
             *(f"{latencies[name].p99 * 1e3:.0f} ms" if name in latencies else "" for name in ("ttft", "itl")),
@@ -143,22 +177,27 @@ def show_sweep(sweep: Sweep, console: Console) -> None:
     if sweep.highest is None:
         console.print(f"At no rate that was tried the promise held: {words}")
         return
-    broken = "it did not break" if sweep.lowest_broken is None else f"it broke at {sweep.lowest_broken:g}"
-    seen = "" if sweep.confirmed else " (seen once)"
-    console.print(f"Up to {sweep.highest:g} {sweep.unit}{seen} the promise holds ({words}); {broken}.")
+    rate = rate_words(sweep, sweep.highest)
+    console.print(f"Up to {rate}{seen(sweep)} the promise holds ({words}); {beyond(sweep)}.")
     if sweep.failure:
         console.print(Text(f"No further run could be made: {sweep.failure}", style="bold red"))
+    elif sweep.overlaps:
+        console.print(Text(unsettled(sweep), style="yellow"))
     elif not sweep.settled:
-        console.print("More runs (--most) would tell it more nearly.")
+        console.print("For a more precise result, raise --most.")
 
 
 def _show_notes(sweep: Sweep, console: Console) -> None:
-    """Of the runs on both sides of the edge, for the answer rests on these."""
-    for step in sweep.steps:
+    """Of the runs on both sides of the edge, for the answer rests on these; each once, with the rates that have it."""
+    rates: dict[tuple[str, str], dict[float, None]] = {}
+    for step in sorted(sweep.steps, key=lambda step: step.rate):
         if step.rate in (sweep.highest, sweep.lowest_broken):
             for bound in step.summary.promise:
                 if bound.note:
-                    console.print(Text(f"{step.rate:g} {sweep.unit}, {bound.text}: {bound.note}", style="yellow"))
+                    rates.setdefault((bound.text, bound.note), {})[step.rate] = None
+    for (bound_text, note), at in rates.items():
+        where = " and ".join(f"{rate:g}" for rate in at)
+        console.print(Text(f"{where} {sweep.unit}, {bound_text}: {note}", style="yellow"))
 
 
 def _latencies(summary: Summary) -> Table:

@@ -47,5 +47,6 @@ def summarize(directory: RunDirectory) -> Summary:
         timeline=timeline(plan, run, data.run_latencies, server, data.generator),
         curves=data.latencies.curves(),
         slices=slices(plan, run, measured),
+        offered_sessions_per_second=float((part.turn == 0).sum() / seconds) if seconds else 0.0,
         facts={**directory.facts(), "plan": plan.model_dump(mode="json")},
     )

@@ -254,3 +254,5 @@ class Summary:
     no closer than there are requests: between 99 and 100 none where there are fewer than a hundred but the last."""
     slices: tuple[Slice, ...] = ()
     """Empty where the load was level all the time."""
+    offered_sessions_per_second: float | None = None
+    """Sessions due in the measured part, by its seconds; None in reports that older versions wrote."""

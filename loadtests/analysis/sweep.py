@@ -6,10 +6,13 @@ from dataclasses import dataclass
 
 from loadtests.analysis.summary import Summary
 
+USERS = "users"
+"""The unit of a sweep of closed loops."""
+
 
 @dataclass(frozen=True)
 class Step:
-    """One run: at which rate (sessions a second, or users), in which directory, what came of it.
+    """One run: at which rate (sessions a second, or users) it was asked for, in which directory, what came of it.
 
     `kept` says that all bounds of the promise were kept.
     """
@@ -27,6 +30,9 @@ class Sweep:
     `highest` is the highest rate at which the promise was found to hold, `lowest_broken` the lowest above it at which
     it was not; None where there was none. `settled` says that they are within the tolerance, a ratio less 1;
     otherwise the search had no runs left. `confirmed` says that the promise held at `highest` in more runs than one.
+
+    These are rates as they were asked for. In a short run of random arrivals more or fewer sessions are due:
+    `highest_due` and `lowest_broken_due` are the rates that were really due, on average over the runs at that rate.
     """
 
     promise: tuple[str, ...]
@@ -42,9 +48,32 @@ class Sweep:
     confirmed: bool = False
     failure: str = ""
     """Why no further run could be made, in a sentence: the server died, say. Those before count."""
+    highest_due: float | None = None
+    lowest_broken_due: float | None = None
+
+    def due(self, rate: float | None) -> float | None:
+        """The rate that was really due in the runs at this rate, on average; users are as many as were asked for."""
+        found = [due_of(step) for step in self.at(rate)]
+        return sum(found) / len(found) if found and self.unit != USERS else rate
+
+    def at(self, rate: float | None) -> list[Step]:
+        """The runs at this rate."""
+        return [step for step in self.steps if step.rate == rate]
+
+    @property
+    def overlaps(self) -> bool:
+        """No more was due where the promise broke than where it held: the runs are too short for these rates."""
+        held, broke = self.due(self.highest), self.due(self.lowest_broken)
+        return held is not None and broke is not None and held >= broke
 
     @property
     def best(self) -> Step | None:
         """The last run at the highest rate that kept the promise."""
-        kept = [step for step in self.steps if step.kept and step.rate == self.highest]
+        kept = [step for step in self.at(self.highest) if step.kept]
         return kept[-1] if kept else None
+
+
+def due_of(step: Step) -> float:
+    """Sessions a second that were really due in a run; of a report that does not say it, those asked for."""
+    found = step.summary.offered_sessions_per_second
+    return step.rate if found is None else found

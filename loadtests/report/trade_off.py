@@ -26,6 +26,8 @@ class Point:
     kept: bool | None = None
     best: bool = False
     """The highest load at which the promise was kept."""
+    level: float | None = None
+    """Points at the same level of load are runs that repeat one another; None: it is the only one at its level."""
 
 
 def trade_off_charts(points: Sequence[Point], promise: Sequence[Bound]) -> Iterator[Chart]:
@@ -46,12 +48,15 @@ def _chart(name: str, points: Sequence[Point], bound: Bound | None) -> Chart:
     unit = time_unit(highest)
     logarithmic = min(lowest) > 0 and max(highest) > _WIDE * min(lowest)
     template = f"%{{customdata}}: %{{y:,.4~r}} {unit.name} at %{{x:,.4~r}} tokens/s"
-    hover: dict[str, Any] = {"customdata": [point.name for point in points], "hovertemplate": template}
+    places = _one_a_level(points, highest)
+    along, names = [x[place] for place in places], [points[place].name for place in places]
+    hover: dict[str, Any] = {"customdata": names, "hovertemplate": template}
     plain = all(point.kept is None for point in points)
     mode = {"mode": "lines+markers", "marker": {"size": 8}} if plain else {"mode": "lines"}
-    data = [line(_called(upper), x, unit.of(highest), "--blue", **mode, **hover)]
+    data = [line(_called(upper), along, unit.of(highest[place] for place in places), "--blue", **mode, **hover)]
     if upper != "p50":
-        data.insert(0, line("p50", x, unit.of(lowest), "--blue", dash="dot", mode="lines+markers", **hover))
+        medians = unit.of(lowest[place] for place in places)
+        data.insert(0, line("p50", along, medians, "--blue", dash="dot", mode="lines+markers", **hover))
     if not plain:
         data += _marks(points, x, unit.of(highest), template)
     ends = min(lowest) * unit.factor, max(highest) * unit.factor
@@ -66,6 +71,14 @@ def _chart(name: str, points: Sequence[Point], bound: Bound | None) -> Chart:
         **marks,
     }
     return Chart(f"trade-off-{name}", LATENCIES[name], data, layout, 340, legend_below(340, len(data)))
+
+
+def _one_a_level(points: Sequence[Point], values: Sequence[float]) -> list[int]:
+    """Where the line goes through: of the points at one level the one with the median value, else each."""
+    levels: dict[object, list[int]] = {}
+    for place, point in enumerate(points):
+        levels.setdefault(place if point.level is None else f"{point.level}", []).append(place)
+    return [sorted(at, key=lambda place: values[place])[(len(at) - 1) // 2] for at in levels.values()]
 
 
 def _decades(least: float, most: float) -> dict[str, Any]:

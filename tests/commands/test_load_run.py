@@ -89,7 +89,9 @@ def test_a_run_is_reported_and_can_be_made_again(
     first = RunDirectory(tmp_path / "first")
     assert {file.name for file in first.path.iterdir()} == FILES
     assert done.err.endswith("Report: first/report.html\n")
-    assert "0 of 2 s: " in done.err
+    (progress,) = [line for line in done.err.splitlines() if line.startswith("load: ")]
+    assert " requests completed, p99 TTFT " in progress
+    assert progress.endswith("promise kept")
     records = first.records()
     assert figures["requests"]["completed"] == figures["requests"]["due"] == len(records) > 3
     assert figures["promise"][0]["kept"] is True

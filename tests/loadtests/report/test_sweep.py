@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
-from loadtests.analysis.sweep import Sweep
+from rich.console import Console
+
+from inflight.commands.load_screen import show_sweep
+from loadtests.analysis.search import Search
+from loadtests.analysis.sweep import Step, Sweep
 from loadtests.report.page import sweep_page
+from loadtests.report.sweep import points
+from loadtests.report.trade_off import trade_off_charts
+from loadtests.sweeping import answered
 from tests.loadtests.report.reader import Reader, read
 from tests.loadtests.report.summaries import sweep
 
@@ -42,7 +50,8 @@ def test_a_promise_that_held_nowhere_or_everywhere_is_told_as_that() -> None:
 def test_runs_stand_by_their_rate_with_what_was_found_for_each_bound() -> None:
     page = sweep_page(sweep())
     table = read(page).partition("The runs")[2].partition("Latencies at the highest rate")[0]
-    assert table.index(" 19 6 ") < table.index(" 20.7 7 ") < table.index(" 22.6 ★ 5 ") < table.index(" 32 4 ")
+    rows = [" 19 19 6 ", " 20.7 20.7 7 ", " 22.6 ★ 22.6 5 ", " 32 32 4 "]
+    assert sorted(rows, key=table.index) == rows
     assert '<td class="figure bad">2.4 s</td><td class="figure bad">545 ms</td>' in page
     assert "goodput of sent / of completed" in table
     assert table.count("93.9% / 96.2%") == 7
@@ -79,3 +88,63 @@ def test_a_run_that_is_not_to_be_trusted_is_named_with_its_rate_before_all_else(
 def test_a_sweep_without_a_run_has_a_page() -> None:
     page = sweep_page(Sweep(("p99 ttft <= 1s",), (), None, None, 0.1, False))
     assert "No run was made" in read(page)
+
+
+def repeated(*runs: tuple[float, float, bool], unit: str = "sessions/s") -> Sweep:
+    """Of runs by the rate that was asked for, the one that was due, and whether the promise was kept."""
+    made = sweep().steps[0]
+    bound = made.summary.promise[0]
+    search = Search(runs[0][0], most=len(runs))
+    steps = []
+    for place, (rate, due, kept) in enumerate(runs):
+        summary = replace(made.summary, offered_sessions_per_second=due, promise=(replace(bound, kept=kept),))
+        steps.append(Step(rate, f"run-{place}", summary, kept))
+        search.tell(rate, kept)
+    return answered(Sweep((bound.text,), tuple(steps), None, None, 0.1, False, unit), search)
+
+
+def test_a_highest_rate_that_broke_once_says_so_here_and_on_the_terminal() -> None:
+    found = repeated((16.14, 16.14, True), (16.14, 16.14, False), (16.14, 16.14, True))
+    said = io.StringIO()
+    show_sweep(found, Console(file=said, width=200))
+    for text in (read(sweep_page(found)), said.getvalue()):
+        assert "16.1 sessions/s (held in 2 of 3 runs)" in text
+        assert "no higher rate was tried" in text
+        assert "did not break" not in text
+
+
+def test_rates_are_those_that_were_really_due_beside_those_asked_for() -> None:
+    found = repeated((4, 5.0, True), (8, 9.0, True), (16, 20.0, False), (8, 10.0, True), (16, 18.0, True))
+    assert (found.highest, found.highest_due, found.lowest_broken_due) == (8, 9.5, 19)
+    said = io.StringIO()
+    show_sweep(found, Console(file=said, width=200))
+    page = read(sweep_page(found))
+    for text in (page, said.getvalue()):
+        assert "9.5 sessions/s (8 asked for)" in text
+        assert "at 19 sessions/s (16 asked for) it is broken (in 1 of 2 runs)" in text
+    assert "Highest rate 9.5 sessions/s" in page
+    assert "sessions/s due asked for run" in page
+    of_users = read(sweep_page(repeated((4, 5.0, True), (8, 9.0, False), unit="users")))
+    assert "holds up to 4 users (seen once)" in of_users
+    assert "asked for" not in of_users
+
+
+def test_rates_that_overlap_in_what_was_due_are_not_told_apart() -> None:
+    found = repeated((8, 12.0, True), (9, 10.0, False))
+    assert "make longer runs" in read(sweep_page(found))
+
+
+def test_a_note_of_several_runs_is_said_once_with_their_rates() -> None:
+    found = sweep()
+    grade = replace(found.steps[0].summary.grade, reasons=("it was late",))
+    steps = tuple(replace(step, summary=replace(step.summary, grade=grade)) for step in found.steps[:3])
+    page = read(sweep_page(replace(found, steps=steps)))
+    assert page.count("It was late.") == 1
+    assert "At 4 sessions/s, 8 sessions/s and 16 sessions/s: It was late." in page
+
+
+def test_the_line_goes_through_one_of_the_runs_that_repeat_one_another() -> None:
+    found = repeated((4, 4, True), (8, 8, True), (4, 4, False), (8, 8, True), (4, 4, True))
+    for chart in trade_off_charts(points(found), ()):
+        assert all(len(trace["x"]) == 2 for trace in chart.data if "lines" in trace["mode"])
+        assert sum(len(trace["x"]) for trace in chart.data if trace["mode"] == "markers") == 5
