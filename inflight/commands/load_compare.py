@@ -32,22 +32,29 @@ _RUN = click.Path(exists=True, file_okay=False, path_type=Path)
     show_default=True,
     help="How much worse is a regression, relatively.",
 )
+@click.option("--allow-different-plans", is_flag=True, help="Judge runs that were not asked for the same too.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the comparison as an HTML file too.")
 @click.option("--json", "as_json", is_flag=True, help="The comparison as one JSON object on standard output.")
 def command(
-    before: tuple[Path, ...], after: tuple[Path, ...], threshold: float, out: Path | None, as_json: bool
+    before: tuple[Path, ...],
+    after: tuple[Path, ...],
+    threshold: float,
+    allow_different_plans: bool,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Compare runs before a change with runs after it, each figure with a 95% confidence interval of its change.
 
     A regression is a figure that is worse by more than the threshold even at the near end of its interval; the exit
-    code is 1 then.
+    code is 1 then. Runs of different plans are shown and not judged; the exit code is 2 then.
 
     \b
       inflight load compare before --with after
       inflight load compare before1 before2 before3 --with after1 --with after2 --with after3 --threshold 0.02
       inflight load compare before --with after --json | jq '.changes[] | select(.regression)'
     """  # fmt: skip
-    found = compare([*map(RunDirectory, before)], [*map(RunDirectory, after)], threshold)
+    sides = [RunDirectory(run) for run in before], [RunDirectory(run) for run in after]
+    found = compare(*sides, threshold, allow_different_plans=allow_different_plans)
     if as_json:
         click.echo(json.dumps(asdict(found)))
     else:
@@ -58,6 +65,9 @@ def command(
         except OSError as error:
             raise click.BadParameter(f"{out}: {error.strerror}.", param_hint="'--out'") from error
         click.echo(f"Report: {out}", err=as_json)
+    if found.unlike:
+        how = "make them by one plan (--plan before/plan.json), or judge them all the same by --allow-different-plans"
+        raise click.UsageError(f"The runs have different plans, so no change was judged; {how}.")
     sys.exit(1 if found.regressions else 0)
 
 
@@ -73,9 +83,11 @@ def _show(found: Comparison, console: Console) -> None:
         style = (
             "bold red" if change.regression else {"better": "green", "worse": "yellow"}.get(change.verdict.value, "")
         )
-        word = "REGRESSION" if change.regression else change.verdict.value
+        word = "REGRESSION" if change.regression else change.verdict.words
         table.add_row(change.metric, *_cells(change), Text(word, style=style))
     console.print(table)
+    if found.unlike:
+        return
     many = len(found.regressions)
     words = f"worse by more than {found.threshold:.0%} with confidence"
     console.print(f"{many} figure{'s' if many != 1 else ''} {words}" if many else f"No figure is {words}.")

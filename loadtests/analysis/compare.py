@@ -10,7 +10,7 @@ import numpy as np
 from loadtests.analysis.bootstrap import interval
 from loadtests.analysis.columns import Floats
 from loadtests.analysis.comparison import Change, Comparison, Verdict
-from loadtests.analysis.comparison_warnings import comparison_warnings
+from loadtests.analysis.comparison_warnings import comparison_warnings, unlike
 from loadtests.analysis.promise import needed
 from loadtests.analysis.run_data import RunData
 from loadtests.analysis.side import FEWEST, FEWEST_BLOCKS, Estimate, Side
@@ -35,18 +35,20 @@ def compare(
     points: float = POINTS,
     confidence: float = 0.95,
     seed: int = 0,
+    allow_different_plans: bool = False,
 ) -> Comparison:
     """Each figure of both sides, with an interval for its change; the same runs and seed give the same.
 
     A side of several runs is taken together, and how much its runs differ widens the interval. Of a single run that is
-    unknown, and a warning says so. Raises LoadError `invalid_parameter` for a side without runs or a threshold below 0,
-    else as `summarize` does.
+    unknown, and a warning says so. Runs of unlike plans get no verdict, unless that is allowed. Raises LoadError
+    `invalid_parameter` for a side without runs or a threshold below 0, else as `summarize` does.
     """
     _check(before, after, threshold, points, confidence)
     runs = [RunData.read(directory) for directory in before], [RunData.read(directory) for directory in after]
     sides = Side(runs[0], REPLICATES), Side(runs[1], REPLICATES)
     freedom = sum(len(side) - 1 for side in runs)
-    judge = _Judge(threshold, points, confidence, freedom)
+    refused = not allow_different_plans and any(unlike(runs[0][0], run) for side in runs for run in side)
+    judge = _Judge(threshold, points, confidence, freedom, refused)
     changes = tuple(judge.change(pair) for pair in _pairs(sides, seed))
     return Comparison(
         before=tuple(run.name for run in runs[0]),
@@ -57,6 +59,7 @@ def compare(
         changes=changes,
         warnings=tuple(comparison_warnings(*runs, changes)),
         served=tuple(served_words(run.facts) for side in runs for run in side),
+        unlike=refused,
     )
 
 
@@ -118,6 +121,7 @@ class _Judge:
     points: float
     confidence: float
     freedom: int
+    unlike: bool
 
     def change(self, pair: _Pair) -> Change:
         before, after = pair.before, pair.after
@@ -131,6 +135,8 @@ class _Judge:
         verdict, regression = self._verdict(pair, ends)
         if pair.bunched:
             verdict, regression, note = Verdict.BUNCHED, False, "tokens came in bunches on the way"
+        if self.unlike:
+            verdict, regression = Verdict.UNLIKE, False
         return Change(
             metric=pair.metric,
             unit=pair.unit,

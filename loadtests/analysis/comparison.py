@@ -15,8 +15,22 @@ class Verdict(str, Enum):
     """The interval has no change in it: there may be none, or one too small for so few requests."""
     TOO_FEW = "too few requests"
     """Too little was measured, or too much of it hangs together, for an interval that means anything."""
+    UNLIKE = "different plans"
+    """The two sides were not asked for the same."""
     BUNCHED = "tokens in bunches"
     """Tokens came several at once, so gaps between them are not those of the server."""
+
+    @property
+    def words(self) -> str:
+        """As tables have it: short, and the same wherever it is."""
+        return _SHORT.get(self, self.value)
+
+
+_SHORT = {
+    Verdict.TOO_FEW: "n/a (few)",
+    Verdict.UNLIKE: "n/a (plans differ)",
+    Verdict.BUNCHED: "n/a (bunched)",
+}
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,8 @@ class Comparison:
     warnings: tuple[str, ...]
     served: tuple[str, ...] = ()
     """What each run was made against, those before first; empty texts where the server told nothing."""
+    unlike: bool = False
+    """The runs have different plans and no change was judged."""
 
     @property
     def regressions(self) -> tuple[Change, ...]:

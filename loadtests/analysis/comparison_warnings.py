@@ -9,8 +9,14 @@ from loadtests.analysis.bunches import bunch_notes
 from loadtests.analysis.comparison import Change, Verdict
 from loadtests.analysis.run_data import RunData
 
-_MAY_DIFFER = ("address", "model", "metrics_url", "seed", "tenant", "price_per_hour", "currency", "grace")
+_MAY_DIFFER = (
+    *("address", "model", "metrics_url", "seed", "tenant", "price_per_hour", "currency", "grace"),
+    *("header", "ca", "certificate", "key", "promise"),
+)
 """Of a plan: what a change may be about, or what no figure that is compared depends on."""
+
+_LENGTHS = ("warmup", "seconds", "sessions")
+"""Fields for the length of a run: a difference is a warning, and the runs can still be compared."""
 
 
 def comparison_warnings(
@@ -19,13 +25,15 @@ def comparison_warnings(
     """Sentences, the gravest first."""
     for run in (*before, *after):
         for reason in run.grade.reasons:
-            yield f"{run.name} can't be trusted: {reason}"
+            yield f"the run {run.name} can't be trusted: {reason}"
         for note in bunch_notes(run.latencies, None):
             yield f"of the run {run.name}, {note}"
     first = before[0]
     for run in (*before[1:], *after):
-        if differences := list(_differences(_flat(first.plan.model_dump()), _flat(run.plan.model_dump()))):
-            yield f"{first.name} and {run.name} were made under different plans: {', '.join(differences)}"
+        if found := _differences(first, run):
+            yield f"the runs {first.name} and {run.name} have different plans: {', '.join(found.values())}"
+        elif first.plan.promise != run.plan.promise:
+            yield f"the runs {first.name} and {run.name} have different promises, so goodput is not compared"
     if min(len(before), len(after)) == 1:
         yield (
             "one side is a single run, so how much runs differ by themselves is not in the intervals; "
@@ -36,18 +44,33 @@ def comparison_warnings(
         yield f"too little was measured to judge {', '.join(too_few)}; make longer runs"
 
 
+def unlike(one: RunData, other: RunData) -> bool:
+    """Whether two runs were asked for something else, and not only for longer or shorter."""
+    return bool(_differences(one, other).keys() - set(_LENGTHS))
+
+
+def _differences(one: RunData, other: RunData) -> dict[str, str]:
+    """In what two runs were not asked for the same, as far as a figure may depend on it."""
+    left, right = _asked(one), _asked(other)
+    return {
+        name: f"{name} {_shown(left[name])} and {_shown(right[name])}" for name in left if left[name] != right[name]
+    }
+
+
+def _asked(run: RunData) -> dict[str, Any]:
+    """A tokenizer is the same wherever its file lies."""
+    found = _flat(run.plan.model_dump())
+    if known := run.facts.get("tokenizer"):
+        found["workload.tokenizer"] = f"of hash {str(known)[:12]}"
+    return found
+
+
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in values.items():
         if prefix or name not in _MAY_DIFFER:
             found.update(_flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value})
     return found
-
-
-def _differences(left: dict[str, Any], right: dict[str, Any]) -> Iterator[str]:
-    for name in left:
-        if left[name] != right[name]:
-            yield f"{name} {_shown(left[name])} and {_shown(right[name])}"
 
 
 def _shown(value: Any) -> str:

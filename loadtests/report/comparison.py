@@ -15,6 +15,7 @@ _COLOURS = {
     Verdict.WORSE: ("--red", "x"),
     Verdict.NOT_SHOWN: ("--grey", "circle-open"),
     Verdict.TOO_FEW: ("--grey", "circle-open"),
+    Verdict.UNLIKE: ("--grey", "circle-open"),
     Verdict.BUNCHED: ("--grey", "circle-open"),
 }
 _ROW = 34
@@ -22,6 +23,8 @@ _ROW = 34
 
 def comparison_headline(comparison: Comparison) -> str:
     """Whether there is a regression and of what, or else what changed, in one sentence."""
+    if comparison.unlike:
+        return "The runs have different plans, so no change is judged."
     found = comparison.regressions
     if found:
         said = "; ".join(f"{text(change.metric)} {moved(change)} ({between(change)})" for change in found)
@@ -98,7 +101,7 @@ def _chart(name: str, title: str, changes: Sequence[Change], unit: str, threshol
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": verdict.value,
+                "name": verdict.words,
                 "showlegend": True,
                 "x": middle,
                 "y": [text(change.metric) for change in found],
@@ -161,4 +164,4 @@ def _value(change: Change, value: float | None) -> str:
 def _verdict(change: Change) -> Cell:
     if change.regression:
         return Cell("regression", "bad")
-    return Cell(change.verdict.value, "good" if change.verdict is Verdict.BETTER else "")
+    return Cell(change.verdict.words, "good" if change.verdict is Verdict.BETTER else "")

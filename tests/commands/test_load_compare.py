@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from loadtests.plan import Plan
+from loadtests.run_directory import RunDirectory
+from loadtests.workloads.spec import WorkloadSpec
 from tests.commands.running import Command
 from tests.loadtests.analysis.made import record, run_of, steady
 
@@ -16,6 +19,7 @@ REQUESTS = 300
 SECONDS = 10
 SIDES = {"before": 1.0, "same": 1.0, "slower": 1.2}
 """How much slower than the first each side's runs are."""
+PLAN = Plan(seconds=SECONDS, workload=WorkloadSpec(output_tokens="16"))
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +104,18 @@ def test_a_single_run_a_side_is_warned_of_and_several_are_not(load: Command) -> 
     assert single.code == several.code == 0
     warned = [[line for line in done.out.splitlines() if line.startswith("Warning: ")] for done in (single, several)]
     assert len(warned[0]) > len(warned[1])
+
+
+def test_runs_of_unlike_plans_are_shown_and_not_judged_unless_that_is_asked_for(load: Command, place: Path) -> None:
+    run_of(place / "unlike", RunDirectory(place / "slower1").records(), PLAN, generator=steady(SECONDS, REQUESTS))
+    done = load("compare", "before1", "--with", "unlike")
+    assert done.code == 2
+    assert "--allow-different-plans" in done.err
+    assert "REGRESSION" not in done.out
+    assert max(map(len, done.out.splitlines())) <= 80, "no verdict is so long that the table wraps"
+    allowed = load("compare", "before1", "--with", "unlike", "--allow-different-plans")
+    assert allowed.code == 1
+    assert "REGRESSION" in allowed.out
 
 
 WRONG = {

@@ -15,6 +15,7 @@ from loadtests.errors import LoadError
 from loadtests.plan import Plan
 from loadtests.record import Outcome, Record
 from loadtests.run_directory import RunDirectory
+from loadtests.workloads.spec import WorkloadSpec
 from tests.loadtests.analysis.made import OPEN_LOOP, failure, record, run_of, steady
 from tests.loadtests.analysis.test_bootstrap import autocorrelated
 
@@ -98,7 +99,8 @@ def test_goodput_is_compared_where_both_promised_the_same(tmp_path: Path) -> Non
     other = run(tmp_path / "c", 2, plan=PLAN.model_copy(update={"promise": ("p99 ttft <= 1s",)}))
     found = compare([before], [other])
     assert "goodput" not in changes(found)
-    assert any("promise p99 ttft <= 200ms and p99 ttft <= 1s" in warning for warning in found.warnings)
+    assert not found.unlike
+    assert any("different promises" in warning for warning in found.warnings)
 
 
 def test_too_few_requests_are_told_and_no_regression(tmp_path: Path) -> None:
@@ -158,18 +160,37 @@ def test_nothing_is_a_multiple_of_no_tokens_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("difference", "says"),
+    ("difference", "says", "judged"),
     [
-        ({"seconds": 30.0}, "seconds 60.0 and 30.0"),
-        ({"way": "whole"}, "way stream and whole"),
-        ({"arrivals": OPEN_LOOP}, "arrivals.kind users and rate, arrivals.profile 8 and 1"),
-        ({"sessions": 5000}, "sessions none and 5000"),
+        ({"seconds": 30.0}, "seconds 60.0 and 30.0", True),
+        ({"sessions": 5000}, "sessions none and 5000", True),
+        ({"way": "whole"}, "way stream and whole", False),
+        ({"arrivals": OPEN_LOOP}, "arrivals.kind users and rate, arrivals.profile 8 and 1", False),
+        ({"workload": WorkloadSpec(output_tokens="16")}, "workload.output_tokens 64 and 16", False),
     ],
 )
-def test_different_plans_are_told(tmp_path: Path, difference: dict[str, Any], says: str) -> None:
-    before = run(tmp_path / "a", 1, requests=50)
-    found = compare([before], [run(tmp_path / "b", 2, requests=50, plan=PLAN.model_copy(update=difference))])
-    assert any("were made under different plans" in warning and says in warning for warning in found.warnings)
+def test_different_plans_are_told_and_unlike_ones_not_judged_unless_that_is_asked_for(
+    tmp_path: Path, difference: dict[str, Any], says: str, judged: bool
+) -> None:
+    before = run(tmp_path / "a", 1)
+    after = run(tmp_path / "b", 2, slower=2.0, plan=PLAN.model_copy(update=difference))
+    found = compare([before], [after])
+    assert any("have different plans" in warning and says in warning for warning in found.warnings)
+    assert (bool(found.regressions), not found.unlike) == (judged, judged)
+    if not judged:
+        assert {change.verdict for change in found.changes} == {Verdict.UNLIKE}
+    allowed = compare([before], [after], allow_different_plans=True)
+    assert (bool(allowed.regressions), allowed.unlike) == (True, False)
+
+
+def test_a_tokenizer_is_the_same_wherever_it_lies(tmp_path: Path) -> None:
+    runs = []
+    for name, digest in (("a", "1"), ("b", "1"), ("c", "2")):
+        runs.append(run(tmp_path / name, 1, plan=PLAN.model_copy(update={"workload": WorkloadSpec(tokenizer=name)})))
+        runs[-1].write_facts({"tokenizer": digest})
+    one, moved, other = runs
+    assert not compare([one], [moved]).unlike
+    assert compare([one], [other]).unlike
 
 
 def test_another_address_seed_or_price_is_no_other_plan(tmp_path: Path) -> None:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import html
 import re
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from loadtests.analysis.compare import compare
 from loadtests.analysis.comparison import Comparison
+from loadtests.plan import Plan
 from loadtests.report.page import comparison_page
+from loadtests.run_directory import RunDirectory
+from tests.loadtests.analysis.made import record, run_of
 from tests.loadtests.report.reader import Reader, read
 from tests.loadtests.report.summaries import comparison
 
 
 def headline(found: Comparison) -> str:
-    heading = re.search(r"<h1[^>]*>(.*?)</h1>", comparison_page(found))
+    heading = re.search(r"<h1[^>]*>(?:<span.*?</span> )?(.*?)</h1>", comparison_page(found))
     assert heading
     return html.unescape(heading[1])
 
@@ -41,7 +48,7 @@ def test_without_a_regression_it_says_what_changed_all_the_same() -> None:
 def test_each_figure_stands_in_its_unit_with_what_is_known_of_its_change() -> None:
     text = read(comparison_page(comparison()))
     assert "p99 ttft 402 ms 512 ms +27.4% +12.1% to +44% 1,600 / 1,580 regression" in text
-    assert "p99.9 ttft 900 ms 1.1 s – – 1,600 / 1,580 too few requests" in text
+    assert "p99.9 ttft 900 ms 1.1 s – – 1,600 / 1,580 n/a (few)" in text
     assert "p99.9 ttft: it takes 2,995 requests" in text
     assert "output tokens 853 tokens/s 849 tokens/s -0.5% -2% to +1.1%" in text
     assert "goodput 96% 95.5% -0.5 points -1.8 to +0.8 points" in text
@@ -51,6 +58,20 @@ def test_warnings_and_runs_are_told() -> None:
     text = read(comparison_page(comparison()))
     assert "Each side is one run: how much runs differ from one another by themselves can't be known." in text
     assert "before runs/main after runs/change" in text
+    text = read(comparison_page(replace(comparison(), served=("tea (bf16 weights)", "tea (int8 weights)"))))
+    assert "before runs/main tea (bf16 weights) after runs/change tea (int8 weights)" in text
+
+
+def test_names_of_runs_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, plan in (("run2", Plan(seconds=10, grace=1)), ("my-first-run", Plan(seconds=11))):
+        run_of(Path(name), [record(session, session / 10) for session in range(30)], plan)
+    found = compare([RunDirectory(Path("run2"))], [RunDirectory(Path("my-first-run"))])
+    text = read(comparison_page(found))
+    assert "The run run2 can't be trusted" in text
+    assert "The runs run2 and my-first-run have different plans" in text
+    assert "Run2" not in text
+    assert "My-first-run" not in text
 
 
 def test_hostile_names_of_figures_and_runs_do_nothing() -> None:
