@@ -21,6 +21,9 @@ _NO_GPU = re.compile(
 _ECHO = re.compile(
     r"failed to load all models|Failed to create instance|which has no loaded version|exit-on-error", re.IGNORECASE
 )
+# Triton's last words where it ends with requests inside whose clients have gone (see drain.py). Whether requests were
+# cut, who stops the server says.
+_STOPPED = re.compile(r"failed to stop server: .*Exit timeout expired")
 # The last line of a Python traceback.
 _EXCEPTION = re.compile(r"[A-Za-z_.]+(Error|Exception): ")
 # Our own signal, and the frames of a crash.
@@ -92,7 +95,7 @@ def worth_showing(line: str) -> bool:
     """Whether an operator wants this line on the terminal."""
     match = _LINE.match(line)
     if match:
-        return match[1] != "I" and not _NO_GPU.search(match[2])
+        return match[1] != "I" and not _NO_GPU.search(match[2]) and not _STOPPED.search(match[2])
     # Without a mark of Triton's it comes from a model, or is a table's line, or says that our own signal
     # came.
     return bool(line) and line[0] not in "+|" and not _NOISE.match(line)
@@ -126,7 +129,7 @@ def reason(log: Path, begins: int = 0) -> str:
 def _error(line: str) -> str | None:
     """What an error of Triton's says, without the place in the code, which only the log needs."""
     match = _LINE.match(line)
-    if not match or match[1] not in "EF" or _NO_GPU.search(match[2]) or _ECHO.search(match[2]):
+    if not match or match[1] not in "EF" or any(one.search(match[2]) for one in (_NO_GPU, _ECHO, _STOPPED)):
         return None
     # Triton writes the line breaks of a message as two characters.
     text = match[2].strip('" ').partition("\\n\\nAt:")[0].replace("\\n", " ")

@@ -17,6 +17,10 @@ STAMP = "1121 02:16:03.359434 16074"
         (f'I{STAMP} metrics.cc:770] "Collecting CPU metrics"', False),
         (f'W{STAMP} model.py:3] "a warning of a model"', True),
         (f'E{STAMP} process.py:164] "the engine\'s process died"', True),
+        (
+            f'E{STAMP} main.cc:535] "failed to stop server: Internal - Exit timeout expired. Exiting immediately."',
+            False,
+        ),
         (f'E{STAMP} ensemble_scheduler.cc:1468] "unable to create stream for ensemble: CUDA driver version"', False),
         (f'E{STAMP} model.cc:1] "[TensorRT-LLM][ERROR] CUDA runtime error in cudaMalloc: out of memory"', True),
         (f'W{STAMP} pinned_memory_manager.cc:170] "failed to allocate pinned system memory"', False),
