@@ -75,6 +75,18 @@ def change_generation_config(checkpoint: Path, engine: Path) -> None:
     (checkpoint / "generation_config.json").write_text('{"eos_token_id": [1, 4]}')
 
 
+def change_tokenizer(checkpoint: Path, engine: Path) -> None:
+    path = checkpoint / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["model"]["merges"].pop()
+    path.write_text(json.dumps(tokenizer))
+
+
+def change_special_tokens(checkpoint: Path, engine: Path) -> None:
+    path = checkpoint / "special_tokens_map.json"
+    path.write_text(json.dumps({"additional_special_tokens": ["<new>"]}))
+
+
 def change_versions(checkpoint: Path, engine: Path) -> None:
     manifest = Manifest.read(engine)
     manifest.model_copy(update={"versions": manifest.versions | {"openvino": "2020.1"}}).write(engine)
@@ -84,7 +96,15 @@ def damage_the_engine(checkpoint: Path, engine: Path) -> None:
     (engine / "openvino_model.bin").write_bytes(b"")
 
 
-CHANGES = [change_weights, change_template, change_generation_config, change_versions, damage_the_engine]
+CHANGES = [
+    change_weights,
+    change_tokenizer,
+    change_special_tokens,
+    change_template,
+    change_generation_config,
+    change_versions,
+    damage_the_engine,
+]
 
 
 @pytest.mark.parametrize("change", CHANGES)

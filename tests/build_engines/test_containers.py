@@ -47,8 +47,14 @@ def test_the_matrix_goes_from_new_to_old_and_each_row_has_its_driver() -> None:
 
 
 @pytest.mark.parametrize(
-    ("driver", "suffices"),
-    [("590.44.01", True), ("590.48", True), ("600.1", True), ("590.44", False), ("580.95.05", False)],
+    ("driver", "minimum", "suffices"),
+    [
+        ("590.44.01", "590.44.01", True),
+        ("590.48", "590.44.01", True),
+        ("580.105.08", "580.95.05", True),
+        ("580.95.05", "580.105.08", False),
+        ("590.44", "590.44.01", False),
+    ],
 )
-def test_drivers_compare_as_numbers(driver: str, suffices: bool) -> None:
-    assert driver_suffices(driver, "590.44.01") is suffices
+def test_drivers_compare_as_numbers(driver: str, minimum: str, suffices: bool) -> None:
+    assert driver_suffices(driver, minimum) is suffices

@@ -44,6 +44,11 @@ def test_default_takes_a_quarter_of_the_available_memory() -> None:
     assert tokens * bytes_per_token(manifest()) == 1 << 28
 
 
+def test_default_never_takes_more_than_a_quarter_to_fill_a_block() -> None:
+    available = 4 * 33 * bytes_per_token(manifest())
+    assert default_tokens(manifest(), max_num_sequences=10_000, available_bytes=available) == 32
+
+
 def test_a_draft_has_a_cache_of_its_own_out_of_the_same_memory() -> None:
     draft = manifest("f32")
     tokens = default_tokens(manifest(), max_num_sequences=10_000, available_bytes=3 << 30, draft=draft)

@@ -7,8 +7,11 @@ from itertools import pairwise
 
 import pytest
 
+from inflight.runtime.engine import EngineOptions
+from inflight.runtime.fake import FakeStepper
 from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, TokenEvent
-from tests.runtime.turning import FAIL_TOKEN, NEVER, engine_of, expected_answer, keep_ends, request_of, run_dry
+from inflight.runtime.stepped import SteppedEngine
+from tests.runtime.turning import FAIL_TOKEN, NEVER, Answer, engine_of, expected_answer, keep_ends, request_of, run_dry
 
 
 def test_the_answer_comes_a_token_a_turn_and_ends_once() -> None:
@@ -76,6 +79,16 @@ def test_a_flood_of_long_requests_waits_and_keeps_its_order() -> None:
     assert ended == handles
 
 
+def test_the_blocks_of_what_runs_never_exceed_those_of_the_cache() -> None:
+    """Of eight, six are taken; the next request needs three, one more than are left."""
+    engine = engine_of(kv_cache_tokens=8 * 32, max_num_sequences=100)
+    for blocks in (2, 2, 2, 3):
+        engine.submit(request_of(prompt=32 * blocks - 24, answer=24), lambda event: None)
+    engine.turn()
+    stats = engine.stats()
+    assert (stats.running, stats.waiting, stats.kv_blocks_reserved) == (3, 1, 6)
+
+
 def test_a_short_request_does_not_overtake_a_long_one_that_waits() -> None:
     engine = engine_of(kv_cache_tokens=4 * 32, max_num_sequences=100)
     ended: list[int] = []
@@ -107,6 +120,29 @@ def test_cancelling_a_running_request_makes_room_for_the_next_turn() -> None:
     engine.turn()
     assert engine.stats().running == 1
     assert events[-1].handle != running
+
+
+class PrefillKeeper(FakeStepper):
+    """Removes no request whose prompt it still computes."""
+
+    def removable(self, handle: int) -> bool:
+        return self._running[handle][1] > 0
+
+
+@pytest.mark.parametrize("max_tokens", [1, 50])
+def test_a_request_cancelled_during_prefill_keeps_its_blocks_until_the_prompt_is_computed(max_tokens: int) -> None:
+    options = EngineOptions("fake", "", kv_cache_tokens=256)
+    options.extra["prefill_tokens_per_step"] = "4"
+    stepper = PrefillKeeper(options)
+    engine, answer = SteppedEngine(stepper), Answer()
+    handle = engine.submit(request_of(prompt=10, answer=max_tokens), answer)
+    engine.turn()
+    engine.cancel(handle)
+    assert (answer.tokens, answer.reason) == ([], FinishReason.CANCELLED)
+    assert engine.stats().kv_blocks_reserved > 0
+    run_dry(engine)
+    assert engine.stats().kv_blocks_reserved == 0
+    assert list(stepper.step()) == []
 
 
 def test_cancelling_what_is_unknown_or_over_is_no_error() -> None:

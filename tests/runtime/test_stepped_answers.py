@@ -102,6 +102,16 @@ def test_what_was_held_back_comes_when_the_request_is_cancelled() -> None:
     assert (answer.tokens, answer.reason) == ([100, 101], FinishReason.CANCELLED)
 
 
+def test_a_stop_word_that_a_longer_one_was_waited_for_ends_a_cancelled_answer() -> None:
+    engine, answer = engine_of(), Answer()
+    handle = engine.submit(replace(request_of(answer=9), stop_ids=((100, 101, 102, 1), (101, 102))), answer)
+    for _ in range(3):
+        engine.turn()
+    assert answer.events == []
+    engine.cancel(handle)
+    assert (answer.tokens, answer.reason) == ([100], FinishReason.STOP_WORD)
+
+
 def test_the_end_token_comes_before_a_stop_word_that_it_ends_in_the_middle() -> None:
     request = replace(request_of(answer=9), stop_ids=((102, 103, 104),), end_ids=(104,))
     answer = answered(engine_of(), request)

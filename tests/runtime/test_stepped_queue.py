@@ -99,6 +99,19 @@ def test_a_hopeless_request_is_dropped_and_never_started(monkeypatch: pytest.Mon
     assert engine.stats().running == 1
 
 
+def test_a_running_request_ends_at_the_moment_of_its_deadline_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [time.monotonic_ns()]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+    engine, answer = engine_of(), Answer()
+    engine.submit(replace(request_of(answer=50), deadline_ns=now[0] + 1000), answer)
+    now[0] += 999
+    engine.turn()
+    assert not answer.ended
+    now[0] += 1
+    engine.turn()
+    assert (len(answer.tokens), answer.reason) == (1, FinishReason.DEADLINE)
+
+
 def test_a_deadline_that_is_far_changes_nothing() -> None:
     answer = answered(engine_of(), replace(request_of(answer=5), deadline_ns=in_seconds(3600)))
     assert (len(answer.tokens), answer.reason) == (5, FinishReason.LENGTH)

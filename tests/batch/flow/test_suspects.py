@@ -54,10 +54,11 @@ def test_deaths_are_told_and_go_on_where_an_earlier_life_was() -> None:
     assert noted == [(5, 3)]
 
 
-def test_a_lost_network_condemns_nobody_soon() -> None:
-    suspects = Suspects(kills=1)
+@pytest.mark.parametrize("kills", [1, 3])
+def test_lost_connections_count_as_one_death_only_so_many_together(kills: int) -> None:
+    suspects = Suspects(kills)
     suspects.fell("home", ROWS[:1])
-    assert find(suspects, {0}, died=False) == ([0], LOSSES_A_DEATH)
+    assert find(suspects, {0}, died=False) == ([0], kills * LOSSES_A_DEATH)
     suspects = Suspects(kills=1)
     suspects.fell("home", ROWS)
     assert find(suspects, set(), died=False) == ([], 0)

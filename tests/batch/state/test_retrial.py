@@ -85,8 +85,15 @@ def test_new_lines_stand_in_the_places_of_the_old(tmp_path: Path, codes: tuple[s
 
 
 def test_without_codes_those_that_were_asked(tmp_path: Path) -> None:
+    """Of the dead letters only rows that killed engines."""
     ledger = Ledger(finished(tmp_path))
-    assert choose(ledger, ()) == sum(kind_of(n) is Kind.ERROR for n in range(ROWS))
+    for number, code in ((ROWS, "row_kills_engine"), (ROWS + 1, "row_invalid")):
+        ledger.add(Outcome(number, number + 1, str(number), Kind.DEAD, b"{}", code, code))
+    ledger.checkpoint()
+    asked = [n for n in range(ROWS) if kind_of(n) is Kind.ERROR]
+    assert choose(ledger, ()) == len(asked) + 1
+    chosen = ledger.database.execute("SELECT number FROM retried ORDER BY number").fetchall()
+    assert [number for (number,) in chosen] == [*asked, ROWS]
     assert choose(ledger, ("no_such_code",)) == 0
     ledger.close()
 

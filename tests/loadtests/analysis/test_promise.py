@@ -102,6 +102,16 @@ def test_many_gaps_of_few_requests_are_few(tmp_path: Path) -> None:
     )
 
 
+def test_a_percentile_is_of_the_lost_requests_too(tmp_path: Path) -> None:
+    """Of 1 to 600 ms and 400 that never got there; of the survivors alone the median is 300.5 ms."""
+    records = [record(i, i * 0.01, ttft=0.001 * (i + 1)) for i in range(600)]
+    records += [failure(i, i * 0.01, "overloaded", Outcome.REJECTED) for i in range(600, 1000)]
+    texts = ("p50 ttft <= 400ms", "p50 e2e <= 400ms", "p25 ttft <= 300ms")
+    bounds = summarize(run_of(tmp_path / "run", records, Plan(seconds=60, promise=texts))).promise
+    assert [bound.found for bound in bounds] == pytest.approx([0.5005, 0.5105, 0.25075])
+    assert [bound.kept for bound in bounds] == [False, False, True]
+
+
 LOST = {"overloaded": Outcome.REJECTED, "late": Outcome.LATE, "engine_died": Outcome.FAILED, "over": Outcome.UNFINISHED}
 
 

@@ -136,6 +136,14 @@ def test_a_rate_that_broke_as_often_as_it_held_counts_as_broken() -> None:
     assert (search.highest, search.lowest_broken, search.settled) == (None, 8, False)
 
 
+def test_a_rate_that_held_above_one_that_broke_is_not_the_highest() -> None:
+    """The search asks for none there, but an old sweep judged anew by another promise may have such runs."""
+    search = Search(1)
+    for rate, kept in ((1, True), (2, False), (4, True)):
+        search.tell(rate, kept)
+    assert (search.highest, search.lowest_broken) == (1, 2)
+
+
 def test_a_promise_that_never_holds_and_one_that_always_does() -> None:
     never, always = Search(8, most=4), Search(8, most=4)
     assert searched(never, lambda *_: False) == [8, 4, 2, 1]
