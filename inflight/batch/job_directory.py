@@ -8,12 +8,12 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from inflight.batch.addresses import is_local, local_path, on_this_disk
+from inflight.batch.addresses import is_local, lasting, local_path, on_this_disk
 from inflight.batch.errors import BatchError, writing
 from inflight.batch.failpoints import reach
 from inflight.batch.job import Job, OutputSpec
@@ -47,25 +47,56 @@ class JobDirectory:
         return cls(path or beside(output), output)
 
     @classmethod
-    def find(cls, named: Path) -> JobDirectory:
-        """An existing one, by its own path or by its output's. Raises BatchError `job_not_found`, `storage_denied`."""
-        if named.name in ("", ".."):
-            named = named.resolve()
-        beside_it = (named.with_suffix(SUFFIX), named.with_name(named.name + SUFFIX)) if named.name else ()
-        for path in (named, *beside_it):
-            try:
-                if (path / "job.json").is_file():
-                    return cls(path, cls(path).job().output)
-            except PermissionError:
-                raise BatchError(f"{path} refuses access; ask as the user who runs the job", "storage_denied") from None
+    def find(cls, named: str | Path) -> JobDirectory:
+        """An existing one, by its own path or by its output's path or address; without its output, where only others
+        may read of that.
+
+        Raises BatchError `job_not_found`, `storage_denied`.
+        """
+        address = str(named)
+        path = local_path(address)
+        if path.name in ("", ".."):
+            path = path.resolve()
+        if (own := cls._at(path)) is not None:
+            return own
+        beside_it = [one for one in map(cls._at, _names_for(path)) if one is not None] if is_local(address) else []
+        writing_there = [one for one in (*beside_it, *_jobs_here()) if one.writes_to(lasting(address))]
+        paths = {one.path.resolve(): str(one.path) for one in writing_there}
+        if len(paths) > 1:
+            raise BatchError(
+                f"several jobs write to {masked(address)}; name one of {', '.join(paths.values())}", "job_not_found"
+            )
+        moved = (one for one in beside_it if _is_named_like(path, one))  # with its output
+        if found := next((one for one in (*writing_there, *moved)), None):
+            return found
         raise BatchError(
-            f"there is no job at {named}; name its directory (NAME{SUFFIX}) or its output", "job_not_found"
+            f"there is no job at {masked(address)}; name its directory (NAME{SUFFIX}) or its output, in the folder"
+            " where it was started",
+            "job_not_found",
         )
+
+    @classmethod
+    def _at(cls, path: Path) -> JobDirectory | None:
+        try:
+            if (path / "job.json").is_file():
+                return cls(path, cls(path)._output_if_readable())
+        except PermissionError:
+            raise BatchError(f"{path} refuses access; ask as the user who runs the job", "storage_denied") from None
+        return None
+
+    @property
+    def output_if_known(self) -> OutputSpec | None:
+        """None where only others may read of it."""
+        return self._output
 
     @property
     def output(self) -> OutputSpec:
         assert self._output is not None
         return self._output
+
+    def writes_to(self, address: str) -> bool:
+        """Whether that is the address of its output; false where only others may read of that."""
+        return self._output is not None and self._output.address == address
 
     @property
     def state(self) -> Path:
@@ -113,6 +144,14 @@ class JobDirectory:
             raise BatchError(f"{path} refuses access; ask as the user who runs the job", "storage_denied") from None
         except (OSError, ValidationError) as error:
             raise BatchError(f"{path} is no job: {str(error).splitlines()[0]}", "job_damaged") from None
+
+    def _output_if_readable(self) -> OutputSpec | None:
+        try:
+            return self.job().output
+        except BatchError as error:
+            if error.code != "storage_denied":
+                raise
+            return None
 
     def write_job(self, job: Job) -> None:
         self.write(self.path / "job.json", job.model_dump_json(indent=2) + "\n")
@@ -205,6 +244,25 @@ def beside(output: OutputSpec) -> Path:
     named = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(said).name if on_this_disk(output.address) else said)
     table = f"-{output.table}" if output.table else ""
     return Path(f"{Path(named).stem or 'output'}{table}{SUFFIX}".strip("-"))
+
+
+def _names_for(output: Path) -> tuple[Path, ...]:
+    """What the directory of a job that writes there may be called."""
+    return (output.with_suffix(SUFFIX), output.with_name(output.name + SUFFIX)) if output.name else ()
+
+
+def _is_named_like(path: Path, job: JobDirectory) -> bool:
+    """Whether a path next to a job means it: `answers.csv` is not the output of the job that writes `answers.jsonl`."""
+    output = job.output_if_known
+    known = None if output is None else Path(output.address).suffix
+    return known is None or path.suffix in ("", known) or job.path.name == path.name + SUFFIX
+
+
+def _jobs_here() -> Iterator[JobDirectory]:
+    """Those in the current folder that can be read."""
+    for path in sorted(Path().glob(f"*{SUFFIX}")):
+        with suppress(BatchError):
+            yield JobDirectory(path, JobDirectory(path).job().output)
 
 
 _LOOK_SECONDS = 0.5

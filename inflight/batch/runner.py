@@ -99,7 +99,10 @@ class Runner:
             if again is not None:
                 self._choose(again)
             with opened(self._job, self._directory) as job:
-                return self._finished(job) if job.finished else self._live(job)
+                if job.finished:
+                    return self._finished(job)
+                self._say(f"Job directory: {self._directory.path}")
+                return self._live(job)
 
     def _finished(self, job: OpenJob) -> End:
         """A death may have come before this was told."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import click
 
@@ -14,13 +13,13 @@ from inflight.batch.seen.standing import standing
 _LOOK_SECONDS = 0.2
 
 
-@click.command(short_help="End a running job; what it has done stays.")
-@click.argument("path", type=click.Path(path_type=Path))
-def command(path: Path) -> None:
-    """End the job at PATH (its directory, or its output), and wait until it has ended.
+@click.command(short_help="Stop a running job; finished rows are kept.")
+@click.argument("path")
+def command(path: str) -> None:
+    """Stop the job at PATH (its directory, or its output's path or address), and wait until it has ended.
 
-    What is in flight is given up at once; what is done stays, and `inflight batch resume` can go on from there. The
-    process that ran it exits with 4. Where nothing runs, that is said, and nothing changes.
+    Requests in flight are cancelled at once; finished rows are kept, and `inflight batch resume` can continue. The
+    process that ran the job exits with 4. If the job does not run, nothing changes.
 
     \b
       inflight batch cancel answers.jsonl

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,14 +11,14 @@ from inflight.commands.batch_life import end_options, live
 from inflight.commands.batch_options import asked_running, running_options
 
 
-@click.command(short_help="Go on with a job that stopped, or was killed.")
-@click.argument("path", type=click.Path(path_type=Path))
+@click.command(short_help="Resume a job that stopped or was killed.")
+@click.argument("path")
 @running_options
 @end_options
-def command(path: Path, **asked: Any) -> None:
-    """Go on with the job at PATH: its directory, or its output.
+def command(path: str, **asked: Any) -> None:
+    """Resume the job at PATH: its directory, or its output's path or address.
 
-    What it asks and of which model is bound; how it is run may be changed. Exit codes are those of
+    Input, prompts, sampling and model stay as they were; the options below may be changed. Exit codes are those of
     `inflight batch run`.
 
     \b

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,16 +11,17 @@ from inflight.commands.batch_life import end_options, live
 from inflight.commands.batch_options import asked_running, running_options
 
 
-@click.command(short_help="Ask rows once more that failed.")
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option("--only", multiple=True, metavar="CODE", help="Rows that failed of this code, again for each.")
+@click.command(short_help="Send failed rows again.")
+@click.argument("path")
+@click.option("--only", multiple=True, metavar="CODE", help="Only rows that failed with this code (repeatable).")
 @running_options
 @end_options
-def command(path: Path, only: tuple[str, ...], **asked: Any) -> None:
-    """Ask rows of the finished job at PATH once more that failed, and put their new records in place of the old ones.
+def command(path: str, only: tuple[str, ...], **asked: Any) -> None:
+    """Send failed rows of the finished job at PATH again, and replace their old records.
 
-    Without --only those that were asked and refused or given up, and those that killed engines; by their codes also
-    rows that never were asked. `inflight batch status` counts them by code. If it is killed, `resume` goes on with it.
+    PATH is the job's directory, or its output's path or address. Without --only these are the rows that were refused,
+    that gave up after retries, or that crashed engines; with --only also rows that were never sent. `inflight batch
+    status` counts rows by code. If it is killed, continue with `inflight batch resume`.
 
     \b
       inflight batch retry answers.jsonl

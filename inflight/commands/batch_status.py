@@ -14,17 +14,17 @@ from inflight.commands.batch_screen import show, show_short
 from inflight.commands.seconds import Seconds
 
 
-@click.command(short_help="Say how a job stands, from another terminal.")
-@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.command(short_help="Show the status of a job.")
+@click.argument("path", required=False)
 @click.option(
-    "--watch", type=Seconds(above=True), metavar="SECONDS", help="Look again every so often, until nothing runs."
+    "--watch", type=Seconds(above=True), metavar="SECONDS", help="Refresh at this interval until no job runs."
 )
-@click.option("--json", "as_json", is_flag=True, help="One object of JSON for each job, a line each, instead of words.")
-def command(path: Path | None, watch: float | None, as_json: bool) -> None:
-    """Say how the job at PATH (its directory, or its output) stands; without PATH, all jobs that lie here.
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per job, one per line.")
+def command(path: str | None, watch: float | None, as_json: bool) -> None:
+    """Show the status of the job at PATH; without PATH, of all jobs in this folder.
 
-    A job whose process is gone without a word is told as killed, with the command that goes on with it. Exit code 0
-    whatever its state; 1 where there is no job.
+    PATH is the job's directory, or its output's path or address. A job whose process was killed is shown as such, with
+    the command that resumes it. Exit code 0 whatever its state; 1 where there is no job.
 
     \b
       inflight batch status

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
@@ -13,11 +12,13 @@ from inflight.batch.job_directory import JobDirectory
 from inflight.batch.verify import verify
 
 
-@click.command(short_help="Prove that every row has exactly one record.")
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="What was found, as one JSON object.")
-def command(path: Path, as_json: bool) -> None:
-    """Read input and output of the job at PATH (its directory, or its output) again, and hold them against each other.
+@click.command(short_help="Check that every row has exactly one record.")
+@click.argument("path")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def command(path: str, as_json: bool) -> None:
+    """Read the input and output of the job at PATH again, and compare them.
+
+    PATH is the job's directory, or its output's path or address.
 
     Every row of the input must have exactly one record: an answer, an error or a dead letter; and the output must have
     every answer. Of the job's state nothing is believed but which input it began with, and whether it is finished.

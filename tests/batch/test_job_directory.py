@@ -36,12 +36,40 @@ def made(folder: Path) -> JobDirectory:
     return directory
 
 
-@pytest.mark.parametrize("named", ["answers.job", "answers.jsonl", "answers", "answers.job/", "./answers.csv"])
+@pytest.mark.parametrize("named", ["answers.job", "answers.jsonl", "answers", "answers.job/", "./answers.jsonl"])
 def test_it_is_found_by_its_own_name_and_its_outputs(
     directory: JobDirectory, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     monkeypatch.chdir(directory.path.parent)
     assert JobDirectory.find(Path(named)).path.resolve() == directory.path
+
+
+def test_it_is_found_by_its_outputs_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = job_of(tmp_path, ("tea",))
+
+    def begun(address: str, table: str | None = None, path: Path | None = None) -> Path:
+        output = OutputSpec(address=address, table=table)
+        directory = JobDirectory.of(output, path)
+        directory.path.mkdir()
+        directory.write_job(job.model_copy(update={"output": output}))
+        return directory.path
+
+    stored = "s3://http://127.0.0.1:9000/shop/out/answers.parquet"
+    (tmp_path / "kept").mkdir()
+    for named, path in (
+        (stored, begun(stored)),
+        ("sqlite:///shop.db", begun("sqlite:///shop.db", "products")),
+        ((tmp_path / "out.csv").as_uri(), begun("out.csv")),
+        ("out.parquet", begun("out.parquet", path=Path("second.job"))),
+    ):
+        assert JobDirectory.find(named).path.resolve() == path.resolve()
+    begun("sqlite:///shop.db", "orders")
+    for unclear in ("sqlite:///shop.db", "out.jsonl", "s3://app:pass@elsewhere/answers.parquet"):
+        with pytest.raises(BatchError) as caught:
+            JobDirectory.find(unclear)
+        assert caught.value.code == "job_not_found"
+        assert "app:pass" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("here", "named"), [("answers.job", "."), ("answers.job", ""), ("answers.job/parts", "..")])
@@ -72,6 +100,10 @@ def test_another_user_sees_that_it_runs(mode: int) -> None:
             (directory.path / "lock").chmod(mode)
             write_progress(directory, moment())
             with a_stranger():
+                assert JobDirectory.find(directory.path).path == directory.path  # and no more of it than how it stands
+                with pytest.raises(BatchError) as caught:
+                    directory.job()
+                assert caught.value.code == "storage_denied"
                 assert directory.running is (True if mode == 0o644 else None)
                 assert (standing(directory).state, standing(directory).running) == ("running", True)
         with a_stranger():
