@@ -18,7 +18,7 @@ from inflight.batch.flow.pool import Pool
 from inflight.batch.opening import OpenJob
 from inflight.batch.row import Kind, Row
 from inflight.batch.seen.progress import State
-from inflight.batch.signals import Signals
+from inflight.batch.signals import CANCELLED, INTERRUPTED, Signals
 from inflight.batch.telling import Telling
 
 _LOOK_SECONDS = 1.0
@@ -100,7 +100,7 @@ class Life:
                 state = State.DRAINING  # how it ends is told once it has
             self._telling.tell(state, self.sentence, pool.waiting, pool.servers)
             if self._job.directory.cancel.exists():
-                self._stop(State.CANCELLED, "it was cancelled", 0.0)
+                self._stop(State.CANCELLED, CANCELLED, 0.0)
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _looked(self, looking: asyncio.Task[None]) -> None:
@@ -110,11 +110,11 @@ class Life:
 
     def _signalled(self, count: int) -> None:
         notice = self._running.notice
-        self._stop(State.STOPPED, "it was told to stop", notice)
+        self._stop(State.STOPPED, INTERRUPTED, notice)
         if count > 1:
             self._drain(0.0)
         else:
-            self._say(f"Finishing what is in flight, for {notice:g} s at most; once more to stop at once.")
+            self._say(f"Stopping: requests in flight have {notice:g} s to finish. Interrupt again to stop at once.")
 
     def _stop(self, state: State, sentence: str, seconds: float) -> None:
         """Ask nothing more, and end what is in flight after so many seconds."""

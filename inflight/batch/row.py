@@ -41,13 +41,14 @@ class Record:
 
 @dataclass(frozen=True)
 class Ask:
-    """What a row wants of the model, as the client takes it."""
+    """What a row wants of the model, as the client takes it. `model`: the one that it names, where it does."""
 
     prompt: Prompt
     max_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
     log_probs: bool = False
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    model: str | None = None
 
 
 @dataclass(frozen=True)

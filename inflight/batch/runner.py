@@ -19,7 +19,7 @@ from inflight.batch.job_directory import JobDirectory
 from inflight.batch.life import Life
 from inflight.batch.opening import OpenJob, opened
 from inflight.batch.seen.progress import Progress, State, read_progress
-from inflight.batch.signals import Signals, StopEarlyError
+from inflight.batch.signals import INTERRUPTED, Signals, StopEarlyError
 from inflight.batch.sources.open import first_record, open_source
 from inflight.batch.state.retrial import Retrial, check_input, check_retry, choose
 from inflight.batch.telling import Telling
@@ -80,7 +80,7 @@ class Runner:
         try:
             return self._open(again)
         except StopEarlyError:
-            return End(State.STOPPED, Counts(), "it was told to stop before it had begun")
+            return End(State.STOPPED, Counts(), f"{INTERRUPTED} before it began")
         except BatchError as error:
             if error.code not in MAY_PASS:
                 raise
@@ -140,7 +140,7 @@ class Runner:
             end = self._ask(job, telling)
             self._carrying.end(job.ledger)
         except StopEarlyError:
-            end = End(State.STOPPED, job.ledger.counts, "it was told to stop before it had asked anything")
+            end = End(State.STOPPED, job.ledger.counts, f"{INTERRUPTED} before any row was sent")
         except BatchError as error:
             state = State.STOPPED if error.code in MAY_PASS else State.FAILED
             end = End(state, job.ledger.counts, str(error), error.code)

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+INTERRUPTED = "interrupted by a signal"
+CANCELLED = "by `inflight batch cancel`"
+"""Why a job ends early, behind the name of its state."""
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 

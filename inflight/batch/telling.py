@@ -31,6 +31,8 @@ class Telling:
             share=self._share(),
             waiting=waiting,
             left=self._left,
+            held=ledger.ahead,
+            next_row=ledger.next - self._job.job.input.part.first + 1,
             speed=self._pace.look(ledger.counts, self._share(), self._left),
             cost=Cost.of(ledger.counts, self._running.price_per_hour),
         )

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from inflight.batch.job import Job
 from inflight.batch.job_directory import JobDirectory
-from inflight.batch.runner import End, Runner
 from inflight.batch.seen.metrics import published
 from inflight.batch.seen.progress import Progress, State
 from inflight.batch.seen.screen import following, print_line
+from inflight.batch.seen.standing import resume_command
 from inflight.commands.standard_streams import unheard_goes_nowhere
+
+if TYPE_CHECKING:
+    from inflight.batch.runner import End, Runner
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -27,12 +30,16 @@ def end_options(function: Decorated) -> Decorated:
         click.option(
             "--allow-failed",
             metavar="N|P%",
-            help="So many rows may fail, or that share of them, and the exit code is 0 all the same.  [default: 0]",
+            help="Exit with 0 if no more than this number or share of rows failed.  [default: 0]",
         ),
-        click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics; 0: any port."),
-        click.option("--metrics-file", type=click.Path(path_type=Path), help="Write them to a file for node_exporter."),
-        click.option("--json", "as_json", is_flag=True, help="Say how it ended as one JSON object on standard output."),
-    ]  # fmt: skip
+        click.option(
+            "--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics; 0: any free port."
+        ),
+        click.option(
+            "--metrics-file", type=click.Path(path_type=Path), help="Write metrics to a file for node_exporter."
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
+    ]
     for option in reversed(options):
         function = option(function)
     return function
@@ -52,7 +59,7 @@ def live(job: Job, directory: JobDirectory, asked: dict[str, Any], again: Sequen
         elif end.state is State.FINISHED:
             click.echo(_summary(directory))
         else:
-            click.echo(f"Error: {end.sentence}" + (f" [{end.code}]" if end.code else ""), err=True)
+            click.echo("\n".join(_how_it_ended(end, directory)), err=True)
     sys.exit(code)
 
 
@@ -71,6 +78,14 @@ def _lived(job: Job, directory: JobDirectory, asked: dict[str, Any], again: Sequ
         return _kind(job)(job, directory, tell, screen.say).run(again)
 
 
+def _how_it_ended(end: End, directory: JobDirectory) -> Iterator[str]:
+    """Why, where that was before the job's end, and how to go on."""
+    state = "Error" if end.state is State.FAILED else str(end.state).capitalize()
+    yield f"{state}: {end.sentence}" + (f" [{end.code}]" if end.code else "")
+    if (directory.path / "job.json").is_file():
+        yield f"Resume with: {resume_command(directory)}"
+
+
 def _summary(directory: JobDirectory) -> str:
     """The one that the job has written of itself, unless somebody has removed it."""
     try:
@@ -80,7 +95,10 @@ def _summary(directory: JobDirectory) -> str:
 
 
 def _kind(job: Job) -> type[Runner]:
+    """Imported only now: what it takes to ask a server takes a while, and the screen is there by then."""
     if job.running.runner == "local":
+        from inflight.batch.runner import Runner
+
         return Runner
     from inflight.batch.ray_runner.runner import RayRunner
 

@@ -36,6 +36,8 @@ def _figures(progress: Progress, running: bool) -> Iterator[tuple[str, str]]:
     yield "rows", words.rows(progress) + (f", {ahead}" if ahead else "")
     counts = progress.counts
     yield "", f"{counts.ok:,} answered, {counts.error:,} errors, {words.troubles(progress)}"
+    if progress.held:
+        yield "", f"{progress.held:,} of them wait in the job's state for row {progress.next_row:,}, to keep the order"
     if running:
         life = progress.speed.life
         yield "speed", f"{words.speed(progress)}; in this run {words.number(life.output_tokens)} tokens/s"

@@ -13,6 +13,7 @@ import pytest
 
 from inflight.batch.job_directory import JobDirectory
 from inflight.batch.seen.standing import standing
+from inflight.batch.signals import INTERRUPTED
 from tests.batch.crash.lives import until
 from tests.batch.seen.jobs import job_of
 
@@ -83,6 +84,26 @@ def test_a_job_whose_output_nobody_reads_drains_and_stops_all_the_same(started: 
     assert started.process.wait(30) == 75
     found = standing(started.directory)
     assert (found.state, found.running) == ("stopped", False)
+
+
+@pytest.mark.parametrize("started", [((60.0, 60.0), False)], indirect=True)
+def test_an_interrupted_job_says_once_why_it_stopped_and_how_to_resume_it(started: Started) -> None:
+    until(started.asked)
+    for _ in range(2):
+        started.process.send_signal(signal.SIGINT)
+        until(lambda: standing(started.directory).state in ("draining", "stopped"))
+    assert started.process.stdout is not None
+    said = started.process.stdout.read().decode()
+    assert started.process.wait(30) == 75
+    assert said.startswith(f"Job directory: {started.directory.path}\n")
+    assert said.endswith(f"Stopped: {INTERRUPTED}\nResume with: inflight batch resume {started.directory.path}\n")
+    assert (said.count(INTERRUPTED), said.count("esume")) == (1, 2)
+
+
+def test_the_screen_comes_before_what_it_takes_to_ask_a_server() -> None:
+    program = "import sys, inflight.commands.batch_run; print({'grpc', 'tritonclient', 'numpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 @pytest.mark.parametrize("started", [((2.0, 0.0), True)], indirect=True)

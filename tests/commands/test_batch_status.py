@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from inflight.batch.row import Kind
 from inflight.batch.seen.progress import State, read_progress, write_progress
 from tests.batch.seen.jobs import job_of, run, running
 from tests.batch.seen.moments import moment
@@ -33,9 +34,11 @@ def test_a_running_job_is_told_from_outside_and_watched_to_its_end(batch: Comman
         assert done.code == 0
         assert "state    running\n" in done.out
         assert "server   gpu1:8001: up, 1 in flight\n" in done.out
+        assert "1 of them wait in the job's state for row 2" in done.out
         (found,) = batch("status", "answers.jsonl", "--json").objects
         assert (found["state"], found["running"]) == ("running", True)
         assert found["progress"]["counts"]["ok"] == 2
+        assert (found["progress"]["held"], directory.lines(Kind.OK).read_bytes().count(b"\n")) == (1, 1)
         threading.Timer(0.5, directory.cancel.touch).start()
         watched = batch("status", "answers.job", "--watch", "0.1", "--json").objects
     assert len(watched) > 1

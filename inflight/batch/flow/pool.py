@@ -138,10 +138,9 @@ class Pool:
             if self._rows.starved:
                 heard = now
             if now - heard > self._patience:
-                told = next((f" ({lane.trouble})" for lane in open_lanes if lane.trouble is not None), "")
+                told = next((f" ({lane.trouble})" for lane in open_lanes if lane.trouble is not None), "; start one")
                 raise BatchError(
-                    f"no server has answered a row for {self._patience:g} seconds{told}; resume the job when one does",
-                    "server_unreachable",
+                    f"no server has answered a row for {self._patience:g} seconds{told}", "server_unreachable"
                 )
             await asyncio.sleep(_WATCH_SECONDS)
 

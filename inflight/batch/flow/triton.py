@@ -13,10 +13,12 @@ from inflight_client.deployment import Deployment
 from inflight_client.metrics_page import fetch_async
 from inflight_client.results import Generation
 from inflight_client.settings import Settings
+from inflight_client.values import shown
 
 from inflight.batch.backend import Load
 from inflight.batch.job import Running, fingerprint
 from inflight.batch.row import Ask
+from inflight.batch.secret_address import masked
 
 _METRICS = ",metrics="
 _PAGE_SECONDS = 5.0
@@ -40,10 +42,11 @@ class TritonBackend:
     """`address` is the client's (HOST:PORT, or a URL), with `,metrics=URL` behind it where the page is not on 8002."""
 
     def __init__(self, address: str, running: Running, say: Callable[[str], None] = lambda sentence: None) -> None:
-        self.name, page = split_address(address)
-        self._settings = Settings.of(self.name, running.model, running.headers, None, None, None, page)
+        server, page = split_address(address)
+        self.name = masked(server)
+        self._settings = Settings.of(server, running.model, running.headers, None, None, None, page)
         self._client = AsyncClient(
-            self.name,
+            server,
             running.model,
             headers=running.headers,
             timeout=running.row_timeout,
@@ -52,7 +55,7 @@ class TritonBackend:
         )
         self._priority = running.priority or 0
         self._say = say
-        self._told = self._told_blind = False
+        self._told = self._told_blind = self._told_model = False
 
     async def ask(self, ask: Ask, request_id: str) -> Generation:
         """One response, not streamed: less work for all. An answer that somebody else stopped is none."""
@@ -63,10 +66,22 @@ class TritonBackend:
             options["return_log_probs"] = True
         if ask.chat_template_kwargs:
             options["chat_template_kwargs"] = ask.chat_template_kwargs
+        if ask.model is not None and not self._told_model:
+            await self._compare(ask.model)
         answer = await self._client.generate(ask.prompt, **options)
         if answer.finish_reason == "cancelled":
             raise InflightError("somebody else cancelled the request on the server", "cancelled")
         return answer
+
+    async def _compare(self, named: str) -> None:
+        """Say once that rows name another model: their answers repeat that name."""
+        served = (await self._client.deployment()).model
+        if named != served and not self._told_model:
+            self._told_model = True
+            self._say(
+                f"Warning: rows ask for other models, such as {shown(named)}; {served!r} at {self.name} answers all of"
+                " them, and each answer repeats the name that its row asked for."
+            )
 
     async def _takes_priority(self) -> bool:
         if "priority" in (await self._client.deployment()).inputs:

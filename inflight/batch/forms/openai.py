@@ -51,13 +51,12 @@ class OpenAIForm:
             ask = ask_of(body, chat, self._defaults)
         except RefusedError as error:
             return Fault(number, record.line, name, error.code, str(error), Kind.ERROR, error.param)
-        return Row(number, record.line, name, ask, (chat, body["model"]))
+        return Row(number, record.line, name, ask, chat)
 
     def answered(self, row: Row, answer: Generation, attempts: int) -> Outcome:
-        chat, model = row.about
         name = _name(row.id)
-        make = openai_answer.chat_body if chat else openai_answer.text_body
-        text = _line(row.id, name, 200, make(name, self._created, model, answer, row.ask.log_probs))
+        make = openai_answer.chat_body if row.about else openai_answer.text_body
+        text = _line(row.id, name, 200, make(name, self._created, str(row.ask.model), answer, row.ask.log_probs))
         tokens = (answer.input_tokens or 0, answer.output_tokens or 0)
         return Outcome(row.number, row.line, row.id, Kind.OK, text, tokens=tokens, attempts=attempts)
 

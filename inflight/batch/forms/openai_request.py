@@ -93,7 +93,7 @@ def ask_of(body: Mapping[str, Any], chat: bool, defaults: Defaults) -> Ask:
         log_probs = _log_probs(given.get("logprobs"), chat)
     except InflightError as error:
         raise RefusedError(str(error), error.code, param) from None
-    return Ask(prompt, max_tokens, _sampling(given, defaults.sampling), log_probs, arguments)
+    return Ask(prompt, max_tokens, _sampling(given, defaults.sampling), log_probs, arguments, given["model"])
 
 
 def _check_names(given: Mapping[str, Any], chat: bool) -> None:

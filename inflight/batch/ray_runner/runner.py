@@ -26,13 +26,12 @@ from inflight.batch.ray_runner.together import Together
 from inflight.batch.ray_runner.worker import DRAIN, NOW, Report, Task, Worker
 from inflight.batch.runner import MAY_PASS, End, Runner
 from inflight.batch.seen.progress import Progress, State, read_progress
-from inflight.batch.signals import StopEarlyError
+from inflight.batch.signals import CANCELLED, INTERRUPTED, StopEarlyError
 from inflight.batch.state.retrial import Retrial
 
 _LOOK_SECONDS = 1.0
 _NOW_SECONDS = 15.0
 """For workers to see an order, and to make what they have done last."""
-_TOLD = "it was told to stop"
 
 
 class RayRunner(Runner):
@@ -65,7 +64,7 @@ class RayRunner(Runner):
         try:
             end = self._ask_all(job)
         except StopEarlyError:
-            end = End(State.STOPPED, job.ledger.counts, _TOLD)
+            end = End(State.STOPPED, job.ledger.counts, INTERRUPTED)
         except BatchError as error:
             state = State.STOPPED if error.code in MAY_PASS else State.FAILED
             end = End(state, job.ledger.counts, str(error), error.code)
@@ -122,7 +121,7 @@ class RayRunner(Runner):
                 workers.start()
                 while workers.is_alive() and time.monotonic() < self._until:
                     if self._directory.cancel.exists():
-                        self._stop(State.CANCELLED, "it was cancelled", NOW)
+                        self._stop(State.CANCELLED, CANCELLED, NOW)
                     together.tell(State.DRAINING if self._ending else State.RUNNING)
                     workers.join(_LOOK_SECONDS)
                     together.keep()
@@ -150,10 +149,10 @@ class RayRunner(Runner):
     def _signalled(self, count: int) -> None:
         if count == 1:
             notice = self._job.running.notice
-            self._say(f"Finishing what is in flight, for {notice:g} s at most; once more to stop at once.")
-            self._stop(State.STOPPED, _TOLD, DRAIN)
+            self._say(f"Stopping: requests in flight have {notice:g} s to finish. Interrupt again to stop at once.")
+            self._stop(State.STOPPED, INTERRUPTED, DRAIN)
         else:
-            self._stop(State.STOPPED, _TOLD, NOW)
+            self._stop(State.STOPPED, INTERRUPTED, NOW)
 
     def _stop(self, state: State, sentence: str, order: str) -> None:
         if self._ending is None:

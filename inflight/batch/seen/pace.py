@@ -15,8 +15,8 @@ PRESENT_SECONDS = 60.0
 """What counts as now."""
 _AHEAD_SECONDS = 600.0
 """What the ETA rests on: rows come sorted by length within a window, so a minute may see short ones alone."""
-_SURE_SECONDS = 5.0
-"""A life shorter than that says nothing of the rest."""
+_SURE_SECONDS = 2.0
+"""A run shorter than that says nothing of the rest."""
 
 
 class Rates(BaseModel):
@@ -83,6 +83,8 @@ class Pace:
 
     def _eta(self, now: _Look) -> float | None:
         then = self._looks[0]
+        if self._total is None:  # a source that is read on from its middle knows no share before its first rows
+            then = next((look for look in self._looks if look.share is not None), now)
         seconds = now.when - then.when
         if self._total is not None:
             left, done = float(max(0, self._total - now.rows)), float(now.rows - then.rows)

@@ -56,7 +56,8 @@ class Progress(_Strict):
     `when`: seconds since 1970. `counts`: of all lives, until now. `total`: rows of the input, where that is known.
     `share`: how much of the input is done, 0 to 1, by how far it was read, where that is known.
     `in_flight`: rows at servers. `waiting`: rows that failed and will be sent again. `left`: rows of `counts` that are
-    asked once more, and have no new outcome yet. `limit`: the most rows in flight that the job allows itself now.
+    asked once more, and have no new outcome yet. `held`: rows of `counts` that wait in the state, not in the output's
+    lines, for the row with the number `next_row`, from 1. `limit`: the most rows in flight that the job allows now.
     `sentence`: why it stopped, failed, or waits.
     """
 
@@ -71,6 +72,8 @@ class Progress(_Strict):
     in_flight: int = 0
     waiting: int = 0
     left: int = 0
+    held: int = 0
+    next_row: int = 1
     limit: int | None = None
     servers: tuple[Server, ...] = ()
     speed: Speed = Speed()

@@ -38,6 +38,7 @@ def following(name: str, console: Console | None = None) -> Iterator[Screen]:
         return
     bar = Bar(name)
     with Live(get_renderable=bar.rendered, console=console, refresh_per_second=4) as live:
+        live.refresh()
         yield Screen(bar.show, lambda sentence: console.print(Text(sentence)))
         live.refresh()
 
@@ -85,8 +86,6 @@ class Bar:
         lines: list[RenderableType] = [self._first(now), Text(f"  {_second(now)}", style="dim")]
         if now.counts.codes or now.counts.retries:
             lines.append(Text(f"  {words.troubles(now)}", style="yellow"))
-        if now.sentence:
-            lines.append(Text(f"  {now.sentence}", style="yellow" if now.state is not State.FAILED else "bold red"))
         return Group(*lines)
 
     def _first(self, now: Progress) -> RenderableType:

@@ -72,7 +72,11 @@ def _told(directory: JobDirectory, progress: Progress, running: bool, age: float
 
 
 def _go_on(directory: JobDirectory) -> str:
-    return f"resume with: inflight batch resume {shlex.quote(str(directory.path))}"
+    return f"resume with: {resume_command(directory)}"
+
+
+def resume_command(directory: JobDirectory) -> str:
+    return f"inflight batch resume {shlex.quote(str(directory.path))}"
 
 
 def _moment(when: float) -> str:

@@ -40,12 +40,12 @@ def _asked(manifest: Manifest) -> Iterator[str]:
     asked = manifest.asked
     who = (
         ", ".join(server.partition(",")[0] for server in manifest.servers)
-        or f"a server of the job's own, for {asked['running']['ephemeral']}"
+        or f"a temporary server for {asked['running']['ephemeral']}"
     )
     yield "What was asked"
     yield f"  the rows of {asked['input']['address']}"
     if asked["input"]["template"]:
-        yield "  with a template, which stands in manifest.json"
+        yield "  with the template in manifest.json"
     yield f"  up to {asked['defaults']['max_tokens']} tokens an answer, where a row says no other number"
     yield f"  answered by {who}"
 
@@ -57,8 +57,8 @@ def _rows(manifest: Manifest) -> Iterator[str]:
     for many, what in (
         (rows.input, "in the input"),
         (rows.ok, f"answered ({rows.ok / rows.input:.1%})" if rows.input else "answered"),
-        (rows.error, "asked, and refused or given up"),
-        (rows.dead, "dead letters: no request, or the engine died under it"),
+        (rows.error, "failed (refused, or gave up after retries)"),
+        (rows.dead, "dead letters (invalid rows, or rows that crashed the engine)"),
     ):
         yield f"  {many:>{width},} {what}"
 
@@ -78,11 +78,11 @@ def _failed(manifest: Manifest) -> Iterator[str]:
     again = [code for code in sorted(codes) if code in _MAY_PASS or (code in ERROR_CODES and ERROR_CODES[code].retry)]
     if again:
         only = "".join(f" --only {code}" for code in again)
-        yield "  Ask those once more that another try may help:"
+        yield "  Send these again, which may succeed at another try:"
         yield f"    inflight batch retry {shlex.quote(manifest.directory)}{only}"
     if len(again) < len(codes):
-        yield "  The others fail again as they are: mend these rows, and give them to a new job. If the fault was not"
-        yield "  theirs, once it is mended: " + _retry(manifest)
+        yield "  The others fail again as they are: fix these rows, and give them to a new job. If the fault was not"
+        yield "  theirs, once it is fixed: " + _retry(manifest)
 
 
 def _retry(manifest: Manifest) -> str:

@@ -44,10 +44,9 @@ def spent(cost: Cost | None) -> str:
 
 
 def line(progress: Progress) -> str:
-    """All of it, as one line."""
-    why = f": {progress.sentence}" if progress.sentence else ""
+    """All of it, as one line; why the job ended is said once it has."""
     parts = (rows(progress), speed(progress), ahead(progress), troubles(progress), spent(progress.cost))
-    return f"{progress.state}{why}; " + ", ".join(filter(None, parts))
+    return f"{progress.state}; " + ", ".join(filter(None, parts))
 
 
 def number(value: float) -> str:

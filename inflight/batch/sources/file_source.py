@@ -45,7 +45,7 @@ class FileSource:
         pass
 
     def share_read(self, position: Position) -> float | None:
-        inside, outside = self._read_so_far
+        inside, outside = self._read_so_far if self._file.compression else (1, 1)
         if not self._size or not inside:
             return None
         return min(1.0, offset_of(position)[0] * (outside / inside) / self._size)

@@ -75,8 +75,8 @@ class ReadDatabase:
             )
         if getattr(error.orig, "sqlite_errorname", "").startswith(_HELD):
             return BatchError(
-                f"another program has held {self.shown} for {LOCKED_SECONDS:g} seconds ({words}); resume the job when"
-                " it lets go",
+                f"another program has held {self.shown} for {LOCKED_SECONDS:g} seconds ({words}); end that program,"
+                " or wait for it",
                 "storage_unreachable",
             )
         return BatchError(f"{self.shown} can't be read: {words}", "input_invalid")

@@ -79,7 +79,7 @@ def test_a_limit_of_a_files_length_stops_a_job_as_a_full_disk_does(
     assert lives.live("run", tmp_path / "rows.jsonl", "--out", undisturbed, *asked).wait() == ENDED
     life = lives.start("run", tmp_path / "rows.jsonl", "--out", out, *asked, file_size=150_000)
     assert life.wait() in (1, STOPPED), life.said  # SQLite says no more of it than that it can't write
-    assert "mend that and resume it" in life.said
+    assert "Resume with: inflight batch resume" in life.said
     assert "Traceback" not in life.said
     assert lives.live("resume", out).wait() == ENDED
     check_whole(out, undisturbed, ids, ROWS)

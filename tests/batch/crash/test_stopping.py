@@ -53,7 +53,7 @@ def test_a_second_sigterm_stops_at_once(lives: Lives, paced_server: Server, tmp_
     until(lambda: in_flight(out) == 8)
     began = time.monotonic()
     life.send(signal.SIGTERM)
-    until(lambda: "Finishing" in life.said)
+    until(lambda: "Stopping" in life.said)
     life.send(signal.SIGTERM)
     assert life.wait() == STOPPED, life.said
     assert time.monotonic() - began < 3000 * STEP_SECONDS / 2

@@ -98,6 +98,19 @@ async def test_what_is_drained_is_cancelled_on_the_server(served: Running) -> No
             await asyncio.sleep(0.05)
 
 
+async def test_rows_that_name_another_model_are_told_of_once(served: Running) -> None:
+    said: list[str] = []
+    backend = TritonBackend(served.servers[0], served, said.append)
+    try:
+        for model in (None, "ensemble", "gpt-4o-mini", "gpt-4o"):
+            await backend.ask(Ask("row", 1, model=model), "")
+            assert len(said) == (model not in (None, "ensemble"))
+    finally:
+        await backend.close()
+    assert "'gpt-4o-mini'" in said[0]
+    assert "'ensemble'" in said[0]
+
+
 async def overtakers(served: Running, priority: int) -> list[int]:
     """How many rows of a job ended while somebody else waited for one token, five times, each with two rows waiting."""
     lengths = [20 + 37 * number % 41 for number in range(4000)]

@@ -16,6 +16,7 @@ from inflight.batch.job_directory import JobDirectory
 from inflight.batch.runner import Runner
 from inflight.batch.seen.progress import Progress, State, write_progress
 from inflight.batch.seen.standing import jobs_in, standing
+from inflight.batch.signals import INTERRUPTED
 from tests.batch.crash.lives import until
 from tests.batch.flow.scripted import Scripted
 from tests.batch.seen.jobs import job_of, run
@@ -52,7 +53,7 @@ def test_while_the_lock_is_held_the_progress_is_believed(directory: JobDirectory
     with directory.locked():
         write_progress(directory, moment(State.WAITING))
         assert standing(directory).state == "waiting for a server"
-        write_progress(directory, moment(State.STOPPED, sentence="it was told to stop"))
+        write_progress(directory, moment(State.STOPPED, sentence=INTERRUPTED))
         assert standing(directory).state == "beginning", "what an earlier life has left"
         write_progress(directory, moment(when=time.time() - 100))
         found = standing(directory)
@@ -90,7 +91,7 @@ def test_a_job_that_finishes_what_is_in_flight_says_so_until_it_has_ended(tmp_pa
     runner.stop()
     until(lambda: told[-1].state is State.DRAINING)
     found = standing(directory)
-    assert (found.state, found.running, found.sentence) == ("draining", True, "it was told to stop")
+    assert (found.state, found.running, found.sentence) == ("draining", True, INTERRUPTED)
     runner.stop()
     thread.join(60)
     assert told[-1].state is State.STOPPED

@@ -87,6 +87,8 @@ def test_the_share_that_is_read_grows_to_all(tmp_path: Path) -> None:
     records = list(source.read())
     assert source.share_read(records[49].position) == pytest.approx(0.5)
     assert source.share_read(records[-1].position) == 1
+    resumed = _source(tmp_path / "rows.jsonl", b'{"a": 1}\n' * 100)
+    assert resumed.share_read(records[49].position) == pytest.approx(0.5), "before anything is read again"
 
 
 @pytest.mark.parametrize(
