@@ -46,7 +46,7 @@ class InputSpec(_Strict):
     """
 
     address: Address
-    format: Format | None = _of(None, "How the rows lie there.  [default: by the address]")
+    format: Format | None = _of(None, "Format of the input.  [default: by the address]")
     form: Form | None = _of(None, "Requests of OpenAI's Batch format, or rows of values.  [default: by the first rows]")
     table: str | None = _of(None, "The table to read, where INPUT is a database.")
     query: str | None = _of(None, "A SELECT to read instead of a whole table; it must have the column of --id.")
@@ -55,8 +55,8 @@ class InputSpec(_Strict):
     template: str | None = _of(None, "The prompt, with columns in it: 'Describe {{ name }}.'; @FILE reads one (Jinja).")
     system: str | None = _of(None, "A system message before each prompt; makes conversations of prompts.")
     chat: bool = _of(False, "Make conversations of the prompts, by the model's chat template.")
-    keep: tuple[str, ...] = _of((), "A column to write beside the answer, again for each.")
-    limit: int | None = _of(None, "Only the first so many rows.", ge=1)
+    keep: tuple[str, ...] = _of((), "A column to write beside the answer (repeatable).")
+    limit: int | None = _of(None, "Read only the first N rows.", ge=1)
     part: Part = Part()
 
     @property
@@ -73,7 +73,7 @@ class OutputSpec(_Strict):
     """
 
     address: Address
-    format: Format | None = _of(None, "How the answers shall lie there.  [default: by the address]")
+    format: Format | None = _of(None, "Format of the output.  [default: by the address]")
     table: str | None = _of(None, "The table to write, where --out is a database.  [default: --table]")
     key: str | None = _of(None, "The table's column that has the rows' ids.  [default: --id]")
     column: str | None = _of(None, "The column of existing rows that takes the answer.  [default: a new table is made]")
@@ -88,42 +88,44 @@ class OutputSpec(_Strict):
 class Defaults(_Strict):
     """What rows ask for that do not say otherwise."""
 
-    max_tokens: int = _of(128, "The longest answer, in tokens.", ge=1)
-    temperature: float | None = _of(None, "Over 0, answers are sampled.  [default: greedy]")
-    top_k: int | None = _of(None, "Sample among so many tokens.")
-    top_p: float | None = _of(None, "Sample among the likeliest tokens of this probability together.")
+    max_tokens: int = _of(128, "Maximum tokens per answer, for rows that name no number.", ge=1)
+    temperature: float | None = _of(None, "Above 0: sample.  [default: greedy]")
+    top_k: int | None = _of(None, "Sample among this many likeliest tokens.")
+    top_p: float | None = _of(None, "Sample among the likeliest tokens with this probability in total.")
     seed: int | None = _of(None, "Seed of the sampling.")
-    repetition_penalty: float | None = _of(None, "Over 1, tokens that were there are less likely.")
-    presence_penalty: float | None = _of(None, "The same, added once.")
-    frequency_penalty: float | None = _of(None, "The same, added each time.")
-    min_tokens: int | None = _of(None, "The shortest answer, in tokens.")
-    stop: tuple[str, ...] = _of((), "A text at which the answer ends, again for each.")
-    ignore_end: bool = _of(False, "Go on to the longest answer, past the model's end token.")
+    repetition_penalty: float | None = _of(None, "Above 1: tokens that came before become less likely.")
+    presence_penalty: float | None = _of(None, "-2 to 2, subtracted from the logits of tokens that came before.")
+    frequency_penalty: float | None = _of(None, "-2 to 2, subtracted once for each time that a token came before.")
+    min_tokens: int | None = _of(None, "Minimum tokens per answer.")
+    stop: tuple[str, ...] = _of((), "Text at which the answer ends (repeatable).")
+    ignore_end: bool = _of(False, "Continue past the model's end token, up to --max-tokens.")
 
 
 class Running(_Strict):
     """How the rows are run: nothing here changes an answer, so all of it may be another when a job is resumed."""
 
-    servers: tuple[str, ...] = _of(("127.0.0.1:8001",), "A server to ask, again for each: HOST:PORT, or a URL.")
-    model: str | None = _of(None, "The model to ask.  [default: the one that the server has]")
+    servers: tuple[str, ...] = _of(("127.0.0.1:8001",), "Server: HOST:PORT or a URL (repeatable).")
+    model: str | None = _of(None, "Model on the server.  [default: the one that takes text]")
     headers: dict[str, str] = Field(default_factory=dict, exclude=True)
-    ephemeral: str | None = _of(None, "Serve this engine directory for the job's life, on free ports.")
+    ephemeral: str | None = _of(None, "Start a server for this engine directory while the job runs, on free ports.")
     ephemeral_options: dict[str, Any] = Field(default_factory=dict)
-    runner: Literal["local", "ray"] = _of("local", "Who runs the rows: this process, or workers of Ray.")
-    workers: int | None = _of(None, "Workers of Ray.  [default: one a server]", ge=1)
+    runner: Literal["local", "ray"] = _of("local", "Run rows in this process, or on Ray workers.")
+    workers: int | None = _of(None, "Number of Ray workers.  [default: one per server]", ge=1)
     concurrency: int | None = _of(
-        None, "Most requests in flight at one server.  [default: what fills it]", ge=1, le=65536
+        None, "Maximum concurrent requests per server.  [default: what keeps it busy]", ge=1, le=65536
     )
-    priority: int | None = _of(-1, "Below interactive traffic, whose priority is 0.", ge=-(2**31), le=2**31 - 1)
-    window: int = _of(1024, "Rows that are read ahead and put in the best order.", ge=1, le=1_000_000)
-    order: Literal["best", "arrival"] = _of("best", "By length and shared prefixes, or as they come.")
-    row_timeout: float | None = _of(900.0, "Seconds that one request may take.", gt=0)
-    tries: int = _of(20, "How often a row is sent that fails for a reason that may pass.", ge=1)
-    kills: int = _of(3, "How many engines a row may kill before it is set aside.", ge=1)
-    notice: float = _of(25.0, "Seconds after SIGTERM to finish what is in flight.", ge=0)
-    patience: float = _of(1800.0, "Seconds without any server that answers until the job stops.", gt=0)
-    checkpoint_seconds: float = _of(0.5, "Seconds between two checkpoints: the most work a death costs.", gt=0, le=600)
-    price_per_hour: float | None = _of(None, "What an hour of the machines costs, for the bill.", ge=0)
+    priority: int | None = _of(-1, "Request priority; interactive traffic has 0.", ge=-(2**31), le=2**31 - 1)
+    window: int = _of(1024, "Rows that are read ahead and reordered.", ge=1, le=1_000_000)
+    order: Literal["best", "arrival"] = _of("best", "Send rows by length and shared prefixes, or as they come.")
+    row_timeout: float | None = _of(900.0, "Timeout of a request, in seconds.", gt=0)
+    tries: int = _of(20, "Maximum attempts per row, for transient failures.", ge=1)
+    kills: int = _of(3, "Engine crashes a row may cause before it becomes a dead letter.", ge=1)
+    notice: float = _of(25.0, "Seconds after SIGTERM, SIGHUP or Ctrl-C to finish requests in flight.", ge=0)
+    patience: float = _of(1800.0, "Stop the job after this many seconds without a server that answers.", gt=0)
+    checkpoint_seconds: float = _of(
+        0.5, "Seconds between checkpoints; work since the last one is repeated after a crash.", gt=0, le=600
+    )
+    price_per_hour: float | None = _of(None, "Cost of the machines per hour, for the cost figures.", ge=0)
 
     @field_validator("ephemeral")
     @classmethod

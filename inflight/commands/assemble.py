@@ -12,7 +12,7 @@ import click
 from inflight.commands.deployment_options import deployment_options, options_of
 
 
-@click.command(short_help="Write a model repository for somebody else's Triton.")
+@click.command(short_help="Export a model repository for another Triton server.")
 @click.argument("engine_dir", type=click.Path(path_type=Path))
 @click.option("--out", required=True, help="Directory, or s3://bucket/path, to write the repository to.")
 @click.option("--vendor", is_flag=True, help="Put the runtime in, for containers without the package inflight.")

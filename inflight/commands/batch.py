@@ -7,12 +7,12 @@ import click
 from inflight.lazy_group import LazyGroup
 
 COMMANDS = {
-    "run": ("inflight.commands.batch_run", "Ask a model about every row of an input."),
-    "status": ("inflight.commands.batch_status", "Say how a job stands, from another terminal."),
-    "resume": ("inflight.commands.batch_resume", "Go on with a job that stopped, or was killed."),
-    "retry": ("inflight.commands.batch_retry", "Ask rows once more that failed."),
-    "verify": ("inflight.commands.batch_verify", "Prove that every row has exactly one record."),
-    "cancel": ("inflight.commands.batch_cancel", "End a running job; what it has done stays."),
+    "run": ("inflight.commands.batch_run", "Send every row of an input to a model."),
+    "status": ("inflight.commands.batch_status", "Show the status of a job."),
+    "resume": ("inflight.commands.batch_resume", "Resume a job that stopped or was killed."),
+    "retry": ("inflight.commands.batch_retry", "Send failed rows again."),
+    "verify": ("inflight.commands.batch_verify", "Check that every row has exactly one record."),
+    "cancel": ("inflight.commands.batch_cancel", "Stop a running job; finished rows are kept."),
 }
 
 

@@ -28,14 +28,14 @@ def job_options(function: Decorated) -> Decorated:
     """Decorate a command with what a job is bound to, for `asked_job`."""
     options = [
         model_options(InputSpec, _INPUT),
-        click.option("--out", required=True, metavar="OUTPUT", help="Where the answers go: path, address or database."),
+        click.option("--out", required=True, metavar="OUTPUT", help="Output: a path, an address or a database URL."),
         model_options(OutputSpec, _OUTPUT),
         click.option(
             "--write",
             type=Lines(),
             metavar="VALUE=COLUMN",
             multiple=True,
-            help="Write another value of a record into a column, again for each: output_tokens=tokens.",
+            help="Write another value of the answer into a column (repeatable): output_tokens=tokens.",
         ),
         model_options(Defaults),
     ]  # fmt: skip
@@ -54,11 +54,11 @@ def running_options(function: Decorated) -> Decorated:
             type=Lines(),
             metavar="NAME: VALUE",
             multiple=True,
-            help="A header for every request, again for each; kept in no file.",
+            help="Header for every request (repeatable); not stored.",
         ),
-        click.option("--kv-cache-tokens", type=whole, help="Of --ephemeral: size of the KV cache."),
-        click.option("--max-num-sequences", type=whole, help="Of --ephemeral: most requests in flight."),
-        click.option("--max-num-tokens", type=whole, help="Of --ephemeral: most tokens that one step computes."),
+        click.option("--kv-cache-tokens", type=whole, help="For --ephemeral: KV cache size in tokens."),
+        click.option("--max-num-sequences", type=whole, help="For --ephemeral: maximum concurrent requests."),
+        click.option("--max-num-tokens", type=whole, help="For --ephemeral: maximum tokens per step."),
     ]  # fmt: skip
     for option in reversed(options):
         function = option(function)

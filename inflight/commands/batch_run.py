@@ -13,24 +13,24 @@ from inflight.commands.batch_life import end_options, live
 from inflight.commands.batch_options import asked_job, job_options, running_options
 
 
-@click.command(short_help="Ask a model about every row of an input.")
+@click.command(short_help="Send every row of an input to a model.")
 @click.argument("input_address", metavar="INPUT")
 @job_options
 @click.option(
     "--job",
     type=click.Path(path_type=Path),
-    help="Where the job's state lies; outputs that differ by their suffix alone need one each."
-    "  [default: OUTPUT's name.job, beside it]",
+    help="Directory of the job's state; outputs that differ only by their suffix need one each."
+    "  [default: NAME.job beside a local output, else in the current folder]",
 )
 @running_options
 @end_options
 def command(input_address: str, job: Path | None, **asked: Any) -> None:
-    """Ask a model about every row of INPUT: JSON lines (of OpenAI's Batch format too), CSV, Parquet, or a table.
+    """Send every row of INPUT to a model: JSON lines (of OpenAI's Batch format too), CSV, Parquet, or a table.
 
     INPUT and OUTPUT are paths, addresses such as s3://bucket/rows.parquet, or URLs of databases (sqlite:///shop.db).
 
-    The job may be killed at any moment: the same command goes on from there, and so does `inflight batch resume`.
-    SIGTERM and Ctrl-C let it finish what is in flight; a second one stops it at once.
+    The job may be killed at any moment: run the same command again, or `inflight batch resume`, to continue. SIGTERM
+    and Ctrl-C let requests in flight finish; a second one stops at once.
 
     Exit codes: 0 all rows are answered; 3 finished, and some rows failed; 4 cancelled; 75 stopped before the end, to be
     run again; 1 the job can't go on; 2 wrong usage.

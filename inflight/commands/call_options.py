@@ -64,7 +64,7 @@ def call_options(max_tokens: int) -> Callable[[Decorated], Decorated]:
             "--stop",
             type=Lines(),
             multiple=True,
-            help="Text at which the answer ends, without it; again for each. In the environment one a line.",
+            help="Text at which the answer ends, without it (repeatable); in the environment one per line.",
         ),
         click.option("--timeout", type=Seconds(above=True), help="Seconds allowed for the whole answer."),
         click.option("--first-token-timeout", type=Seconds(above=True), help="Seconds allowed for the first token."),

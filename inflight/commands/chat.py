@@ -16,7 +16,7 @@ from inflight.commands.conversation import Conversation
 from inflight.commands.standard_streams import has_person, standard_input
 
 
-@click.command(short_help="Talk with the model of a server.")
+@click.command(short_help="Chat with the model of a server.")
 @connection_options
 @click.option("--system", default="", help="What the model is told before all else.")
 @call_options(max_tokens=512)

@@ -43,7 +43,7 @@ def connection_options(function: Decorated) -> Decorated:
             type=Lines(),
             metavar="NAME: VALUE",
             multiple=True,
-            help="A header for every request, again for each; in the environment one a line.",
+            help="Header for every request (repeatable); in the environment one per line.",
         ),
         click.option("--ca", type=_FILE, help="Certificates (PEM) to trust instead of the system's."),
         click.option("--certificate", type=_FILE, help="Certificate (PEM) to show to the server."),

@@ -18,12 +18,12 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
     """Decorate the function of `command` with the options; it gets them by keyword, for `options_of`."""
     options = [
         click.option("--kv-cache-tokens", type=click.IntRange(1), help="Size of the KV cache.  [default: by memory]"),
-        click.option("--max-num-sequences", type=click.IntRange(1), help="Most requests in flight."),
-        click.option("--max-num-tokens", type=click.IntRange(1), help="Most tokens that one step computes."),
+        click.option("--max-num-sequences", type=click.IntRange(1), help="Maximum concurrent requests."),
+        click.option("--max-num-tokens", type=click.IntRange(1), help="Maximum tokens per step."),
         click.option(
-            "--max-queue-size", type=click.IntRange(0, 1_000_000), help="Most requests that wait; 0: any number."
+            "--max-queue-size", type=click.IntRange(0, 1_000_000), help="Maximum queued requests; 0: unlimited."
         ),
-        click.option("--no-kv-cache-reuse", is_flag=True, help="Compute every prompt anew, known prefix or not."),
+        click.option("--no-kv-cache-reuse", is_flag=True, help="Do not reuse the KV cache of known prefixes."),
         click.option(
             "--decoupled/--no-decoupled",
             default=True,
@@ -32,17 +32,21 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             " tensorrt_llm.",
         ),
         click.option(
-            "--draft-engine", type=click.Path(path_type=Path), help="Engine directory whose drafts are verified."
+            "--draft-engine",
+            type=click.Path(path_type=Path),
+            help="Engine directory of the draft model, for speculative decoding.",
         ),
-        click.option("--prompt-lookup", is_flag=True, help="Draft with what stands in the prompt already."),
-        click.option("--num-draft-tokens", type=click.IntRange(1), help="Tokens of one draft."),
+        click.option(
+            "--prompt-lookup", is_flag=True, help="Speculative decoding by prompt lookup; needs no draft model."
+        ),
+        click.option("--num-draft-tokens", type=click.IntRange(1), help="Tokens per draft."),
         click.option(
             "--lora",
             "adapters",
             envvar=f"INFLIGHT_{command.upper()}_LORA",
             type=click.Path(path_type=Path),
             multiple=True,
-            help="LoRA adapter (safetensors), again for each; the first is lora_task_id 1.",
+            help="LoRA adapter (safetensors; repeatable); the first is lora_task_id 1.",
         ),
         click.option(
             "--accumulate-tokens", is_flag=True, help="tensorrt_llm_bls streams the whole text so far each time."
@@ -56,7 +60,7 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             metavar="NAME=VALUE",
             envvar=f"INFLIGHT_{command.upper()}_SET",
             multiple=True,
-            help="A parameter by TensorRT-LLM's name, again for each: kv_cache_free_gpu_mem_fraction=0.8.",
+            help="Parameter by TensorRT-LLM's name (repeatable): kv_cache_free_gpu_mem_fraction=0.8.",
         ),
         click.option(
             "--parameters",

@@ -13,7 +13,7 @@ from inflight.deploy.doctor import Finding, examine
 _MARKS = {"ok": "ok     ", "warning": "warning", "missing": "MISSING"}
 
 
-@click.command(short_help="Say what is missing on this machine and how to mend it.")
+@click.command(short_help="Check this machine and show how to fix problems.")
 @click.argument("engine_dir", required=False)
 @click.option(
     "--json", "as_json", envvar="INFLIGHT_DOCTOR_JSON", is_flag=True, help="One JSON object instead of lines."

@@ -44,7 +44,7 @@ class _Checked(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
-@click.command("plan", short_help="Say what fits, before anything is fetched or built.")
+@click.command("plan", short_help="Estimate memory and show which configurations fit.")
 @click.argument("checkpoint")
 @click.option(
     "--target",
@@ -62,13 +62,13 @@ class _Checked(click.ParamType[Any]):
 @click.option(
     "--precision",
     multiple=True,
-    help=f"Of the weights, again for each: {', '.join(GPU_WEIGHTS)}; with openvino {', '.join(EMBEDDED_WEIGHTS)}."
+    help=f"Weight precision (repeatable): {', '.join(GPU_WEIGHTS)}; with openvino {', '.join(EMBEDDED_WEIGHTS)}."
     "  [default: a table of several]",
 )
 @click.option(
     "--kv-cache-precision",
     multiple=True,
-    help=f"Of the KV cache, again for each: {', '.join(GPU_KV)}; with openvino {', '.join(EMBEDDED_KV)}."
+    help=f"KV cache precision (repeatable): {', '.join(GPU_KV)}; with openvino {', '.join(EMBEDDED_KV)}."
     "  [default: several]",
 )
 @click.option(

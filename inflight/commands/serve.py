@@ -42,7 +42,7 @@ class Signals:
             raise Stop
 
 
-@click.command(short_help="Serve an engine directory on Triton until told to stop.")
+@click.command(short_help="Serve an engine directory on Triton.")
 @click.argument("engine_dir")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
 @click.option("--http-host", help="Another address for HTTP.  [default: --host, or 127.0.0.1 with --grpc-tls-ca]")
@@ -52,21 +52,23 @@ class Signals:
     is_flag=True,
     help="A proxy or gateway checks what other machines send; addresses beyond loopback are refused without it.",
 )
-@click.option("--http-port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one.")
-@click.option("--grpc-port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="0: any free one.")
-@click.option("--metrics-port", type=click.IntRange(0, 65535), default=8002, show_default=True, help="0: any free one.")
+@click.option("--http-port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free port.")
+@click.option("--grpc-port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="0: any free port.")
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65535), default=8002, show_default=True, help="0: any free port."
+)
 @click.option(
     "--multi-gpu",
     type=click.Choice(MODES),
     help="How the ranks of an engine on several GPUs are started: each as a server, of which the first one serves, or"
     " as workers of one server, which can have several instances (--set gpu_device_ids=0,1;2,3).  [default: leader]",
 )
-@click.option("--grpc-tls-certificate", type=click.Path(path_type=Path), help="Speak gRPC over TLS: the certificate.")
-@click.option("--grpc-tls-key", type=click.Path(path_type=Path), help="The certificate's key.")
+@click.option("--grpc-tls-certificate", type=click.Path(path_type=Path), help="TLS certificate for gRPC.")
+@click.option("--grpc-tls-key", type=click.Path(path_type=Path), help="Private key of the certificate.")
 @click.option(
     "--grpc-tls-ca",
     type=click.Path(path_type=Path),
-    help="Take only clients with a certificate signed by these.",
+    help="Accept only clients with a certificate signed by these CAs.",
 )
 @click.option(
     "--request-log",
@@ -79,9 +81,11 @@ class Signals:
     type=Seconds(),
     default=30.0,
     show_default=True,
-    help="How long running requests may go on after SIGTERM.",
+    help="Seconds that running requests have to finish after SIGTERM.",
 )
-@click.option("--start-seconds", type=Seconds(1), default=900.0, show_default=True, help="How long the start may take.")
+@click.option(
+    "--start-seconds", type=Seconds(1), default=900.0, show_default=True, help="Timeout of the start, in seconds."
+)
 @click.option(
     "--json", "as_json", envvar="INFLIGHT_SERVE_JSON", is_flag=True, help="Say where it listens as one line of JSON."
 )
@@ -106,7 +110,7 @@ def command(
     request_log: Path | None,
     **asked: Any,
 ) -> None:
-    """Serve ENGINE_DIR on NVIDIA Triton Inference Server until told to stop.
+    """Serve ENGINE_DIR on NVIDIA Triton Inference Server until SIGTERM or Ctrl-C.
 
     It may also be a repository that `inflight assemble` wrote: its directory, or its address on S3.
 
@@ -153,7 +157,7 @@ def command(
         while not signals.asked.wait(0.2) and not server.wait(0):
             pass
     except Stop:
-        _report("Stopped before the server stood.")
+        _report("Stopped before the server was ready.")
     finally:
         signals.starting = False
         if signals.asked.is_set() and server.ready:

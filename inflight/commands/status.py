@@ -21,7 +21,7 @@ _MOMENT = 0.5
 """Between two looks at a busy engine, whose difference is its speed."""
 
 
-@click.command(short_help="Say how a server stands: ready, what it serves, how busy it is.")
+@click.command(short_help="Show server status: readiness, models, load.")
 @connection_options
 @click.option(
     "--metrics-url",
