@@ -137,13 +137,25 @@ def _read(directory: Path, refuse: Callable[[Path, dict[str, Any]], None]) -> Ch
     return Checkpoint(directory, config, tuple(weights), sum(weights.values()), tokenizer)
 
 
+def no_gguf(place: str | Path) -> BuildError:
+    return BuildError(
+        f"{place} is in GGUF, which is not supported; use the original Hugging Face model (config.json, safetensors and"
+        " a tokenizer), with --precision int4 or int8 for small weights.",
+        "not_a_checkpoint",
+    )
+
+
 def find_config(directory: Path) -> Path:
     """Return the path of a checkpoint's config.json; raises BuildError as `read_checkpoint` does where it has none."""
+    if directory.suffix.lower() == ".gguf" and directory.exists():
+        raise no_gguf(directory)
     if not directory.is_dir():
         what = "is a file, not a directory" if directory.exists() else "doesn't exist"
         raise BuildError(f"The checkpoint {directory} {what}; check the path.", "checkpoint_not_found")
     path = directory / "config.json"
     if not path.is_file():
+        if any(directory.glob("*.[gG][gG][uU][fF]")):
+            raise no_gguf(directory)
         raise BuildError(
             f"{directory} holds no config.json, so it is no Hugging Face checkpoint; check the path.",
             "not_a_checkpoint",
@@ -178,7 +190,12 @@ def _find_weights(directory: Path) -> dict[Path, int]:
             "convert them to safetensors (save_pretrained does) and build from those.",
             "not_a_checkpoint",
         )
-    raise BuildError(f"{directory} holds no weights (neither {_SINGLE} nor {_INDEX}).", "not_a_checkpoint")
+    if any(directory.glob("*.[gG][gG][uU][fF]")):
+        raise no_gguf(directory)
+    raise BuildError(
+        f"{directory} holds no weights (neither {_SINGLE} nor {_INDEX}); download the checkpoint again.",
+        "not_a_checkpoint",
+    )
 
 
 def _read_index(index: Path) -> dict[Path, int]:

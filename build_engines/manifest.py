@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -146,12 +147,10 @@ class Manifest(_Frozen):
     def _read(cls, directory: Path) -> Manifest:
         path = directory / FILE_NAME
         if not directory.is_dir():
-            raise BuildError(
-                f"No engine directory at {directory}; build one with `inflight build`.", "engine_not_found"
-            )
+            raise BuildError(f"No engine directory at {directory}; {_how_to_build(directory)}.", "engine_not_found")
         if not path.is_file():
             raise BuildError(
-                f"{directory} holds no {FILE_NAME}, so it is no engine directory; build one with `inflight build`.",
+                f"{directory} holds no {FILE_NAME}, so it is no engine directory; {_how_to_build(directory)}.",
                 "engine_not_found",
             )
         try:
@@ -171,6 +170,15 @@ class Manifest(_Frozen):
 
     def write(self, directory: Path) -> None:
         (directory / FILE_NAME).write_text(self.model_dump_json(indent=2) + "\n")
+
+
+def _how_to_build(place: Path) -> str:
+    """Of what was named, where that is a checkpoint, or like a name on the hub."""
+    checkpoint, out = "CHECKPOINT", Path("my-engine") if place.exists() else place
+    like_a_name = not place.is_absolute() and len(place.parts) == 2 and not place.parent.exists()
+    if like_a_name or (place / "config.json").is_file():
+        checkpoint, out = shlex.quote(str(place)), Path(f"{place.name or 'my'}-engine")
+    return f"build one with `inflight build {checkpoint} --out {shlex.quote(str(out))}`"
 
 
 class _Version(BaseModel):

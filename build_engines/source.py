@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from build_engines.checkpoint import no_gguf
 from build_engines.errors import BuildError
 from build_engines.progress import Progress
 
@@ -31,6 +32,8 @@ def locate(checkpoint: str, progress: Progress, *, wanted: Sequence[str] = _WANT
         raise _not_found(f"{checkpoint} begins with a user whose home is not known; check the path.") from error
     if os.path.lexists(path) or not _HUB_NAME.fullmatch(checkpoint):
         return path
+    if checkpoint.lower().endswith("-gguf"):
+        raise no_gguf(checkpoint)
     progress.step(f"Fetching {checkpoint} from the hub")
     # Imported here, since a local checkpoint needs no network library.
     from huggingface_hub import errors, snapshot_download

@@ -9,21 +9,35 @@ from typing import NoReturn
 import click
 
 from inflight import __version__
-from inflight.lazy_group import LazyGroup
+from inflight.lazy_group import LazyGroup, name_variable
 
 COMMANDS = {
-    "assemble": ("inflight.commands.assemble", "Write a model repository for somebody else's Triton."),
+    "assemble": ("inflight.commands.assemble", "Export a model repository for another Triton server."),
     "batch": ("inflight.commands.batch", "Offline batch jobs: run, status, resume, retry, verify, cancel."),
     "build": ("inflight.commands.build", "Compile a Hugging Face checkpoint into an engine directory."),
-    "chat": ("inflight.commands.chat", "Talk with the model of a server."),
-    "checkpoint": ("inflight.commands.checkpoint", "Make a checkpoint where no hub can be reached."),
-    "demo": ("inflight.commands.demo", "Checkpoint, engine, server, streamed answer: the whole way, once."),
-    "doctor": ("inflight.commands.doctor", "Say what is missing on this machine and how to mend it."),
+    "chat": ("inflight.commands.chat", "Chat with the model of a server."),
+    "checkpoint": ("inflight.commands.checkpoint", "Create a demo or random-weight checkpoint, offline."),
+    "demo": ("inflight.commands.demo", "Run everything once: checkpoint, engine, server, streamed answer."),
+    "doctor": ("inflight.commands.doctor", "Check this machine and show how to fix problems."),
     "generate": ("inflight.commands.generate", "Send a prompt to a server and stream the answer."),
     "load": ("inflight.commands.load", "Load tests: run, sweep, compare, report."),
-    "plan": ("inflight.commands.plan", "Say what fits, before anything is fetched or built."),
-    "serve": ("inflight.commands.serve", "Serve an engine directory on Triton until told to stop."),
-    "status": ("inflight.commands.status", "Say how a server stands: ready, what it serves, how busy it is."),
+    "plan": ("inflight.commands.plan", "Estimate memory and show which configurations fit."),
+    "serve": ("inflight.commands.serve", "Serve an engine directory on Triton."),
+    "status": ("inflight.commands.status", "Show server status: readiness, models, load."),
+}
+
+# Commands of vLLM, Ollama, OVMS and Triton's own tools, and of other programs that have such.
+WORDS = {
+    **dict.fromkeys(("bench", "benchmark", "profile"), "`inflight load run`"),
+    **dict.fromkeys(("ls", "list", "ps", "top", "info"), "`inflight status`"),
+    **dict.fromkeys(("pull", "import", "convert", "compile", "create", "download"), "`inflight build`"),
+    **dict.fromkeys(("start", "up"), "`inflight serve`"),
+    "run": "`inflight chat` for a conversation, or `inflight batch run` for many prompts, with a server that runs",
+    "run-batch": "`inflight batch run`",
+    "complete": "`inflight generate`",
+    "collect-env": "`inflight doctor`",
+    "version": "`inflight --version`",
+    "help": "`inflight --help`",
 }
 
 # What these import of ours is always there; anything else may be an extra that was not asked for.
@@ -32,8 +46,8 @@ OURS = ("inflight", "inflight_client", "build_engines", "loadtests")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="inflight")
+@click.group(cls=LazyGroup, table=COMMANDS, words=WORDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="inflight")
 def cli() -> None:
     """Take a Hugging Face checkpoint, compile it, and serve it on NVIDIA Triton with in-flight batching.
 
@@ -54,6 +68,8 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         cli.main(args=arguments, prog_name="inflight", standalone_mode=False, auto_envvar_prefix="INFLIGHT")
     except click.ClickException as error:
+        if isinstance(error, click.BadParameter):
+            name_variable(error)
         error.show()
         sys.exit(error.exit_code)
     except click.Abort:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
+from click.core import ParameterSource
+from click.exceptions import NoSuchCommand
 
 
 class LazyGroup(click.Group):
-    """`table` has for each command's name the module that holds it as `command`, and what it does."""
+    """`table` has for each command's name the module that holds it as `command`, and what it does.
 
-    def __init__(self, *args: Any, table: Mapping[str, tuple[str, str]], **options: Any) -> None:
+    `words`: what other programs call commands, and what to use here.
+    """
+
+    def __init__(
+        self, *args: Any, table: Mapping[str, tuple[str, str]], words: Mapping[str, str] | None = None, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
-        self._table = table
+        self._table, self._words = table, words or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._table)
@@ -27,9 +35,64 @@ class LazyGroup(click.Group):
         _show_variables(command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it; a name that is none here is answered with the one that is meant."""
+        try:
+            name, command, rest = super().resolve_command(ctx, args)
+        except NoSuchCommand as error:
+            if use := self._words.get(error.command_name):
+                raise NoSuchCommand(error.command_name, f"{error.message} Use {use}.", ctx=ctx) from None
+            raise NoSuchCommand(error.command_name, error.message, self._table, ctx) from None
+        if name and command and ctx.auto_envvar_prefix and not isinstance(command, LazyGroup):
+            warn_of_variables(command, _prefix(ctx.auto_envvar_prefix, name))
+        return name, command, rest
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in self._table.items()])
+
+
+def name_variable(error: click.BadParameter) -> None:
+    """Let the message name the environment variable, where the wrong value is in one."""
+    ctx, option = error.ctx, error.param
+    if ctx is None or not isinstance(option, click.Option) or option.name is None:
+        return
+    if ctx.get_parameter_source(option.name) is ParameterSource.ENVIRONMENT and ctx.auto_envvar_prefix:
+        error.param_hint = f"the environment variable {' or '.join(_names(option, ctx.auto_envvar_prefix))}"
+
+
+def warn_of_variables(command: click.Command, prefix: str) -> None:
+    """Name variables of a command's prefix that it does not read, each with the one that may be meant."""
+    known = list(_variables(command, prefix))
+    for name in sorted(os.environ):
+        if name.startswith(f"{prefix}_") and name not in known:
+            from difflib import get_close_matches  # only where there is one: help is instant
+
+            near = get_close_matches(name, known, n=1)
+            meant = f"did you mean {near[0]}?" if near else "`--help` lists those it reads."
+            click.echo(f"Warning: the environment variable {name} is not used; {meant}", err=True)
+
+
+def _variables(command: click.Command, prefix: str) -> Iterator[str]:
+    for option in command.params:
+        if isinstance(option, click.Option):
+            yield from _names(option, prefix)
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from _variables(inner, _prefix(prefix, name))
+
+
+def _names(option: click.Option, prefix: str) -> list[str]:
+    """The variables that an option reads."""
+    if option.envvar is not None:
+        return [option.envvar] if isinstance(option.envvar, str) else list(option.envvar)
+    return [f"{prefix}_{(option.name or '').upper()}"]
+
+
+def _prefix(parent: str, name: str) -> str:
+    return f"{parent}_{name.upper().replace('-', '_')}"
 
 
 def _show_variables(command: click.Command) -> None:

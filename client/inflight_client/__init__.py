@@ -36,14 +36,18 @@ from inflight_client.results import Delta, Generation, Health, Model, ServerTimi
 from inflight_client.retry import NO_RETRY, Retry
 from inflight_client.sampling import Guide, Sampling
 from inflight_client.stream import Stream
-from inflight_client.versions import VersionWarning
+from inflight_client.versions import VersionWarning, client_version
 
 if TYPE_CHECKING:
     from inflight_client.metrics_page import Metrics
+
+    __version__: str
 else:
 
     def __getattr__(name: str) -> Any:
-        """Metrics, when it is asked for: it brings an HTTP client and a parser with it."""
+        """Metrics, when it is asked for: it brings an HTTP client and a parser with it. And the version."""
+        if name == "__version__":
+            return client_version()
         if name != "Metrics":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from inflight_client.metrics_page import Metrics
@@ -89,4 +93,5 @@ __all__ = [
     "Unsupported",
     "Usage",
     "VersionWarning",
+    "__version__",
 ]

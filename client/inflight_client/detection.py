@@ -99,7 +99,15 @@ def _listed(states: Mapping[str, str]) -> list[str]:
 
 
 def _named(model: str) -> Generator[Question, Any, ModelMetadata]:
-    metadata = yield Question("metadata", model)
+    try:
+        metadata = yield Question("metadata", model)
+    except InflightError as error:
+        there = (yield from _there()) if error.code == "model_not_found" else []
+        if not there:
+            raise
+        raise InflightError(
+            f"the server has no model {model}; name one that it has: {', '.join(there)}", error.code
+        ) from None
     if not _takes_text(metadata):
         raise InflightError(
             f"the model {model} takes no text as TensorRT-LLM's models do (its inputs:"
@@ -107,6 +115,23 @@ def _named(model: str) -> Generator[Question, Any, ModelMetadata]:
             "unsupported_deployment",
         )
     return metadata  # type: ignore[no-any-return]
+
+
+def _there() -> Generator[Question, Any, list[str]]:
+    """The names of the server's models; of a server that hands out no index those of the text models."""
+    try:
+        return sorted({model.name for model in (yield Question("index"))})
+    except InflightError:
+        pass
+    found = []
+    for name in TEXT_MODELS:
+        try:
+            metadata = yield Question("metadata", name)
+        except InflightError:
+            continue
+        if _takes_text(metadata):
+            found.append(name)
+    return found
 
 
 def _config(model: str) -> Generator[Question, Any, ModelConfig]:

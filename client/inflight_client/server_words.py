@@ -78,10 +78,10 @@ def no_such_host(where: str) -> InflightError:
 
 def hung_up(where: str, due: str) -> InflightError:
     """A connection was made, and ended in an orderly way before it was one: Triton's ports do so to each other's."""
-    return InflightError(
-        f"what listens at {where} hung up instead of speaking {due}; check the address: its port and its scheme",
-        "hung_up",
-    )
+    next_step = "check the address: its port and its scheme"
+    if due == "gRPC":
+        next_step = f"if this is the HTTP port, write http://{where}"
+    return InflightError(f"what listens at {where} hung up instead of speaking {due}; {next_step}", "hung_up")
 
 
 def no_triton(where: str, how: str) -> InflightError:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -225,10 +226,12 @@ class JobDirectory:
             other = self.job().output.address
         except BatchError:  # it has not begun, or its state knows better
             return
-        if other != self.output.address:
+        own = self.output.address
+        if other != own:
+            name = Path(masked(own).partition("?")[0]).name
             raise BatchError(
-                f"{self.path} is the directory of the job with another output.address, {masked(other)}; give this one"
-                " another name, or a directory of its own with --job",
+                f"{self.path} holds the job that writes {masked(other)}, and this one writes {masked(own)}; give it a"
+                f" directory of its own: --job {shlex.quote(f'{self.path.parent / name}{SUFFIX}')}",
                 "job_mismatch",
             )
 

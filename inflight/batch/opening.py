@@ -139,10 +139,21 @@ def _check_room(job: Job, directory: JobDirectory) -> None:
             raise taken(str(path), job.input.address)
 
 
+_OPTIONS = {
+    "input.address": "INPUT",
+    "input.format": "--input-format",
+    "output.address": "--out",
+    "output.format": "--output-format",
+    "output.table": "--output-table",
+    "output.columns": "--write",
+}
+"""Those that are not called as their fields are."""
+
+
 def _difference(bound: Any, wanted: dict[str, Any]) -> str:
-    """What is other than it was, in words."""
+    """What is other than it was, by the options that say it."""
     names = [
-        f"{part}.{name}"
+        _OPTIONS.get(f"{part}.{name}", f"--{name.replace('_', '-')}")
         for part, values in wanted.items()
         for name, value in values.items()
         if bound is not None and bound.get(part, {}).get(name) != value

@@ -3,44 +3,60 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
 from build_engines.errors import BuildError
-from build_engines.manifest import TARGETS, GpuKvPrecision, GpuPrecision, KvPrecision, Precision
+from build_engines.manifest import TARGETS
+from build_engines.target import KV_PRECISIONS, PRECISIONS
 from inflight.commands.llmapi_options import llmapi_options, llmapi_settings
 from inflight.commands.progress import reporting
 from inflight.commands.tensorrt_llm_options import show_commands, take_tensorrt_llm, tensorrt_llm_options
 
 
+class OfTarget(click.Choice[str]):
+    """A precision of any target, as `known` lists them; the error for a wrong one lists those of the chosen target."""
+
+    def __init__(self, known: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__(list(dict.fromkeys(chain.from_iterable(known.values()))))
+        self._known = known
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        target = ctx.params.get("target") if ctx is not None else None
+        known = self._known.get(target or "", self.choices)
+        return f"{value!r} is not one of {', '.join(known)}" + (f", which --target {target} has." if target else ".")
+
+
 @click.command("build")
 @click.argument("checkpoint")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The engine directory to make.")
-@click.option("--target", type=click.Choice(TARGETS), default="openvino", show_default=True)
+@click.option("--target", type=click.Choice(TARGETS), default="openvino", show_default=True, is_eager=True)
 @click.option(
     "--precision",
-    type=click.Choice([*get_args(Precision), *get_args(GpuPrecision)]),
-    help="Of the weights. openvino: bf16 (default), fp16, fp32 (repeats transformers token for token), int8, int4. "
+    type=OfTarget(PRECISIONS),
+    help="Weight precision. openvino: bf16 (default), fp16, fp32 (repeats transformers token for token), int8, int4. "
     "tensorrt-llm: bf16, fp16, fp32, and those from fp8 on.",
 )
 @click.option(
     "--kv-cache-precision",
     "kv_precision",
     envvar="INFLIGHT_BUILD_KV_CACHE_PRECISION",
-    type=click.Choice([*get_args(KvPrecision), *get_args(GpuKvPrecision)]),
-    help="Of the KV cache. openvino: u8 (default), f32 (default with --precision fp32), f16, bf16. "
+    type=OfTarget(KV_PRECISIONS),
+    help="KV cache precision. openvino: u8 (default), f32 (default with --precision fp32), f16, bf16. "
     "tensorrt-llm: that of the weights' type (default), fp8, int8.",
 )
 @click.option(
     "--max-sequence-length",
     type=click.IntRange(min=2),
-    help="Tokens of prompt and answer together. [default: what the model knows]",
+    help="Maximum tokens of prompt and answer together. [default: the model's]",
 )
-@click.option("--name", help="What the engine calls itself. [default: the checkpoint's last part]")
-@click.option("--force", is_flag=True, help="Build again even if nothing changed.")
-@click.option("--no-trial", is_flag=True, help="Don't load the new engine once, where memory is too small for it.")
+@click.option("--name", help="Name of the engine. [default: last part of the checkpoint's name]")
+@click.option("--force", is_flag=True, help="Rebuild even if nothing changed.")
+@click.option("--no-trial", is_flag=True, help="Skip the test load of the new engine (saves memory).")
 @click.option("--json", "as_json", envvar="INFLIGHT_BUILD_JSON", is_flag=True, help="Print the manifest at the end.")
 @click.option(
     "--dry-run",

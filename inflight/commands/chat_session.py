@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+from click import HelpFormatter
 from inflight_client import Client, InflightError
 from inflight_client.call import CallOptions
 
 from inflight.commands.answer_report import summary
-from inflight.commands.chat_terminal import ChatTerminal
+from inflight.commands.chat_terminal import WORDS, ChatTerminal
 from inflight.commands.conversation import Conversation
 
-HELP = '''\
-/reset          forget the conversation, but for the system's message
-/undo           forget your last message and its answer
-/drop           forget the oldest message and its answer
-/system [TEXT]  show or set what the model is told before all else; "/system none" for nothing
-/save FILE      write the conversation as JSON
-/load FILE      go on with one that was written
-/exit           leave, as Ctrl-D does
-"""             begins a message of several lines, and ends it; a backslash at its end continues a line;
-                what is quoted so is never a command
-Ctrl-C          ends an answer; twice in a row leaves'''
+_HELP = (
+    ("/reset", "forget the conversation, but for the system's message"),
+    ("/undo", "forget your last message and its answer"),
+    ("/drop", "forget the oldest message and its answer"),
+    ("/system [TEXT]", 'show or set what the model is told before all else; "/system none" for nothing'),
+    ("/save FILE", "write the conversation as JSON"),
+    ("/load FILE", "go on with one that was written"),
+    ("/exit, exit", "leave, as Ctrl-D does; also /quit, quit and /bye"),
+    ('"""', "begins a message of several lines, and ends it; what is quoted so is never a command"),
+    ("\\", "at the end of a line continues it on the next one"),
+    ("Ctrl-C", "ends an answer; twice in a row leaves"),
+)
 
 
 class ChatSession:
@@ -91,7 +94,7 @@ class ChatSession:
     def _command(self, name: str, argument: str) -> bool:
         """Obey a command; False for leaving."""
         argument = argument.strip()
-        if name in ("/exit", "/quit", "/bye"):
+        if name in ("/exit", "/quit", "/bye", *WORDS):
             return False
         if name == "/system":
             self._system(argument)
@@ -100,7 +103,7 @@ class ChatSession:
         elif name in ("/reset", "/undo", "/drop"):
             self._forget(name)
         elif name in ("/help", "/?"):
-            self._terminal.say(HELP)
+            self._terminal.say(_help())
         else:
             self._terminal.say(f"There is no command {name}; /help lists them. A space before it makes it a message.")
         return True
@@ -123,17 +126,26 @@ class ChatSession:
             self._terminal.say(f"{name} needs the name of a file.")
             return
         try:
+            file = Path(path).expanduser().absolute()
             if name == "/save":
-                self._conversation.save(Path(path).expanduser())
+                self._conversation.save(file)
             else:
-                self._conversation.load(Path(path).expanduser())
+                self._conversation.load(file)
         except InflightError as error:
             self._terminal.say(f"Error: {error} [{error.code}]")
         except (OSError, ValueError, RuntimeError) as error:  # the last two for a NUL, and for the home of nobody
             self._terminal.say(f"Error: {path}: {getattr(error, 'strerror', None) or error}")
         else:
-            self._terminal.say(self._standing())
+            done = f"Saved to {file}." if name == "/save" else f"Loaded {file}."
+            self._terminal.say(f"{done} {self._standing()}")
 
     def _standing(self) -> str:
         count = self._conversation.exchanges
         return f"The conversation has {count} message{'s' * (count != 1)} of yours."
+
+
+def _help() -> str:
+    """The commands, wrapped to the terminal's width."""
+    formatter = HelpFormatter(width=shutil.get_terminal_size().columns)
+    formatter.write_dl(_HELP)
+    return formatter.getvalue().rstrip("\n")

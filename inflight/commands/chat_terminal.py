@@ -13,9 +13,15 @@ from inflight.commands.standard_streams import shown
 _PROMPT, _FURTHER = ">>> ", "... "
 _QUOTES = '"""'
 
+WORDS = ("exit", "quit")
+"""What leaves without a slash too, alone on its line: no model is asked that."""
+
 
 class Typed(NamedTuple):
-    """What was typed: a message, or a line that begins with a slash and was neither quoted, continued nor pasted."""
+    """What was typed: a message or a command.
+
+    A command is a line that begins with a slash, or one of WORDS, and was neither quoted, continued nor pasted.
+    """
 
     text: str
     is_command: bool
@@ -39,13 +45,13 @@ class ChatTerminal:
         line = input(_PROMPT)
         quoted = line.startswith(_QUOTES)
         text = self._until_quotes(line.removeprefix(_QUOTES)) if quoted else self._unbroken(line)
-        is_command = text.startswith("/") and not quoted and "\n" not in text
+        like_command = (text.startswith("/") or text.rstrip() in WORDS) and "\n" not in text
         if text.strip():
             # Called back, a quoted line is what it was.
-            kept = f"{_QUOTES}{text}{_QUOTES}" if quoted and text.startswith("/") and "\n" not in text else text
+            kept = f"{_QUOTES}{text}{_QUOTES}" if quoted and like_command else text
             readline.add_history(kept)
             self._history.add(kept)
-        return Typed(text, is_command)
+        return Typed(text, like_command and not quoted)
 
     def show(self, text: str) -> None:
         """A piece of an answer."""

@@ -150,7 +150,7 @@ def command(
     signals = Signals()
     try:
         if not as_json:
-            _report(f"Starting Triton with {engine_dir} ...")
+            _report(f"Checking {engine_dir} and starting Triton ...")
         server.start()
         signals.starting = False
         _announce(server, as_json)

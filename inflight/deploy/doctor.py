@@ -165,11 +165,35 @@ def _processor() -> Finding:
 def _ports() -> Finding:
     from inflight.deploy.ports import is_free
 
-    taken = [str(port) for port in _DEFAULT_PORTS if not is_free("127.0.0.1", port)]
-    if taken:
-        remedy = "choose others with --http-port, --grpc-port, --metrics-port (0: any free one)"
-        return Finding("ports", "warning", f"{', '.join(taken)} in use", remedy)
-    return Finding("ports", "ok", "8000, 8001 and 8002 are free")
+    taken = [port for port in _DEFAULT_PORTS if not is_free("127.0.0.1", port)]
+    if not taken:
+        return Finding("ports", "ok", "8000, 8001 and 8002 are free")
+    users = {port: _listener(port) for port in taken}
+    found = ", ".join(f"{port} in use by {user}" for port, (user, _) in users.items())
+    ours = all(is_ours for _, is_ours in users.values())
+    choose = "choose others with --http-port, --grpc-port, --metrics-port (0: any free one)"
+    return Finding("ports", "ok" if ours else "warning", found, f"for another server {choose}" if ours else choose)
+
+
+def _listener(port: int) -> tuple[str, bool]:
+    """Who listens on a port of this machine, and whether that is a server of inflight's."""
+    import psutil
+
+    from inflight.deploy.run_directory import owners
+
+    try:
+        listening = [one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+        process = next(
+            (psutil.Process(one.pid) for one in listening if one.laddr and one.laddr.port == port and one.pid), None
+        )
+        if process is None:
+            return "a program of another user", False
+        above = [parent.pid for parent in process.parents() if parent.pid in owners()]
+        return (
+            (f"inflight (process {above[0]})", True) if above else (f"{process.name()} (process {process.pid})", False)
+        )
+    except psutil.Error:
+        return "another program", False
 
 
 def _leftovers() -> Finding:

@@ -102,6 +102,18 @@ def leftovers(home: Path | None = None) -> list[Path]:
     return found
 
 
+def owners(home: Path | None = None) -> set[int]:
+    """The processes that run servers now, by their ids."""
+    found = set()
+    for path in (home or default_home()).glob("run-*"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            if (lock := _try_lock(path)) is None:
+                found.add(int(json.loads((path / "owner.json").read_text())["pid"]))
+            else:
+                os.close(lock)
+    return found
+
+
 def sweep(home: Path | None = None) -> list[Path]:
     """Remove the run directories of dead servers and the shared memory they name; returns the directories."""
     swept = []

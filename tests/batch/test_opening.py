@@ -40,7 +40,7 @@ def test_a_directory_of_a_job_with_another_output_is_refused_and_nothing_is_cut(
     ours = (tmp_path / "answers.jsonl").read_bytes()
     theirs = mine(tmp_path / name)
     other = job.model_copy(update={"output": OutputSpec(address=str(tmp_path / name))})
-    with pytest.raises(BatchError, match=r"answers\.job .*another output\.address") as caught:
+    with pytest.raises(BatchError, match=r"answers\.job .* --job .*\.job$") as caught:
         resumed(other, JobDirectory.of(other.output, tmp_path / "answers.job"))
     assert caught.value.code == "job_mismatch"
     assert (tmp_path / name).read_bytes() == theirs
@@ -53,7 +53,7 @@ def test_a_state_is_bound_to_its_output_where_the_plan_is_gone(tmp_path: Path) -
     (tmp_path / "answers.job/job.json").unlink()
     theirs = mine(tmp_path / "v2.jsonl")
     other = job.model_copy(update={"output": OutputSpec(address=str(tmp_path / "v2.jsonl"))})
-    with pytest.raises(BatchError, match=r"was begun with another output\.address") as caught:
+    with pytest.raises(BatchError, match=r"was begun with another --out;") as caught:
         resumed(other, JobDirectory.of(other.output, tmp_path / "answers.job"))
     assert caught.value.code == "job_mismatch"
     assert (tmp_path / "v2.jsonl").read_bytes() == theirs

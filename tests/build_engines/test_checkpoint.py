@@ -11,6 +11,8 @@ import pytest
 from build_engines.build import Options, build_engine
 from build_engines.checkpoint import read_checkpoint
 from build_engines.errors import BuildError
+from build_engines.progress import Silence
+from build_engines.source import locate
 from build_engines.synthetic.write import write_synthetic_checkpoint
 
 
@@ -69,6 +71,17 @@ def test_no_such_directory(tmp_path: Path) -> None:
     assert "nowhere doesn't exist" in str(error)
 
 
+def test_gguf_is_named(checkpoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "model.Q4_K_M.gguf"
+    file.write_bytes(b"GGUF")
+    (checkpoint / "model.safetensors").replace(checkpoint / "model.GGUF")
+    for place in (file, tmp_path, checkpoint):
+        assert "GGUF, which is not supported; use the original" in str(refusal(place))
+    with pytest.raises(BuildError, match="GGUF") as caught:
+        locate("bartowski/Qwen2.5-0.5B-Instruct-GGUF", Silence())
+    assert caught.value.code == "not_a_checkpoint"
+
+
 def test_a_file_is_no_checkpoint(checkpoint: Path) -> None:
     assert "is a file, not a directory" in str(refusal(checkpoint / "config.json"))
 
@@ -77,7 +90,7 @@ def test_a_file_is_no_checkpoint(checkpoint: Path) -> None:
     ("missing", "says"),
     [
         ("config.json", "holds no config.json"),
-        ("model.safetensors", "holds no weights"),
+        ("model.safetensors", "download the checkpoint again"),
         ("tokenizer.json", "has no tokenizer"),
     ],
 )

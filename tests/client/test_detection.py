@@ -72,7 +72,6 @@ def test_ours_is_found_with_three_questions() -> None:
         ({}, None, "unsupported_deployment", "its models: none"),
         (text_models(without=("ensemble", "tensorrt_llm_bls")), None, "unsupported_deployment", "its models: postproc"),
         (text_models(), "preprocessing", "unsupported_deployment", "preprocessing takes no text"),
-        (text_models(), "nobody", "model_not_found", "'nobody' is not found"),
     ],
 )
 def test_where_no_model_takes_text_the_error_says_what_was_found(
@@ -81,6 +80,22 @@ def test_where_no_model_takes_text_the_error_says_what_was_found(
     with pytest.raises(InflightError, match=words) as raised:
         find(models, name)
     assert raised.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("models", "refusals", "words"),
+    [
+        (text_models(), {}, "it has: ensemble, postprocessing, preprocessing, tensorrt_llm, tensorrt_llm_bls$"),
+        (text_models(), NO_INDEX, "it has: ensemble, tensorrt_llm_bls$"),
+        ({}, {}, "'nobody' is not found"),
+    ],
+)
+def test_for_a_name_that_is_not_there_the_error_lists_the_models_that_are(
+    models: Mapping[str, Model], refusals: Mapping[tuple[str, str], str], words: str
+) -> None:
+    with pytest.raises(InflightError, match=words) as raised:
+        find(models, "nobody", refusals)
+    assert raised.value.code == "model_not_found"
 
 
 @pytest.mark.parametrize("question", [("index", ""), ("metadata", "ensemble"), ("config", "tensorrt_llm")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import inflight_client
 import pytest
 from inflight_client.versions import VersionWarning, client_version, mismatch, warn_unless_fitting
 
@@ -11,7 +12,7 @@ import inflight
 
 
 def test_the_clients_version_is_the_packages() -> None:
-    assert client_version() == inflight.__version__
+    assert client_version() == inflight_client.__version__ == inflight.__version__
 
 
 def test_a_version_that_does_not_fit_is_named_beside_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:

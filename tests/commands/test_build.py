@@ -81,6 +81,24 @@ def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
     assert ended.value.code == 2
 
 
+@pytest.mark.parametrize(
+    ("option", "target", "has", "lacks"),
+    [
+        ("--precision", "openvino", "int4", "int4_awq"),
+        ("--precision", "llmapi", "nvfp4", "int8"),
+        ("--kv-cache-precision", "tensorrt-llm", "int8", "u8"),
+    ],
+)
+def test_only_the_precisions_of_the_target_are_offered(
+    capsys: pytest.CaptureFixture[str], option: str, target: str, has: str, lacks: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["build", "x", "--out", "y", option, "q4_k_m", "--target", target])
+    offered = capsys.readouterr().err.partition("is not one of ")[2].partition(", which")[0].split(", ")
+    assert has in offered
+    assert lacks not in offered
+
+
 def test_help_is_quick_and_shows_examples() -> None:
     script = (
         "import sys; from inflight.cli import cli; cli(['build', '--help'], standalone_mode=False)\n"

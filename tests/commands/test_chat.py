@@ -88,14 +88,17 @@ def test_a_conversation_at_a_terminal(paced_server: Server, client: Client, tmp_
         for line, answer in (
             ("/system be brief", "The system's message: be brief"),
             ("/nothing", "There is no command /nothing; /help lists them."),
-            (f"/save {saved}", "The conversation has 1 message of yours."),
+            (f"/save {saved}", f"Saved to {saved}. The conversation has 1 message of yours."),
             ("/undo", "The conversation has 0 messages of yours."),
             ("/undo", "There is nothing to forget."),
-            (f"/load {saved}", "The conversation has 1 message of yours."),
+            (f"/load {saved}", f"Loaded {saved}. The conversation has 1 message of yours."),
             ("/load /nowhere", "Error: /nowhere: No such file or directory"),
             ("/load /dev/zero", "Error: /dev/zero is no regular file"),
             ("/save ~nobody-of-that-name/x", "Error: ~nobody-of-that-name/x: "),
             ("/help", "forget the conversation"),
+            ("/?", "forget the conversation"),
+            ('"""exit"""', "ended by length]"),  # within quotes no command
+            ("/undo", "The conversation has 1 message of yours."),
         ):
             terminal.wait_for(PROMPT)
             terminal.type(f"{line}\n")
@@ -109,7 +112,7 @@ def test_a_conversation_at_a_terminal(paced_server: Server, client: Client, tmp_
         terminal.type(f"/save {saved}\n")
         terminal.wait_for("2 messages of yours.")
         terminal.wait_for(PROMPT)
-        terminal.type("/exit\n")
+        terminal.type("exit\n")
         assert terminal.rest()[0] == 0
     messages = json.loads(saved.read_text())
     assert [message["role"] for message in messages] == ["system", "user", "assistant", "user", "assistant"]
@@ -119,6 +122,22 @@ def test_a_conversation_at_a_terminal(paced_server: Server, client: Client, tmp_
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
     lines = [json.loads(line) for line in history.read_text().splitlines()]
     assert (lines[0], lines[-3]) == ("tea?", "/exit\ntwo")
+
+
+@pytest.mark.parametrize("word", ["quit", "/bye"])
+def test_every_usual_word_leaves(paced_server: Server, tmp_path: Path, word: str) -> None:
+    for terminal in at_chat(paced_server.grpc_address, tmp_path, "--no-history"):
+        terminal.type(f"{word}\n")
+        assert terminal.rest()[0] == 0
+
+
+def test_help_breaks_its_lines_between_words(paced_server: Server, tmp_path: Path) -> None:
+    with at_a_terminal("chat", "--address", paced_server.grpc_address, "--no-history", COLUMNS="50") as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("/help\n")
+        shown = terminal.wait_for("Ctrl-C")
+    assert "\n/save FILE" in shown
+    assert max(map(len, shown.splitlines())) <= 50
 
 
 def test_ctrl_c_ends_an_answer_and_keeps_what_came(paced_server: Server, tmp_path: Path) -> None:

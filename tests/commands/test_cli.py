@@ -141,6 +141,13 @@ def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "words"),
     [
         (["nothing"], "No such command 'nothing'"),
+        (["server"], "Did you mean 'serve'?"),
+        (["bench"], "Use `inflight load run`"),
+        (["run", "Qwen/Qwen3-8B"], "Use `inflight chat`"),
+        (["pull"], "Use `inflight build`"),
+        (["ls"], "Use `inflight status`"),
+        (["version"], "Use `inflight --version`"),
+        (["batch", "satus"], "Did you mean 'status'?"),
         (["generate"], "Missing argument 'PROMPT'"),
         (["generate", "x", "--top-k", "many"], "'many' is not a valid integer"),
         (["--nothing"], "No such option"),
@@ -153,6 +160,40 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], words: str, capsys: py
     assert words in capsys.readouterr().err
 
 
-def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["--version"])
+@pytest.mark.parametrize("option", ["presence-penalty", "frequency-penalty", "repetition-penalty"])
+def test_a_penalty_is_the_same_in_a_batch_as_in_a_request(capsys: pytest.CaptureFixture[str], option: str) -> None:
+    said = set()
+    for command in (["generate"], ["batch", "run"]):
+        cli.main([*command, "--help"])
+        found = capsys.readouterr().out.partition(f"--{option} FLOAT")[2].partition("[env")[0]
+        said.add(" ".join(found.split()))
+    assert len(said) == 1
+    assert said != {""}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable"),
+    [
+        (["serve", "x"], "INFLIGHT_SERVE_HTTP_PORT"),
+        (["batch", "run", "x", "--out", "y"], "INFLIGHT_BATCH_RUN_WINDOW"),
+        (["checkpoint", "synthetic", "--like", "gpt2", "--out", "x"], "INFLIGHT_CHECKPOINT_SYNTHETIC_SEED"),
+    ],
+)
+def test_variables_of_the_environment_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], variable: str
+) -> None:
+    wrong = variable[:-2] + variable[-1] + variable[-2]
+    monkeypatch.setenv(variable, "abc")
+    monkeypatch.setenv(wrong, "1")
+    with pytest.raises(SystemExit) as raised:
+        cli.main(arguments)
+    assert raised.value.code == 2
+    said = capsys.readouterr().err
+    assert re.search(rf"Warning: .*\b{wrong} .* {variable}\?", said)
+    assert re.search(rf"Error: .*\b{variable}: 'abc' is", said)
+
+
+@pytest.mark.parametrize("flag", ["--version", "-V"])
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    cli.main([flag])
     assert __version__ in capsys.readouterr().out

@@ -136,6 +136,20 @@ def test_nobody_at_the_address_is_one_sentence_at_once(generate: Command, scheme
     assert done.err.endswith("[server_unreachable]\n")
 
 
+def test_the_http_port_without_its_scheme_is_recognised(generate: Command, paced_server: Server) -> None:
+    done = generate("tell me", "--address", paced_server.http_address)
+    assert done.code == 1
+    assert f"http://{paced_server.http_address}" in done.err
+    assert done.err.endswith("[hung_up]\n")
+
+
+def test_a_wrong_model_is_answered_with_those_that_are_there(generate: Command, paced_server: Server) -> None:
+    done = generate("tell me", "--model", "llama3", "--address", paced_server.grpc_address)
+    assert done.code == 1
+    assert "ensemble, tensorrt_llm_bls" in done.err
+    assert done.err.endswith("[model_not_found]\n")
+
+
 @pytest.mark.parametrize("stdin", [b"tea \xff", b"\xf0\x90"])
 def test_a_prompt_that_is_no_utf_8_is_a_users_mistake(generate: Command, stdin: bytes) -> None:
     done = generate("-", "--address", "127.0.0.1:1", stdin=stdin)

@@ -171,6 +171,13 @@ def test_a_missing_engine_is_one_sentence(tmp_path: Path) -> None:
     assert done.stderr.endswith("[engine_not_found]\n")
 
 
+def test_a_checkpoint_is_told_from_an_engine(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    done = run_serve(str(tmp_path), *ANY_PORTS, home=tmp_path / "home")
+    assert done.returncode == 1
+    assert f"inflight build {tmp_path} --out {tmp_path.name}-engine" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

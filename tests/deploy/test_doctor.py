@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from inflight.deploy.assembly import Order
 from inflight.deploy.doctor import Finding, examine
 from inflight.deploy.options import DeploymentOptions
 from inflight.deploy.s3_address import S3Address
+from inflight.deploy.server import Server
 from inflight.deploy.shipping import ship
 from tests.deploy.storage import storage_server
 from tests.fixtures.engines import TinyEngine
@@ -134,3 +137,16 @@ def test_an_address_that_is_none_is_a_finding() -> None:
     found = json.loads(done.stdout)["findings"][-1]
     assert found["found"] == "'s3:/models/a' is neither a directory nor an address on S3"
     assert found["remedy"] == "give a path, or s3://bucket/path"
+
+
+def test_ports_in_use_are_told_with_who_uses_them(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ports() -> Finding:
+        return next(one for one in examine() if one.name == "ports")
+
+    monkeypatch.setattr("inflight.deploy.doctor._DEFAULT_PORTS", (server.ports.http, server.ports.grpc))
+    assert ports().state == "ok"
+    assert ports().found.count(f"in use by inflight (process {os.getpid()})") == 2
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        monkeypatch.setattr("inflight.deploy.doctor._DEFAULT_PORTS", (server.ports.http, other.getsockname()[1]))
+        assert ports().state == "warning"
+        assert ports().found.endswith(f"(process {os.getpid()})")

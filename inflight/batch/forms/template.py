@@ -30,9 +30,9 @@ class Template:
         except TemplateError as error:
             line = getattr(error, "lineno", None)
             place = f" in line {line}" if line else ""
-            raise BatchError(f"{name} is no template: {_words(error)}{place}", "input_invalid") from None
+            raise BatchError(f"{name} has a syntax error: {_words(error)}{place}", "input_invalid") from None
         except (RecursionError, MemoryError, OverflowError) as error:
-            raise BatchError(f"{name} is no template: {type(error).__name__}", "input_invalid") from None
+            raise BatchError(f"{name} can't be used: {type(error).__name__}", "input_invalid") from None
 
     def render(self, values: Mapping[str, Any]) -> str:
         """The text for a row. Raises InflightError `row_invalid` where the row has not what the template names."""

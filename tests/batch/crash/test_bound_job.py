@@ -60,7 +60,7 @@ def begun(lives: Lives, paced_server: Server, tmp_path_factory: pytest.TempPathF
 def test_another_template_or_sampling_is_refused(begun: Begun, other: tuple[str, ...]) -> None:
     said = begun.refusal("run", begun.rows, *begun.asked(), *other)
     assert "[job_mismatch]" in said
-    assert other[0].removeprefix("--").replace("-", "_") in said
+    assert other[0] in said
 
 
 def test_another_model_is_refused(begun: Begun, tiny_engine: TinyEngine) -> None:

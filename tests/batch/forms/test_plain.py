@@ -86,9 +86,9 @@ def test_a_row_without_the_template_s_values_is_dead(tmp_path: Path, values: Any
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"template": "{{ name"}, "the template is no template: .* in line 1"),
+        ({"template": "{{ name"}, "the template has a syntax error: .* in line 1"),
         ({"template": "{{ name | nofilter }}"}, "No filter named 'nofilter'"),
-        ({"system": "{% if %}"}, "the system message is no template"),
+        ({"system": "{% if %}"}, "the system message has a syntax error"),
         ({"keep": ("text",)}, "'text' can't be kept"),
         ({"form": "openai", "chat": True}, "leave out chat"),
     ],
