@@ -91,10 +91,12 @@ class TritonProcess:
     def poll(self) -> int | None:
         """The server's exit code, negative for a signal; None while it runs."""
         guard_ended = self._guard.poll() is not None  # first: what it said before its end is there to be heard then
-        while self.exit_code is None and self._hear(0):
+        while self.exit_code is None:
             lines = self._heard.splitlines()
             if len(lines) > 1 and self._heard.endswith(b"\n"):
                 self.exit_code = int(lines[1].split()[1])
+            elif not self._hear(0):
+                break
         if self.exit_code is None and guard_ended:
             self.exit_code = -signal.SIGKILL  # the guard was killed, and the server with it
         return self.exit_code

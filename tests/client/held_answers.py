@@ -12,8 +12,8 @@ import grpc
 
 from tests.client.scripted_server import response
 
-SOON = 30.0
-"""Seconds within which what is there is handed out, on a slow and busy machine too."""
+SOON = 120.0
+"""Seconds within which what is there is handed out, and a program has started, on a slow and busy machine too."""
 WAIT = "wait"
 PROMPTS = [f"tea {number}" for number in range(12)]
 

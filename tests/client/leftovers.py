@@ -45,14 +45,18 @@ def held() -> Held:
 def nothing_left(*servers: Server) -> Iterator[None]:
     """What is done inside leaves no thread and no socket here, and no request on these servers.
 
-    Each of them gets SOON to go; whatever is there before may stay.
+    Each of them gets SOON to go; whatever is there before may stay. What comes later is somebody else's: the session's
+    servers are watched by threads of this process, with connections of their own.
     """
     before = held()
     yield
     end = time.monotonic() + SOON
-    while any(left := _more(before)):
+    left = _more(before)
+    while any(left):
         assert time.monotonic() < end, f"this is left behind: {left}"
         time.sleep(0.02)
+        now = _more(before)
+        left = Held(left.threads & now.threads, left.native & now.native, left.sockets & now.sockets)
     for server in servers:
         page_when(server, idle)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 import urllib.request
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,6 +39,21 @@ def test_what_stays_is_found_and_what_goes_is_waited_for(hold: Hold, monkeypatch
     held: list[Callable[[], object]] = []
     with pytest.raises(AssertionError, match="this is left behind"), nothing_left():
         held.append(hold())
+    held.pop()()
+
+
+def test_what_comes_later_is_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[Callable[[], object]] = []
+
+    def replace(_: float) -> None:
+        """Between two looks a socket comes, and the one before it goes."""
+        held.append(a_socket())
+        if len(held) > 1:
+            held.pop(0)()
+
+    monkeypatch.setattr(leftovers, "time", SimpleNamespace(monotonic=time.monotonic, sleep=replace))
+    with nothing_left():
+        replace(0)
     held.pop()()
 
 

@@ -49,7 +49,11 @@ def test_a_guard_that_does_not_come_up_leaves_nothing(tmp_path: Path, monkeypatc
     assert caught.value.code == "server_start_failed"
 
 
-def test_a_server_that_ends_leaves_nothing_either(tmp_path: Path) -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_a_server_that_ends_leaves_nothing_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    if late:  # the supervisor reads what the guard says only once it has ended
+        server_pid = TritonProcess._server_pid
+        monkeypatch.setattr(TritonProcess, "_server_pid", lambda self: (self._guard.wait(60), server_pid(self))[1])
     process = TritonProcess(["/bin/sh", "-c", "exit 7"], {}, tmp_path / "log", SHM_PREFIX)
     assert process.wait(60)
     assert process.poll() == 7

@@ -14,6 +14,7 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2
 
 from inflight.deploy import ports, triton
+from inflight.deploy.life import START_ATTEMPTS
 from inflight.deploy.probe import Probe
 from inflight.deploy.process import TritonProcess
 from inflight.deploy.run_directory import RunDirectory
@@ -75,18 +76,27 @@ def clockwork(**models: str) -> Iterator[Clockwork]:
             admin_key="clockwork",
             exit_seconds=1,
         )
-        process = TritonProcess(command, triton.environment(installation), run.log, run.shm_prefix)
-        try:
-            patient = time.monotonic() + _START_SECONDS
-            while not Probe("127.0.0.1", chosen.http, "clockwork").ready():
-                if process.poll() is not None or time.monotonic() > patient:
-                    raise RuntimeError(run.log.read_text()[-2000:])
-                time.sleep(0.05)
-            yield Clockwork(chosen, run.path)
-        finally:
-            process.end(3)
+        for _ in range(START_ATTEMPTS):
+            process = TritonProcess(command, triton.environment(installation), run.log, run.shm_prefix)
+            try:
+                if _comes_up(process, Probe("127.0.0.1", chosen.http, "clockwork")):
+                    yield Clockwork(chosen, run.path)
+                    return
+            finally:
+                process.end(3)
+        raise RuntimeError(run.log.read_text()[-2000:])
     finally:
         run.close()
+
+
+def _comes_up(process: TritonProcess, probe: Probe) -> bool:
+    """Wait until the server is ready; false if it ended before that, or takes too long."""
+    end = time.monotonic() + _START_SECONDS
+    while process.poll() is None and time.monotonic() < end:
+        if probe.ready():
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def _write_model(folder: Path, parameters: dict[str, str]) -> None:
