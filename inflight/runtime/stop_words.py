@@ -99,9 +99,16 @@ class StopWords:
     def _piece(self, token_ids: list[int], final: bool) -> str:
         """The text that the last of the held tokens adds, or with no token, what was no whole character before."""
         assert self._detokenizer is not None
-        before = [*self._context, *self._held][: -1 if token_ids else None][-CONTEXT_TOKENS:]
+        before = self._context_behind(self._held[: -1 if token_ids else None])
         (piece,) = self._detokenizer.texts([Chunk(token_ids, before, final)])
         return piece
+
+    def _context_behind(self, token_ids: Sequence[int]) -> list[int]:
+        """The last tokens that have text, these included."""
+        assert self._detokenizer is not None
+        textless_ids = self._detokenizer.textless_ids
+        said = [token_id for token_id in token_ids if token_id not in textless_ids]
+        return [*self._context, *said][-CONTEXT_TOKENS:]
 
     def _search_text(self, piece: str, begin: int) -> bool:
         """Search what the text adds from the character `begin` on; true once its first stop word is known."""
@@ -151,7 +158,7 @@ class StopWords:
         passed = Passed(tuple(self._held[:count]), tuple(self._held_log_probs[:count]), found, dropped_characters)
         if self._in_text is not None:
             self._sent_text = self._text_before(count)
-            self._context = [*self._context, *passed.token_ids][-CONTEXT_TOKENS:]
+            self._context = self._context_behind(passed.token_ids)
             del self._text_ends[:count]
         self._sent += count
         del self._held[:count], self._held_log_probs[:count]

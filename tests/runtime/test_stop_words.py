@@ -67,7 +67,8 @@ def shown(kind: str, passed: list[Passed], skip: bool = True) -> str:
         (text,) = detokenizer_of(kind, skip).texts([chunk])
         assert dropped <= len(text)
         shown += text[: len(text) - dropped]
-        context = [*context, *token_ids][-CONTEXT_TOKENS:]
+        said = [token_id for token_id in token_ids if token_id not in detokenizer_of(kind, skip).textless_ids]
+        context = [*context, *said][-CONTEXT_TOKENS:]
     return shown
 
 
@@ -95,6 +96,14 @@ def answers(draw: st.DrawFn, kind: str, skip: bool) -> tuple[list[int], list[str
         word = text[start : start + draw(st.integers(0, 6))]
         words.append(word + draw(st.sampled_from(["", "", "", "e", " ", "中"])))
     return token_ids, words + draw(st.lists(st.sampled_from(FRAGMENTS), max_size=1))
+
+
+@pytest.mark.parametrize("words", [[], ["\ufffd"]], ids=["no_word", "the_word"])
+def test_a_character_that_stays_open_is_kept_behind_many_special_tokens(words: list[str]) -> None:
+    token_ids = ids_of("llama_2", "x\ufffd" + SPECIAL * (CONTEXT_TOKENS + 1))
+    passed = fed(stop_words_of("llama_2", texts=words), token_ids)
+    assert passed[-1].found == bool(words)
+    assert shown("llama_2", passed) == ("x" if words else "x\ufffd")
 
 
 @given(
