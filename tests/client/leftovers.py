@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
+import psutil
 
 from inflight.deploy.server import Server
 from tests.serving.metrics_page import Page, page_when
@@ -53,7 +54,7 @@ def nothing_left(*servers: Server) -> Iterator[None]:
     end = time.monotonic() + SOON
     left = _more(before)
     while any(left):
-        assert time.monotonic() < end, f"this is left behind: {left}"
+        assert time.monotonic() < end, f"this is left behind: {left}, of {psutil.Process().net_connections('all')}"
         time.sleep(0.02)
         now = _more(before)
         left = Held(left.threads & now.threads, left.native & now.native, left.sockets & now.sockets)
