@@ -12,6 +12,7 @@ import triton_python_backend_utils as pb_utils
 from inflight.runtime.chunk_messages import Caller
 from inflight.runtime.detokenizer import CONTEXT_TOKENS
 from inflight.runtime.messages import Beam, FinishReason, GenerationRequest, Timings, TokenEvent
+from inflight.runtime.spent_responses import SpentResponses
 from inflight.runtime.stream_context import StreamContext
 from inflight.runtime.triton_perf import perf_tensors
 from inflight.runtime.triton_request import ReplyOptions
@@ -24,9 +25,13 @@ PADDING = -1
 class Reply:
     """Sends the responses to one request, which has `answers` answers: the last end of them is its final response."""
 
-    def __init__(self, sender: Any, answers: int, caller: Caller | None = None) -> None:
+    def __init__(
+        self, sender: Any, answers: int, caller: Caller | None = None, spent: SpentResponses | None = None
+    ) -> None:
+        """`spent` are responses of other models, which can be let go of once Triton has answered a question."""
         self.caller = caller
         """The model that takes the tokens as they come, and failures, by `chunk_messages`."""
+        self._spent = spent or SpentResponses()
         self._sender = sender
         self._open = answers
         self._lock = threading.Lock()
@@ -63,7 +68,7 @@ class Reply:
         dies of the question.
         """
         with self._lock:
-            return self._open > 0 and bool(self._sender.is_cancelled())
+            return self._open > 0 and self._spent.during(self._sender.is_cancelled)
 
 
 class Answer:

@@ -25,6 +25,7 @@ from inflight.runtime.open_answers import OpenAnswers
 from inflight.runtime.origin import origin_parameters
 from inflight.runtime.places import Places
 from inflight.runtime.server_watch import end_with_server
+from inflight.runtime.spent_responses import SpentResponses
 from inflight.runtime.tokenizer import load_tokenizer
 from inflight.runtime.triton_answer import Reply
 from inflight.runtime.triton_bls_answer import Tensors, TextAnswer, tokens_of
@@ -64,6 +65,7 @@ class TritonBls:
         self._exclude_input = flag(settings, "exclude_input_in_output", default=False)
         skip_special_tokens = flag(settings, "skip_special_tokens", default=True)
         self._detokenizer = Detokenizer(load_tokenizer(settings["tokenizer_dir"]), skip_special_tokens)
+        self._spent = SpentResponses()
         self._takers: dict[int, Taker] = {}
         self._calls: dict[int, Call] = {}
         check_seconds = milliseconds(settings, "cancellation_check_period_ms") / 1000
@@ -85,7 +87,7 @@ class TritonBls:
 
     def _serve(self, request: Any, sender: Any) -> None:
         """All of a request, up to its end or to the engine's promise to send its tokens the short way."""
-        reply = Reply(sender, 1)
+        reply = Reply(sender, 1, spent=self._spent)
         call = None
         try:
             given = json.loads(parameters_json(request))
@@ -102,7 +104,7 @@ class TritonBls:
             with nullcontext() if self._short_way and not drafts else self._kept:
                 with self._places:
                     prepared = prepare(self._preprocessing, read)
-                reply = Reply(sender, read.prompts * read.sequences)
+                reply = Reply(sender, read.prompts * read.sequences, spent=self._spent)
                 beside = {**self._short_way, **(origin_parameters(given) if self._extended else {})}
                 call = Call(request.request_id(), read, prepared, reply, not self._extended, beside)
                 call.make_answers(self._detokenizer, self._accumulate, search=drafts or not self._extended)
@@ -166,7 +168,7 @@ class TritonBls:
         with self._places:
             if not self._short_way:  # the first response may take long
                 call.may_be_stopped()
-            responses = stream(model, call.id, inputs, outputs, call.parameters)
+            responses = stream(model, call.id, inputs, outputs, self._spent, call.parameters)
         first = next(responses, None)
         if first is None:
             raise RequestError(f"the model {model} gave no response; send the request again", "engine_restarting")
@@ -265,6 +267,6 @@ class TritonBls:
         ]
         if self._extended:
             inputs.append(tensor("stream_key", [[key]], np.uint64))
-        for response in stream(self._engine, call.id, inputs, ["output_ids", "sequence_length"]):
+        for response in stream(self._engine, call.id, inputs, ["output_ids", "sequence_length"], self._spent):
             if response.has_error():
                 pb_utils.Logger.log_warn(f"a request could not be stopped: {response.error().message()}")

@@ -16,6 +16,7 @@ import triton_python_backend_utils as pb_utils
 from inflight.runtime.detokenizer import Detokenizer
 from inflight.runtime.last_responses import LastResponses
 from inflight.runtime.messages import GenerationRequest, RequestError
+from inflight.runtime.spent_responses import SpentResponses
 from inflight.runtime.stop_words import StopWords
 from inflight.runtime.stream_context import sequence_key
 from inflight.runtime.text_stream import TextMaker
@@ -117,6 +118,7 @@ def stream(
     request_id: str,
     inputs: list[Any],
     outputs: list[str],
+    spent: SpentResponses,
     parameters: Mapping[str, Any] = MappingProxyType({}),
 ) -> Responses:
     """Ask a model that may give several responses; returns once the first one has come."""
@@ -127,9 +129,15 @@ def stream(
         requested_output_names=outputs,
         parameters=dict(parameters),
     )
-    responses: Responses = iter(request.exec(decoupled=True))
-    # Triton's own begins anew when it is asked for an iterator once more, as `map` and `chain` do.
-    return iter(partial(next, responses, None), None)
+    return _each(request.exec(decoupled=True), spent)
+
+
+def _each(responses: Responses, spent: SpentResponses) -> Responses:
+    """Triton's iterator as one that does not begin anew when it is asked for an iterator once more."""
+    try:
+        yield from responses
+    finally:
+        spent.keep(responses)
 
 
 def arrays(response: Any) -> dict[str, Any]:

@@ -104,6 +104,8 @@ class Preprocessing:
     def _later(self, request: Any, work: Pieces) -> Any:
         def respond(sender: Any) -> Iterator[int]:
             response = yield from work
+            # Triton drops the tensors that nobody asked for without the interpreter lock; it must not be the last one.
+            _tensors = response.output_tensors()
             sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
         try:

@@ -1,0 +1,42 @@
+"""Keeps Triton's iterators over a model's responses until Triton itself has let go of them.
+
+The stub of Triton 2.51 has each iterator too, and lets go of it after the last response was read, in a thread that does
+not hold the interpreter lock. If it is the last to do so, it frees numpy's arrays there, beside a thread that runs
+Python, and memory is damaged (triton-inference-server/python_backend#390). On a busy machine it often is the last.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class SpentResponses:
+    """Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: list[Any] = []
+
+    def keep(self, responses: Any) -> None:
+        """Keep an iterator that was read to its end."""
+        with self._lock:
+            self._kept.append(responses)
+
+    def during(self, ask: Callable[[], bool]) -> bool:
+        """Whether `ask` says so, which asks Triton whether a client has gone.
+
+        The thread that answers a no has done before whatever it was given before, so what was kept until then is let
+        go of. A yes may be an earlier one.
+        """
+        with self._lock:
+            kept, self._kept = self._kept, []
+        answer = True
+        try:
+            answer = ask()
+        finally:
+            if answer:
+                with self._lock:
+                    self._kept += kept
+        return answer

@@ -1,0 +1,48 @@
+"""What Triton may still hold is kept until it has answered a question that was asked later."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from inflight.runtime.spent_responses import SpentResponses
+
+
+class Responses:
+    """Stands for Triton's iterator, to be seen when it goes."""
+
+
+def kept(spent: SpentResponses) -> weakref.ref[Responses]:
+    responses = Responses()
+    spent.keep(responses)
+    return weakref.ref(responses)
+
+
+def test_they_go_with_the_answer_to_a_question_that_was_asked_later() -> None:
+    spent, during = SpentResponses(), []
+    before = kept(spent)
+
+    def ask() -> bool:
+        assert before() is not None
+        during.append(kept(spent))
+        return False
+
+    assert spent.during(ask) is False
+    gc.collect()
+    assert (before(), during[0]() is None) == (None, False)
+    assert spent.during(lambda: False) is False
+    assert during[0]() is None
+
+
+def test_they_stay_where_the_answer_may_be_an_earlier_one() -> None:
+    spent = SpentResponses()
+    before = kept(spent)
+    assert spent.during(lambda: True) is True
+    assert before() is not None
+    with pytest.raises(ZeroDivisionError):
+        spent.during(lambda: bool(1 // 0))
+    assert before() is not None
+    spent.during(lambda: False)
+    assert before() is None
