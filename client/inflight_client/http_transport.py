@@ -189,6 +189,7 @@ class HttpResponses:
                         self._keep = self._named
                         return None
                     self._events.extend(self._parser.feed(chunk))
+        self._exchange.left()  # what is at hand may have come while nobody had the time to read it
         self._exchange.deadline = self._whole
         response = response_from_event(self._events.popleft(), self._request.id)
         self._named = response.id == self._request.id != ""

@@ -26,6 +26,13 @@ def caller(request: pytest.FixtureRequest, server: Server) -> Iterator[Caller]:
         yield caller
 
 
+@pytest.fixture(params=[Way(False), Way(True)], ids=str)
+def paced_caller(request: pytest.FixtureRequest, paced_server: Server) -> Iterator[Caller]:
+    """One of a server whose answers take as long as they have tokens, however fast the machine is."""
+    with nothing_left(paced_server), request.param.to(f"http://{paced_server.http_address}") as caller:
+        yield caller
+
+
 def _soon() -> Deadline:
     return Deadline(120)
 
@@ -85,12 +92,12 @@ class TestAnswers:
             _text(caller, _asking(model, tokens=0, stream=stream))
         assert caught.value.code == "invalid_parameter"
 
-    def test_leaving_early_and_coming_late_end_on_the_server(self, caller: Caller, model: str) -> None:
-        responses = caller.responses(_asking(model, tokens=1500), _soon())
+    def test_leaving_early_and_coming_late_end_on_the_server(self, paced_caller: Caller, model: str) -> None:
+        responses = paced_caller.responses(_asking(model, tokens=1500), _soon())
         assert next(responses).id == f"on {model}"
         responses.close()  # type: ignore[attr-defined]
         try:
-            found: object = caller.texts(_asking(model, tokens=1500), Deadline(0.05))
+            found: object = paced_caller.texts(_asking(model, tokens=1500), Deadline(0.05))
         except InflightError as error:
             found = error.code
         assert found == "deadline_exceeded"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,7 +13,7 @@ from dataclasses import replace
 import pytest
 from inflight_client.address import Address
 from inflight_client.deadline import NEVER, Deadline
-from inflight_client.errors import InflightError
+from inflight_client.errors import DeadlineExceeded, InflightError
 from inflight_client.http_transport import HttpTransport
 
 from tests.client.http_ways import Caller, Way, both_ways, request
@@ -119,6 +121,22 @@ class TestAnswers:
     )
     def test_errors_by_status_and_words(self, way: Way, status: str, kind: str, body: bytes, code: str) -> None:
         assert _code(way, _sending(whole(status, body, kind))) == code
+
+    def test_what_is_at_hand_after_the_deadline_is_late_too(self, way: Way) -> None:
+        def script(peer: Peer, asked: Asked) -> None:
+            said = (json.dumps({"id": asked.id, "text_output": text}).encode() for text in ("tea", " and"))
+            peer.send(STREAM_HEAD + chunk(b"".join(b"data: " + one + b"\n\n" for one in said)) + END)
+
+        with scripted(script) as server, way.to(server.url) as caller:
+            for seconds in (0.5, 2, 8):  # a busy machine gets more time
+                deadline = Deadline(seconds)
+                responses = caller.responses(request(), deadline)
+                with contextlib.suppress(DeadlineExceeded):
+                    assert next(responses).text("text_output") == "tea"
+                    break
+            time.sleep(deadline.left() or 0.0)
+            with pytest.raises(DeadlineExceeded):
+                next(responses)
 
     def test_an_error_may_come_in_the_middle(self, way: Way) -> None:
         got: list[str | None] = []
