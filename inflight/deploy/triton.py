@@ -140,6 +140,7 @@ def environment(installation: Installation) -> dict[str, str]:
     if installation.wheel:
         libraries = [str(shared_python()), variables.get("LD_LIBRARY_PATH", "")]
         variables["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
+        variables["INFLIGHT_STUB_LAYOUT"] = "2.51"  # for inflight.runtime.server_watch
     return variables
 
 

@@ -11,12 +11,12 @@ import os
 import signal
 import sys
 import traceback
-from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
 
 from inflight.runtime.detokenizer import Detokenizer
 from inflight.runtime.engine import EngineOptions, PushingStepper, make_stepper
+from inflight.runtime.engine_cores import take_cores
 from inflight.runtime.entry import refusal
 from inflight.runtime.family import end_descendants
 from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, TokenEvent
@@ -97,18 +97,9 @@ def _load_detokenizer(options: EngineOptions) -> Detokenizer:
         raise RequestError(f"the engine can't look for stop words in text: {error}", "invalid_request") from error
 
 
-def _take_cores(cores: str) -> None:
-    """Compute on all of these; the server that started us keeps itself to few and low in rank."""
-    if cores:  # a sandbox may forbid either
-        with suppress(OSError):
-            os.sched_setaffinity(0, map(int, cores.split(",")))
-        with suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-
-
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when a Ctrl-C ends the engine
-    _take_cores(os.environ.get("INFLIGHT_ENGINE_CORES", ""))
+    take_cores()
     status = 0
     try:
         serve(Connection(int(sys.argv[1])))

@@ -2,31 +2,62 @@
 
 It is a process of its own, started by `server_watch.py`: a stub whose threads wait for the interpreter lock, or for an
 answer of the dead server, can't end itself. It needs little of the standard library alone, so that it stays small.
+
+While both run, it also says that the stub is alive. Triton's python backend clears a flag in shared memory with each
+message, and a thread of the stub sets it every 300 ms. If the stub waits for a processor for a second, on a busy
+machine, the backend takes it for dead and frees the message; the stub then reads freed memory and ends with SIGSEGV
+(triton-inference-server/server#7938). This process is in a session of its own, which Linux gives its own share of the
+processors.
 """
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
 import select
 import signal
+from collections.abc import Callable, Iterator
 
+from inflight.runtime.engine_cores import take_cores
 from inflight.runtime.family import end_marked, started
 
 _PERIOD_MS = 500
 """How often the processes are looked at where there is no pidfd_open, or a sandbox forbids it."""
+_HEALTH_MS = 200
+"""How often the stub is said to be alive."""
 
 
 def main(arguments: list[str]) -> None:
-    """`arguments`: ids and start times of the server and of the stub, and the mark of what the stub starts."""
+    """`arguments`: ids and start times of the server and of the stub, and the mark of what the stub starts.
+
+    Behind them the place of the flag, if it is known: a file, and the offset in it.
+    """
+    take_cores()
     server, server_started, stub, stub_started = map(int, arguments[:4])
-    wait_for_an_end({server: server_started, stub: stub_started})
+    with contextlib.ExitStack() as stack:
+        health = stack.enter_context(kept_flag(*arguments[5:7])) if arguments[5:] else None
+        wait_for_an_end({server: server_started, stub: stub_started}, health)
     if started(stub) == stub_started:
         os.kill(stub, signal.SIGKILL)
     end_marked(arguments[4])
 
 
-def wait_for_an_end(processes: dict[int, int]) -> None:
-    """Return once one of these processes, given by id and start time, has ended."""
+@contextlib.contextmanager
+def kept_flag(path: str, offset: str) -> Iterator[Callable[[], None] | None]:
+    """What sets the flag, a byte of a file; None where the file can't be mapped."""
+    try:
+        with open(path, "r+b") as file:
+            memory = mmap.mmap(file.fileno(), int(offset) + 1)
+    except (OSError, ValueError):
+        yield None
+        return
+    with memory:
+        yield lambda: memory.__setitem__(int(offset), 1)
+
+
+def wait_for_an_end(processes: dict[int, int], health: Callable[[], None] | None = None) -> None:
+    """Return once one of these processes, given by id and start time, has ended. Until then call `health` often."""
     ends, period = select.poll(), None
     for pid in processes:
         try:
@@ -34,4 +65,6 @@ def wait_for_an_end(processes: dict[int, int]) -> None:
         except (OSError, AttributeError):  # forbidden, or it has just ended; not built into this Python
             period = _PERIOD_MS
     while all(started(pid) == moment for pid, moment in processes.items()):
-        ends.poll(period)
+        if health is not None:
+            health()
+        ends.poll(period if health is None else _HEALTH_MS)

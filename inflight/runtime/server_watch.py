@@ -12,7 +12,12 @@ from inflight.runtime.family import MARK, started
 # Where the runtime is a directory or, vendored, an archive; the guard's interpreter knows of neither.
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 GUARD = "inflight.runtime.server_guard"
+LAYOUT = "INFLIGHT_STUB_LAYOUT"
+"""A variable that says that the server is the wheel's Triton, the layout of whose shared memory is known here."""
 _PROGRAM = f"import sys; sys.path.append(sys.argv[1]); from {GUARD} import main; main(sys.argv[2:])"
+
+_OWNERSHIP_BYTES = 16
+"""Before each object in the memory that a stub shares with its server (python_backend's shm_manager.h)."""
 
 _guards: list[subprocess.Popen[bytes]] = []
 
@@ -30,7 +35,7 @@ def end_with_server() -> None:
     mark = secrets.token_hex(8)
     _guards.append(
         subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _PROGRAM, _ROOT, *watched, mark],
+            [sys.executable, "-I", "-S", "-c", _PROGRAM, _ROOT, *watched, mark, *_health_flag()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             cwd="/",
@@ -40,9 +45,25 @@ def end_with_server() -> None:
     os.environ[MARK] = mark  # of what is started from now on
 
 
+def _arguments() -> list[str]:
+    """Of this process: the stub, a model, the name of a region of shared memory, two sizes, the server, ..."""
+    with open("/proc/self/cmdline", encoding="utf-8", errors="replace") as file:
+        return file.read().split("\0")
+
+
+def _health_flag() -> tuple[str, ...]:
+    """The file and the offset of the flag that says that this stub is alive; nothing for a Triton that is not ours.
+
+    It is the first byte of the backend's IPCControlShm (pb_utils.h), whose place is among a stub's arguments.
+    """
+    arguments = _arguments()
+    if LAYOUT not in os.environ or not arguments[7:8] or not arguments[7].isdigit():
+        return ()
+    return f"/dev/shm/{arguments[2]}", str(int(arguments[7]) + _OWNERSHIP_BYTES)
+
+
 def _server() -> int:
     """The server's process id, which is among a stub's arguments: its parent may be another one by now."""
-    with open("/proc/self/cmdline", encoding="utf-8", errors="replace") as file:
-        arguments = file.read().split("\0")
+    arguments = _arguments()
     parent = str(os.getppid())
     return int(arguments[5]) if parent not in arguments and arguments[5:6] and arguments[5].isdigit() else int(parent)

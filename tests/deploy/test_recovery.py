@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +27,8 @@ from tests.fixtures.server import ENDLESS, paced
 ENGINE = "the engine's process of tensorrt_llm"
 GUARD = "the guard"
 FAILURES = 3
+STARVED_SECONDS = 2.5
+"""After one to two, Triton's python backend takes a stub for dead unless something says that it is not."""
 
 
 class Mortal:
@@ -64,6 +68,21 @@ def mortal(tiny_engine: TinyEngine) -> Iterator[Mortal]:
         shm_prefix = server.run.shm_prefix
     assert outliving(family) == []
     assert not list(SHARED_MEMORY.glob(f"{shm_prefix}*"))
+
+
+@pytest.mark.parametrize("model", ["preprocessing", "postprocessing", "tensorrt_llm", "tensorrt_llm_bls"])
+def test_a_model_that_gets_no_processor_for_seconds_goes_on_where_it_was(mortal: Mortal, model: str) -> None:
+    family, restarts = mortal.server.life.family, mortal.server.restarts
+    [stub] = [psutil.Process(member.pid) for member in family if member.name == f"the stub of {model}"]
+    called = model if model == "tensorrt_llm_bls" else "ensemble"
+    with Client(mortal.server.grpc_address, called) as client, ThreadPoolExecutor() as pool:
+        stub.suspend()
+        answer = pool.submit(client.generate, "hold", max_tokens=3)
+        time.sleep(STARVED_SECONDS)
+        stub.resume()
+        assert answer.result(SOON).output_tokens == 3
+        assert client.generate("again", max_tokens=3).output_tokens == 3
+    assert (mortal.server.life.family, mortal.server.restarts) == (family, restarts)
 
 
 @pytest.mark.parametrize(
