@@ -70,13 +70,21 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens there; false for an address that can't be looked up."""
+def numeric(host: str) -> str:
+    """The address that a name stands for, IPv4 first: Triton's HTTP server knows no names, and listens nowhere then.
+
+    Raises DeployError `invalid_parameter` for a name that stands for none.
+    """
     try:
-        found = {str(address[4][0]).partition("%")[0] for address in socket.getaddrinfo(host, None)} if host else {""}
-        return all(ipaddress.ip_address(address).is_loopback for address in found)
-    except (OSError, ValueError):
-        return False
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, ValueError) as error:
+        raise _unusable(host, error) from error
+    return str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches a server that listens there."""
+    return ipaddress.ip_address(address).is_loopback
 
 
 def reachable(host: str) -> str:
@@ -84,15 +92,17 @@ def reachable(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
+def in_brackets(host: str) -> str:
+    """As it is written before a port."""
+    return f"[{host}]" if ":" in host else host
+
+
 def _bind(host: str, option: str, port: int) -> socket.socket:
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind)
     except OSError as error:
-        raise DeployError(
-            f"The address {host} can't be listened on ({error.strerror}); use an address of this machine.",
-            "invalid_parameter",
-        ) from error
+        raise _unusable(host, error) from error
     try:
         # Like tritonserver itself: connections that a server before it left in TIME_WAIT don't matter.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -111,8 +121,12 @@ def _bind(host: str, option: str, port: int) -> socket.socket:
                 f"{option} {port} is in use on {host}; choose another port, or 0 for any free one.",
                 "port_in_use",
             ) from error
-        raise DeployError(
-            f"The address {host} can't be listened on ({error.strerror}); use an address of this machine.",
-            "invalid_parameter",
-        ) from error
+        raise _unusable(host, error) from error
     return listener
+
+
+def _unusable(host: str, error: Exception) -> DeployError:
+    why = getattr(error, "strerror", None) or error
+    return DeployError(
+        f"The address {host} can't be listened on ({why}); use an address of this machine.", "invalid_parameter"
+    )

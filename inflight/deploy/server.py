@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import psutil
@@ -66,11 +67,12 @@ class ServerSettings:
     behind_proxy: bool = False
     """Whether a proxy or gateway checks what other machines send."""
 
-    @property
+    @cached_property
     def hosts(self) -> Hosts:
-        """Where each port listens."""
+        """Where each port listens, in numbers. Raises DeployError `invalid_parameter` for a name without an address."""
         others = LOOPBACK if self._certificates else self.host
-        return Hosts(self.http_host or others, self.host, self.metrics_host or others)
+        named = (self.http_host or others, self.host, self.metrics_host or others)
+        return Hosts(*(ports.numeric(host) for host in named))
 
     def check(self) -> None:
         """Refuse to listen to other machines with nothing before the server. Raises DeployError `invalid_parameter`."""
@@ -203,15 +205,15 @@ class Server:
 
     @property
     def http_address(self) -> str:
-        return f"{ports.reachable(self._settings.hosts.http)}:{self.ports.http}"
+        return _address(self._settings.hosts.http, self.ports.http)
 
     @property
     def grpc_address(self) -> str:
-        return f"{ports.reachable(self._settings.host)}:{self.ports.grpc}"
+        return _address(self._settings.host, self.ports.grpc)
 
     @property
     def metrics_address(self) -> str:
-        return f"{ports.reachable(self._settings.hosts.metrics)}:{self.ports.metrics}"
+        return _address(self._settings.hosts.metrics, self.ports.metrics)
 
     def _current(self) -> Life:
         if self._life is None:
@@ -343,6 +345,10 @@ class Server:
             self._relay = None
             self.run.close(keep_log=keep_log or self.failure is not None)
         self._over.set()
+
+
+def _address(host: str, port: int) -> str:
+    return f"{ports.in_brackets(ports.reachable(host))}:{port}"
 
 
 def _pause(setbacks: int) -> float:

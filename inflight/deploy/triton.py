@@ -19,7 +19,7 @@ from pathlib import Path
 from inflight.deploy import cores
 from inflight.deploy.errors import DeployError
 from inflight.deploy.grpc_tls import GrpcTls
-from inflight.deploy.ports import Hosts, Ports
+from inflight.deploy.ports import Hosts, Ports, in_brackets
 
 CONTAINER = Path("/opt/tritonserver")
 STUB = "triton_python_backend_stub"
@@ -156,7 +156,7 @@ def command(
     grpc_tls: GrpcTls | None = None,
     log_level: int = 0,
 ) -> list[str]:
-    """The command line.
+    """The command line; `hosts` are addresses in numbers.
 
     Models are loaded at the start and never change; that they can be unloaded at all is how a server drains
     (see `inflight.deploy.drain`), so the repository's API answers to nobody without `admin_key`. Neither do those
@@ -168,9 +168,9 @@ def command(
         "--load-model=*",
         f"--http-restricted-api={key}",
         f"--grpc-restricted-protocol={key}",
-        f"--http-address={hosts.http}",
-        f"--grpc-address={hosts.grpc}",
-        f"--metrics-address={hosts.metrics}",
+        f"--http-address={_of_http(hosts.http)}",
+        f"--grpc-address={in_brackets(hosts.grpc)}",
+        f"--metrics-address={_of_http(hosts.metrics)}",
         f"--http-port={ports.http}",
         f"--grpc-port={ports.grpc}",
         f"--metrics-port={ports.metrics}",
@@ -178,6 +178,11 @@ def command(
         "--metrics-config=histogram_latencies=true",
         *(grpc_tls.arguments() if grpc_tls else ()),
     ]
+
+
+def _of_http(address: str) -> str:
+    """As Triton's HTTP server wants it, which says so nowhere (evhtp_bind_socket of libevhtp)."""
+    return f"ipv6:{address}" if ":" in address else address
 
 
 def follower_command(

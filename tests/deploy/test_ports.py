@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from inflight.deploy.errors import DeployError
-from inflight.deploy.ports import Hosts, choose, is_free, is_loopback, reachable
+from inflight.deploy.ports import Hosts, choose, is_free, is_loopback, numeric, reachable
 
 HOST = "127.0.0.1"
 
@@ -53,12 +53,27 @@ def test_a_server_that_listens_everywhere_is_reached_at_home(host: str, address:
 @pytest.mark.parametrize(
     ("host", "loopback"),
     [
-        *(("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True)),
-        *(("0.0.0.0", False), ("::", False), ("", False), ("192.0.2.1", False), ("no.such.host.invalid", False)),
+        *(("127.0.0.1", True), ("127.1.2.3", True), ("127.1", True), ("::1", True), ("localhost", True)),
+        *(("0.0.0.0", False), ("0", False), ("::", False), ("192.0.2.1", False)),
     ],
 )
 def test_loopback_is_what_no_other_machine_reaches(host: str, loopback: bool) -> None:
-    assert is_loopback(host) is loopback
+    assert is_loopback(numeric(host)) is loopback
+
+
+@pytest.mark.parametrize("host", ["", "no.such.host.invalid", "[::1]", "a" * 70])
+def test_a_name_without_an_address_is_refused(host: str) -> None:
+    with pytest.raises(DeployError) as caught:
+        numeric(host)
+    assert caught.value.code == "invalid_parameter"
+
+
+def test_a_name_stands_for_its_ipv4_address_if_it_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(socket.AF_INET6, 1, 6, "", ("::1", 0, 0, 0)), (socket.AF_INET, 1, 6, "", (HOST, 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    assert numeric("localhost") == HOST
+    found.pop()
+    assert numeric("localhost") == "::1"
 
 
 def test_each_port_is_looked_for_at_its_own_address() -> None:

@@ -40,6 +40,14 @@ def test_it_listens_at_home_alone(server: Server) -> None:
             socket.create_connection(("127.0.0.2", port), timeout=SOON)
 
 
+def test_it_listens_at_an_address_that_is_named(tiny_engine: TinyEngine) -> None:
+    """Triton's HTTP server takes numbers alone, and would answer nobody."""
+    with Server(tiny_engine("llama"), settings=ServerSettings(host="localhost", start_seconds=60)) as named:
+        for address in (f"http://{named.http_address}", named.grpc_address):
+            with Client(address) as client:
+                assert client.generate("hello", max_tokens=4).output_tokens == 4
+
+
 def test_nobody_without_the_key_can_unload_a_model(server: Server) -> None:
     stranger = type(server.life.probe)("127.0.0.1", server.ports.http, "guess")
     with pytest.raises(ProbeError, match="restricted"):

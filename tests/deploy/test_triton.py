@@ -86,17 +86,26 @@ def test_stubs_run_this_environments_python(monkeypatch: pytest.MonkeyPatch) -> 
     assert variables["INFLIGHT_SERVER_ID"] != triton.environment(triton.find())["INFLIGHT_SERVER_ID"]
 
 
-def test_the_servers_answer_only_where_they_are_told_to(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("hosts", "given"),
+    [
+        (Hosts("127.0.0.1", "127.0.0.2", "127.0.0.3"), ("127.0.0.1", "127.0.0.2", "127.0.0.3")),
+        (Hosts("::1", "::2", "::3"), ("ipv6:::1", "[::2]", "ipv6:::3")),
+    ],
+)
+def test_the_servers_answer_only_where_they_are_told_to(
+    tmp_path: Path, hosts: Hosts, given: tuple[str, str, str]
+) -> None:
     arguments = triton.command(
         triton.find(),
         tmp_path,
-        hosts=Hosts("127.0.0.1", "127.0.0.2", "127.0.0.3"),
+        hosts=hosts,
         ports=Ports(1, 2, 3),
         shm_prefix="inflight-0123456789ab-",
         admin_key="secret",
         exit_seconds=5,
     )
-    for service, host in (("http", "127.0.0.1"), ("grpc", "127.0.0.2"), ("metrics", "127.0.0.3")):
+    for service, host in zip(("http", "grpc", "metrics"), given, strict=True):
         assert f"--{service}-address={host}" in arguments
     restricted = "model-repository,logging,trace,shared-memory:inflight-admin-key=secret"
     assert f"--http-restricted-api={restricted}" in arguments
