@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, settings
 pytest_plugins = [
     "tests.fixtures.browser",
     "tests.fixtures.certificates",
+    "tests.fixtures.crashes",
     "tests.fixtures.engines",
     "tests.fixtures.nvidia",
     "tests.fixtures.poisoned",

@@ -103,9 +103,10 @@ class Life:
                 if member.pid == self.process.pid:  # its guard will say how in a moment
                     self.process.wait(1)
                     code = self.process.poll()
-                    how = f"ended with {in_words(code)}" if code is not None else "died"
-                    return f"{member.name} (pid {member.pid}) {how}"
-                return f"{member.name} (pid {member.pid}) died"
+                else:
+                    code = member.exit_code()
+                how = f"ended with {in_words(code)}" if code is not None else "died"
+                return f"{member.name} (pid {member.pid}) {how}"
         return None
 
     def _first(self) -> str:

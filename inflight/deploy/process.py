@@ -50,6 +50,16 @@ class Member:
         except psutil.NoSuchProcess:
             return False
 
+    def exit_code(self) -> int | None:
+        """How it ended, negative for a signal; None where nothing tells, as once its parent knows (proc(5))."""
+        try:
+            with open(f"/proc/{self.pid}/stat", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            return None
+        status = int(fields[49]) if fields[0] == "Z" else 0
+        return os.waitstatus_to_exitcode(status) if status else None
+
 
 class TritonProcess:
     """A running tritonserver that can't outlive this process, not even when it is killed by SIGKILL."""

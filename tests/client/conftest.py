@@ -12,6 +12,7 @@ from inflight.deploy.server import Server
 from tests.client.answers import PREFILL_SECONDS_PER_TOKEN
 from tests.client.held_answers import Held
 from tests.client.scripted_server import serving
+from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import STEP_SECONDS, fake_engine
 
@@ -20,7 +21,7 @@ from tests.fixtures.server import STEP_SECONDS, fake_engine
 def slow_server(tiny_engine: TinyEngine) -> Iterator[Server]:
     """The fake engine with a step every STEP_SECONDS, and first tokens that take time; shared, so none may harm it."""
     engine = fake_engine(step_seconds=STEP_SECONDS, prefill_seconds_per_token=PREFILL_SECONDS_PER_TOKEN)
-    with Server(tiny_engine("llama"), DeploymentOptions(parameters=engine)) as running:
+    with shared_server(tiny_engine("llama"), DeploymentOptions(parameters=engine)) as running:
         yield running
 
 

@@ -16,6 +16,7 @@ from inflight.deploy.server import Server
 from tests.client.answers import PROMPT, expected
 from tests.client.leftovers import nothing_left
 from tests.client.ways import Caller, Way, every_way
+from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import fake_engine
 from tests.standins.weak_network import Faults, WeakNetwork
@@ -34,7 +35,7 @@ CLEAN = Faults()
 
 @pytest.fixture(scope="module")
 def quick_server(tiny_engine: TinyEngine) -> Iterator[Server]:
-    with Server(tiny_engine("llama"), DeploymentOptions(parameters=fake_engine(step_seconds=0.005))) as running:
+    with shared_server(tiny_engine("llama"), DeploymentOptions(parameters=fake_engine(step_seconds=0.005))) as running:
         yield running
 
 

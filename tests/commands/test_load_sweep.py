@@ -16,6 +16,7 @@ from loadtests.analysis.report_file import read
 from loadtests.run_directory import RunDirectory
 from loadtests.sweeping import seed_of
 from tests.commands.running import Command
+from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import STEP_SECONDS, fake_engine
 from tests.loadtests.generator.generating import LONGEST, has_told, started, wait_until
@@ -34,7 +35,7 @@ def small_server(tiny_engine: TinyEngine) -> Iterator[Server]:
     options = DeploymentOptions(
         max_num_sequences=PLACES, max_queue_size=QUEUE, parameters=fake_engine(step_seconds=STEP_SECONDS)
     )
-    with Server(tiny_engine("llama"), options) as running:
+    with shared_server(tiny_engine("llama"), options) as running:
         yield running
 
 

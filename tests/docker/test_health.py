@@ -15,6 +15,7 @@ from inflight.deploy.process import ENGINE_PROCESS
 from inflight.deploy.server import Server
 from tests.deploy.streams import SOON, open_streams, wait_until
 from tests.docker.container import health
+from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import ENDLESS, paced
 
@@ -23,7 +24,7 @@ from tests.fixtures.server import ENDLESS, paced
 def full_server(tiny_engine: TinyEngine) -> Iterator[Server]:
     """One with a single place, which a long answer has taken, and a queue of one."""
     options = replace(paced(), max_num_sequences=1, max_queue_size=1)
-    with Server(tiny_engine("llama"), options) as running:
+    with shared_server(tiny_engine("llama"), options) as running:
         open_streams(running.grpc_address, count=1, max_tokens=ENDLESS)
         yield running
 

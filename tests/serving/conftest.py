@@ -10,6 +10,7 @@ import pytest
 from build_engines.manifest import GpuLimits
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
+from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import DemoEngine, TinyEngine
 from tests.fixtures.server import fake_engine
 from tests.fixtures.tensorrtllm import GpuEngine, stand_in_backend
@@ -23,14 +24,14 @@ HURRIED_SECONDS = "0.001,0.002,0.005"
 @pytest.fixture(scope="package")
 def demo_server(young_demo_engine: DemoEngine) -> Iterator[Server]:
     """The demo model at fp32, which was hardly trained; shared, so no test may harm it."""
-    with Server(young_demo_engine("fp32"), DeploymentOptions(kv_cache_tokens=65536)) as running:
+    with shared_server(young_demo_engine("fp32"), DeploymentOptions(kv_cache_tokens=65536)) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def trained_server(demo_engine: DemoEngine) -> Iterator[Server]:
     """The demo model at fp32 as `make demo` has it, for slow tests; shared, so no test may harm it."""
-    with Server(demo_engine("fp32")) as running:
+    with shared_server(demo_engine("fp32")) as running:
         yield running
 
 
@@ -41,7 +42,7 @@ def foreign_server(tiny_engine: TinyEngine) -> Iterator[Server]:
         **fake_engine(step_seconds=HURRIED_SECONDS),
         "tensorrt_llm_bls": {"inflight_tensors": "false", "tensorrt_llm_draft_model_name": "tensorrt_llm"},
     }
-    with Server(tiny_engine("llama"), DeploymentOptions(parameters=parameters)) as running:
+    with shared_server(tiny_engine("llama"), DeploymentOptions(parameters=parameters)) as running:
         yield running
 
 
@@ -52,7 +53,7 @@ def hurried_server(tiny_engine: TinyEngine) -> Iterator[Server]:
         **fake_engine(step_seconds=HURRIED_SECONDS, traceable=1),
         "tensorrt_llm_bls": {"tensorrt_llm_draft_model_name": "tensorrt_llm"},
     }
-    with Server(tiny_engine("llama"), DeploymentOptions(parameters=parameters)) as running:
+    with shared_server(tiny_engine("llama"), DeploymentOptions(parameters=parameters)) as running:
         yield running
 
 
@@ -69,7 +70,7 @@ def cpp_engine(gpu_engine: GpuEngine) -> Path:
 def cpp_server(cpp_engine: Path) -> Iterator[Server]:
     """Shared, so no test may harm it, nor fill its queue for longer than it must."""
     options = DeploymentOptions(max_queue_size=QUEUE, settings={"max_beam_width": "2"})
-    with stand_in_backend(), Server(cpp_engine, options) as running:
+    with stand_in_backend(), shared_server(cpp_engine, options) as running:
         yield running
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
+from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.serving.bls import BLS, PROMPTS, answers, ask, told, words
 from tests.serving.streams import Grpc, Response, generate, request
@@ -20,7 +21,7 @@ def drafted_server(tiny_engine: TinyEngine) -> Iterator[Server]:
     """The tiny Llama drafts for itself, so that all its guesses are right."""
     parameters = {BLS: {"tensorrt_llm_draft_model_name": "tensorrt_llm"}}
     options = DeploymentOptions(parameters=parameters)
-    with Server(tiny_engine("llama"), options) as running:
+    with shared_server(tiny_engine("llama"), options) as running:
         yield running
 
 

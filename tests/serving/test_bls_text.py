@@ -12,6 +12,7 @@ from inflight_client import Client
 
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
+from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import STEP_SECONDS, fake_engine
 from tests.serving.bls import BLS, PROMPTS, ask, of_both, same, told, words
@@ -27,7 +28,7 @@ def accumulating_server(tiny_engine: TinyEngine) -> Iterator[Server]:
         "postprocessing": {"skip_special_tokens": "false"},
     }
     options = DeploymentOptions(accumulate_tokens=True, parameters=parameters)
-    with Server(tiny_engine("llama"), options) as running:
+    with shared_server(tiny_engine("llama"), options) as running:
         yield running
 
 

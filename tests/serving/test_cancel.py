@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
+from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import fake_engine
 from tests.serving.streams import Grpc, events, post
@@ -26,7 +27,7 @@ PROMPT = "The quick brown fox"
 def narrow_server(tiny_engine: TinyEngine) -> Iterator[Server]:
     """The fake engine with places for two, a step every STEP_SECONDS."""
     options = DeploymentOptions(max_num_sequences=2, parameters=fake_engine(step_seconds=STEP_SECONDS))
-    with Server(tiny_engine("llama"), options) as running:
+    with shared_server(tiny_engine("llama"), options) as running:
         yield running
 
 

@@ -18,6 +18,7 @@ from benchmarks.made import bench_engine
 from benchmarks.prompts import Prompts
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
+from tests.fixtures.crashes import shared_server
 from tests.fixtures.server import STEP_SECONDS
 from tests.serving.streams import Call, Grpc, events, post
 
@@ -30,7 +31,7 @@ LONG = 3500
 @pytest.fixture(scope="module")
 def half_billion_server() -> Iterator[Server]:
     """The shape of Qwen2.5-0.5B at bf16, with the committed settings."""
-    with Server(bench_engine("qwen2.5-0.5b", "bf16"), DeploymentOptions(kv_cache_tokens=40960)) as running:
+    with shared_server(bench_engine("qwen2.5-0.5b", "bf16"), DeploymentOptions(kv_cache_tokens=40960)) as running:
         yield running
 
 

@@ -20,6 +20,7 @@ from inflight.deploy.server import Server
 from inflight.runtime.chat_template import ChatRenderer
 from inflight.runtime.tokenizer import encode, load_tokenizer
 from inflight.runtime.word_lists import pack
+from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyCheckpoint
 from tests.runtime.llmapi_standin import STANDIN
 from tests.serving.replies import (
@@ -59,7 +60,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: TinyCheckp
     (engine / "checkpoint" / "standin.json").write_text(json.dumps(wishes))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(STANDIN))
-        with Server(engine) as running:
+        with shared_server(engine) as running:
             yield running
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
+from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import fake_engine
 from tests.serving.metrics_page import Page, difference, page_of, page_when, text_of
@@ -67,7 +68,7 @@ def measured_server(tiny_engine: TinyEngine) -> Iterator[Server]:
         kv_cache_reuse=False,
         parameters=fake_engine(step_seconds=STEP_SECONDS, prefill_tokens_per_step=8, max_sequence_length=32768),
     )
-    with Server(tiny_engine("llama"), options) as running:
+    with shared_server(tiny_engine("llama"), options) as running:
         yield running
 
 

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
+from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import DemoEngine
 from tests.serving.metrics_page import Page, difference, page_when
 from tests.serving.random_mix import Mix
@@ -31,7 +32,9 @@ SEEDS = [
 @pytest.fixture(scope="module")
 def crowded_server(young_demo_engine: DemoEngine) -> Iterator[Server]:
     """Four sequences run at once, and the others wait."""
-    with Server(young_demo_engine("fp32"), DeploymentOptions(kv_cache_tokens=16384, max_num_sequences=4)) as running:
+    with shared_server(
+        young_demo_engine("fp32"), DeploymentOptions(kv_cache_tokens=16384, max_num_sequences=4)
+    ) as running:
         yield running
 
 

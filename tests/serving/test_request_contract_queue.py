@@ -11,6 +11,7 @@ import pytest
 
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
+from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import ENDLESS, paced
 from tests.serving.metrics_page import Page, page_when
@@ -33,7 +34,7 @@ def module_server(tiny_engine: TinyEngine) -> Iterator[Server]:
     options = DeploymentOptions(
         kv_cache_tokens=wide.kv_cache_tokens, max_num_sequences=1, max_queue_size=WAITING, parameters=wide.parameters
     )
-    with Server(tiny_engine("llama"), options) as running:
+    with shared_server(tiny_engine("llama"), options) as running:
         yield running
 
 

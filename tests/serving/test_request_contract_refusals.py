@@ -13,6 +13,7 @@ import pytest
 
 from inflight.deploy.server import Server
 from inflight.runtime.unsupported_inputs import UNSUPPORTED_INPUTS
+from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import ENDLESS, paced
 from tests.serving.metrics_page import page_when
@@ -163,7 +164,7 @@ def single_server(tiny_engine: TinyEngine) -> Iterator[Server]:
     options = paced()
     parameters = {DIRECT: {**options.parameters[DIRECT], "exclude_input_in_output": "true"}}
     options = replace(options, decoupled=False, max_num_sequences=1, max_queue_size=1, parameters=parameters)
-    with Server(tiny_engine("llama"), options) as running:
+    with shared_server(tiny_engine("llama"), options) as running:
         yield running
 
 

@@ -9,6 +9,7 @@ import pytest
 from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
 from tests.batch.crash.lives import Lives
+from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import fake_engine
 
@@ -18,7 +19,9 @@ STEP_SECONDS = 0.005
 @pytest.fixture(scope="package")
 def crash_server(tiny_engine: TinyEngine) -> Iterator[Server]:
     """Quick, and shared, so no test may harm it."""
-    with Server(tiny_engine("llama"), DeploymentOptions(parameters=fake_engine(step_seconds=STEP_SECONDS))) as running:
+    with shared_server(
+        tiny_engine("llama"), DeploymentOptions(parameters=fake_engine(step_seconds=STEP_SECONDS))
+    ) as running:
         yield running
 
 

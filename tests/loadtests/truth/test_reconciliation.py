@@ -13,6 +13,7 @@ from inflight.deploy.server import Server
 from loadtests.plan import Arrivals, Plan
 from loadtests.record import Outcome
 from loadtests.workloads.spec import WorkloadSpec
+from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import STEP_SECONDS, fake_engine
 from tests.loadtests.truth.runs import run_load, write_prompts
@@ -31,7 +32,7 @@ def server(tiny_engine: TinyEngine) -> Iterator[Server]:
         max_queue_size=6,
         parameters=fake_engine(step_seconds=STEP_SECONDS, max_sequence_length=LONGEST),
     )
-    with Server(tiny_engine("llama"), options) as running:
+    with shared_server(tiny_engine("llama"), options) as running:
         yield running
 
 
