@@ -18,11 +18,19 @@ class SpentResponses:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: list[Any] = []
+        self._closed = False
 
-    def keep(self, responses: Any) -> None:
-        """Keep an iterator that was read to its end."""
+    def keep(self, *responses: Any) -> None:
+        """Keep iterators that were read to their end."""
         with self._lock:
-            self._kept.append(responses)
+            if not self._closed:
+                self._kept += responses
+
+    def close(self) -> None:
+        """Let go of all, while the memory is there that they share with Triton."""
+        with self._lock:
+            self._closed = True
+            self._kept = []
 
     def during(self, ask: Callable[[], bool]) -> bool:
         """Whether `ask` says so, which asks Triton whether a client has gone.
@@ -37,6 +45,5 @@ class SpentResponses:
             answer = ask()
         finally:
             if answer:
-                with self._lock:
-                    self._kept += kept
+                self.keep(*kept)
         return answer

@@ -84,6 +84,7 @@ class TritonBls:
         self._open.close()
         self._chunks.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._spent.close()
 
     def _serve(self, request: Any, sender: Any) -> None:
         """All of a request, up to its end or to the engine's promise to send its tokens the short way."""

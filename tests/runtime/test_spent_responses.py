@@ -46,3 +46,11 @@ def test_they_stay_where_the_answer_may_be_an_earlier_one() -> None:
     assert before() is not None
     spent.during(lambda: False)
     assert before() is None
+
+
+def test_none_outlives_the_memory_that_it_shares_with_triton() -> None:
+    spent = SpentResponses()
+    before = kept(spent)
+    spent.close()
+    assert before() is None
+    assert kept(spent)() is None
