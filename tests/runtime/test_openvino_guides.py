@@ -251,7 +251,7 @@ def test_a_known_guide_waits_for_no_trial_of_others(stepper: OpenVinoStepper) ->
     engine, ended, known = SteppedEngine(stepper), list[TokenEvent](), guided("regex", "yes|no")
     run(stepper, known)
     for letter in "abcdefgh":
-        engine.submit(guided("regex", f"(({letter}{{100}}){{100}}){{100}}"), lambda event: None)
+        engine.submit(guided("regex", f"(({letter}{{100}}){{100}}){{99}}"), lambda event: None)
     engine.submit(known, ended.append)
     for _ in range(known.max_tokens):
         engine.turn()
