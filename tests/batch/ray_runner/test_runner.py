@@ -41,6 +41,7 @@ class Jobs:
 
     def __init__(self, place: Path, servers: tuple[str, str]) -> None:
         self.place, self._servers = place, servers
+        self._started: list[subprocess.Popen[str]] = []
         rows = [{"id": f"row-{number % 90}", "prompt": f"Tell me about {number}."} for number in range(ROWS)]
         self.input = place / "in.jsonl"
         self.input.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -60,7 +61,14 @@ class Jobs:
             *options,
         ]
         environment = {**os.environ, **variables}
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+        job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+        self._started.append(job)
+        return job
+
+    def end(self) -> None:
+        for job in self._started:
+            with job:
+                job.kill()
 
     def run(self, name: str, *options: str) -> None:
         job = self.start(name, *options)
@@ -73,8 +81,10 @@ class Jobs:
 
 
 @pytest.fixture
-def jobs(tmp_path: Path, servers: tuple[str, str]) -> Jobs:
-    return Jobs(tmp_path, servers)
+def jobs(tmp_path: Path, servers: tuple[str, str]) -> Iterator[Jobs]:
+    jobs = Jobs(tmp_path, servers)
+    yield jobs
+    jobs.end()
 
 
 def living_part(head: subprocess.Popen[str], job: Path, done: int = 4) -> dict[str, Any]:
@@ -93,13 +103,14 @@ def living_part(head: subprocess.Popen[str], job: Path, done: int = 4) -> dict[s
     return found[0]
 
 
-def wait(there: Callable[[], bool], seconds: float = 120) -> None:
+def wait(there: Callable[[], bool], seconds: float = 240) -> None:
     until = time.monotonic() + seconds
     while not there():
         assert time.monotonic() < until
         time.sleep(0.05)
 
 
+@pytest.mark.timeout(600)
 def test_a_killed_worker_s_part_goes_on_elsewhere(jobs: Jobs, poisoned: Callable[[], str]) -> None:
     """The files are those of a job without Ray, byte for byte, and nothing ran of the current directory."""
     jobs.run("local.jsonl")
