@@ -44,13 +44,18 @@ def web(tmp_path: Path) -> Iterator[str]:
 
 
 class _Refusing(_Quiet):
-    """A server that answers with the status that a request's path ends with."""
+    """A server that answers with the status that a request's path ends with; of a late one only once it is read."""
 
     def do_GET(self) -> None:
         self.send_error(int(self.path.partition("?")[0].rpartition("-")[2].partition(".")[0]))
 
     def do_HEAD(self) -> None:
-        self.do_GET()
+        if "/late-" in self.path:
+            self.send_response(200)
+            self.send_header("Content-Length", "100")
+            self.end_headers()
+        else:
+            self.do_GET()
 
 
 @pytest.fixture
@@ -187,12 +192,18 @@ def test_what_a_web_server_refuses_is_told_by_its_status_and_without_the_token(
 ) -> None:
     """In all ways of asking for it: before a job it is opened, and read again on its way."""
     monkeypatch.setenv("SAS", "TOP/SECRET+123=")
-    file = StoredFile(f"{refusing}/rows-{status}.jsonl?X-Amz-Signature=${{SAS}}&sig=typed")
-    for ask in (file.size, file.fingerprint, lambda: file.reading().__enter__()):
-        with pytest.raises(BatchError) as refused:
-            ask()
-        assert refused.value.code == code
-        assert re.search("SECRET|typed", str(refused.value)) is None
+
+    def read(file: StoredFile) -> None:
+        with file.reading() as reading:
+            reading.inside.read()
+
+    for name, asks in (("late", (read,)), ("rows", (StoredFile.size, StoredFile.fingerprint, read))):
+        file = StoredFile(f"{refusing}/{name}-{status}.jsonl?X-Amz-Signature=${{SAS}}&sig=typed")
+        for ask in asks:
+            with pytest.raises(BatchError) as refused:
+                ask(file)
+            assert re.search("SECRET|typed", str(refused.value)) is None
+            assert refused.value.code == code
 
 
 @pytest.mark.parametrize(
