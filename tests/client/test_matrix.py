@@ -18,6 +18,7 @@ from inflight.deploy.server import Server
 from tests.client.answers import LATE_PROMPT, LONG, PROMPT, TOO_LONG, expected
 from tests.client.leftovers import nothing_left
 from tests.client.ways import WAYS, Caller, Way, every_way
+from tests.fixtures.server import STEP_SECONDS
 from tests.serving.metrics_page import page_when
 from tests.standins.weak_network import Faults, WeakNetwork
 from tests.standins.weak_toxics import Stall
@@ -159,7 +160,7 @@ def test_an_answer_may_last_longer_than_its_first_token(way: Way, served: Server
     with way.client(served) as caller:
         caller.health()
         for patience in (0.7, 2.8, 11.2):  # a busy machine gets more time
-            tokens = round(70 * patience)
+            tokens = round(1.4 * patience / STEP_SECONDS)
             try:
                 answer = the_whole(caller, max_tokens=tokens, first_token_timeout=patience)
                 break

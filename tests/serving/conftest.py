@@ -12,13 +12,10 @@ from inflight.deploy.repository import DeploymentOptions
 from inflight.deploy.server import Server
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import DemoEngine, TinyEngine
-from tests.fixtures.server import fake_engine
+from tests.fixtures.server import HURRIED_SECONDS, fake_engine
 from tests.fixtures.tensorrtllm import GpuEngine, stand_in_backend
 from tests.runtime.test_detokenizer import ADDED, SPECIAL
 from tests.serving.echo import ENDLESS, QUEUE, TOKENIZER
-
-HURRIED_SECONDS = "0.001,0.002,0.005"
-"""Steps at which the models behind the engine lag behind it, where many clients ask."""
 
 
 @pytest.fixture(scope="package")
@@ -41,17 +38,6 @@ def foreign_server(tiny_engine: TinyEngine) -> Iterator[Server]:
     parameters: dict[str, dict[str, str]] = {
         **fake_engine(step_seconds=HURRIED_SECONDS),
         "tensorrt_llm_bls": {"inflight_tensors": "false", "tensorrt_llm_draft_model_name": "tensorrt_llm"},
-    }
-    with shared_server(tiny_engine("llama"), DeploymentOptions(parameters=parameters)) as running:
-        yield running
-
-
-@pytest.fixture(scope="package")
-def hurried_server(tiny_engine: TinyEngine) -> Iterator[Server]:
-    """The fake engine, faster than the models behind it, and a draft of itself; no two answers are alike. Shared."""
-    parameters: dict[str, dict[str, str]] = {
-        **fake_engine(step_seconds=HURRIED_SECONDS, traceable=1),
-        "tensorrt_llm_bls": {"tensorrt_llm_draft_model_name": "tensorrt_llm"},
     }
     with shared_server(tiny_engine("llama"), DeploymentOptions(parameters=parameters)) as running:
         yield running

@@ -51,8 +51,8 @@ def test_clients_that_leave_or_are_too_late_are_counted_once(server: Server, tmp
 
     Of the tokens the server made some more than such clients saw.
     """
-    left = {"cancel_share": 0.25, "cancel_after": "0.3"}
-    run = run_load(plan(server, tmp_path, http, seconds=4.0, timeout=1.2, **left), tmp_path / "run")
+    asked = plan(server, tmp_path, http, seconds=4.0, timeout=1.2, cancel_share=0.25, cancel_after="0.3")
+    run = run_load(asked, tmp_path / "run")
     assert {record.outcome for record in run.records} == set(Outcome) - {Outcome.UNFINISHED}
     found = {match.name: match for match in run.summary.matches}
     assert [match for match in run.summary.matches if not match.agrees] == []
@@ -62,6 +62,19 @@ def test_clients_that_leave_or_are_too_late_are_counted_once(server: Server, tmp
     assert found["cancelled"].server > 0
     assert found["late"].server > 0
     assert found["output tokens"].server > found["output tokens"].client
+
+
+@pytest.mark.parametrize("http", [pytest.param(False, marks=pytest.mark.slow), True], ids=["grpc", "http"])
+def test_a_fast_server_is_counted_rightly_too(hurried_server: Server, tmp_path: Path, http: bool) -> None:
+    """Steps of 1 to 5 ms, many answers of many lengths at a time, and clients that leave within them."""
+    asked = plan(hurried_server, tmp_path, http, rate=80, seconds=1.5, cancel_share=0.25, cancel_after="0.03")
+    run = run_load(asked, tmp_path / "run")
+    assert {record.outcome for record in run.records} == {Outcome.COMPLETED, Outcome.CANCELLED}
+    assert [match for match in run.summary.matches if not match.agrees] == []
+    whole = [record for record in run.records if record.outcome is Outcome.COMPLETED]
+    assert [(len(one.chunks), one.output_tokens) for one in whole] == [
+        (one.max_tokens, one.max_tokens) for one in whole
+    ]
 
 
 def prompts() -> Iterator[tuple[str, int]]:
@@ -74,13 +87,22 @@ def prompts() -> Iterator[tuple[str, int]]:
             yield f"Tell me about tea number {number}.", chance.choice((4, 20, 40, 60))
 
 
-def plan(server: Server, place: Path, http: bool, *, seconds: float, timeout: float = 60.0, **workload: object) -> Plan:
+def plan(
+    server: Server,
+    place: Path,
+    http: bool,
+    *,
+    seconds: float,
+    rate: float = 24,
+    timeout: float = 60.0,
+    **workload: object,
+) -> Plan:
     file = write_prompts(place / "prompts.jsonl", prompts())
     return Plan(
         address=f"http://{server.http_address}" if http else server.grpc_address,
         metrics_url=f"http://{server.metrics_address}/metrics",
         workload=WorkloadSpec.model_validate({"prompts": file, **workload}),
-        arrivals=Arrivals(kind="rate", profile="24"),
+        arrivals=Arrivals(kind="rate", profile=str(rate)),
         seconds=seconds,
         timeout=timeout,
         tenant="reconciled",
