@@ -100,6 +100,8 @@ class Life:
             return f"{self._first()} (pid {self.process.pid}) ended with {in_words(code)}"
         for member in self.family:
             if not member.alive():
+                if not self.family[0].alive():  # the others end with it, maybe since it was looked at
+                    member = self.family[0]
                 if member.pid == self.process.pid:  # its guard will say how in a moment
                     self.process.wait(1)
                     code = self.process.poll()
