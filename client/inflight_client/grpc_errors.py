@@ -30,8 +30,8 @@ _NEVER_CONNECTED = ("failed to connect", "errors resolving", "lookup failed", "d
 _NO_SUCH_NAME = ("domain name not found", "name or service not known", "nodename nor servname")
 # ... where the two did not come to trust each other ...
 _NOT_TRUSTED = ("certificate_verify_failed", "ssl handshake", "tls handshake", "hostname verification", "ssl_error")
-# ... and where something else than gRPC answers.
-_NOT_GRPC = ("failed parsing http/2", "http1.x server")
+# ... and where something else than gRPC answers; "Failed parsing HTTP/2" alone is a damaged connection too.
+_NOT_GRPC = ("expected settings frame", "http1.x server")
 
 
 def error_from_status(status: grpc.StatusCode, details: str, where: str, deadline: Deadline) -> InflightError:

@@ -38,6 +38,12 @@ from inflight_client.grpc_errors import error_from_status
         ("Failed parsing HTTP/2: Expected SETTINGS frame as the first frame", "unsupported_deployment", False),
         ("Trying to connect an http1.x server", "unsupported_deployment", False),
         ("Socket closed", "server_gone", True),
+        (
+            "Stream removed (Delayed close due to in-progress write (Failed parsing HTTP/2 "
+            "(Frame size 6643561 is larger than max frame size 4194304)))",
+            "server_gone",
+            True,
+        ),
     ],
 )
 def test_only_what_may_pass_is_sent_again(details: str, code: str, retry: bool) -> None:
