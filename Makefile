@@ -41,10 +41,10 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $@
 
 demo: setup ## make a small checkpoint, compile it, serve it, stream an answer, put load on it, stop
-	@$(BIN)/inflight demo --dir .cache/demo
+	@$(BIN)/inflight demo --out .cache/demo
 
 catalogue: setup ## describe 2,000 made-up products of a SQLite table by a batch job, with the bill at the end
-	@$(BIN)/python docs/examples/catalogue.py --dir .cache/catalogue
+	@$(BIN)/python docs/examples/catalogue.py --out .cache/catalogue
 
 # The tests start interpreters by the hundred, and each would compile what the one before it has compiled. Most of them
 # wait most of their time, so a third worker finds room on two cores.
@@ -83,14 +83,14 @@ format: setup ## apply ruff's fixes and formatting
 	$(BIN)/ruff format .
 
 bench: setup ## the whole way against the engine alone, the client against bare tritonclient code, the load tests' own cost and truth
-	$(BIN)/python -m benchmarks.whole_way
+	$(BIN)/python -m benchmarks.end_to_end
 	$(BIN)/python -m benchmarks.client_cost
-	$(BIN)/python -m benchmarks.load_generator
-	$(BIN)/python -m benchmarks.load_agreement
-	$(BIN)/python -m benchmarks.batch_whole_way
-	$(BIN)/python -m benchmarks.batch_peers
-	$(BIN)/python -m benchmarks.batch_order
-	$(BIN)/python -m benchmarks.batch_million
+	$(BIN)/python -m benchmarks.load.generator_cost
+	$(BIN)/python -m benchmarks.load.agreement
+	$(BIN)/python -m benchmarks.batch.end_to_end
+	$(BIN)/python -m benchmarks.batch.peers
+	$(BIN)/python -m benchmarks.batch.order
+	$(BIN)/python -m benchmarks.batch.million
 
 soak: setup ## 15 minutes of twice the load that the server carries, with clients that vanish
 	$(BIN)/python -m benchmarks.soak --minutes 15

@@ -19,18 +19,18 @@ from rich.console import Console
 from rich.table import Table
 from tokenizers import Tokenizer
 
-from benchmarks.made import bench_engine
+from benchmarks.end_to_end import KV_CACHE_TOKENS, by_name, processor_seconds
+from benchmarks.fixtures import bench_engine
 from benchmarks.prompts import Prompts
-from benchmarks.whole_way import KV_CACHE_TOKENS, by_name, processor_seconds
 from build_engines.manifest import Precision
-from inflight.deploy.repository import SCRIPTED_MODEL, DeploymentOptions
-from inflight.deploy.server import Server
+from inflight.deploy.repository.configure import BLS_MODEL, DeploymentOptions
+from inflight.deploy.server.server import Server
 
-MODELS = ("ensemble", SCRIPTED_MODEL)
+MODELS = ("ensemble", BLS_MODEL)
 
 
 @dataclass(frozen=True)
-class Run:
+class BlsRun:
     """Tokens a second, responses, the median time to the first one in seconds, processor seconds by process."""
 
     tokens_per_second: float
@@ -40,7 +40,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class BlsComparison:
     """Medians of one model's runs; `ratio` is that of the pairs' ratios to the ensemble."""
 
     model: str
@@ -74,10 +74,10 @@ def main(
     console = Console()
     engine = engine or bench_engine(like, precision)
     prompts = Prompts(Tokenizer.from_file(str(engine / "tokenizer.json")))
-    runs: dict[str, list[Run]] = {model: [] for model in MODELS}
+    runs: dict[str, list[BlsRun]] = {model: [] for model in MODELS}
     with Server(engine, DeploymentOptions(kv_cache_tokens=KV_CACHE_TOKENS)) as server:
         for pair in range(-1, pairs):
-            texts = [text for text, _ in prompts.take(2 * in_flight, prompt_tokens)]
+            texts = [text for text, _ in prompts.next_prompts(2 * in_flight, prompt_tokens)]
             for number, model in enumerate(MODELS if pair % 2 else reversed(MODELS)):
                 run = _run(server, model, texts[number * in_flight :][:in_flight], max_tokens)
                 if pair >= 0:  # the first pair only warms both up
@@ -89,13 +89,13 @@ def main(
     console.print(f"All figures: {out}")
 
 
-def _run(server: Server, model: str, texts: list[str], max_tokens: int) -> Run:
+def _run(server: Server, model: str, texts: list[str], max_tokens: int) -> BlsRun:
     before = by_name(server, processor_seconds)
     client_before = time.process_time()
     seconds, tokens, responses, first = asyncio.run(_stream_all(server.grpc_address, model, texts, max_tokens))
     spent = {name: value - before.get(name, 0.0) for name, value in by_name(server, processor_seconds).items()}
     spent["client"] = time.process_time() - client_before
-    return Run(tokens / seconds, responses, first, spent)
+    return BlsRun(tokens / seconds, responses, first, spent)
 
 
 async def _stream_all(address: str, model: str, texts: list[str], max_tokens: int) -> tuple[float, int, int, float]:
@@ -117,10 +117,10 @@ async def _stream_all(address: str, model: str, texts: list[str], max_tokens: in
     return seconds, sum(tokens for tokens, _ in answers), responses, first
 
 
-def _judge(model: str, runs: list[Run], measure: list[Run], tokens: int) -> Comparison:
+def _judge(model: str, runs: list[BlsRun], measure: list[BlsRun], tokens: int) -> BlsComparison:
     ratios = [run.tokens_per_second / other.tokens_per_second for run, other in zip(runs, measure, strict=True)]
     names = sorted({name for run in runs for name in run.processor_seconds})
-    return Comparison(
+    return BlsComparison(
         model=model,
         tokens_per_second=statistics.median(run.tokens_per_second for run in runs),
         ratio=statistics.median(ratios),
@@ -134,7 +134,7 @@ def _judge(model: str, runs: list[Run], measure: list[Run], tokens: int) -> Comp
     )
 
 
-def _show(console: Console, title: str, comparisons: list[Comparison]) -> None:
+def _show(console: Console, title: str, comparisons: list[BlsComparison]) -> None:
     table = Table(title=title)
     for column in ("model", "tok/s", "ratio", "ratios", "first response ms", "responses a token"):
         table.add_column(column, justify="right")

@@ -25,9 +25,9 @@ from rich.table import Table
 from tritonclient.grpc import InferInput
 from tritonclient.grpc.aio import InferenceServerClient
 
-from benchmarks.made import bench_engine
-from inflight.deploy.repository import DeploymentOptions
-from inflight.deploy.server import Server
+from benchmarks.fixtures import bench_engine
+from inflight.deploy.repository.configure import DeploymentOptions
+from inflight.deploy.server.server import Server
 
 PROMPT = "tell me about tea"
 GOAL = 1.05
@@ -38,7 +38,7 @@ Streams = Callable[[str, int, int], Coroutine[Any, Any, list[str]]]
 
 
 @dataclass(frozen=True)
-class Cost:
+class ClientCost:
     """Microseconds of processor time for each token, the medians of all pairs, and each pair's ratio."""
 
     streams: int
@@ -84,7 +84,7 @@ def paced_engine(step_seconds: float, max_tokens: int) -> DeploymentOptions:
     )
 
 
-def measure(address: str, streams: int, max_tokens: int, pairs: int, say: Callable[[str], None]) -> Cost:
+def measure(address: str, streams: int, max_tokens: int, pairs: int, on_message: Callable[[str], None]) -> ClientCost:
     """Compare both in so many pairs; one more comes first, to warm everything up, and does not count."""
     spent: dict[str, list[float]] = {"client": [], "bare": []}
     kinds: dict[str, Streams] = {"client": _through_client, "bare": _bare}
@@ -98,9 +98,9 @@ def measure(address: str, streams: int, max_tokens: int, pairs: int, say: Callab
         for kind, (cost, _) in found.items():
             spent[kind].append(cost)
         client, bare = spent["client"][-1], spent["bare"][-1]
-        say(f"pair {pair + 1}: AsyncClient {client:6.1f} us/token, bare {bare:6.1f}, ratio {client / bare:.3f}")
+        on_message(f"pair {pair + 1}: AsyncClient {client:6.1f} us/token, bare {bare:6.1f}, ratio {client / bare:.3f}")
     ratios = [client / bare for client, bare in zip(spent["client"], spent["bare"], strict=True)]
-    return Cost(streams, max_tokens, statistics.median(spent["client"]), statistics.median(spent["bare"]), ratios)
+    return ClientCost(streams, max_tokens, statistics.median(spent["client"]), statistics.median(spent["bare"]), ratios)
 
 
 def _cost(run: Streams, address: str, streams: int, max_tokens: int) -> tuple[float, list[str]]:

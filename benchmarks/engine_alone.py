@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from inflight.runtime.engine import EngineOptions
+from inflight.runtime.engine.interface import EngineOptions
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ def _work(connection: Connection, options: EngineOptions) -> None:
     import numpy as np
     import openvino
 
+    from inflight.runtime.backends.openvino.generation_config import generation_config
+    from inflight.runtime.backends.openvino.pipeline import make_pipeline
+    from inflight.runtime.engine.manifest import EngineManifest
     from inflight.runtime.messages import GenerationRequest
-    from inflight.runtime.openvino_generation import generation_config
-    from inflight.runtime.openvino_manifest import EngineManifest
-    from inflight.runtime.openvino_pipeline import make_pipeline
 
-    pipeline = make_pipeline(options, EngineManifest.read(options.model_dir))
+    pipeline = make_pipeline(options, EngineManifest.from_directory(options.model_dir))
     numbers = count()
     connection.send("ready")
     while True:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-_MOST_POINTS = 600
+_MAX_POINTS = 600
 _WINDOW = 0.15
 """Share of the measurements whose median is taken for the beginning, and for the end."""
 
@@ -35,12 +35,12 @@ class Growth:
     trend: float
 
     @property
-    def share(self) -> float:
+    def fraction(self) -> float:
         """The larger of both: a leak hides from one of them at most."""
         return max(self.windows, self.trend)
 
     def exceeds(self, bound: float) -> bool:
-        return self.share >= bound
+        return self.fraction >= bound
 
 
 def growth(measurements: Sequence[Measurement], warm_up_seconds: float = 0.0) -> Growth:
@@ -59,7 +59,7 @@ def growth(measurements: Sequence[Measurement], warm_up_seconds: float = 0.0) ->
 
 def _line(measurements: Sequence[Measurement]) -> tuple[float, float]:
     """Bytes a second, and bytes at the beginning, of the line through the measurements."""
-    thinned = measurements[:: -(-len(measurements) // _MOST_POINTS)]
+    thinned = measurements[:: -(-len(measurements) // _MAX_POINTS)]
     seconds = np.array([one.seconds for one in thinned]) - thinned[0].seconds
     sizes = np.array([one.size for one in thinned])
     first, second = np.triu_indices(len(thinned), k=1)

@@ -16,7 +16,7 @@ class Prompts:
         self._tokenizer = tokenizer
         self._random = random.Random(seed)
 
-    def take(self, count: int, tokens: int) -> list[tuple[str, list[int]]]:
+    def next_prompts(self, count: int, tokens: int) -> list[tuple[str, list[int]]]:
         """`count` texts, each with its ids, that tokenize to exactly `tokens` ids."""
         return [self._one(tokens) for _ in range(count)]
 

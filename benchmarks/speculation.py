@@ -18,33 +18,33 @@ from typing import get_args
 import click
 from tokenizers import Tokenizer
 
-from benchmarks.made import PLACE
-from build_engines.build import Options, build_engine
-from build_engines.deepen import deepen_checkpoint
+from benchmarks.fixtures import BENCH_DIRECTORY
+from build_engines.build import BuildOptions, build_engine
+from build_engines.checkpoints.make_checkpoint import make_checkpoint
+from build_engines.checkpoints.pad_layers import pad_layers
 from build_engines.demo import example_prompts, make_demo_checkpoint
-from build_engines.make_checkpoint import make_checkpoint
 from build_engines.manifest import Manifest, Precision
-from build_engines.progress import Silence
-from inflight.runtime.engine import EngineOptions, Stepper
-from inflight.runtime.messages import GenerationRequest, Speculation
+from build_engines.progress import NoBuildProgress
+from inflight.runtime.engine.interface import EngineOptions, ModelRunner
+from inflight.runtime.messages import GenerationRequest, SpeculationStats
 
-ADDED_LAYERS = 62
+PADDED_LAYERS = 62
 """Beside the demo's two: 64, of which two work."""
 
-DRAFTED = 8
+DRAFT_TOKENS = 8
 PROMPTS = 4
 ROUNDS = 3
-MOST_TOKENS = 120
+MAX_TOKENS = 120
 REPEATED = ("tea", "Ride on. ", "a b c ", "1 2 3 4 5 6 7 8 9 ")
 
 _HANDLES = count(1)
 
 
 @dataclass(frozen=True)
-class Answer:
+class TimedAnswer:
     token_ids: tuple[int, ...]
     seconds: float
-    speculation: Speculation
+    speculation: SpeculationStats
 
 
 @dataclass(frozen=True)
@@ -64,26 +64,30 @@ class Gain:
 
 def engines(precision: Precision) -> tuple[Path, Path]:
     """The engines of the deep checkpoint and of the demo, made once."""
-    demo, deep = PLACE / "demo", PLACE / f"demo-{ADDED_LAYERS}-deeper"
+    demo, deep = BENCH_DIRECTORY / "demo", BENCH_DIRECTORY / f"demo-{PADDED_LAYERS}-deeper"
     if not demo.exists():
-        make_checkpoint(demo, lambda directory: make_demo_checkpoint(directory), Silence())
+        make_checkpoint(demo, lambda directory: make_demo_checkpoint(directory), NoBuildProgress())
     if not deep.exists():
-        make_checkpoint(deep, lambda directory: deepen_checkpoint(demo, directory, ADDED_LAYERS), Silence())
+        make_checkpoint(deep, lambda directory: pad_layers(demo, directory, PADDED_LAYERS), NoBuildProgress())
     for checkpoint in (deep, demo):
-        build_engine(str(checkpoint), PLACE / f"{checkpoint.name}-{precision}", Options(precision=precision))
-    return PLACE / f"{deep.name}-{precision}", PLACE / f"{demo.name}-{precision}"
+        build_engine(
+            str(checkpoint), BENCH_DIRECTORY / f"{checkpoint.name}-{precision}", BuildOptions(precision=precision)
+        )
+    return BENCH_DIRECTORY / f"{deep.name}-{precision}", BENCH_DIRECTORY / f"{demo.name}-{precision}"
 
 
 def measure(deep: Path, draft: Path, rounds: int = ROUNDS) -> dict[str, Gain]:
     """What the draft model gains, and prompt lookup on two kinds of prompts."""
-    options = EngineOptions("openvino", str(deep), kv_cache_tokens=4096, max_num_sequences=4, num_draft_tokens=DRAFTED)
+    options = EngineOptions(
+        "openvino", str(deep), kv_cache_tokens=4096, max_num_sequences=4, num_draft_tokens=DRAFT_TOKENS
+    )
     plain = _stepper(options)
     drafting = _stepper(replace(options, draft_dir=str(draft)))
     looking_up = _stepper(replace(options, prompt_lookup=True))
     tokenizer = Tokenizer.from_file(str(deep / "tokenizer.json"))
     (end,) = Manifest.read(deep).end_ids
     prompts = [tuple(tokenizer.encode(text).ids) for text in example_prompts(PROMPTS)]
-    answers = [_ask(plain, prompt, end).token_ids for prompt in prompts]
+    answers = [_generate(plain, prompt, end).token_ids for prompt in prompts]
     holding = [(*prompt, *answer, *prompt) for prompt, answer in zip(prompts, answers, strict=True)]
     repeating = [tuple(tokenizer.encode(text * 12).ids) for text in REPEATED]
     return {
@@ -93,19 +97,19 @@ def measure(deep: Path, draft: Path, rounds: int = ROUNDS) -> dict[str, Gain]:
     }
 
 
-def _stepper(options: EngineOptions) -> Stepper:
-    from inflight.runtime.openvino import OpenVinoStepper
+def _stepper(options: EngineOptions) -> ModelRunner:
+    from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
 
-    return OpenVinoStepper(options)
+    return OpenVinoModelRunner(options)
 
 
-def _gain(plain: Stepper, fast: Stepper, prompts: list[tuple[int, ...]], end: int, rounds: int) -> Gain:
+def _gain(plain: ModelRunner, fast: ModelRunner, prompts: list[tuple[int, ...]], end: int, rounds: int) -> Gain:
     """Compare the decoding of all prompts, one after another; the median of the rounds' ratios."""
     ratios, taken, drafted, tokens, steps = [], 0, 0, 0, 0
     for _ in range(rounds):
         slow_seconds = fast_seconds = 0.0
         for prompt in prompts:
-            slow, quick = _ask(plain, prompt, end), _ask(fast, prompt, end)
+            slow, quick = _generate(plain, prompt, end), _generate(fast, prompt, end)
             slow_seconds += slow.seconds
             fast_seconds += quick.seconds
             taken += quick.speculation.accepted
@@ -116,11 +120,11 @@ def _gain(plain: Stepper, fast: Stepper, prompts: list[tuple[int, ...]], end: in
     return Gain(statistics.median(ratios), taken / max(drafted, 1), tokens / steps)
 
 
-def _ask(stepper: Stepper, prompt: tuple[int, ...], end: int) -> Answer:
+def _generate(stepper: ModelRunner, prompt: tuple[int, ...], end: int) -> TimedAnswer:
     """One answer, alone; its seconds are those from the first token to the last."""
-    stepper.add(next(_HANDLES), GenerationRequest(prompt, MOST_TOKENS, (end,)))
+    stepper.add(next(_HANDLES), GenerationRequest(prompt, MAX_TOKENS, (end,)))
     token_ids: list[int] = []
-    speculation = Speculation()
+    speculation = SpeculationStats()
     started = 0.0
     while True:
         for progress in stepper.step():
@@ -128,7 +132,7 @@ def _ask(stepper: Stepper, prompt: tuple[int, ...], end: int) -> Answer:
             token_ids += progress.token_ids
             speculation = progress.speculation or speculation
             if progress.finish_reason is not None:
-                return Answer(tuple(token_ids), time.perf_counter() - started, speculation)
+                return TimedAnswer(tuple(token_ids), time.perf_counter() - started, speculation)
 
 
 @click.command(help=__doc__)
@@ -136,7 +140,7 @@ def _ask(stepper: Stepper, prompt: tuple[int, ...], end: int) -> Answer:
 @click.option("--rounds", default=ROUNDS, show_default=True, type=click.IntRange(1))
 def main(precision: Precision, rounds: int) -> None:
     gains = measure(*engines(precision), rounds)
-    print(f"a single stream on a target of {ADDED_LAYERS + 2} layers, at most {DRAFTED} drafted tokens a step")
+    print(f"a single stream on a target of {PADDED_LAYERS + 2} layers, at most {DRAFT_TOKENS} drafted tokens a step")
     for way, gain in gains.items():
         print(f"  {way}: {gain}")
 

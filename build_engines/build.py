@@ -10,15 +10,15 @@ import shutil
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from build_engines.checkpoint import Checkpoint, read_checkpoint, reading
+from build_engines.atomic_directory import atomic_directory, check_replaceable, exclusive_writer
+from build_engines.checkpoints.checkpoint import Checkpoint, map_read_errors, read_checkpoint
+from build_engines.checkpoints.locate import locate_checkpoint
 from build_engines.errors import BuildError
-from build_engines.manifest import FILE_NAME, File, Manifest, Source, hash_file, verify
-from build_engines.progress import Progress, Silence
-from build_engines.source import locate
-from build_engines.target import Here, Options, Target, find_target
-from build_engines.whole_directory import refuse_foreign, whole_directory, writing
+from build_engines.manifest import FILE_NAME, EngineFile, EngineSource, Manifest, hash_file, verify
+from build_engines.progress import BuildProgress, NoBuildProgress
+from build_engines.target import BuildOptions, Host, Target, find_target
 
-__all__ = ["Built", "Options", "build_engine", "is_engine"]
+__all__ = ["BuildOptions", "Built", "build_engine", "is_engine"]
 
 
 @dataclass(frozen=True)
@@ -31,25 +31,25 @@ class Built:
 
 
 def build_engine(
-    checkpoint: str, out: Path, options: Options, *, force: bool = False, progress: Progress | None = None
+    checkpoint: str, out: Path, options: BuildOptions, *, force: bool = False, progress: BuildProgress | None = None
 ) -> Built:
     """Compile `checkpoint` (a directory or a hub name) into the engine directory `out`.
 
     An engine that stands there, whole and from the same content, options, versions and kind of GPU, is kept unless
     `force`. Until the new one is whole, `out` stays as it was. Raises BuildError with a code of the table.
     """
-    progress = progress or Silence()
+    progress = progress or NoBuildProgress()
     target = find_target(options)
-    refuse_foreign(out, is_engine, "engine")
-    found = read_checkpoint(locate(checkpoint, progress), refuse=target.refuse)
+    check_replaceable(out, is_engine, "engine")
+    found = read_checkpoint(locate_checkpoint(checkpoint, progress), check=target.check_supported)
     name = options.name or Path(checkpoint).expanduser().resolve().name
-    with writing(out, progress.step):
+    with exclusive_writer(out, progress.step):
         source = _hash(found, checkpoint, _hash_options(options.target, target, name), progress)
-        here = _with_our_version(target.here())
+        here = _with_inflight_version(target.host())
         if not force and (unchanged := _unchanged(out, source, here, progress)):
             return Built(unchanged, fresh=False)
         _check_space(target.bytes_needed(found), out)
-        with whole_directory(out, ours=is_engine, said="engine") as directory:
+        with atomic_directory(out, is_ours=is_engine, kind="engine") as directory:
             return _build(found, directory, options.target, target, name, source, here, progress)
 
 
@@ -60,45 +60,48 @@ def is_engine(directory: Path) -> bool:
 def _build(
     found: Checkpoint,
     out: Path,
-    called: str,
+    target_name: str,
     target: Target,
     name: str,
-    source: Source,
-    here: Here,
-    progress: Progress,
+    source: EngineSource,
+    host: Host,
+    progress: BuildProgress,
 ) -> Built:
     compiled = target.compile(found, out, progress)
     progress.step("Writing the manifest")
     said = {field.name: getattr(compiled, field.name) for field in fields(compiled) if field.name != "notes"}
     manifest = Manifest(
-        target=called,
+        target=target_name,
         name=name,
         architecture=found.architecture,
         **said,
-        machine=here.machine,
+        machine=host.machine,
         source=source,
         files=_files(out),
-        versions=here.versions,
+        versions=host.versions,
         created=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     )
     manifest.write(out)
     return Built(manifest, fresh=True, notes=compiled.notes)
 
 
-def _files(out: Path) -> dict[str, File]:
+def _files(out: Path) -> dict[str, EngineFile]:
     paths = sorted(path for path in out.rglob("*") if path.is_file())
-    return {path.relative_to(out).as_posix(): File(sha256=hash_file(path), bytes=path.stat().st_size) for path in paths}
+    return {
+        path.relative_to(out).as_posix(): EngineFile(sha256=hash_file(path), bytes=path.stat().st_size)
+        for path in paths
+    }
 
 
-def _hash_options(called: str, target: Target, name: str) -> str:
+def _hash_options(target_name: str, target: Target, name: str) -> str:
     """Hash what shapes the engine; whether it was tried doesn't."""
-    return hashlib.sha256(json.dumps([called, *target.chosen(), name]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([target_name, *target.cache_key(), name]).encode()).hexdigest()
 
 
-def _hash(found: Checkpoint, named: str, options: str, progress: Progress) -> Source:
+def _hash(found: Checkpoint, named: str, options: str, progress: BuildProgress) -> EngineSource:
     progress.step("Reading the checkpoint")
-    with reading(found.directory):
-        return Source(
+    with map_read_errors(found.directory):
+        return EngineSource(
             checkpoint=named,
             weights=found.hash_weights(progress.advance),
             tokenizer=found.hash_tokenizer(),
@@ -107,7 +110,7 @@ def _hash(found: Checkpoint, named: str, options: str, progress: Progress) -> So
         )
 
 
-def _unchanged(out: Path, source: Source, here: Here, progress: Progress) -> Manifest | None:
+def _unchanged(out: Path, source: EngineSource, host: Host, progress: BuildProgress) -> Manifest | None:
     """Return the manifest of the engine at `out` if a new build would give the same."""
     if not is_engine(out):
         return None
@@ -118,13 +121,13 @@ def _unchanged(out: Path, source: Source, here: Here, progress: Progress) -> Man
         return None
     # Where the checkpoint lies makes no difference to what is in it.
     same = manifest.source.model_copy(update={"checkpoint": source.checkpoint}) == source
-    return manifest if same and _built_by(manifest, here) else None
+    return manifest if same and _same_builder(manifest, host) else None
 
 
-def _built_by(manifest: Manifest, here: Here) -> bool:
+def _same_builder(manifest: Manifest, host: Host) -> bool:
     """Another driver makes no other engine; another kind of GPU does."""
-    kinds = [machine and machine.compute_capability for machine in (manifest.machine, here.machine)]
-    return manifest.versions == here.versions and kinds[0] == kinds[1]
+    kinds = [machine and machine.compute_capability for machine in (manifest.machine, host.machine)]
+    return manifest.versions == host.versions and kinds[0] == kinds[1]
 
 
 def _check_space(needed: int, out: Path) -> None:
@@ -137,9 +140,9 @@ def _check_space(needed: int, out: Path) -> None:
         )
 
 
-def _with_our_version(here: Here) -> Here:
+def _with_inflight_version(host: Host) -> Host:
     try:
         ours = {"inflight": importlib.metadata.version("inflight")}
     except importlib.metadata.PackageNotFoundError:
         ours = {}
-    return replace(here, versions=ours | here.versions)
+    return replace(host, versions=ours | host.versions)

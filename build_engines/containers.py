@@ -87,15 +87,15 @@ def container_for(tensorrt_llm: str) -> Container | None:
     return next((container for container in CONTAINERS if container.tensorrt_llm == tensorrt_llm), None)
 
 
-def container_of_release(release: str) -> Container | None:
+def container_from_release(release: str) -> Container | None:
     """Return the container of Triton's release "26.07", None where it isn't known."""
     return next((container for container in CONTAINERS if container.release == release), None)
 
 
-def container_of_image(image: str) -> Container | None:
+def container_from_image(image: str) -> Container | None:
     """Return what the image `…/tritonserver:26.07-trtllm-python-py3` carries, None for any other image."""
     found = re.search(r"tritonserver:(\d\d\.\d\d)-trtllm-python-py3", image)
-    return container_of_release(found[1]) if found else None
+    return container_from_release(found[1]) if found else None
 
 
 def version_line(version: str) -> str:

@@ -46,7 +46,7 @@ print(json.dumps({
 }))
 """
 # A container that is fetched first may take this long, in seconds.
-_PATIENCE = 600
+_COMMAND_TIMEOUT = 600
 _MIB = 1 << 20
 # index, name, compute_cap, driver_version, memory.total; names hold no commas.
 _GPU = re.compile(r"(\d+), ([^,]+), (\d+\.\d+), ([\d.]+), (\d+|\[.*\])")
@@ -98,7 +98,7 @@ class Machine:
         return GpuMachine(gpu=first.name, compute_capability=first.compute_capability, driver=first.driver)
 
 
-def look(prefix: Sequence[str] = (), python: Sequence[str] | None = None) -> Machine:
+def detect_machine(prefix: Sequence[str] = (), python: Sequence[str] | None = None) -> Machine:
     """Look at this machine, or through `prefix` (`docker run … IMAGE`) at a container on it.
 
     What can't be asked isn't there: no nvidia-smi means no GPU. Raises BuildError (`build_failed`) where an
@@ -119,7 +119,7 @@ def _visible(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 
 def find_gpus(prefix: Sequence[str] = ()) -> tuple[Gpu, ...]:
     """Return the GPUs that nvidia-smi names, () where there is no nvidia-smi or it fails."""
-    return parse_gpus(_ask([*prefix, *GPU_QUERY]))
+    return parse_gpus(_run([*prefix, *GPU_QUERY]))
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
@@ -146,7 +146,7 @@ def _memory(text: str) -> int:
 def find_software(prefix: Sequence[str] = (), python: Sequence[str] | None = None) -> Software:
     """Return the versions that `python` (by default `python_of_tensorrt_llm()`, in a container python3) finds."""
     interpreter = list(python or (["python3"] if prefix else python_of_tensorrt_llm()))
-    answer = _ask([*prefix, *interpreter, "-c", SOFTWARE_SCRIPT])
+    answer = _run([*prefix, *interpreter, "-c", SOFTWARE_SCRIPT])
     found: dict[str, Any] = {}
     # A container prints its banner first.
     with contextlib.suppress(ValueError, IndexError):
@@ -169,7 +169,7 @@ def python_of_tensorrt_llm() -> list[str]:
     return ["python3"]
 
 
-def _ask(command: Sequence[str]) -> str:
+def _run(command: Sequence[str]) -> str:
     try:
         done = subprocess.run(
             command,
@@ -180,7 +180,7 @@ def _ask(command: Sequence[str]) -> str:
             encoding="utf-8",
             errors="replace",
             check=False,
-            timeout=_PATIENCE,
+            timeout=_COMMAND_TIMEOUT,
             env=os.environ | {"PYTHONWARNINGS": "ignore"},
         )
     except (OSError, subprocess.TimeoutExpired):

@@ -21,7 +21,7 @@ FILE_NAME = "engine.json"
 FORMAT = 1
 TARGETS = ("openvino", "tensorrt-llm", "llmapi")
 # Up to this size all contents are hashed before serving: about two seconds at 1.2 GB/s.
-_HASHED_BY_DEFAULT = 2 << 30
+_HASH_LIMIT_BYTES = 2 << 30
 _CHUNK = 1 << 22
 
 KvPrecision = Literal["f32", "f16", "bf16", "u8"]
@@ -38,25 +38,25 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class File(_Frozen):
+class EngineFile(_Frozen):
     """One file of the engine directory: its content's hash and its size."""
 
     sha256: str
     bytes: int
 
 
-def _inner(name: str) -> str:
+def _inside_directory(name: str) -> str:
     """Refuse a name that could lead out of the directory that lists it: manifests come from strangers too."""
     if any(part in ("", ".", "..") for part in name.split("/")) or "\\" in name or "\0" in name:
         raise ValueError(f"{name!r} is not the path of a file inside the directory")
     return name
 
 
-FileName = Annotated[str, AfterValidator(_inner)]
+FileName = Annotated[str, AfterValidator(_inside_directory)]
 """A file by its path relative to the directory that lists it, with / and without `.` and `..`."""
 
 
-class Source(_Frozen):
+class EngineSource(_Frozen):
     """Where the engine comes from: the checkpoint as it was named, and hashes of what went in."""
 
     checkpoint: str
@@ -102,7 +102,7 @@ class GpuMachine(_Frozen):
 class Manifest(_Frozen):
     """The contract between building and serving.
 
-    `max_sequence_length` counts prompt and answer together, in tokens. Any of `end_ids` ends an answer.
+    `max_seq_len` counts prompt and answer together, in tokens. Any of `end_ids` ends an answer.
     `properties` are handed to the engine as they are. `versions` names what built it: packages, and for a TensorRT
     engine `tensorrt_llm`, `tensorrt`, `cuda` and, where it is known, `container`. `limits` and `features` belong to
     engines for GPUs, `machine` to compiled ones.
@@ -114,7 +114,7 @@ class Manifest(_Frozen):
     architecture: str
     precision: Precision | GpuPrecision | KeptPrecision
     kv_cache_precision: KvPrecision | GpuKvPrecision | KeptKvPrecision
-    max_sequence_length: int
+    max_seq_len: int
     vocab_size: int
     end_ids: list[int]
     pad_id: int | None
@@ -128,8 +128,8 @@ class Manifest(_Frozen):
     limits: GpuLimits | None = None
     features: GpuFeatures | None = None
     machine: GpuMachine | None = None
-    source: Source
-    files: dict[FileName, File]
+    source: EngineSource
+    files: dict[FileName, EngineFile]
     versions: dict[str, str]
     created: str
 
@@ -138,27 +138,27 @@ class Manifest(_Frozen):
         """Read the manifest of an engine directory.
 
         Raises BuildError: `engine_not_found` where there is none, `engine_damaged` where it can't be read or parsed,
-        `engine_foreign` where another version of inflight wrote it.
+        `engine_incompatible` where another version of inflight wrote it.
         """
-        with _reading(directory):
+        with _map_read_errors(directory):
             return cls._read(directory)
 
     @classmethod
     def _read(cls, directory: Path) -> Manifest:
         path = directory / FILE_NAME
         if not directory.is_dir():
-            raise BuildError(f"No engine directory at {directory}; {_how_to_build(directory)}.", "engine_not_found")
+            raise BuildError(f"No engine directory at {directory}; {_build_hint(directory)}.", "engine_not_found")
         if not path.is_file():
             raise BuildError(
-                f"{directory} holds no {FILE_NAME}, so it is no engine directory; {_how_to_build(directory)}.",
+                f"{directory} holds no {FILE_NAME}, so it is no engine directory; {_build_hint(directory)}.",
                 "engine_not_found",
             )
         try:
-            version = _Version.model_validate_json(path.read_bytes()).format
+            version = _FormatVersion.model_validate_json(path.read_bytes()).format
             if version != FORMAT:
                 raise BuildError(
                     f"{path} has format {version} and this version of inflight reads {FORMAT}; build the engine again.",
-                    "engine_foreign",
+                    "engine_incompatible",
                 )
             return cls.model_validate_json(path.read_bytes())
         except ValidationError as error:
@@ -172,7 +172,7 @@ class Manifest(_Frozen):
         (directory / FILE_NAME).write_text(self.model_dump_json(indent=2) + "\n")
 
 
-def _how_to_build(place: Path) -> str:
+def _build_hint(place: Path) -> str:
     """Of what was named, where that is a checkpoint, or like a name on the hub."""
     checkpoint, out = "CHECKPOINT", Path("my-engine") if place.exists() else place
     like_a_name = not place.is_absolute() and len(place.parts) == 2 and not place.parent.exists()
@@ -181,7 +181,7 @@ def _how_to_build(place: Path) -> str:
     return f"build one with `inflight build {checkpoint} --out {shlex.quote(str(out))}`"
 
 
-class _Version(BaseModel):
+class _FormatVersion(BaseModel):
     format: int
 
 
@@ -191,18 +191,18 @@ def verify(directory: Path, *, hashes: bool | None = None) -> Manifest:
     Every named file must be there with its exact size, and no symbolic link may lead out of the directory, as an
     engine from a stranger could name this machine's own files with one. Contents are hashed where `hashes` is True, and
     where it is None and all files together are at most 2 GiB. Raises BuildError as `Manifest.read` does,
-    `engine_damaged`, and `engine_foreign` for a target that this version of inflight doesn't know.
+    `engine_damaged`, and `engine_incompatible` for a target that this version of inflight doesn't know.
     """
     manifest = Manifest.read(directory)
     if manifest.target not in TARGETS:
         raise BuildError(
             f"{directory} holds an engine for {manifest.target} and this version of inflight runs those for "
             f"{', '.join(TARGETS)}; build the engine again.",
-            "engine_foreign",
+            "engine_incompatible",
         )
     if hashes is None:
-        hashes = sum(file.bytes for file in manifest.files.values()) <= _HASHED_BY_DEFAULT
-    with _reading(directory):
+        hashes = sum(file.bytes for file in manifest.files.values()) <= _HASH_LIMIT_BYTES
+    with _map_read_errors(directory):
         for name, expected in manifest.files.items():
             _compare(directory / name, expected, hashes)
         _refuse_links_out_of(directory)
@@ -222,7 +222,7 @@ def _refuse_links_out_of(directory: Path) -> None:
             )
 
 
-def _compare(path: Path, expected: File, hashes: bool) -> None:
+def _compare(path: Path, expected: EngineFile, hashes: bool) -> None:
     if not path.is_file():
         raise _damaged(path, "is missing")
     size = path.stat().st_size
@@ -242,7 +242,7 @@ def hash_file(path: Path) -> str:
 
 
 @contextmanager
-def _reading(directory: Path) -> Iterator[None]:
+def _map_read_errors(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Progress(Protocol):
+class BuildProgress(Protocol):
     """Hears what is being done: a sentence for each step, and for some of them how far they are."""
 
     def step(self, sentence: str) -> None:
@@ -15,7 +15,7 @@ class Progress(Protocol):
         """So many bytes of the present step are done."""
 
 
-class Silence:
+class NoBuildProgress:
     """Progress that nobody listens to."""
 
     def step(self, sentence: str) -> None:

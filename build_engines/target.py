@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
-from build_engines.checkpoint import Checkpoint
+from build_engines.checkpoints.checkpoint import Checkpoint
 from build_engines.errors import BuildError
 from build_engines.manifest import (
     GpuFeatures,
@@ -20,11 +20,11 @@ from build_engines.manifest import (
     KvPrecision,
     Precision,
 )
-from build_engines.progress import Progress
+from build_engines.progress import BuildProgress
 
 # Each module has `target(options) -> Target`, and is imported when its target is asked for.
 _MODULES = {
-    "openvino": "build_engines.openvino_target",
+    "openvino": "build_engines.openvino.target",
     "tensorrt-llm": "build_engines.tensorrt_llm.target",
     "llmapi": "build_engines.llmapi.target",
 }
@@ -41,10 +41,10 @@ KV_PRECISIONS: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Options:
+class BuildOptions:
     """What the user decides about an engine; None takes what suits the rest.
 
-    `max_sequence_length` in tokens, prompt and answer together, at most what the model knows. `trial` loads the new
+    `max_seq_len` in tokens, prompt and answer together, at most what the model knows. `trial` loads the new
     engine once and has it generate two tokens, which takes its weights' size in memory. `settings` is what the chosen
     target alone knows, as a type of its own.
     """
@@ -52,14 +52,14 @@ class Options:
     target: str = "openvino"
     precision: Precision | GpuPrecision | None = None
     kv_precision: KvPrecision | GpuKvPrecision | None = None
-    max_sequence_length: int | None = None
+    max_seq_len: int | None = None
     name: str | None = None
-    trial: bool = True
+    smoke_test: bool = True
     settings: object = None
 
 
 @dataclass(frozen=True)
-class Here:
+class Host:
     """What would build now: its `versions` by name, and the GPU where engines are bound to one."""
 
     versions: dict[str, str]
@@ -67,12 +67,12 @@ class Here:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledEngine:
     """What the manifest says of a compiled engine, in the manifest's words. `notes` are sentences for the user."""
 
     precision: Precision | GpuPrecision | KeptPrecision
     kv_cache_precision: KvPrecision | GpuKvPrecision | KeptKvPrecision
-    max_sequence_length: int
+    max_seq_len: int
     vocab_size: int
     end_ids: list[int]
     pad_id: int | None
@@ -91,23 +91,23 @@ class Compiled:
 class Target(Protocol):
     """One way to make an engine, with the user's decisions inside. The methods are called in this order."""
 
-    def refuse(self, directory: Path, config: dict[str, Any]) -> None:
+    def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
         """Raise BuildError (`unsupported_architecture`) for a checkpoint that this target can't build."""
 
-    def chosen(self) -> list[Any]:
+    def cache_key(self) -> list[Any]:
         """Return what shapes the engine, as JSON values; two builds with the same list make the same engine."""
 
-    def here(self) -> Here:
+    def host(self) -> Host:
         """Return what would build it; an engine that something else built is built anew."""
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
         """Return the disk space that a build takes at its peak, without the few megabytes beside the weights."""
 
-    def compile(self, checkpoint: Checkpoint, out: Path, progress: Progress) -> Compiled:
+    def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEngine:
         """Write the engine into the empty directory `out`; the manifest is not its affair."""
 
 
-def find_target(options: Options) -> Target:
+def find_target(options: BuildOptions) -> Target:
     """Return the target that `options` name.
 
     Raises BuildError (`invalid_parameter`) for a precision that it doesn't know, and what the target itself refuses.
@@ -117,7 +117,7 @@ def find_target(options: Options) -> Target:
     return found
 
 
-def check_precisions(options: Options) -> None:
+def check_precisions(options: BuildOptions) -> None:
     """Raise BuildError (`invalid_parameter`) where the target doesn't know a precision, naming one that does."""
     if options.target not in _MODULES:
         raise BuildError(

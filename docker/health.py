@@ -12,23 +12,23 @@ import os
 import sys
 import time
 
-from inflight.deploy.ports import reachable
-from inflight.deploy.probe import Probe, ProbeError
+from inflight.deploy.server.ports import reachable
+from inflight.deploy.server.probe import Probe, ProbeError
 
 
-def illness(probe: Probe, seconds: float) -> str | None:
+def find_problem(probe: Probe, timeout: float) -> str | None:
     """What is wrong, found within about `seconds`; None if nothing is."""
-    deadline = time.monotonic() + seconds
-    before = probe.chunks()
+    deadline = time.monotonic() + timeout
+    before = probe.chunk_count()
     if not probe.ready():
         return f"nothing is ready at {probe.host}:{probe.port}"
     try:
-        probe.generate(seconds / 2)
+        probe.generate(timeout / 2)
         return None
     except ProbeError as error:
         reason = str(error)
     while True:
-        after = probe.chunks()
+        after = probe.chunk_count()
         if before is not None and after is not None and after > before:
             return None
         if time.monotonic() > deadline:
@@ -45,7 +45,7 @@ def main() -> None:
     port = os.environ.get("INFLIGHT_SERVE_HTTP_PORT", "8000")
     if not port.isdecimal():
         sys.exit(f"Unhealthy: INFLIGHT_SERVE_HTTP_PORT is {port!r}, which is no port; name the one that serve has.")
-    found = illness(Probe(reachable(host), int(port), admin_key=""), seconds)
+    found = find_problem(Probe(reachable(host), int(port), admin_key=""), seconds)
     if found is not None:
         sys.exit(f"Unhealthy: {found}.")
 

@@ -34,7 +34,7 @@ def canonical(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", found[0]).lower()
 
 
-def wanted(project: Path, extras: Iterable[str], without: Iterable[str]) -> list[str]:
+def image_requirements(project: Path, extras: Iterable[str], without: Iterable[str]) -> list[str]:
     """The requirements of the base and of `extras`, sorted, less those named in `without`."""
     table = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
     optional = table["optional-dependencies"]
@@ -67,7 +67,7 @@ def main() -> None:
     if given.lock is not None:
         lines = constraints(given.lock)
     else:
-        lines = wanted(given.project, filter(None, (given.extras or "").split(",")), given.without)
+        lines = image_requirements(given.project, filter(None, (given.extras or "").split(",")), given.without)
     print("\n".join(lines))
 
 

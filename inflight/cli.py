@@ -9,25 +9,25 @@ from typing import NoReturn
 import click
 
 from inflight import __version__
-from inflight.lazy_group import LazyGroup, name_variable
+from inflight.lazy_group import LazyGroup, name_environment_variable
 
 COMMANDS = {
     "assemble": ("inflight.commands.assemble", "Export a model repository for another Triton server."),
-    "batch": ("inflight.commands.batch", "Offline batch jobs: run, status, resume, retry, verify, cancel."),
-    "build": ("inflight.commands.build", "Compile a Hugging Face checkpoint into an engine directory."),
-    "chat": ("inflight.commands.chat", "Chat with the model of a server."),
+    "batch": ("inflight.commands.batch.group", "Offline batch jobs: run, status, resume, retry, verify, cancel."),
+    "build": ("inflight.commands.build.command", "Compile a Hugging Face checkpoint into an engine directory."),
+    "chat": ("inflight.commands.chat.command", "Chat with the model of a server."),
     "checkpoint": ("inflight.commands.checkpoint", "Create a demo or random-weight checkpoint, offline."),
     "demo": ("inflight.commands.demo", "Run everything once: checkpoint, engine, server, streamed answer."),
     "doctor": ("inflight.commands.doctor", "Check this machine and show how to fix problems."),
     "generate": ("inflight.commands.generate", "Send a prompt to a server and stream the answer."),
-    "load": ("inflight.commands.load", "Load tests: run, sweep, compare, report."),
-    "plan": ("inflight.commands.plan", "Estimate memory and show which configurations fit."),
+    "load": ("inflight.commands.load.group", "Load tests: run, sweep, compare, report."),
+    "plan": ("inflight.commands.plan.command", "Estimate memory and show which configurations fit."),
     "serve": ("inflight.commands.serve", "Serve an engine directory on Triton."),
-    "status": ("inflight.commands.status", "Show server status: readiness, models, load."),
+    "status": ("inflight.commands.status.command", "Show server status: readiness, models, load."),
 }
 
 # Commands of vLLM, Ollama, OVMS and Triton's own tools, and of other programs that have such.
-WORDS = {
+COMMAND_HINTS = {
     **dict.fromkeys(("bench", "benchmark", "profile"), "`inflight load run`"),
     **dict.fromkeys(("ls", "list", "ps", "top", "info"), "`inflight status`"),
     **dict.fromkeys(("pull", "import", "convert", "compile", "create", "download"), "`inflight build`"),
@@ -41,12 +41,14 @@ WORDS = {
 }
 
 # What these import of ours is always there; anything else may be an extra that was not asked for.
-OURS = ("inflight", "inflight_client", "build_engines", "loadtests")
+OWN_PACKAGES = ("inflight", "inflight_client", "build_engines", "loadtests")
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, words=WORDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, commands=COMMANDS, hints=COMMAND_HINTS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__, "-V", "--version", prog_name="inflight")
 def cli() -> None:
     """Take a Hugging Face checkpoint, compile it, and serve it on NVIDIA Triton with in-flight batching.
@@ -69,26 +71,26 @@ def main(arguments: list[str] | None = None) -> None:
         cli.main(args=arguments, prog_name="inflight", standalone_mode=False, auto_envvar_prefix="INFLIGHT")
     except click.ClickException as error:
         if isinstance(error, click.BadParameter):
-            name_variable(error)
+            name_environment_variable(error)
         error.show()
         sys.exit(error.exit_code)
     except click.Abort:
         click.echo("Interrupted.", err=True)
         sys.exit(130)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in OURS:
+        if (error.name or "").partition(".")[0] in OWN_PACKAGES:
             raise
         _fail(
             f"the package {error.name} is missing; install inflight with its extras, [build,serve,load,batch]",
             "package_missing",
         )
     except OSError as error:
-        from inflight.commands.standard_streams import drop_output, is_of_output
+        from inflight.commands.terminal.standard_streams import drop_output, is_output_error
 
-        if not is_of_output(error):
+        if not is_output_error(error):
             raise
         drop_output()
-        why = "disk_full" if error.errno in _NO_ROOM else ""
+        why = "disk_full" if error.errno in _DISK_FULL else ""
         _fail(f"standard output can't be written: {error.strerror}", why)
     except Exception as error:
         code = getattr(error, "code", None)

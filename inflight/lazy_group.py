@@ -19,20 +19,24 @@ class LazyGroup(click.Group):
     """
 
     def __init__(
-        self, *args: Any, table: Mapping[str, tuple[str, str]], words: Mapping[str, str] | None = None, **options: Any
+        self,
+        *args: Any,
+        commands: Mapping[str, tuple[str, str]],
+        hints: Mapping[str, str] | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(*args, **options)
-        self._table, self._words = table, words or {}
+        self._commands, self._hints = commands, hints or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._table)
+        return list(self._commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._table:
+        if cmd_name not in self._commands:
             return None
-        command = importlib.import_module(self._table[cmd_name][0]).command
+        command = importlib.import_module(self._commands[cmd_name][0]).command
         assert isinstance(command, click.Command)
-        _show_variables(command)
+        _show_environment_variables(command)
         return command
 
     def resolve_command(
@@ -42,30 +46,30 @@ class LazyGroup(click.Group):
         try:
             name, command, rest = super().resolve_command(ctx, args)
         except NoSuchCommand as error:
-            if use := self._words.get(error.command_name):
+            if use := self._hints.get(error.command_name):
                 raise NoSuchCommand(error.command_name, f"{error.message} Use {use}.", ctx=ctx) from None
-            raise NoSuchCommand(error.command_name, error.message, self._table, ctx) from None
+            raise NoSuchCommand(error.command_name, error.message, self._commands, ctx) from None
         if name and command and ctx.auto_envvar_prefix and not isinstance(command, LazyGroup):
-            warn_of_variables(command, _prefix(ctx.auto_envvar_prefix, name))
+            warn_unused_variables(command, _prefix(ctx.auto_envvar_prefix, name))
         return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in self._table.items()])
+            formatter.write_dl([(name, summary) for name, (_, summary) in self._commands.items()])
 
 
-def name_variable(error: click.BadParameter) -> None:
+def name_environment_variable(error: click.BadParameter) -> None:
     """Let the message name the environment variable, where the wrong value is in one."""
     ctx, option = error.ctx, error.param
     if ctx is None or not isinstance(option, click.Option) or option.name is None:
         return
     if ctx.get_parameter_source(option.name) is ParameterSource.ENVIRONMENT and ctx.auto_envvar_prefix:
-        error.param_hint = f"the environment variable {' or '.join(_names(option, ctx.auto_envvar_prefix))}"
+        error.param_hint = f"the environment variable {' or '.join(_variable_names(option, ctx.auto_envvar_prefix))}"
 
 
-def warn_of_variables(command: click.Command, prefix: str) -> None:
+def warn_unused_variables(command: click.Command, prefix: str) -> None:
     """Name variables of a command's prefix that it does not read, each with the one that may be meant."""
-    known = list(_variables(command, prefix))
+    known = list(_environment_variables(command, prefix))
     for name in sorted(os.environ):
         if name.startswith(f"{prefix}_") and name not in known:
             from difflib import get_close_matches  # only where there is one: help is instant
@@ -75,16 +79,16 @@ def warn_of_variables(command: click.Command, prefix: str) -> None:
             click.echo(f"Warning: the environment variable {name} is not used; {meant}", err=True)
 
 
-def _variables(command: click.Command, prefix: str) -> Iterator[str]:
+def _environment_variables(command: click.Command, prefix: str) -> Iterator[str]:
     for option in command.params:
         if isinstance(option, click.Option):
-            yield from _names(option, prefix)
+            yield from _variable_names(option, prefix)
     if isinstance(command, click.Group):
         for name, inner in command.commands.items():
-            yield from _variables(inner, _prefix(prefix, name))
+            yield from _environment_variables(inner, _prefix(prefix, name))
 
 
-def _names(option: click.Option, prefix: str) -> list[str]:
+def _variable_names(option: click.Option, prefix: str) -> list[str]:
     """The variables that an option reads."""
     if option.envvar is not None:
         return [option.envvar] if isinstance(option.envvar, str) else list(option.envvar)
@@ -95,11 +99,11 @@ def _prefix(parent: str, name: str) -> str:
     return f"{parent}_{name.upper().replace('-', '_')}"
 
 
-def _show_variables(command: click.Command) -> None:
+def _show_environment_variables(command: click.Command) -> None:
     """Let the help name the environment variable of each option."""
     for option in command.params:
         if isinstance(option, click.Option):
             option.show_envvar = True
     if isinstance(command, click.Group):
         for inner in command.commands.values():
-            _show_variables(inner)
+            _show_environment_variables(inner)

@@ -17,4 +17,4 @@ from loadtests.generator.users import (
 
 __all__ = ["GenerateStreamUser", "GenerateUser", "GrpcStreamUser", "GrpcUser"]
 
-LocustCommand.listen(events)
+LocustCommand.register(events)

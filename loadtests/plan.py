@@ -12,13 +12,13 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Part(BaseModel):
+class PlanSection(BaseModel):
     """What all parts of a plan have in common: nothing unknown, nothing changed later."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class Arrivals(Part):
+class Arrivals(PlanSection):
     """When sessions begin.
 
     `users`: a closed loop, in which each user begins its next session when the one before has ended, `pause` seconds
@@ -39,14 +39,14 @@ class Arrivals(Part):
     """How many times as fast as it was recorded a trace is replayed."""
 
 
-class Plan(Part):
+class LoadPlan(PlanSection):
     """What to send where, for how long, and what was promised.
 
     The run lasts `warmup + seconds`; requests due in the first `warmup` seconds are sent and not counted. After that
-    nothing new is sent, and what is on its way has `grace` seconds to end.
+    nothing new is sent, and what is on its way has `drain_seconds` seconds to end.
     """
 
-    address: str = "127.0.0.1:8001"
+    server: str = "127.0.0.1:8001"
     """The server: HOST:PORT for gRPC, or a URL of grpc, grpcs, http or https."""
     model: str | None = None
     """The model to ask; without it the one that takes text."""
@@ -62,7 +62,7 @@ class Plan(Part):
     """A checkpoint's directory, for messages to servers that render none; each worker's machine needs it."""
     metrics_url: str | None = None
     """The server's metrics page; without it port 8002 of its host."""
-    way: Literal["stream", "whole"] = "stream"
+    mode: Literal["stream", "unary"] = "stream"
     """Answers token by token (gRPC streaming, /generate_stream), or whole (/generate)."""
     workload: WorkloadSpec = WorkloadSpec()
     arrivals: Arrivals = Arrivals()
@@ -72,19 +72,19 @@ class Plan(Part):
     """Seconds that are measured."""
     sessions: Annotated[int, Field(ge=1)] | None = None
     """No more sessions than so many."""
-    grace: Seconds = 30.0
+    drain_seconds: Seconds = 30.0
     """Seconds that requests have to end when nothing new is sent any more."""
     timeout: Positive = 600.0
     """Seconds for each request; the server is told."""
     temperature: Seconds = 0.0
     """How answers are sampled; 0 is greedy."""
-    ignore_end: bool = True
+    ignore_eos: bool = True
     """Let every answer run to its full length, so that lengths are those of the workload."""
     tenant: str = ""
     """On whose account the requests are."""
     seed: int = 0
     """What is drawn at random is the same for the same seed."""
-    promise: tuple[str, ...] = ()
+    slo: tuple[str, ...] = ()
     """A bound that must hold, such as 'p99 ttft <= 500ms'."""
     price_per_hour: Positive | None = None
     """What an hour of the server costs."""
@@ -92,7 +92,7 @@ class Plan(Part):
     """The currency of the price."""
 
     @model_validator(mode="after")
-    def _replay_what_is_there(self) -> Self:
+    def _check_trace(self) -> Self:
         if self.arrivals.kind == "trace" and not self.workload.trace:
             raise ValueError("arrivals of kind trace need a workload with a trace")
         return self

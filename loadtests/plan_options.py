@@ -12,12 +12,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from loadtests.errors import LoadError
-from loadtests.plan import Arrivals, Plan
+from loadtests.plan import Arrivals, LoadPlan
 from loadtests.workloads.spec import WorkloadSpec
 
-_OTHERWISE = {("arrivals", "kind"), ("arrivals", "profile"), ("workload",), ("arrivals",)}
+_NOT_OPTIONS = {("arrivals", "kind"), ("arrivals", "profile"), ("workload",), ("arrivals",)}
 """Fields that are no option by themselves: `users`, `rate` and `trace` say them."""
-_LOADS = ("users", "rate")
+_LOAD_OPTIONS = ("users", "rate")
 _NAMES: dict[tuple[str, ...], str] = {("arrivals", "process"): "arrivals"}
 
 
@@ -31,7 +31,7 @@ class PlanOption:
     default: Any
     choices: tuple[str, ...] = ()
     flag: bool = False
-    many: bool = False
+    multiple: bool = False
 
     @property
     def key(self) -> str:
@@ -47,32 +47,32 @@ def plan_options() -> tuple[PlanOption, ...]:
     parts: tuple[tuple[type[BaseModel], tuple[str, ...]], ...] = (
         (Arrivals, ("arrivals",)),
         (WorkloadSpec, ("workload",)),
-        (Plan, ()),
+        (LoadPlan, ()),
     )
     return (*load, *(option for model, path in parts for option in _options(model, path)))
 
 
-def plan_of(given: Mapping[str, Any], base: Plan | None = None) -> Plan:
+def plan_from_options(given: Mapping[str, Any], base: LoadPlan | None = None) -> LoadPlan:
     """A plan from options by their keys, None for those not given, over what `base` has. Raises LoadError."""
     found: dict[str, Any] = {} if base is None else base.model_dump()
     found["arrivals"] = {**found.get("arrivals", {}), **_arrivals(given)}
     for option in plan_options():
         value = given.get(option.key)
-        if value is None or (option.many and not value) or option.path[0] in _LOADS:
+        if value is None or (option.multiple and not value) or option.path[0] in _LOAD_OPTIONS:
             continue
         place = found
         for part in option.path[:-1]:
             place = place.setdefault(part, {})
         place[option.path[-1]] = value
     try:
-        return Plan.model_validate(found)
+        return LoadPlan.model_validate(found)
     except ValidationError as error:
-        raise LoadError(sentence_of(error), "invalid_parameter") from None
+        raise LoadError(describe_error(error), "invalid_parameter") from None
 
 
 def _arrivals(given: Mapping[str, Any]) -> dict[str, str]:
     """How sessions begin; a trace without more words is replayed."""
-    asked = [name for name in _LOADS if given.get(name)]
+    asked = [name for name in _LOAD_OPTIONS if given.get(name)]
     if len(asked) > 1:
         raise LoadError("--users is a closed loop and --rate an open one; give one of them", "invalid_parameter")
     if asked:
@@ -83,7 +83,7 @@ def _arrivals(given: Mapping[str, Any]) -> dict[str, str]:
 def _options(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[PlanOption]:
     for name, field in model.model_fields.items():
         place = (*path, name)
-        if place in _OTHERWISE:
+        if place in _NOT_OPTIONS:
             continue
         choices = _choices(field)
         yield PlanOption(
@@ -93,7 +93,7 @@ def _options(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[PlanOpti
             default=field.default,
             choices=choices,
             flag=_kinds(field) == (bool,),
-            many=typing.get_origin(field.annotation) is tuple,
+            multiple=typing.get_origin(field.annotation) is tuple,
         )
 
 
@@ -110,7 +110,7 @@ def _choices(field: FieldInfo) -> tuple[str, ...]:
     return tuple(map(str, typing.get_args(kind))) if typing.get_origin(kind) is typing.Literal else ()
 
 
-def sentence_of(error: ValidationError) -> str:
+def describe_error(error: ValidationError) -> str:
     """The first thing that is wrong, by its option."""
     first = error.errors()[0]
     place = tuple(str(part) for part in first["loc"] if isinstance(part, str))

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 
-class Outcome(str, Enum):
+class RequestOutcome(str, Enum):
     """What became of a request; each has exactly one."""
 
     COMPLETED = "completed"
@@ -17,7 +17,7 @@ class Outcome(str, Enum):
     """Its client left before the end, as the workload wanted."""
     REJECTED = "rejected"
     """The server had no room: error code `overloaded`."""
-    LATE = "late"
+    TIMED_OUT = "timed_out"
     """It was not there in its time: error code `deadline_exceeded`."""
     FAILED = "failed"
     """Any other error."""
@@ -26,7 +26,7 @@ class Outcome(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RequestRecord:
     """One request. Moments are seconds since the run's start, on the clock of the worker that sent it.
 
     `due` is when it ought to have been sent (in a closed loop: when its user was free to), `sent` when it was, `ended`
@@ -41,7 +41,7 @@ class Record:
     due: float
     sent: float
     ended: float
-    outcome: Outcome
+    outcome: RequestOutcome
     max_tokens: int
     chunks: tuple[float, ...] = ()
     input_tokens: int | None = None
@@ -50,7 +50,7 @@ class Record:
     code: str = ""
     message: str = ""
 
-    def line(self) -> str:
+    def to_json(self) -> str:
         """The record as one line of JSON; moments to the microsecond."""
         values = asdict(self) | {"chunks": [round(moment, 6) for moment in self.chunks]}
         for name in ("due", "sent", "ended"):
@@ -58,6 +58,6 @@ class Record:
         return json.dumps(values, separators=(",", ":"))
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Record:
+    def from_json(cls, values: Mapping[str, Any]) -> RequestRecord:
         """From what `line` wrote. Raises TypeError, KeyError or ValueError for anything else."""
-        return cls(**{**values, "outcome": Outcome(values["outcome"]), "chunks": tuple(values["chunks"])})
+        return cls(**{**values, "outcome": RequestOutcome(values["outcome"]), "chunks": tuple(values["chunks"])})

@@ -13,18 +13,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from loadtests.errors import LoadError
-from loadtests.json_values import object_in, objects_in
-from loadtests.plan import Plan
-from loadtests.plan_options import sentence_of
-from loadtests.record import Record
+from loadtests.json_files import read_object, read_objects
+from loadtests.plan import LoadPlan
+from loadtests.plan_options import describe_error
+from loadtests.record import RequestRecord
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class RunDirectory:
     """Reads and writes a run's files.
 
-    - `plan.json`: the plan, without secrets; `facts.json`: when and where it ran, against which versions.
+    - `plan.json`: the plan, without secrets; `metadata.json`: when and where it ran, against which versions.
     - `requests.jsonl`: one `Record` a line.
     - `server.jsonl`: the server's counters and gauges, once a second: `{"t": seconds, "moment": "before" | "during" |
       "after", "values": {series: value}}`, series as on the metrics page.
@@ -40,7 +40,7 @@ class RunDirectory:
         self.path = path
 
     @classmethod
-    def make(cls, path: Path) -> RunDirectory:
+    def create(cls, path: Path) -> RunDirectory:
         """A new one. Raises LoadError where something stands already or nothing can be written."""
         try:
             path.mkdir(parents=True)
@@ -57,14 +57,14 @@ class RunDirectory:
 
     @classmethod
     @contextmanager
-    def making(cls, path: Path) -> Iterator[RunDirectory]:
+    def creating(cls, path: Path) -> Iterator[RunDirectory]:
         """As `make`; where an error comes before the first request, nothing is left behind.
 
         Raises LoadError where the disk is full.
         """
-        made = cls.make(path)
+        made = cls.create(path)
         try:
-            with made.writing():
+            with made.map_write_errors():
                 yield made
         except BaseException:
             if not any(file.stat().st_size for file in path.rglob(made.requests.name)):
@@ -72,12 +72,12 @@ class RunDirectory:
             raise
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def map_write_errors(self) -> Iterator[None]:
         """Raises LoadError for what the system says against writing here."""
         try:
             yield
         except OSError as error:
-            code = "disk_full" if error.errno in _NO_ROOM else "load_failed"
+            code = "disk_full" if error.errno in _DISK_FULL else "load_failed"
             raise LoadError(f"the run in {self.path} can't go on: {error.strerror or error}", code) from error
 
     @property
@@ -96,41 +96,41 @@ class RunDirectory:
     def log(self) -> Path:
         return self.path / "generator.log"
 
-    def write_plan(self, plan: Plan) -> None:
+    def write_plan(self, plan: LoadPlan) -> None:
         (self.path / "plan.json").write_text(plan.model_dump_json(indent=2) + "\n")
 
-    def plan(self) -> Plan:
+    def plan(self) -> LoadPlan:
         """Raises LoadError where there is none, or it is damaged."""
         found = self._object("plan.json")
         try:
-            return Plan.model_validate(found)
+            return LoadPlan.model_validate(found)
         except ValidationError as error:
-            raise LoadError(f"{self.path / 'plan.json'} is no plan: {sentence_of(error)}", "run_damaged") from None
+            raise LoadError(f"{self.path / 'plan.json'} is no plan: {describe_error(error)}", "run_damaged") from None
 
-    def write_facts(self, facts: Mapping[str, Any]) -> None:
-        (self.path / "facts.json").write_text(json.dumps(facts, indent=2) + "\n")
+    def write_metadata(self, metadata: Mapping[str, Any]) -> None:
+        (self.path / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n")
 
-    def facts(self) -> dict[str, Any]:
-        return self._object("facts.json")
+    def metadata(self) -> dict[str, Any]:
+        return self._object("metadata.json")
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[RequestRecord]:
         """All whole lines, in the order of the file. Raises LoadError `run_damaged` for one that is no record."""
         found = []
-        for number, values in objects_in(self.requests):
+        for number, values in read_objects(self.requests):
             try:
-                found.append(Record.of(values))
+                found.append(RequestRecord.from_json(values))
             except (TypeError, KeyError, ValueError) as error:
                 raise LoadError(f"{self.requests}, line {number}, is no record: {error}", "run_damaged") from None
         return found
 
     def server_samples(self) -> list[dict[str, Any]]:
-        return [values for _, values in objects_in(self.server)]
+        return [values for _, values in read_objects(self.server)]
 
     def generator_samples(self) -> list[dict[str, Any]]:
-        return [values for _, values in objects_in(self.generator)]
+        return [values for _, values in read_objects(self.generator)]
 
     def _object(self, name: str) -> dict[str, Any]:
         try:
-            return object_in(self.path / name)
+            return read_object(self.path / name)
         except FileNotFoundError:
             raise LoadError(f"{self.path} is no directory of a run: it has no {name}", "run_not_found") from None

@@ -10,7 +10,7 @@ pytest_plugins = [
     "tests.fixtures.crashes",
     "tests.fixtures.engines",
     "tests.fixtures.nvidia",
-    "tests.fixtures.poisoned",
+    "tests.fixtures.hostile_directory",
     "tests.fixtures.postgresql",
     "tests.fixtures.server",
     "tests.fixtures.tensorrtllm",

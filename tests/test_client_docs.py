@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from inflight.deploy.server import Server
+from inflight.deploy.server.server import Server
 from tests.fixtures.certificates import Certificates
-from tests.python_blocks import python_blocks, run_block
+from tests.fixtures.python_blocks import python_blocks, run_block
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = ("README.md", "docs/client.md")

@@ -32,7 +32,7 @@ def attempt(name):
 
 
 def kill(server, victim, number):  # and be gone once a client has seen it
-    [pid] = [member.pid for member in server.life.family if member.name == victim]
+    [pid] = [member.pid for member in server.instance.process_tree if member.name == victim]
     with Client(server.grpc_address) as client, client.stream("tea", max_tokens=1900) as stream:
         next(stream)
         os.kill(pid, number)

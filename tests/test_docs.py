@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-from inflight_client.error_page import page
+from inflight_client.errors_docs import render
 
-from inflight.deploy.model_configs import load
-from inflight.deploy.repository import committed_repository
+from inflight.deploy.repository.configure import committed_repository
+from inflight.deploy.repository.model_configs import load
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -31,5 +31,5 @@ def test_the_request_contract_tells_of_each_input(model: str) -> None:
 
 
 def test_the_page_of_error_codes_is_that_of_the_table() -> None:
-    """`python -m inflight_client.error_page > docs/errors.md` writes it anew."""
-    assert (ROOT / "docs/errors.md").read_text(encoding="utf-8") == page()
+    """`python -m inflight_client.errors_docs > docs/errors.md` writes it anew."""
+    assert (ROOT / "docs/errors.md").read_text(encoding="utf-8") == render()

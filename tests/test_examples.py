@@ -18,21 +18,21 @@ import pytest
 from botocore.validate import ParamValidator
 from moto import mock_aws
 
-from inflight.batch.counts import Counts
-from inflight.batch.runner import End
-from inflight.batch.seen.progress import State
-from inflight.commands import batch_run
+from inflight.batch.job.counts import Counts
+from inflight.batch.reporting.progress import JobState
+from inflight.batch.runner import JobResult
+from inflight.commands.batch import run
 from tests.fixtures.engines import TinyEngine
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "docs/examples"
-STOPPED = End(State.STOPPED, Counts()).exit_code
-ROWS_FAILED = End(State.FINISHED, Counts(ok=1, error=1)).exit_code
+STOPPED = JobResult(JobState.STOPPED, Counts()).exit_code
+ROWS_FAILED = JobResult(JobState.FINISHED, Counts(ok=1, error=1)).exit_code
 ENDS = {
-    "done": End(State.FINISHED, Counts(ok=1)).exit_code,
+    "done": JobResult(JobState.FINISHED, Counts(ok=1)).exit_code,
     "rows failed": ROWS_FAILED,
     "stopped": STOPPED,
-    "failed": End(State.FAILED, Counts()).exit_code,
-    "cancelled": End(State.CANCELLED, Counts()).exit_code,
+    "failed": JobResult(JobState.FAILED, Counts()).exit_code,
+    "cancelled": JobResult(JobState.CANCELLED, Counts()).exit_code,
     "wrong usage": 2,
 }
 
@@ -95,10 +95,10 @@ def test_the_job_definition_s_command_is_one_of_ours(definition: dict[str, Any])
         for part in definition["containerProperties"]["command"]
     ]
     assert command[:3] == ["inflight", "batch", "run"]
-    asked = batch_run.command.make_context("run", command[3:]).params
+    asked = run.command.make_context("run", command[3:]).params
     assert asked["input_address"] == parameters["input"]
     assert asked["ephemeral"] == "/engines/my-engine"
-    assert float(asked["notice"]) < 30, "AWS Batch kills a container 30 seconds after SIGTERM"
+    assert float(asked["drain_seconds"]) < 30, "AWS Batch kills a container 30 seconds after SIGTERM"
 
 
 @pytest.mark.parametrize("name", ["prefect_flow.py", "airflow_dag.py"])
@@ -112,14 +112,14 @@ def test_orchestrators_know_our_exit_codes_and_options(name: str) -> None:
     ]
     assert codes == [(0, ROWS_FAILED, STOPPED)]
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    options = {option for parameter in batch_run.command.params for option in parameter.opts}
+    options = {option for parameter in run.command.params for option in parameter.opts}
     used = {text for text in texts if text.startswith("--")}
     assert {"--out", "--server", "--allow-failed"} <= used <= options
 
 
 def test_the_catalogue_gets_its_descriptions_and_its_bill(tmp_path: Path, tiny_engine: TinyEngine) -> None:
     """Whole with the demo checkpoint: `make catalogue`."""
-    command = [sys.executable, str(EXAMPLES / "catalogue.py"), "--dir", str(tmp_path), "--products", "12"]
+    command = [sys.executable, str(EXAMPLES / "catalogue.py"), "--out", str(tmp_path), "--products", "12"]
     done = subprocess.run([*command, "--engine", str(tiny_engine("llama"))], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     with closing(sqlite3.connect(tmp_path / "shop.db")) as shop:

@@ -8,14 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from inflight.deploy import ports
+from inflight.deploy.server import ports
 
 ROOT = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # A person looks at the terminal before typing on; a script has to ask.
 _WAIT = (
     "until python -c 'import os, sys; from inflight_client import Client;"
-    ' sys.exit(not Client(os.environ["INFLIGHT_GENERATE_ADDRESS"]).ready())\'; do sleep 0.2; kill -0 $!; done'
+    ' sys.exit(not Client(os.environ["INFLIGHT_GENERATE_SERVER"]).ready())\'; do sleep 0.2; kill -0 $!; done'
 )
 
 
@@ -34,7 +34,7 @@ def script(readme: str) -> list[str]:
 def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:
     lines = script((ROOT / "README.md").read_text(encoding="utf-8"))
     assert len(lines) >= 6
-    chosen = ports.choose(ports.Hosts(), None, None, None)
+    chosen = ports.choose_ports(ports.ListenHosts(), None, None, None)
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -43,8 +43,7 @@ def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:
         "INFLIGHT_SERVE_METRICS_PORT": str(chosen.metrics),
         "INFLIGHT_BATCH_RUN_SERVER": f"127.0.0.1:{chosen.grpc},metrics=http://127.0.0.1:{chosen.metrics}/metrics",
         **{
-            f"INFLIGHT_{name}_ADDRESS": f"127.0.0.1:{chosen.grpc}"
-            for name in ("GENERATE", "CHAT", "STATUS", "LOAD_RUN")
+            f"INFLIGHT_{name}_SERVER": f"127.0.0.1:{chosen.grpc}" for name in ("GENERATE", "CHAT", "STATUS", "LOAD_RUN")
         },
         **{
             f"INFLIGHT_{name}_METRICS_URL": f"http://127.0.0.1:{chosen.metrics}/metrics"

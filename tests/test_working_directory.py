@@ -10,15 +10,15 @@ import pytest
 from inflight_client import Client, Guide, Sampling
 
 from build_engines.errors import BuildError
-from build_engines.openvino_export import ExportTask
-from build_engines.openvino_target import compile_checkpoint
-from build_engines.progress import Silence
-from inflight.deploy.server import Server
-from loadtests.conductor import make_run
+from build_engines.openvino.export import ExportTask
+from build_engines.openvino.target import compile_checkpoint
+from build_engines.progress import NoBuildProgress
+from inflight.deploy.server.server import Server
+from loadtests.run.controller import run_load_test
+from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
-from loadtests.team import Team
 from tests.fixtures.engines import ROOT, TinyEngine
-from tests.loadtests.test_conductor import plan
+from tests.loadtests.run.test_controller import plan
 
 PACKAGES = ("inflight", "build_engines", "loadtests", "client/inflight_client", "docker")
 
@@ -39,9 +39,9 @@ def test_every_python_of_ours_is_told_to_leave_the_directory_out() -> None:
 
 
 def test_a_build_runs_nothing_of_it(poisoned: Callable[[], str], tmp_path: Path) -> None:
-    task = ExportTask("nowhere", str(tmp_path), "fp32", None, {}, trial=False)
+    task = ExportTask("nowhere", str(tmp_path), "fp32", None, {}, smoke_test=False)
     with pytest.raises(BuildError) as refused:
-        compile_checkpoint(task, Silence())
+        compile_checkpoint(task, NoBuildProgress())
     assert refused.value.code == "build_failed"
     assert poisoned() == ""
 
@@ -52,7 +52,7 @@ def test_neither_do_a_server_its_engine_a_guide_s_trial_and_a_load(
     with Server(tiny_engine("llama")) as server:
         with Client(server.grpc_address) as client:
             assert client.generate("tell", max_tokens=8, sampling=Sampling(guide=Guide("regex", "[ab]+"))).text
-        directory = RunDirectory.make(tmp_path / "run")
-        make_run(plan(server), directory, Team(workers=2), lambda found: None)
+        directory = RunDirectory.create(tmp_path / "run")
+        run_load_test(plan(server), directory, WorkerSpec(workers=2), lambda found: None)
         assert directory.records()
     assert poisoned() == ""

@@ -8,21 +8,21 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 # Strict, since a YAML true would count as 1.
 Count = Annotated[int, Field(gt=0, strict=True)]
-Share = Annotated[float, Field(gt=0, le=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
-class Part(BaseModel):
+class ArgumentsSection(BaseModel):
     """A part of the arguments; a name that it doesn't have is a mistake."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class KvCache(Part):
+class KvCacheArguments(ArgumentsSection):
     """`KvCacheConfig`: how the cache is kept. Without `max_tokens` it takes its share of the memory that is free."""
 
     enable_block_reuse: bool = True
     """Blocks of earlier prompts are not computed again."""
-    free_gpu_memory_fraction: Share = 0.9
+    free_gpu_memory_fraction: Fraction = 0.9
     """Of the GPU memory that is free once the model is loaded."""
     max_tokens: Count | None = None
     """The most tokens that it holds, where that is less."""
@@ -38,7 +38,7 @@ class KvCache(Part):
     """Of keys and values; auto: as the checkpoint has it."""
 
 
-class Arguments(Part):
+class LlmArguments(ArgumentsSection):
     """Names are those of `LLM`, in TensorRT-LLM 1.2 and later; `extra` is for those that are not told here."""
 
     tensor_parallel_size: Count = 1
@@ -55,7 +55,7 @@ class Arguments(Part):
     """Beams of each request: with more than 1, every request is a beam search of that width."""
     dtype: Literal["auto", "float16", "bfloat16", "float32"] = "auto"
     """Of what is not quantized; auto: the checkpoint's."""
-    kv_cache_config: KvCache = KvCache()
+    kv_cache_config: KvCacheArguments = KvCacheArguments()
     guided_decoding_backend: Literal["xgrammar", "llguidance"] | None = "xgrammar"
     """What keeps answers to a guide; null: guides are refused."""
     enable_chunked_prefill: bool = True
@@ -75,7 +75,7 @@ class Arguments(Part):
 
     @field_validator("speculative_config")
     @classmethod
-    def _has_a_type(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _require_decoding_type(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         if value is not None and not isinstance(value.get("decoding_type"), str):
             raise ValueError("fields of its own with a decoding_type (Eagle, MTP, NGram, DraftTarget and others)")
         drafted = None if value is None else value.get("max_draft_len")
@@ -85,7 +85,7 @@ class Arguments(Part):
 
     @field_validator("extra")
     @classmethod
-    def _is_not_told_elsewhere(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _reject_known_names(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name in value:
             if name in cls.model_fields:
                 raise ValueError(f"names that have no field here, and {name} has one")

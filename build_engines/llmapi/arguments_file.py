@@ -12,8 +12,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from build_engines.errors import BuildError
-from build_engines.llmapi.arguments import Arguments, KvCache
-from build_engines.yaml_values import load_values, put_value
+from build_engines.llmapi.arguments import KvCacheArguments, LlmArguments
+from inflight.common.schema.yaml_values import load_values, put_value
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -33,7 +33,7 @@ _EXPECTED = {
 }
 
 
-def read_arguments(path: Path | None, said: Iterable[str] = ()) -> Arguments:
+def read_arguments(path: Path | None, overrides: Iterable[str] = ()) -> LlmArguments:
     """Return what the file `path` says, and over it each `name=value` of `said`, whose values are YAML.
 
     A name may lead into a part: `kv_cache_config.max_tokens=65536`. Raises BuildError (`invalid_parameter`) with one
@@ -41,7 +41,7 @@ def read_arguments(path: Path | None, said: Iterable[str] = ()) -> Arguments:
     """
     where = str(path) if path else "the arguments"
     found = _load(path) if path else {}
-    for one in said:
+    for one in overrides:
         name, given, value = one.partition("=")
         if not given or not name:
             raise _wrong(f"{one!r} is no argument; write name=value.")
@@ -50,13 +50,13 @@ def read_arguments(path: Path | None, said: Iterable[str] = ()) -> Arguments:
             put_value(found, name.split("."), parsed)
         except ValueError as error:
             raise _wrong(f"In {where}, {error}.") from error
-    return arguments_from(found, where)
+    return parse_arguments(found, where)
 
 
-def arguments_from(found: dict[str, Any], where: str) -> Arguments:
+def parse_arguments(found: dict[str, Any], where: str) -> LlmArguments:
     """Return the arguments; `where` says in messages where they stand. Raises BuildError (`invalid_parameter`)."""
     try:
-        return Arguments.model_validate(found)
+        return LlmArguments.model_validate(found)
     except ValidationError as error:
         raise _wrong(_sentence(error.errors()[0], where)) from error
 
@@ -94,7 +94,7 @@ def _sentence(error: ErrorDetails, where: str) -> str:
 
 
 def _nearest(names: list[str]) -> str:
-    part: type[BaseModel] = KvCache if len(names) > 1 else Arguments
+    part: type[BaseModel] = KvCacheArguments if len(names) > 1 else LlmArguments
     close = difflib.get_close_matches(names[-1], part.model_fields, n=1)
     if close:
         return f"the nearest one is {'.'.join([*names[:-1], close[0]])}"

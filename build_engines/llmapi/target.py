@@ -14,12 +14,14 @@ from typing import Any
 
 import yaml
 
-from build_engines.checkpoint import Checkpoint, read_checkpoint
+from build_engines.capabilities.quantization import CheckpointQuantization, only_in_config, read_quantization
+from build_engines.checkpoints.checkpoint import Checkpoint, read_checkpoint
+from build_engines.checkpoints.model_facts import ModelFacts, read_facts, read_special_ids
+from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
 from build_engines.errors import BuildError
-from build_engines.llmapi.admission import admit
-from build_engines.llmapi.arguments import Arguments
-from build_engines.llmapi.quantization import Quantization, read_quantization, said_in_config_alone
-from build_engines.llmapi.text_model import text_model
+from build_engines.llmapi.arguments import LlmArguments
+from build_engines.llmapi.supported_models import check_architecture
+from build_engines.llmapi.text_config import text_config
 from build_engines.manifest import (
     GpuFeatures,
     GpuKvPrecision,
@@ -30,17 +32,15 @@ from build_engines.manifest import (
     Precision,
     hash_file,
 )
-from build_engines.model_facts import ModelFacts, read_facts, read_special_ids
-from build_engines.progress import Progress
-from build_engines.target import Compiled, Here, Options
-from build_engines.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
+from build_engines.progress import BuildProgress
+from build_engines.target import BuildOptions, CompiledEngine, Host
 
 MODEL_FILE = "model.yaml"
 CHECKPOINT = "checkpoint"
 # What belongs to a checkpoint beside its weights: configs, tokenizers in all their forms, chat templates.
 _SUFFIXES = {".json", ".model", ".txt", ".jinja", ".tiktoken"}
 # A checkpoint's own code may read more than that, but no other form of the weights, which are as large as they.
-_MOST_OWN_BYTES = 16 << 20
+_MAX_OWN_FILE_BYTES = 16 << 20
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES}
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _PRECISIONS: dict[str, Precision] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -63,18 +63,18 @@ _OWN_CODE = (
 
 
 @dataclass
-class LlmApi:
+class LlmApiTarget:
     """The target `llmapi`, with the user's decisions inside and, once `refuse` has read it, the checkpoint's own."""
 
-    arguments: Arguments
+    arguments: LlmArguments
     precision: Precision | GpuPrecision | None = None
     kv_precision: GpuKvPrecision | None = None
-    quantization: Quantization = field(default_factory=Quantization)
+    quantization: CheckpointQuantization = field(default_factory=CheckpointQuantization)
     notes: tuple[str, ...] = ()
     own_files: str | None = None
 
-    def refuse(self, directory: Path, config: dict[str, Any]) -> None:
-        self.notes = admit(directory, config, self.arguments.trust_remote_code)
+    def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
+        self.notes = check_architecture(directory, config, self.arguments.trust_remote_code)
         self.quantization = read_quantization(directory, config)
         self.own_files = _hash_own_files(directory) if self.arguments.trust_remote_code else None
         has = self.quantization.precision
@@ -90,34 +90,34 @@ class LlmApi:
                 "invalid_parameter",
             )
 
-    def chosen(self) -> list[Any]:
+    def cache_key(self) -> list[Any]:
         kept = self.quantization
         said = self.arguments.model_dump(mode="json")
         return [said, self.precision, self.kv_precision, kept.precision, kept.kv, self.own_files]
 
-    def here(self) -> Here:
-        return Here({})
+    def host(self) -> Host:
+        return Host({})
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
         """Nothing, where weights can be linked; a copy that has no room is told by the system."""
         return 0
 
-    def compile(self, checkpoint: Checkpoint, out: Path, progress: Progress) -> Compiled:
+    def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEngine:
         progress.step("Laying the checkpoint out")
-        config = text_model(checkpoint.config)
+        config = text_config(checkpoint.config)
         facts = read_facts(checkpoint.directory, config)
         keywords = self.keywords(checkpoint, facts)
-        _bring(checkpoint, out / CHECKPOINT, self.arguments.trust_remote_code)
+        _link_checkpoint(checkpoint, out / CHECKPOINT, self.arguments.trust_remote_code)
         tokenizer = read_fast_tokenizer(checkpoint.directory)
         write_fast_tokenizer(tokenizer, out)
         (out / MODEL_FILE).write_text(as_yaml(keywords), encoding="utf-8")
         special = read_special_ids(checkpoint.directory, config, tokenizer)
         said = self.arguments
         dtype = facts.dtype if keywords.get("dtype", "auto") == "auto" else keywords["dtype"]
-        return Compiled(
+        return CompiledEngine(
             precision=self.quantization.precision or _PRECISIONS[dtype],
             kv_cache_precision=self._kv() or _KV_PRECISIONS[dtype],
-            max_sequence_length=keywords["max_seq_len"],
+            max_seq_len=keywords["max_seq_len"],
             vocab_size=facts.vocab_size,
             end_ids=special.end_ids,
             pad_id=special.pad_id,
@@ -166,11 +166,11 @@ class LlmApi:
         return facts.dtype == "float32" and (self.precision, self.arguments.dtype) == (None, "auto")
 
     def _notes(self, checkpoint: Checkpoint, facts: ModelFacts) -> Iterator[str]:
-        config = text_model(checkpoint.config)
+        config = text_config(checkpoint.config)
         if self._narrows(facts):
             named = config.get("torch_dtype") or config.get("dtype")
             yield _NARROWED if named == "float32" else _UNTYPED
-        if said_in_config_alone(checkpoint.directory, checkpoint.config):
+        if only_in_config(checkpoint.directory, checkpoint.config):
             yield _INLINE
         if config.get("auto_map") and not self.arguments.trust_remote_code:
             yield _OWN_CODE
@@ -181,33 +181,33 @@ class LlmApi:
         return self.quantization.kv
 
 
-def target(options: Options) -> LlmApi:
+def target(options: BuildOptions) -> LlmApiTarget:
     """What the options say, `options.settings` being Arguments; a length and a type may be said in either place.
 
     Raises BuildError (`invalid_parameter`) where both say one and they differ.
     """
-    arguments = options.settings if isinstance(options.settings, Arguments) else Arguments()
+    arguments = options.settings if isinstance(options.settings, LlmArguments) else LlmArguments()
     if arguments.dtype != "auto" and _DTYPES.get(options.precision or "", arguments.dtype) != arguments.dtype:
         raise BuildError(
             f"--precision is {options.precision} and dtype {arguments.dtype}; leave one out.", "invalid_parameter"
         )
-    length = options.max_sequence_length
+    length = options.max_seq_len
     if length is not None:
         if arguments.max_seq_len not in (None, length):
             raise BuildError(
-                f"--max-sequence-length is {length} and max_seq_len {arguments.max_seq_len}; leave one out.",
+                f"--max-seq-len is {length} and max_seq_len {arguments.max_seq_len}; leave one out.",
                 "invalid_parameter",
             )
         arguments = arguments.model_copy(update={"max_seq_len": length})
     kv: GpuKvPrecision | None = "fp8" if options.kv_precision == "fp8" else None
-    return LlmApi(arguments, options.precision, kv)
+    return LlmApiTarget(arguments, options.precision, kv)
 
 
-def model_yaml(checkpoint: Path, options: Options) -> str:
+def model_yaml(checkpoint: Path, options: BuildOptions) -> str:
     """What a build would write as model.yaml. Raises BuildError as the build would, and writes nothing."""
     found = target(options)
-    read = read_checkpoint(checkpoint, refuse=found.refuse)
-    return as_yaml(found.keywords(read, read_facts(read.directory, text_model(read.config))))
+    read = read_checkpoint(checkpoint, check=found.check_supported)
+    return as_yaml(found.keywords(read, read_facts(read.directory, text_config(read.config))))
 
 
 def as_yaml(keywords: dict[str, Any]) -> str:
@@ -215,7 +215,7 @@ def as_yaml(keywords: dict[str, Any]) -> str:
     return f"# Arguments of tensorrt_llm.LLM, but for the model; the checkpoint lies in {CHECKPOINT}/.\n{said}"
 
 
-def _bring(checkpoint: Checkpoint, into: Path, own_code: bool) -> None:
+def _link_checkpoint(checkpoint: Checkpoint, into: Path, own_code: bool) -> None:
     """Link the weights, or copy them where the system gives no link; copy the rest, which people edit in place."""
     into.mkdir()
     for path in checkpoint.weights:
@@ -234,7 +234,7 @@ def _bring(checkpoint: Checkpoint, into: Path, own_code: bool) -> None:
 def _own_files(directory: Path) -> list[Path]:
     """Code of the checkpoint's own, and what it may read."""
     beside = (path for path in directory.iterdir() if path.is_file() and not path.name.startswith("."))
-    return sorted(path for path in beside if path.suffix == ".py" or path.stat().st_size <= _MOST_OWN_BYTES)
+    return sorted(path for path in beside if path.suffix == ".py" or path.stat().st_size <= _MAX_OWN_FILE_BYTES)
 
 
 def _hash_own_files(directory: Path) -> str:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from build_engines.plan.config_file import ConfigFile
+from build_engines.checkpoints.config_file import ConfigFile
 
 WindowRule = Literal["none", "all", "qwen", "alternate", "five_of_six"]
 HeadNorm = Literal["none", "shared", "each"]
 
 
 @dataclass(frozen=True)
-class Family:
+class ModelFamily:
     """Layers of one `model_type`, whose class is `name` where a config doesn't say it.
 
     `gated`: the feed-forward part has three matrices, not two. `norms`: normalizations of hidden size in a layer;
@@ -43,30 +43,30 @@ class Family:
     positions: int | None = None
 
 
-_PLAIN = Family("", qkv_bias=False, out_bias=False, mlp_bias=False)
-_BIASED = Family("", gated=False, centered=True, qkv_bias=True, out_bias=True, mlp_bias=True)
+_PLAIN = ModelFamily("", qkv_bias=False, out_bias=False, mlp_bias=False)
+_BIASED = ModelFamily("", gated=False, centered=True, qkv_bias=True, out_bias=True, mlp_bias=True)
 _QWEN2 = replace(_PLAIN, qkv_bias=True, windows="qwen")
-_QWEN3 = Family("", mlp_bias=False, qk_norm="shared", windows="qwen")
+_QWEN3 = ModelFamily("", mlp_bias=False, qk_norm="shared", windows="qwen")
 
-FAMILIES: dict[str, Family] = {
-    "llama": Family("LlamaForCausalLM"),
-    "granite": Family("GraniteForCausalLM"),
+FAMILIES: dict[str, ModelFamily] = {
+    "llama": ModelFamily("LlamaForCausalLM"),
+    "granite": ModelFamily("GraniteForCausalLM"),
     "mistral": replace(_PLAIN, name="MistralForCausalLM", windows="all"),
     "mixtral": replace(_PLAIN, name="MixtralForCausalLM", windows="all"),
-    "phimoe": Family("PhiMoEForCausalLM", centered=True, mlp_bias=False, windows="all"),
+    "phimoe": ModelFamily("PhiMoEForCausalLM", centered=True, mlp_bias=False, windows="all"),
     "qwen2": replace(_QWEN2, name="Qwen2ForCausalLM"),
     "qwen2_moe": replace(_QWEN2, name="Qwen2MoeForCausalLM"),
     "qwen3": replace(_QWEN3, name="Qwen3ForCausalLM"),
     "qwen3_moe": replace(_QWEN3, name="Qwen3MoeForCausalLM"),
-    "gemma": Family("GemmaForCausalLM", mlp_bias=False, tied=True),
-    "gemma2": Family("Gemma2ForCausalLM", mlp_bias=False, norms=4, tied=True, windows="alternate"),
-    "gemma3_text": Family(
+    "gemma": ModelFamily("GemmaForCausalLM", mlp_bias=False, tied=True),
+    "gemma2": ModelFamily("Gemma2ForCausalLM", mlp_bias=False, norms=4, tied=True, windows="alternate"),
+    "gemma3_text": ModelFamily(
         "Gemma3ForCausalLM", mlp_bias=False, norms=4, qk_norm="shared", tied=True, windows="five_of_six"
     ),
     "phi3": replace(_PLAIN, name="Phi3ForCausalLM", windows="all"),
     "phi": replace(_BIASED, name="PhiForCausalLM", norms=1, head_bias=True),
-    "cohere": Family("CohereForCausalLM", mlp_bias=False, norms=1, tied=True),
-    "nemotron": Family("NemotronForCausalLM", gated=False, centered=True),
+    "cohere": ModelFamily("CohereForCausalLM", mlp_bias=False, norms=1, tied=True),
+    "nemotron": ModelFamily("NemotronForCausalLM", gated=False, centered=True),
     "starcoder2": replace(_BIASED, name="Starcoder2ForCausalLM", tied=True, windows="all"),
     "gpt2": replace(_BIASED, name="GPT2LMHeadModel", tied=True, positions_table=0),
     "gpt_bigcode": replace(_BIASED, name="GPTBigCodeForCausalLM", tied=True, positions_table=0),
@@ -86,7 +86,7 @@ WITHOUT_INNER = ("gpt2", "gptj", "gpt_bigcode", "falcon", "bloom")
 """Their feed-forward part is four times as wide as the hidden size where the config doesn't say otherwise."""
 
 
-def family_of(config: ConfigFile, kind: str) -> Family:
+def family_from_config(config: ConfigFile, kind: str) -> ModelFamily:
     """The family of model_type `kind`, with what the config decides of its layers."""
     family = FAMILIES[kind]
     if kind == "falcon":
@@ -98,7 +98,7 @@ def family_of(config: ConfigFile, kind: str) -> Family:
     return family
 
 
-def _falcon(config: ConfigFile, family: Family) -> Family:
+def _falcon(config: ConfigFile, family: ModelFamily) -> ModelFamily:
     """One norm where attention and feed-forward run side by side, except in the new kind, which has two."""
     new = config.flag("new_decoder_architecture", False)
     beside = config.optional("num_ln_in_parallel_attn") or (2 if new else 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from build_engines.plan.footprint import BLOCK, Footprint
 from build_engines.plan.formats import KvFormat, WeightFormat
-from build_engines.plan.gpu import Split
+from build_engines.plan.gpu_memory import Split
 
 # trtllm-build's defaults (--max_batch_size 2048, --max_num_tokens 8192) come first, then less of each.
 BATCH_SIZES = (2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
@@ -23,7 +23,7 @@ Measure = Callable[[Split, int, int], Footprint]
 class Refusal:
     """Why a choice can't be had: in a few `words` for a table, and as a sentence without its end."""
 
-    words: str
+    label: str
     reason: str
 
 
@@ -75,10 +75,10 @@ class Fit:
         """The memory of each device in which all that is wanted fits."""
         return self.footprint.needed(self.wanted, self.length)
 
-    def longest(self, most: int) -> int:
+    def longest(self, max_tokens: int) -> int:
         """The longest sequences, up to `most` tokens, of which as many fit as are wanted; 0 where none do."""
         room = max(0, self.footprint.room(self.memory))
-        low, high = 0, most // BLOCK
+        low, high = 0, max_tokens // BLOCK
         while low < high:
             middle = (low + high + 1) // 2
             if self.footprint.sequence(middle * BLOCK) * self.wanted <= room:
@@ -100,15 +100,15 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """`memory` of each device; `concurrency` sequences of `length` tokens, None for one or more."""
+class Demand:
+    """`memory` of each device; `max_num_sequences` sequences of `length` tokens, None for one or more."""
 
     memory: int
     length: int
-    concurrency: int | None
+    max_num_sequences: int | None
 
 
-def settle(weights: WeightFormat, kv: KvFormat, choices: Choices, measure: Measure, asked: Asked) -> Fit:
+def choose_fit(weights: WeightFormat, kv: KvFormat, choices: Choices, measure: Measure, demand: Demand) -> Fit:
     """Settle on the first split that holds what is asked.
 
     The batch is what is asked for, or the largest that the cache can hold at that length; a step has the most tokens
@@ -122,16 +122,16 @@ def settle(weights: WeightFormat, kv: KvFormat, choices: Choices, measure: Measu
             kv=kv,
             split=split,
             footprint=measure(split, batch, tokens),
-            memory=asked.memory,
-            length=asked.length,
-            wanted=asked.concurrency or 1,
+            memory=demand.memory,
+            length=demand.length,
+            wanted=demand.max_num_sequences or 1,
             max_batch_size=batch,
             max_num_tokens=tokens,
             refusal=choices.refusal,
             notes=choices.notes,
         )
 
-    sizes = choices.batch_sizes if asked.concurrency is None else (asked.concurrency,)
+    sizes = choices.batch_sizes if demand.max_num_sequences is None else (demand.max_num_sequences,)
     for split in choices.splits:
         for tokens in choices.step_tokens:
             for batch in sizes:

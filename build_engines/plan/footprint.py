@@ -9,7 +9,7 @@ BLOCK = 32
 """Tokens of one block of the paged KV cache: TensorRT-LLM's default (`--tokens_per_block 32`) and OpenVINO's on
 CPUs."""
 
-KV_SHARE = 0.9
+KV_CACHE_FRACTION = 0.9
 """Of what is left, so much becomes KV cache: `kv_cache_free_gpu_mem_fraction` as TensorRT-LLM has it by default
 (docs/source/reference/memory.md, "KV cache will by default allocate 90% of the remaining free GPU memory")."""
 
@@ -39,7 +39,7 @@ class Footprint:
     def room(self, memory: int) -> int:
         """Bytes of KV cache that fit into `memory` beside all else; below zero where even that doesn't fit."""
         left = memory - self.fixed
-        return int(left * KV_SHARE) if left > 0 else left
+        return int(left * KV_CACHE_FRACTION) if left > 0 else left
 
     def sequences(self, memory: int, tokens: int) -> int:
         """How many sequences of so many tokens fit at once."""
@@ -47,9 +47,9 @@ class Footprint:
 
     def needed(self, sequences: int, tokens: int) -> int:
         """The memory in which so many such sequences fit."""
-        return self.fixed + int(sequences * self.sequence(tokens) / KV_SHARE)
+        return self.fixed + int(sequences * self.sequence(tokens) / KV_CACHE_FRACTION)
 
 
-def in_blocks(tokens: int) -> int:
+def round_up_to_blocks(tokens: int) -> int:
     """Rounded up to whole blocks."""
     return -(-tokens // BLOCK) * BLOCK

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from build_engines.errors import BuildError
-from build_engines.plan.parameters import Parameters
+from build_engines.plan.parameters import ParameterCounts
 
 
 @dataclass(frozen=True)
 class WeightFormat:
     """Bytes of one parameter in the layers' matrices (`linear`), in embedding and output (`tables`), in the `rest`.
 
-    `linear` includes the scales of groups; `channel` are the bytes of scales that each row of a matrix has. `least_sm`:
+    `linear` includes the scales of groups; `channel` are the bytes of scales that each row of a matrix has. `min_sm`:
     the compute capability from which a GPU multiplies in it (89 is 8.9).
     """
 
@@ -22,16 +22,16 @@ class WeightFormat:
     channel: float = 0.0
     tables: float = 2.0
     rest: float = 2.0
-    least_sm: int = 80
+    min_sm: int = 80
 
-    def layers_bytes(self, parameters: Parameters) -> int:
+    def layers_bytes(self, parameters: ParameterCounts) -> int:
         """All but embedding and output."""
         return int(parameters.linear * self.linear + parameters.channels * self.channel + parameters.other * self.rest)
 
     def table_bytes(self, numbers: int) -> int:
         return int(numbers * self.tables)
 
-    def checkpoint_bytes(self, parameters: Parameters) -> int:
+    def checkpoint_bytes(self, parameters: ParameterCounts) -> int:
         """All weights once, as files hold them."""
         return self.layers_bytes(parameters) + self.table_bytes(parameters.embedding + parameters.output)
 
@@ -42,7 +42,7 @@ class KvFormat:
 
     name: str
     number: int
-    least_sm: int = 80
+    min_sm: int = 80
 
 
 # TensorRT-LLM (docs/source/reference/precision.md): embedding, output matrix and normalizations stay in 16 bits; the
@@ -54,22 +54,22 @@ GPU_WEIGHTS = {
     for one in (
         WeightFormat("bf16", 2.0),
         WeightFormat("fp16", 2.0),
-        WeightFormat("fp8", 1.0, least_sm=89),
+        WeightFormat("fp8", 1.0, min_sm=89),
         WeightFormat("int8_sq", 1.0, channel=4.0),
         WeightFormat("int8_wo", 1.0, channel=2.0),
         WeightFormat("int4_wo", 0.5, channel=2.0),
         WeightFormat("int4_awq", 0.5 + 2 / 128),
-        WeightFormat("w4a8_awq", 0.5 + 2 / 128, least_sm=89),
-        WeightFormat("nvfp4", 0.5 + 1 / 16, least_sm=100),
+        WeightFormat("w4a8_awq", 0.5 + 2 / 128, min_sm=89),
+        WeightFormat("nvfp4", 0.5 + 1 / 16, min_sm=100),
     )
 }
 GPU_KV = {
     one.name: one for one in (KvFormat("bf16", 2), KvFormat("fp16", 2), KvFormat("fp8", 1, 89), KvFormat("int8", 1))
 }
 
-# NNCF, as build_engines.openvino_export calls it: int8 reaches all matrices, each row with a 16-bit scale and an 8-bit
+# NNCF, as build_engines.openvino.export calls it: int8 reaches all matrices, each row with a 16-bit scale and an 8-bit
 # zero point; int4 has those for each group of 128, and leaves embedding and output at int8.
-EMBEDDED_WEIGHTS = {
+OPENVINO_WEIGHTS = {
     one.name: one
     for one in (
         WeightFormat("fp32", 4.0, tables=4.0, rest=4.0),
@@ -79,35 +79,35 @@ EMBEDDED_WEIGHTS = {
         WeightFormat("int4", 0.5 + 2.5 / 128, tables=1.0),
     )
 }
-EMBEDDED_KV = {
+OPENVINO_KV = {
     one.name: one for one in (KvFormat("u8", 1), KvFormat("f16", 2), KvFormat("bf16", 2), KvFormat("f32", 4))
 }
 
 _ALIASES = {"int8": "int8_wo", "int4": "int4_awq", "awq": "int4_awq", "float16": "fp16", "bfloat16": "bf16"}
 
 
-def weight_format(name: str, *, embedded: bool) -> WeightFormat:
+def weight_format(name: str, *, openvino: bool) -> WeightFormat:
     """The format called `name` ("int4-awq" and "int4_awq" are one); BuildError (`invalid_parameter`) for another."""
-    known = EMBEDDED_WEIGHTS if embedded else GPU_WEIGHTS
+    known = OPENVINO_WEIGHTS if openvino else GPU_WEIGHTS
     plain = name.strip().lower().replace("-", "_")
-    if plain not in known and not embedded:
+    if plain not in known and not openvino:
         plain = _ALIASES.get(plain, plain)
     if plain not in known:
-        raise _unknown("precision", name, known, embedded)
+        raise _unknown("precision", name, known, openvino)
     return known[plain]
 
 
-def kv_format(name: str, *, embedded: bool) -> KvFormat:
+def kv_format(name: str, *, openvino: bool) -> KvFormat:
     """The format called `name` of the KV cache; BuildError (`invalid_parameter`) for another."""
-    known = EMBEDDED_KV if embedded else GPU_KV
+    known = OPENVINO_KV if openvino else GPU_KV
     plain = name.strip().lower()
     if plain not in known:
-        raise _unknown("kv-cache-precision", name, known, embedded)
+        raise _unknown("kv-cache-precision", name, known, openvino)
     return known[plain]
 
 
-def _unknown(option: str, name: str, known: Iterable[str], embedded: bool) -> BuildError:
-    target = "the target openvino" if embedded else "GPUs"
+def _unknown(option: str, name: str, known: Iterable[str], openvino: bool) -> BuildError:
+    target = "the target openvino" if openvino else "GPUs"
     return BuildError(
         f"--{option} {name!r} is not known for {target}; choose of {', '.join(known)}.", "invalid_parameter"
     )

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from build_engines.checkpoint import find_config, read_json, reading
-from build_engines.plan.parameters import Parameters, corrected, count, stored
+from build_engines.checkpoints.checkpoint import find_config, map_read_errors, read_json
+from build_engines.plan.parameters import ParameterCounts, count_parameters, count_stored_parameters, with_total
 from build_engines.plan.shape import ModelShape, read_shape
 
 _INDEX = "model.safetensors.index.json"
@@ -18,47 +18,47 @@ _TOLERANCE = 0.01
 
 
 @dataclass(frozen=True)
-class Model:
+class PlannedModel:
     """`counted` says where the number of parameters comes from; `notes` are sentences for the user. `config` is the
     parsed config.json."""
 
     where: str
     shape: ModelShape
-    parameters: Parameters
-    counted: str
+    parameters: ParameterCounts
+    counted_from: str
     notes: tuple[str, ...] = ()
     config: dict[str, Any] = field(default_factory=dict, repr=False)
 
 
-def read_model(path: Path) -> Model:
+def read_model(path: Path) -> PlannedModel:
     """Read the checkpoint directory `path` (or its config.json): milliseconds, weights by their headers only.
 
     Weights are counted where they are all there, else by the shape. Raises BuildError: `checkpoint_not_found`,
     `not_a_checkpoint`, `checkpoint_damaged`, `unsupported_architecture`.
     """
-    with reading(path):
+    with map_read_errors(path):
         directory = path.parent if path.name == "config.json" and path.is_file() else path
         content = read_json(find_config(directory))
         return replace(_counted(read_shape(content, str(directory)), directory), config=content)
 
 
-def _counted(shape: ModelShape, directory: Path) -> Model:
-    parameters = count(shape)
+def _counted(shape: ModelShape, directory: Path) -> PlannedModel:
+    parameters = count_parameters(shape)
     if (directory / _MODELOPT).is_file():
         shape = replace(shape, quantized=shape.quantized or "modelopt")
     if shape.quantized:
-        return Model(str(directory), shape, parameters, "config.json")
+        return PlannedModel(str(directory), shape, parameters, "config.json")
     weights = _weights(directory)
     if not weights:
-        return Model(str(directory), shape, parameters, "config.json")
-    total = stored(weights, shape.tied)
+        return PlannedModel(str(directory), shape, parameters, "config.json")
+    total = count_stored_parameters(weights, shape.tied)
     notes: tuple[str, ...] = ()
     if abs(total - parameters.total) > _TOLERANCE * parameters.total:
         notes = (
             f"The weight files hold {total:,} parameters where config.json describes {parameters.total:,}; "
             "the plan goes by the files.",
         )
-    return Model(str(directory), shape, corrected(parameters, total), "weight files", notes)
+    return PlannedModel(str(directory), shape, with_total(parameters, total), "weight files", notes)
 
 
 def _weights(directory: Path) -> list[Path]:

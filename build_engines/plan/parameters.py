@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from build_engines.checkpoints.safetensors_header import check_safetensors
 from build_engines.plan.shape import ModelShape
-from build_engines.safetensors_header import check_safetensors
 
 # What some files hold beside parameters: masks of GPT-2, frequencies of rotary embeddings.
 _BUFFERS = (".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".inv_freq")
@@ -14,7 +14,7 @@ _OUTPUTS = ("lm_head.weight", "embed_out.weight")
 
 
 @dataclass(frozen=True)
-class Parameters:
+class ParameterCounts:
     """Numbers of parameters by what becomes of them.
 
     `embedding` and `output` (the matrix that gives logits; 0 where it is the embedding) stay as they are where
@@ -34,7 +34,7 @@ class Parameters:
         return self.embedding + self.output + self.linear + self.other
 
 
-def count(shape: ModelShape) -> Parameters:
+def count_parameters(shape: ModelShape) -> ParameterCounts:
     """Count by the shape. Tested against transformers' model classes, to the parameter."""
     family, hidden, inner = shape.family, shape.hidden, shape.inner
     query = shape.heads * shape.head_dim
@@ -61,10 +61,10 @@ def count(shape: ModelShape) -> Parameters:
         other += (shape.positions + family.positions_table) * hidden
     other += shape.vocab if family.head_bias else 0
     output = 0 if shape.tied else shape.vocab * hidden
-    return Parameters(shape.vocab * hidden, output, linear, other, channels)
+    return ParameterCounts(shape.vocab * hidden, output, linear, other, channels)
 
 
-def stored(weights: list[Path], tied: bool) -> int:
+def count_stored_parameters(weights: list[Path], tied: bool) -> int:
     """Count the parameters in safetensors files by their headers, without buffers and without a second copy of a tied
     output matrix; BuildError (`checkpoint_damaged`) as `check_safetensors` raises it."""
     total = 0
@@ -75,6 +75,6 @@ def stored(weights: list[Path], tied: bool) -> int:
     return total
 
 
-def corrected(parameters: Parameters, total: int) -> Parameters:
+def with_total(parameters: ParameterCounts, total: int) -> ParameterCounts:
     """The same with `total` parameters in all: what files hold beyond the shape belongs to the layers."""
     return replace(parameters, linear=max(0, parameters.linear + total - parameters.total))

@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from build_engines.plan.fit import Fit
-from build_engines.plan.footprint import KV_SHARE
-from build_engines.plan.plan import Plan
+from build_engines.plan.footprint import KV_CACHE_FRACTION
+from build_engines.plan.memory_plan import MemoryPlan
 
 _LENGTHS = (2048, 8192, 32768)
 
 
-def lengths(plan: Plan) -> list[int]:
+def table_lengths(plan: MemoryPlan) -> list[int]:
     """Lengths of sequences that are worth knowing: the one that is planned, a few round ones, the longest."""
     known = plan.model.shape.positions
     return sorted({plan.length, known} | {length for length in _LENGTHS if length <= known})
 
 
-def as_json(plan: Plan) -> dict[str, Any]:
+def as_json(plan: MemoryPlan) -> dict[str, Any]:
     """Everything that the plan says; `recommended` is null where nothing fits."""
-    model, wish = plan.model, plan.wish
+    model, wish = plan.model, plan.request
     parameters, shape = model.parameters, model.shape
     return {
         "checkpoint": model.where,
@@ -30,26 +30,26 @@ def as_json(plan: Plan) -> dict[str, Any]:
             "output": parameters.output,
             "layers": parameters.linear,
             "other": parameters.other,
-            "counted_by": model.counted,
+            "counted_by": model.counted_from,
         },
         "notes": list(plan.notes),
         "target": wish.target,
         "device": {
-            "kind": "processor" if wish.embedded else "gpu",
+            "kind": "processor" if wish.is_openvino else "gpu",
             "name": wish.device,
             "count": wish.devices,
             "memory_bytes": wish.memory,
             "sm": wish.sm,
         },
         "max_seq_len": plan.length,
-        "concurrency": wish.concurrency,
+        "max_num_sequences": wish.max_num_sequences,
         "options": [_option(plan, fit) for fit in plan.fits],
         "recommended": _option(plan, plan.recommended) if plan.recommended else None,
         "advice": plan.advice,
     }
 
 
-def _option(plan: Plan, fit: Fit) -> dict[str, Any]:
+def _option(plan: MemoryPlan, fit: Fit) -> dict[str, Any]:
     footprint = fit.footprint
     return {
         "precision": fit.weights.name,
@@ -63,7 +63,7 @@ def _option(plan: Plan, fit: Fit) -> dict[str, Any]:
         "max_num_tokens": fit.max_num_tokens,
         "max_seq_len": fit.length,
         "max_attention_window": list(plan.max_attention_window) or None,
-        "kv_cache_free_gpu_mem_fraction": KV_SHARE,
+        "kv_cache_free_gpu_mem_fraction": KV_CACHE_FRACTION,
         "checkpoint_bytes": fit.weights.checkpoint_bytes(plan.model.parameters),
         "weights_bytes": footprint.weights,
         "activation_bytes": footprint.activations,
@@ -75,5 +75,5 @@ def _option(plan: Plan, fit: Fit) -> dict[str, Any]:
         "needed_bytes": fit.needed,
         "kv_cache_bytes": fit.kv_bytes,
         "kv_cache_tokens": fit.kv_tokens,
-        "sequences": {str(length): footprint.sequences(fit.memory, length) for length in lengths(plan)},
+        "sequences": {str(length): footprint.sequences(fit.memory, length) for length in table_lengths(plan)},
     }

@@ -6,11 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from build_engines.checkpoints.config_file import ConfigFile
 from build_engines.errors import BuildError
-from build_engines.plan.config_file import ConfigFile
-from build_engines.plan.families import FAMILIES, MULTI_LATENT, WITHOUT_INNER, Family, WindowRule, family_of
+from build_engines.plan.families import (
+    FAMILIES,
+    MULTI_LATENT,
+    WITHOUT_INNER,
+    ModelFamily,
+    WindowRule,
+    family_from_config,
+)
 
-_MOST_LAYERS = 1000
+_MAX_LAYERS = 1000
 # Some families have names of their own for the same things.
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
 _HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
@@ -39,7 +46,7 @@ class ModelShape:
 
     model_type: str
     architecture: str
-    family: Family
+    family: ModelFamily
     layers: int
     hidden: int
     heads: int
@@ -79,22 +86,22 @@ def read_shape(config: dict[str, Any], where: str) -> ModelShape:
     a model_type that is not known), `not_a_checkpoint` where a size is missing or makes no sense.
     """
     file = ConfigFile(config, where)
-    kind = file.word("model_type")
+    kind = file.identifier("model_type")
     if kind is None:
         raise BuildError(f"{where} has a config.json without a model_type, so it is no model.", "not_a_checkpoint")
     _refuse_others(config, kind, where)
-    family = family_of(file, kind)
-    layers = file.size(*_LAYERS, most=_MOST_LAYERS)
+    family = family_from_config(file, kind)
+    layers = file.size(*_LAYERS, most=_MAX_LAYERS)
     hidden, heads = file.size(*_HIDDEN), file.size(*_HEADS)
     kv_heads = _kv_heads(file, kind, heads)
     if heads % kv_heads:
-        raise file.wrong(f"{heads} attention heads don't share {kv_heads} KV heads evenly")
+        raise file.error(f"{heads} attention heads don't share {kv_heads} KV heads evenly")
     head_dim = file.optional("head_dim") or (256 if kind.startswith("gemma") else hidden // heads)
     if not head_dim:
-        raise file.wrong(f"{hidden} numbers can't be shared by {heads} heads")
+        raise file.error(f"{hidden} numbers can't be shared by {heads} heads")
     return ModelShape(
         model_type=kind,
-        architecture=file.first_word("architectures") or family.name,
+        architecture=file.first_identifier("architectures") or family.name,
         family=family,
         layers=layers,
         hidden=hidden,
@@ -161,7 +168,7 @@ def _windows(file: ConfigFile, rule: WindowRule, layers: int) -> tuple[int | Non
     kinds = file.content.get("layer_types")
     if isinstance(kinds, list):
         if len(kinds) != layers or any(kind not in ("sliding_attention", "full_attention") for kind in kinds):
-            raise file.wrong("layer_types doesn't say for each layer whether it has a window")
+            raise file.error("layer_types doesn't say for each layer whether it has a window")
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)
     first = file.optional("max_window_layers", least=0)
     first = layers if first is None else first
@@ -188,11 +195,11 @@ def _experts(file: ConfigFile, kind: str, layers: int) -> Experts | None:
         return None
     count, inner = file.optional("num_experts"), file.optional("moe_intermediate_size")
     if count is None or inner is None:
-        raise file.wrong("num_experts or moe_intermediate_size is missing")
+        raise file.error("num_experts or moe_intermediate_size is missing")
     step = file.optional("decoder_sparse_step") or 1
     named = file.content.get("mlp_only_layers") or []
     if not isinstance(named, list):
-        raise file.wrong("mlp_only_layers is no list")
+        raise file.error("mlp_only_layers is no list")
     dense = {layer for layer in named if isinstance(layer, int)}
     return Experts(
         count=count,
@@ -205,4 +212,4 @@ def _experts(file: ConfigFile, kind: str, layers: int) -> Experts | None:
 
 def _quantized(file: ConfigFile) -> str | None:
     found = file.part("quantization_config")
-    return None if found is None else found.word("quant_method") or "quantized"
+    return None if found is None else found.identifier("quant_method") or "quantized"

@@ -27,7 +27,7 @@ def parse_size(text: str) -> int:
     return int(float(number) * base ** _POWERS[letter.lower()])
 
 
-def say(size: float) -> str:
+def format_size(size: float) -> str:
     """A size as people read it: GiB, below one of them MiB, below one of those KiB."""
     if abs(size) >= GIB:
         return f"{size / GIB:,.1f} GiB" if abs(size) < 1000 * GIB else f"{size / GIB:,.0f} GiB"

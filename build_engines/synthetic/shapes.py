@@ -11,7 +11,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Shape:
+class CheckpointShape:
     """What `config.json` shall say: `model_type`, its fields, and the ids of the special tokens.
 
     `end_ids` may end an answer (the first is the tokenizer's own end token), `adds_start` says whether the
@@ -42,12 +42,12 @@ def _decoder(
     } | more
 
 
-def _qwen2(vocabulary: int, **fields: Any) -> Shape:
+def _qwen2(vocabulary: int, **fields: Any) -> CheckpointShape:
     more = {"rope_theta": 1e6, "rms_norm_eps": 1e-6, "use_sliding_window": False}
-    return Shape("qwen2", fields | more, vocabulary, (151645, 151643), 151643, 151643)
+    return CheckpointShape("qwen2", fields | more, vocabulary, (151645, 151643), 151643, 151643)
 
 
-def _llama3(factor: float, **fields: Any) -> Shape:
+def _llama3(factor: float, **fields: Any) -> CheckpointShape:
     rope = {
         "rope_type": "llama3",
         "factor": factor,
@@ -56,14 +56,14 @@ def _llama3(factor: float, **fields: Any) -> Shape:
         "original_max_position_embeddings": 8192,
     }
     more = {"rope_theta": 5e5, "rms_norm_eps": 1e-5, "rope_scaling": rope}
-    return Shape("llama", fields | more, 128256, (128001, 128008, 128009), 128000, None, adds_start=True)
+    return CheckpointShape("llama", fields | more, 128256, (128001, 128008, 128009), 128000, None, adds_start=True)
 
 
-KNOWN: dict[str, Shape] = {
+KNOWN: dict[str, CheckpointShape] = {
     "qwen2.5-0.5b": _qwen2(151936, **_decoder(24, 896, 4864, 14, 2, 32768, True)),
     "qwen2.5-1.5b": _qwen2(151936, **_decoder(28, 1536, 8960, 12, 2, 32768, True)),
     "qwen2.5-7b": _qwen2(152064, **_decoder(28, 3584, 18944, 28, 4, 32768, False)),
-    "qwen3-0.6b": Shape(
+    "qwen3-0.6b": CheckpointShape(
         "qwen3",
         _decoder(28, 1024, 3072, 16, 8, 40960, True, head_dim=128, rope_theta=1e6, rms_norm_eps=1e-6),
         151936,
@@ -73,7 +73,7 @@ KNOWN: dict[str, Shape] = {
     ),
     "llama-3.2-1b": _llama3(32.0, **_decoder(16, 2048, 8192, 32, 8, 131072, True, head_dim=64)),
     "llama-3.1-8b": _llama3(8.0, **_decoder(32, 4096, 14336, 32, 8, 131072, False)),
-    "tinyllama-1.1b": Shape(
+    "tinyllama-1.1b": CheckpointShape(
         "llama",
         _decoder(22, 2048, 5632, 32, 4, 2048, False, rope_theta=1e4, rms_norm_eps=1e-5),
         32000,
@@ -82,7 +82,7 @@ KNOWN: dict[str, Shape] = {
         None,
         adds_start=True,
     ),
-    "mistral-7b": Shape(
+    "mistral-7b": CheckpointShape(
         "mistral",
         _decoder(32, 4096, 14336, 32, 8, 32768, False, rope_theta=1e6, rms_norm_eps=1e-5, sliding_window=None),
         32768,
@@ -91,7 +91,7 @@ KNOWN: dict[str, Shape] = {
         None,
         adds_start=True,
     ),
-    "gemma-2-2b": Shape(
+    "gemma-2-2b": CheckpointShape(
         "gemma2",
         _decoder(26, 2304, 9216, 8, 4, 8192, True, head_dim=256, query_pre_attn_scalar=256, sliding_window=4096),
         256000,
@@ -100,7 +100,7 @@ KNOWN: dict[str, Shape] = {
         0,
         adds_start=True,
     ),
-    "phi-3-mini": Shape(
+    "phi-3-mini": CheckpointShape(
         "phi3",
         _decoder(32, 3072, 8192, 32, 32, 4096, False, sliding_window=2047, rms_norm_eps=1e-5)
         | {"original_max_position_embeddings": 4096},
@@ -109,7 +109,7 @@ KNOWN: dict[str, Shape] = {
         1,
         32000,
     ),
-    "gpt2": Shape(
+    "gpt2": CheckpointShape(
         "gpt2",
         {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024},
         50257,
@@ -122,15 +122,17 @@ KNOWN: dict[str, Shape] = {
 
 def _tiny(
     model_type: str, fields: dict[str, Any], *, adds_start: bool = False, start: bool = True, pad_id: int | None = 0
-) -> Shape:
-    return Shape(model_type, fields, 1536, (1,), 2 if start else None, pad_id, adds_start=adds_start, dtype="float32")
+) -> CheckpointShape:
+    return CheckpointShape(
+        model_type, fields, 1536, (1,), 2 if start else None, pad_id, adds_start=adds_start, dtype="float32"
+    )
 
 
 def _small(layers: int = 2, tied: bool = False, **more: Any) -> dict[str, Any]:
     return _decoder(layers, 64, 160, 4, 2, 2048, tied, **more)
 
 
-TINY: dict[str, Shape] = {
+TINY: dict[str, CheckpointShape] = {
     "tiny-llama": _tiny("llama", _small(head_dim=16), adds_start=True),
     "tiny-mistral": _tiny("mistral", _small(head_dim=16, sliding_window=None), adds_start=True),
     "tiny-qwen2": _tiny("qwen2", _small(tied=True), start=False),
@@ -145,4 +147,4 @@ TINY: dict[str, Shape] = {
     "tiny-phi3": _tiny("phi3", _small(sliding_window=256) | {"original_max_position_embeddings": 2048}),
 }
 
-SHAPES: dict[str, Shape] = KNOWN | TINY
+SHAPES: dict[str, CheckpointShape] = KNOWN | TINY

@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from build_engines.synthetic.shapes import Shape
+from build_engines.synthetic.shapes import CheckpointShape
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
@@ -30,7 +30,7 @@ _TEXTS = (
 )
 
 
-def write_tokenizer(shape: Shape, out: Path) -> None:
+def write_tokenizer(shape: CheckpointShape, out: Path) -> None:
     """Write tokenizer.json, tokenizer_config.json and chat_template.jinja: byte-level BPE of `shape.vocab_size`.
 
     Any UTF-8 text can be encoded, and any id below the vocabulary's size decodes to some text (the special ones
@@ -52,7 +52,7 @@ def write_tokenizer(shape: Shape, out: Path) -> None:
     (out / "chat_template.jinja").write_text(CHAT_TEMPLATE)
 
 
-def _specials(shape: Shape) -> dict[str, int]:
+def _specials(shape: CheckpointShape) -> dict[str, int]:
     """Token texts by id: an id has one text, an end id that is also the start is the end."""
     names = ["<|endoftext|>", *(f"<|end_{number}|>" for number in range(1, len(shape.end_ids)))]
     found = dict(zip(shape.end_ids, names, strict=True))
@@ -98,7 +98,7 @@ def _words() -> Iterator[str]:
             yield "Ġ" + "".join(parts)
 
 
-def _settings(shape: Shape, specials: dict[str, int]) -> dict[str, Any]:
+def _settings(shape: CheckpointShape, specials: dict[str, int]) -> dict[str, Any]:
     texts = {number: text for text, number in specials.items()}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from build_engines.errors import BuildError
-from build_engines.progress import Progress, Silence
+from build_engines.progress import BuildProgress, NoBuildProgress
 from build_engines.synthetic.shapes import SHAPES
 
 SHARD_BYTES = 2 << 30
@@ -17,7 +17,7 @@ def write_synthetic_checkpoint(
     *,
     seed: int = 0,
     shard_bytes: int = SHARD_BYTES,
-    progress: Progress | None = None,
+    progress: BuildProgress | None = None,
 ) -> None:
     """Write a checkpoint of the shape `name` (a key of `SHAPES`) with random weights into the directory `out`.
 
@@ -25,7 +25,7 @@ def write_synthetic_checkpoint(
     as `check_name` does.
     """
     check_name(name)
-    progress = progress or Silence()
+    progress = progress or NoBuildProgress()
     progress.step("Writing tokenizer and config")
     import torch
     from transformers import AutoConfig, GenerationConfig

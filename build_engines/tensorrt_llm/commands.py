@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Literal
 
-from build_engines.tensorrt_llm.capabilities import QUANTIZE_SCRIPT, WEIGHT_ONLY, Architecture, Family
-from build_engines.tensorrt_llm.recipe import Plugins, Recipe, Speculation
+from build_engines.capabilities.tensorrt_llm import QUANTIZE_SCRIPT, WEIGHT_ONLY, Architecture, ConverterFamily
+from build_engines.tensorrt_llm.recipe import Plugins, Recipe, SpeculationOptions
 
 Step = Literal["convert", "quantize", "build"]
 _QFORMATS = {"none": "full_prec"}
@@ -23,7 +23,7 @@ _MEDUSA_TYPES = {"LlamaForCausalLM": "llama", "MixtralForCausalLM": "mixtral", "
 
 
 @dataclass(frozen=True)
-class Places:
+class BuildPaths:
     """Where things lie, as the programs see it: inside the container where there is one.
 
     `model` is the Hugging Face checkpoint, `checkpoint` TensorRT-LLM's own, `engine` the directory that is served.
@@ -50,12 +50,12 @@ class Command:
         return " ".join([*variables, shlex.join(self.arguments)])
 
 
-def commands(recipe: Recipe, architecture: Architecture, places: Places) -> tuple[Command, Command]:
+def commands(recipe: Recipe, architecture: Architecture, paths: BuildPaths) -> tuple[Command, Command]:
     """Return what turns the checkpoint into an engine; `recipe` is settled, checked, and fits `architecture`."""
-    return _to_checkpoint(recipe, architecture, places), _build(recipe, places)
+    return _to_checkpoint(recipe, architecture, paths), _build(recipe, paths)
 
 
-def _to_checkpoint(recipe: Recipe, architecture: Architecture, places: Places) -> Command:
+def _to_checkpoint(recipe: Recipe, architecture: Architecture, places: BuildPaths) -> Command:
     if recipe.speculation is not None and recipe.speculation.mode in _DRAFTING_SCRIPTS:
         arguments = _convert_with_draft(recipe, recipe.speculation, architecture, places)
         return _python("convert", places, _DRAFTING_SCRIPTS[recipe.speculation.mode], arguments, architecture)
@@ -65,11 +65,13 @@ def _to_checkpoint(recipe: Recipe, architecture: Architecture, places: Places) -
     return _python("quantize", places, QUANTIZE_SCRIPT, _quantize(recipe, places), architecture)
 
 
-def _python(step: Step, places: Places, script: str, arguments: Iterator[str], architecture: Architecture) -> Command:
+def _python(
+    step: Step, places: BuildPaths, script: str, arguments: Iterator[str], architecture: Architecture
+) -> Command:
     return Command(step, (*places.python, str(places.examples / script), *arguments), architecture.environment)
 
 
-def _convert(recipe: Recipe, family: Family, places: Places) -> Iterator[str]:
+def _convert(recipe: Recipe, family: ConverterFamily, places: BuildPaths) -> Iterator[str]:
     if family.gemma_style:
         yield from ("--ckpt-type", "hf", "--model-dir", str(places.model))
         yield from ("--output-model-dir", str(places.checkpoint), "--dtype", recipe.dtype)
@@ -91,7 +93,7 @@ def _weight_only(recipe: Recipe) -> Iterator[str]:
 
 
 def _convert_with_draft(
-    recipe: Recipe, speculation: Speculation, architecture: Architecture, places: Places
+    recipe: Recipe, speculation: SpeculationOptions, architecture: Architecture, places: BuildPaths
 ) -> Iterator[str]:
     yield from ("--model_dir", str(places.model), "--output_dir", str(places.checkpoint), "--dtype", recipe.dtype)
     if speculation.mode == "explicit_draft_tokens":
@@ -112,7 +114,7 @@ def _convert_with_draft(
     yield from ("--workers", str(recipe.workers))
 
 
-def _quantize(recipe: Recipe, places: Places) -> Iterator[str]:
+def _quantize(recipe: Recipe, places: BuildPaths) -> Iterator[str]:
     calibration = recipe.calibration
     yield from ("--model_dir", str(places.model), "--output_dir", str(places.checkpoint), "--dtype", recipe.dtype)
     yield from ("--qformat", _QFORMATS.get(recipe.quantization, recipe.quantization))
@@ -128,11 +130,11 @@ def _quantize(recipe: Recipe, places: Places) -> Iterator[str]:
         yield "--quantize_lm_head"
 
 
-def _build(recipe: Recipe, places: Places) -> Command:
+def _build(recipe: Recipe, places: BuildPaths) -> Command:
     return Command("build", ("trtllm-build", *_build_arguments(recipe, places)))
 
 
-def _build_arguments(recipe: Recipe, places: Places) -> Iterator[str]:
+def _build_arguments(recipe: Recipe, places: BuildPaths) -> Iterator[str]:
     yield from ("--checkpoint_dir", str(places.checkpoint), "--output_dir", str(places.engine))
     # By default it is written where the program happens to stand.
     yield from ("--output_timing_cache", str(places.checkpoint / "model.cache"))

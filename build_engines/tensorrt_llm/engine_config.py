@@ -72,9 +72,9 @@ def _read(out: Path) -> EngineConfig:
             speculation=build.get("speculative_decoding_mode") or _MODES[None],
         )
     except FileNotFoundError as error:
-        raise _UnlikeError("it has no config.json") from error
+        raise _MismatchError("it has no config.json") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _UnlikeError(f"its config.json can't be read ({type(error).__name__}: {error})") from error
+        raise _MismatchError(f"its config.json can't be read ({type(error).__name__}: {error})") from error
 
 
 def check_engine(out: Path, recipe: Recipe, version: str | None, log: Path) -> EngineConfig:
@@ -85,13 +85,13 @@ def check_engine(out: Path, recipe: Recipe, version: str | None, log: Path) -> E
     """
     try:
         return _checked(out, recipe, version)
-    except _UnlikeError as unlike:
+    except _MismatchError as unlike:
         raise BuildError(
             f"trtllm-build made an engine that can't be used: {unlike}; see {log}.", "build_failed"
         ) from unlike
 
 
-class _UnlikeError(Exception):
+class _MismatchError(Exception):
     """What of an engine is not as it was asked for."""
 
 
@@ -100,16 +100,18 @@ def _checked(out: Path, recipe: Recipe, version: str | None) -> EngineConfig:
     for rank in range(recipe.world_size):
         path = out / f"rank{rank}.engine"
         if not path.is_file() or not path.stat().st_size:
-            raise _UnlikeError(f"rank {rank} of {recipe.world_size} is missing ({path.name})")
+            raise _MismatchError(f"rank {rank} of {recipe.world_size} is missing ({path.name})")
     if config.version != version:
-        raise _UnlikeError(f"TensorRT-LLM {config.version} made it, and {version} was to")
+        raise _MismatchError(f"TensorRT-LLM {config.version} made it, and {version} was to")
     sizes = (config.tensor_parallel, config.pipeline_parallel)
     if sizes != (recipe.tensor_parallel, recipe.pipeline_parallel):
-        raise _UnlikeError(f"it has tensor_parallel {sizes[0]} and pipeline_parallel {sizes[1]}")
+        raise _MismatchError(f"it has tensor_parallel {sizes[0]} and pipeline_parallel {sizes[1]}")
     if config.quantization not in _ALGORITHMS[recipe.quantization]:
-        raise _UnlikeError(f"its quantization is {config.quantization}, and {recipe.quantization} was asked for")
+        raise _MismatchError(f"its quantization is {config.quantization}, and {recipe.quantization} was asked for")
     if config.kv_cache_quantization not in _CACHES[recipe.kv_cache_dtype]:
-        raise _UnlikeError(f"its KV cache is {config.kv_cache_quantization}, and {recipe.kv_cache_dtype} was asked for")
+        raise _MismatchError(
+            f"its KV cache is {config.kv_cache_quantization}, and {recipe.kv_cache_dtype} was asked for"
+        )
     _check_limits(config, recipe)
     _check_requests(config, recipe)
     return config
@@ -122,13 +124,17 @@ def _check_requests(config: EngineConfig, recipe: Recipe) -> None:
         ("logits of prompts", config.context_logits, recipe.gather_context_logits),
     ):
         if asked and not has:
-            raise _UnlikeError(f"it takes no {name}, and they were asked for")
+            raise _MismatchError(f"it takes no {name}, and they were asked for")
     said = recipe.speculation
     mode, length = (said.mode, said.max_draft_len) if said else (None, 0)
     if config.speculation not in (_MODES[mode], (mode or "none").upper()):
-        raise _UnlikeError(f"its speculative_decoding_mode is {config.speculation}, and {mode or 'none'} was asked for")
+        raise _MismatchError(
+            f"its speculative_decoding_mode is {config.speculation}, and {mode or 'none'} was asked for"
+        )
     if config.limits.get("max_draft_len", 0) != length:
-        raise _UnlikeError(f"its max_draft_len is {config.limits.get('max_draft_len', 0)}, and {length} was asked for")
+        raise _MismatchError(
+            f"its max_draft_len is {config.limits.get('max_draft_len', 0)}, and {length} was asked for"
+        )
 
 
 def _check_limits(config: EngineConfig, recipe: Recipe) -> None:
@@ -136,7 +142,7 @@ def _check_limits(config: EngineConfig, recipe: Recipe) -> None:
         asked, has = getattr(recipe.limits, name), config.limits.get(name, 0)
         # Drafts get room of their own on top, and max_num_tokens is cut to what a full batch can have.
         if has < asked and not (name == "max_num_tokens" and has >= _full_batch(recipe)):
-            raise _UnlikeError(f"its {name} is {has}, and {asked} was asked for")
+            raise _MismatchError(f"its {name} is {has}, and {asked} was asked for")
 
 
 def _full_batch(recipe: Recipe) -> int:

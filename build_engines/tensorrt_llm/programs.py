@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Protocol
 
-from build_engines.containers import DEFAULT_CONTAINER, container_of_image, container_of_release
+from build_engines.containers import DEFAULT_CONTAINER, container_from_image, container_from_release
 from build_engines.errors import BuildError
-from build_engines.machine import Machine, look, python_of_tensorrt_llm
-from build_engines.tensorrt_llm.commands import Command, Places
+from build_engines.machine import Machine, detect_machine, python_of_tensorrt_llm
+from build_engines.tensorrt_llm.commands import BuildPaths, Command
 
 EXAMPLES = PurePath("/app/tensorrt_llm/examples")
 # Triton's containers say with this which release they are.
@@ -29,14 +29,14 @@ class Programs(Protocol):
     def where(self) -> str: ...
 
     @property
-    def end(self) -> list[str]: ...
+    def stop_command(self) -> list[str]: ...
 
-    def look(self) -> Machine:
+    def detect(self) -> Machine:
         """Return what is there; raises BuildError (`package_missing`) where that can't be asked."""
 
     def container(self) -> str | None: ...
 
-    def places(self, model: Path, checkpoint: Path, engine: Path) -> Places: ...
+    def paths(self, model: Path, checkpoint: Path, engine: Path) -> BuildPaths: ...
 
     def line(self, command: Command, environment: Mapping[str, str], paths: list[Path]) -> list[str]:
         """Return the command with which this machine runs `command`; `paths` are what it reads or writes."""
@@ -53,18 +53,18 @@ class Native:
     where: str = "this machine"
 
     @property
-    def end(self) -> list[str]:
+    def stop_command(self) -> list[str]:
         return []
 
-    def look(self) -> Machine:
-        return look()
+    def detect(self) -> Machine:
+        return detect_machine()
 
     def container(self) -> str | None:
-        found = container_of_release(os.environ.get(_RELEASE, ""))
+        found = container_from_release(os.environ.get(_RELEASE, ""))
         return found.image if found else None
 
-    def places(self, model: Path, checkpoint: Path, engine: Path) -> Places:
-        return Places(model, checkpoint, engine, self.examples, tuple(python_of_tensorrt_llm()))
+    def paths(self, model: Path, checkpoint: Path, engine: Path) -> BuildPaths:
+        return BuildPaths(model, checkpoint, engine, self.examples, tuple(python_of_tensorrt_llm()))
 
     def line(self, command: Command, environment: Mapping[str, str], paths: list[Path]) -> list[str]:
         return list(command.arguments)
@@ -101,12 +101,12 @@ class Docker:
         return self.image
 
     @property
-    def end(self) -> list[str]:
+    def stop_command(self) -> list[str]:
         return ["docker", "kill", self.name]
 
-    def look(self) -> Machine:
+    def detect(self) -> Machine:
         self._check_image()
-        return look(["docker", "run", "--rm", "--gpus", self.gpus, self.image])
+        return detect_machine(["docker", "run", "--rm", "--gpus", self.gpus, self.image])
 
     def _check_image(self) -> None:
         if shutil.which("docker") is None:
@@ -120,11 +120,11 @@ class Docker:
             )
 
     def container(self) -> str | None:
-        found = container_of_image(self.image)
+        found = container_from_image(self.image)
         return found.image if found else self.image
 
-    def places(self, model: Path, checkpoint: Path, engine: Path) -> Places:
-        return Places(model, checkpoint, engine, self.examples)
+    def paths(self, model: Path, checkpoint: Path, engine: Path) -> BuildPaths:
+        return BuildPaths(model, checkpoint, engine, self.examples)
 
     def line(self, command: Command, environment: Mapping[str, str], paths: list[Path]) -> list[str]:
         variables = {"HOME": "/tmp", "USER": "inflight", **environment, **command.environment}

@@ -33,13 +33,13 @@ LoraModule = Literal[
 ]
 
 
-class Part(BaseModel):
+class RecipeSection(BaseModel):
     """A part of the recipe; a key that it doesn't have is a mistake."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class Limits(Part):
+class Limits(RecipeSection):
     """What the engine is made for; more makes it slower and larger."""
 
     max_batch_size: Count = 256
@@ -56,7 +56,7 @@ class Limits(Part):
     """Beams of one request."""
 
 
-class Lora(Part):
+class Lora(RecipeSection):
     """Adapters that requests can bring."""
 
     directories: tuple[Path, ...] = ()
@@ -69,7 +69,7 @@ class Lora(Part):
     """The type that adapters are computed in."""
 
 
-class Speculation(Part):
+class SpeculationOptions(RecipeSection):
     """Several tokens of a request in one step, from drafts."""
 
     mode: SpeculationMode
@@ -88,7 +88,7 @@ class Speculation(Part):
     """Beams of the recurrent drafter (explicit_draft_tokens)."""
 
 
-class Calibration(Part):
+class Calibration(RecipeSection):
     """Texts that the model reads while it is quantized, to see how large its numbers get."""
 
     dataset: str = "cnn_dailymail"
@@ -107,7 +107,7 @@ class Calibration(Part):
     """For drawing texts."""
 
 
-class Plugins(Part):
+class Plugins(RecipeSection):
     """NVIDIA's hand-written kernels and fusions; the defaults are those of the recommended builds."""
 
     gemm: Literal["auto", "float16", "float32", "bfloat16", "fp8", "nvfp4", "disable"] = "auto"
@@ -146,7 +146,7 @@ class Plugins(Part):
     """For pipelines of Mixtral."""
 
 
-class Recipe(Part):
+class Recipe(RecipeSection):
     """All that shapes an engine. What isn't said has a default that suits serving."""
 
     dtype: Dtype = "auto"
@@ -179,7 +179,7 @@ class Recipe(Part):
     logits_dtype: Literal["float16", "float32"] | None = None
     """Of logits; without it, what the model's family has."""
     lora: Lora | None = None
-    speculation: Speculation | None = None
+    speculation: SpeculationOptions | None = None
     calibration: Calibration = Calibration()
     plugins: Plugins = Plugins()
     weight_streaming: bool = False

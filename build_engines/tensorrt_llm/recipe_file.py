@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from build_engines.errors import BuildError
 from build_engines.tensorrt_llm.recipe import Recipe
-from build_engines.yaml_values import load_values, put_value
+from inflight.common.schema.yaml_values import load_values, put_value
 
 # What pydantic's kinds of error mean to who writes a recipe.
 _EXPECTED = {
@@ -61,17 +61,17 @@ def parse_value(name: str, text: str) -> Any:
         raise _wrong(f"The value of {name} can't be taken: {error}.") from error
 
 
-def fields_of(part: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple[str, type[BaseModel], str]]:
+def recipe_fields(part: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple[str, type[BaseModel], str]]:
     """Yield each field's dotted name, the part it is in, and its own name; parts themselves are not among them."""
     for name, field in part.model_fields.items():
-        inner = part_of(field.annotation)
+        inner = section_type(field.annotation)
         if inner is None:
             yield prefix + name, part, name
         else:
-            yield from fields_of(inner, f"{prefix}{name}.")
+            yield from recipe_fields(inner, f"{prefix}{name}.")
 
 
-def part_of(annotation: Any) -> type[BaseModel] | None:
+def section_type(annotation: Any) -> type[BaseModel] | None:
     """Return the part that an annotation holds (`Lora | None`), None for a plain field."""
     choices = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     return next((one for one in choices if isinstance(one, type) and issubclass(one, BaseModel)), None)
@@ -108,7 +108,7 @@ def _sentence(error: ErrorDetails, where: str) -> str:
 
 
 def _nearest(path: list[str]) -> str:
-    every = [name for name, _, _ in fields_of()]
+    every = [name for name, _, _ in recipe_fields()]
     for known, wanted in ((every, ".".join(path)), ([name.rsplit(".", 1)[-1] for name in every], path[-1])):
         close = difflib.get_close_matches(wanted, known, n=1, cutoff=0.75)
         if close:

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import IO
 
 from build_engines.errors import BuildError
-from build_engines.progress import Progress
+from build_engines.progress import BuildProgress
 from build_engines.tensorrt_llm.commands import Command
-from build_engines.tensorrt_llm.output import Listener
+from build_engines.tensorrt_llm.output_parser import OutputParser
 from build_engines.tensorrt_llm.programs import Programs
 
 LOG = "build.log"
-_GUARD = Path(__file__).with_name("guarded.py")
+_GUARD = Path(__file__).with_name("child_guard.py")
 _KILLED = 128 + signal.SIGKILL
-_DOING = {
+_STEP_MESSAGES = {
     "convert": "Converting the checkpoint",
     "quantize": "Quantizing the checkpoint",
     "build": "Building the engine",
@@ -76,38 +76,38 @@ def run_command(
     paths: list[Path],
     ranks: int,
     log: Log,
-    progress: Progress,
+    progress: BuildProgress,
 ) -> None:
     """Run `command`; `paths` are the directories that it reads or writes, `ranks` those that it builds.
 
     Raises BuildError: `disk_full`, or `build_failed` with the program's last error and the log's path.
     """
-    listener = Listener(command.step, ranks, progress)
+    listener = OutputParser(command.step, ranks, progress)
     line = programs.line(command, environment, paths)
     log.write(f"$ {command.shell()}")
-    listener.begin(_DOING[command.step])
-    with _guarded(line, programs.end, os.environ | dict(environment) | dict(command.environment)) as process:
+    listener.start(_STEP_MESSAGES[command.step])
+    with _guarded(line, programs.stop_command, os.environ | dict(environment) | dict(command.environment)) as process:
         assert process.stdout is not None
         for said in process.stdout:
             log.write(said.rstrip("\n"))
-            listener.hear(said)
+            listener.feed(said)
         code = process.wait()
     if code == 0:
         return
     if listener.disk_full:
         raise BuildError(
-            f"A disk was full while {_called(command)} ran; it writes beside --out and to the directory for temporary "
-            f"files. Free space or choose another --out; see {log.path}.",
+            f"A disk was full while {_program_name(command)} ran; it writes beside --out and to the directory for"
+            f" temporary files. Free space or choose another --out; see {log.path}.",
             "disk_full",
         )
-    raise BuildError(f"{_called(command)} failed ({_reason(code, listener)}); see {log.path}.", "build_failed")
+    raise BuildError(f"{_program_name(command)} failed ({_reason(code, listener)}); see {log.path}.", "build_failed")
 
 
-def _called(command: Command) -> str:
+def _program_name(command: Command) -> str:
     return next((Path(part).name for part in command.arguments if part.endswith(".py")), command.arguments[0])
 
 
-def _reason(code: int, listener: Listener) -> str:
+def _reason(code: int, listener: OutputParser) -> str:
     if code == _KILLED:
         return "it was killed, most likely because memory ran out"
     return listener.reason or f"it ended with {code}"

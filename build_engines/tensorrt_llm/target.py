@@ -9,25 +9,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from build_engines.checkpoint import Checkpoint
+from build_engines.capabilities.tensorrt_llm import Architecture, find_architecture, refuse_precision
+from build_engines.checkpoints.checkpoint import Checkpoint
+from build_engines.checkpoints.model_facts import ModelFacts, read_facts, read_special_ids
+from build_engines.checkpoints.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
 from build_engines.errors import BuildError
 from build_engines.machine import Machine
 from build_engines.manifest import GpuFeatures, GpuKvPrecision, GpuLimits, GpuPrecision, KvPrecision, Precision
-from build_engines.model_facts import ModelFacts, read_facts, read_special_ids
-from build_engines.progress import Progress
-from build_engines.target import Compiled, Here, Options
-from build_engines.tensorrt_llm.calibration_rules import check_calibration, check_path
-from build_engines.tensorrt_llm.capabilities import Architecture, find_architecture, refuse_precision
-from build_engines.tensorrt_llm.commands import Command, Places, commands
+from build_engines.progress import BuildProgress
+from build_engines.target import BuildOptions, CompiledEngine, Host
+from build_engines.tensorrt_llm.commands import BuildPaths, Command, commands
 from build_engines.tensorrt_llm.engine_config import EngineConfig, check_engine
-from build_engines.tensorrt_llm.guides_file import write_guides_file
-from build_engines.tensorrt_llm.machine_rules import check_machine
 from build_engines.tensorrt_llm.programs import Docker, Native, Programs, docker_for
 from build_engines.tensorrt_llm.recipe import Recipe
-from build_engines.tensorrt_llm.rules import check_model, check_recipe
+from build_engines.tensorrt_llm.resolve_defaults import resolve_defaults
+from build_engines.tensorrt_llm.rules.calibration import check_calibration, check_path
+from build_engines.tensorrt_llm.rules.machine import check_machine
+from build_engines.tensorrt_llm.rules.recipe import check_model, check_recipe
 from build_engines.tensorrt_llm.run import logging_to, run_command
-from build_engines.tensorrt_llm.settle import settle
-from build_engines.tokenizer_files import read_fast_tokenizer, write_fast_tokenizer
+from build_engines.tensorrt_llm.xgrammar_tokenizer_info import write_xgrammar_tokenizer_info
 
 # TensorRT-LLM's own checkpoint; it lies in the unfinished engine directory, and is gone from the finished one.
 CHECKPOINT = "tllm_checkpoint"
@@ -40,7 +40,7 @@ _WITHOUT_EFFECT = ("workers", "log_level")
 
 
 @dataclass(frozen=True)
-class Settings:
+class TensorRtLlmSettings:
     """What the target knows beyond a precision: the recipe, and where NVIDIA's programs run."""
 
     recipe: Recipe = field(default_factory=Recipe)
@@ -48,7 +48,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """What will be built: the settled recipe, of which architecture and model, and what the user should know."""
 
     recipe: Recipe
@@ -56,33 +56,33 @@ class Plan:
     facts: ModelFacts
     notes: tuple[str, ...]
 
-    def commands(self, places: Places) -> tuple[Command, Command]:
+    def commands(self, places: BuildPaths) -> tuple[Command, Command]:
         return commands(self.recipe, self.architecture, places)
 
 
 @dataclass
-class TensorRtLlm:
+class TensorRtLlmTarget:
     """Compiles with `programs` what `recipe` says. `machine` is what `here` found: looking takes seconds in docker."""
 
     recipe: Recipe
     programs: Programs
     machine: Machine | None = None
 
-    def refuse(self, directory: Path, config: dict[str, Any]) -> None:
+    def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
         plan_build(self.recipe, directory, config)
 
-    def chosen(self) -> list[Any]:
+    def cache_key(self) -> list[Any]:
         said = self.recipe.model_dump(mode="json", exclude=set(_WITHOUT_EFFECT))
         return [said, *_stamps(self.recipe)]
 
-    def here(self) -> Here:
-        machine = self.machine = self.programs.look()
+    def host(self) -> Host:
+        machine = self.machine = self.programs.detect()
         check_machine(self.recipe, machine, self.programs.where)
         check_calibration(self.recipe)
         names = ("tensorrt_llm", "tensorrt", "cuda")
         versions = {name: machine.software.versions[name] for name in names if name in machine.software.versions}
         container = self.programs.container()
-        return Here(versions | ({"container": container} if container else {}), machine.built_on)
+        return Host(versions | ({"container": container} if container else {}), machine.built_on)
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
         """TensorRT-LLM's checkpoint and the engine stand beside one another for a while."""
@@ -92,26 +92,26 @@ class TensorRtLlm:
     def _bytes(self) -> float:
         return _BYTES[self.recipe.quantization]
 
-    def compile(self, checkpoint: Checkpoint, out: Path, progress: Progress) -> Compiled:
+    def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEngine:
         plan = plan_build(self.recipe, checkpoint.directory, checkpoint.config)
         tokenizer = read_fast_tokenizer(checkpoint.directory)
         programs = docker_for(out, self.programs) if isinstance(self.programs, Docker) else self.programs
         config = self._run(plan, programs, checkpoint, out, progress)
         write_fast_tokenizer(tokenizer, out)
         special = read_special_ids(checkpoint.directory, checkpoint.config, tokenizer)
-        write_guides_file(tokenizer, special.end_ids, out)
+        write_xgrammar_tokenizer_info(tokenizer, special.end_ids, out)
         return _compiled(plan, config, special.end_ids, special.pad_id, special.bos_id)
 
     def _run(
-        self, plan: Plan, programs: Programs, checkpoint: Checkpoint, out: Path, progress: Progress
+        self, plan: BuildPlan, programs: Programs, checkpoint: Checkpoint, out: Path, progress: BuildProgress
     ) -> EngineConfig:
         """Run the programs, and return what the engine that they made says of itself."""
         model, between = checkpoint.directory.resolve(), out.resolve() / CHECKPOINT
-        places = programs.places(model, between, out.resolve())
+        places = programs.paths(model, between, out.resolve())
         steps = plan.commands(places)
         script = next(part for part in steps[0].arguments if part.endswith(".py"))
         programs.check(script.removeprefix(f"{places.examples}/"))
-        found = self.machine or programs.look()
+        found = self.machine or programs.detect()
         between.mkdir()
         paths = [model, out.resolve(), *read_paths(plan.recipe)]
         with logging_to(out) as log:
@@ -123,7 +123,7 @@ class TensorRtLlm:
         return config
 
 
-def plan_build(recipe: Recipe, directory: Path, config: dict[str, Any]) -> Plan:
+def plan_build(recipe: Recipe, directory: Path, config: dict[str, Any]) -> BuildPlan:
     """Settle `recipe` for the checkpoint `directory` with the parsed config.json `config`, and check both.
 
     Raises BuildError: `unsupported_architecture`, `not_a_checkpoint`, `invalid_parameter`.
@@ -131,11 +131,11 @@ def plan_build(recipe: Recipe, directory: Path, config: dict[str, Any]) -> Plan:
     architecture = find_architecture(directory, config)
     refuse_precision(architecture, recipe.quantization, recipe.kv_cache_dtype)
     facts = read_facts(directory, config)
-    settled, notes = settle(recipe, facts)
+    settled, notes = resolve_defaults(recipe, facts)
     check_recipe(settled)
     check_model(settled, architecture, facts)
     check_path(settled, architecture, directory)
-    return Plan(settled, architecture, facts, notes)
+    return BuildPlan(settled, architecture, facts, notes)
 
 
 def environment(recipe: Recipe) -> dict[str, str]:
@@ -154,14 +154,14 @@ def read_paths(recipe: Recipe) -> list[Path]:
     return [path.resolve() for path in paths]
 
 
-def target(options: Options) -> TensorRtLlm:
-    settings = options.settings or Settings()
-    if not isinstance(settings, Settings):
+def target(options: BuildOptions) -> TensorRtLlmTarget:
+    settings = options.settings or TensorRtLlmSettings()
+    if not isinstance(settings, TensorRtLlmSettings):
         raise BuildError("The target tensorrt-llm takes its own settings; give it a recipe.", "invalid_parameter")
-    return TensorRtLlm(_with_options(settings.recipe, options), settings.programs)
+    return TensorRtLlmTarget(_with_options(settings.recipe, options), settings.programs)
 
 
-def _with_options(recipe: Recipe, options: Options) -> Recipe:
+def _with_options(recipe: Recipe, options: BuildOptions) -> Recipe:
     """What all targets are asked in the same words goes into the recipe."""
     changed: dict[str, Any] = {}
     dtypes = {short: dtype for dtype, short in _PRECISIONS.items()}
@@ -171,8 +171,8 @@ def _with_options(recipe: Recipe, options: Options) -> Recipe:
         changed["quantization"] = options.precision
     if options.kv_precision is not None:
         changed["kv_cache_dtype"] = options.kv_precision
-    if options.max_sequence_length is not None:
-        changed["limits"] = recipe.limits.model_copy(update={"max_seq_len": options.max_sequence_length})
+    if options.max_seq_len is not None:
+        changed["limits"] = recipe.limits.model_copy(update={"max_seq_len": options.max_seq_len})
     return recipe.model_copy(update=changed)
 
 
@@ -182,16 +182,18 @@ def _stamps(recipe: Recipe) -> list[Any]:
     return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
 
-def _compiled(plan: Plan, config: EngineConfig, end_ids: list[int], pad_id: int | None, bos_id: int | None) -> Compiled:
+def _compiled(
+    plan: BuildPlan, config: EngineConfig, end_ids: list[int], pad_id: int | None, bos_id: int | None
+) -> CompiledEngine:
     recipe, facts = plan.recipe, plan.facts
     plain = recipe.quantization == "none"
     precision = _PRECISIONS[recipe.dtype] if plain else recipe.quantization
     cache = _KV_PRECISIONS[recipe.dtype] if recipe.kv_cache_dtype == "auto" else recipe.kv_cache_dtype
     limits = {name: config.limits[name] for name in GpuLimits.model_fields if name in config.limits}
-    return Compiled(
+    return CompiledEngine(
         precision=cast(Precision | GpuPrecision, precision),
         kv_cache_precision=cast(KvPrecision | GpuKvPrecision, cache),
-        max_sequence_length=recipe.limits.max_seq_len or facts.positions,
+        max_seq_len=recipe.limits.max_seq_len or facts.positions,
         vocab_size=facts.vocab_size,
         end_ids=end_ids,
         pad_id=pad_id,

@@ -9,13 +9,14 @@ with Client("127.0.0.1:8001") as client:
 
 from typing import TYPE_CHECKING, Any
 
+from inflight_client._async.client import AsyncClient
+from inflight_client._async.stream import AsyncStream
+from inflight_client._compat.deployment import Deployment
+from inflight_client._sync.client import Client
+from inflight_client._sync.stream import Stream
 from inflight_client.address import Tls
-from inflight_client.aio import AsyncClient
-from inflight_client.aio_stream import AsyncStream
 from inflight_client.call import CallOptions, Message, Prompt
 from inflight_client.chat_template import ChatTemplate
-from inflight_client.client import Client
-from inflight_client.deployment import Deployment
 from inflight_client.errors import (
     ERROR_CODES,
     AnswerDamaged,
@@ -31,15 +32,14 @@ from inflight_client.errors import (
     ServerGone,
     Unsupported,
 )
-from inflight_client.handout import Outcome
+from inflight_client.result_order import Outcome
 from inflight_client.results import Delta, Generation, Health, Model, ServerTimings, Timings, Usage
 from inflight_client.retry import NO_RETRY, Retry
 from inflight_client.sampling import Guide, Sampling
-from inflight_client.stream import Stream
 from inflight_client.versions import VersionWarning, client_version
 
 if TYPE_CHECKING:
-    from inflight_client.metrics_page import Metrics
+    from inflight_client.metrics import Metrics
 
     __version__: str
 else:
@@ -50,7 +50,7 @@ else:
             return client_version()
         if name != "Metrics":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from inflight_client.metrics_page import Metrics
+        from inflight_client.metrics import Metrics
 
         return Metrics
 

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from inflight_client.errors import InflightError
-from inflight_client.values import shown, wrong
+from inflight_client.validation import invalid_value, shorten
 
 _PORTS = {"grpc": 8001, "grpcs": 8001, "http": 8000, "https": 443}
 _HOST = re.compile(
@@ -21,7 +21,7 @@ _HOST = re.compile(
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _GRPC_HEADER = re.compile(r"(?!grpc-)[0-9a-z_.-]+(?<!-bin)")
 """https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md: `-bin` are bytes, and `grpc-` gRPC's own."""
-_TRANSPORTS_OWN = {
+_RESERVED_HEADERS = {
     "accept-encoding",
     "connection",
     "content-encoding",
@@ -49,7 +49,7 @@ class Tls:
         for name in ("ca", "certificate", "key"):
             path = getattr(self, name)
             if path is not None and not (isinstance(path, str | Path) and str(path)):
-                raise wrong(f"tls.{name}", path, "the path of a file")
+                raise invalid_value(f"tls.{name}", path, "the path of a file")
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Address:
     def parse(cls, text: str) -> Address:
         """Read an address; without a scheme it is gRPC's. Raises InflightError `invalid_parameter`."""
         if not isinstance(text, str):
-            raise wrong("the address", text, "a text, HOST:PORT or a URL")
+            raise invalid_value("the address", text, "a text, HOST:PORT or a URL")
         if "@" in re.split("[/?#]", text.partition("://")[2] or text)[0]:  # not shown: it may hold a password
             raise InflightError(
                 "the address has a user or a password in it; leave them out, and give headers={'authorization': ...}",
@@ -82,17 +82,17 @@ class Address:
             port = parts.port
         except ValueError as error:
             raise InflightError(
-                f"the address {shown(text)} can't be read ({error}); write HOST:PORT, an IPv6 host in brackets",
+                f"the address {shorten(text)} can't be read ({error}); write HOST:PORT, an IPv6 host in brackets",
                 "invalid_parameter",
             ) from None
-        if not _can_be_used(text, parts):
+        if not _is_usable(text, parts):
             raise InflightError(
-                f"the address {shown(text)} can't be used; it must be HOST:PORT, or a URL of {', '.join(_PORTS)}",
+                f"the address {shorten(text)} can't be used; it must be HOST:PORT, or a URL of {', '.join(_PORTS)}",
                 "invalid_parameter",
             )
         path = parts.path.rstrip("/")
         if path and not parts.scheme.startswith("http"):
-            raise InflightError(f"the address {shown(text)} has a path, which gRPC has not", "invalid_parameter")
+            raise InflightError(f"the address {shorten(text)} has a path, which gRPC has not", "invalid_parameter")
         return cls(parts.scheme, parts.hostname or "", _PORTS[parts.scheme] if port is None else port, path)
 
     @property
@@ -120,7 +120,7 @@ class Address:
             return self.host == "localhost"
 
 
-def _can_be_used(text: str, parts: SplitResult) -> bool:
+def _is_usable(text: str, parts: SplitResult) -> bool:
     """Whether it says where a server is and nothing else."""
     return (
         parts.scheme in _PORTS
@@ -135,7 +135,7 @@ def _can_be_used(text: str, parts: SplitResult) -> bool:
     )
 
 
-def header_of(text: str) -> tuple[str, str]:
+def parse_header(text: str) -> tuple[str, str]:
     """A header as people type it, `NAME: VALUE`, as curl has it. Raises InflightError (`invalid_parameter`)."""
     name, colon, value = text.partition(":")
     if not name.strip() or not colon:  # the text, which may be a secret that lost its name, is not repeated
@@ -143,7 +143,7 @@ def header_of(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def checked_headers(headers: Any, address: Address) -> dict[str, str]:
+def validate_headers(headers: Any, address: Address) -> dict[str, str]:
     """The headers with lower-case names. Raises InflightError `invalid_parameter` for what can't be sent there."""
     if not isinstance(headers, Mapping):
         raise InflightError(
@@ -151,15 +151,15 @@ def checked_headers(headers: Any, address: Address) -> dict[str, str]:
         )
     for name, value in headers.items():
         if not (isinstance(name, str) and _HEADER.fullmatch(name)):
-            raise InflightError(f"{shown(name)} can't be the name of a header", "invalid_parameter")
-        if name.lower() in _TRANSPORTS_OWN:
+            raise InflightError(f"{shorten(name)} can't be the name of a header", "invalid_parameter")
+        if name.lower() in _RESERVED_HEADERS:
             raise InflightError(
                 f"the header {name} is the client's own, since it says how messages are sent; leave it out",
                 "invalid_parameter",
             )
         if not address.http and not _GRPC_HEADER.fullmatch(name.lower()):
             raise InflightError(
-                f"gRPC can't send the header {shown(name)} as text; its names are letters, digits and _.- and neither"
+                f"gRPC can't send the header {shorten(name)} as text; its names are letters, digits and _.- and neither"
                 " begin with grpc- nor end with -bin",
                 "invalid_parameter",
             )

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from inflight_client.errors import InflightError
 from inflight_client.json_text import json_text
 from inflight_client.sampling import Sampling
-from inflight_client.values import check_seconds, check_utf8, check_whole, shown, wrong
+from inflight_client.validation import check_int, check_timeout, check_utf8, invalid_value, shorten
 
 Message = Mapping[str, Any]
 """A chat message: `role`, `content`, and whatever else the model's template reads."""
@@ -75,34 +75,34 @@ class Call:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     messages_json: str = field(init=False, default="")
     """The messages as a JSON array; empty for a text."""
-    arguments_json: str = field(init=False, default="")
+    template_kwargs_json: str = field(init=False, default="")
     """What their template is given beside them, as a JSON object; empty for a text."""
 
     def __post_init__(self) -> None:
-        self._take_prompt()
-        check_whole("max_tokens", self.max_tokens, 1, 2**31 - 1)
-        check_whole("priority", self.priority, -(2**31), 2**31 - 1)
+        self._validate_prompt()
+        check_int("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        check_int("priority", self.priority, -(2**31), 2**31 - 1)
         for name in ("timeout", "first_token_timeout"):
-            check_seconds(name, getattr(self, name))
+            check_timeout(name, getattr(self, name))
         if not isinstance(self.sampling, Sampling):
-            raise wrong("sampling", self.sampling, "a Sampling")
+            raise invalid_value("sampling", self.sampling, "a Sampling")
         for name in ("request_id", "tenant"):
             value = getattr(self, name)
             if not isinstance(value, str) or (value and not _NAME.fullmatch(value)):
-                raise wrong(name, value, "at most 128 printable ASCII characters")
+                raise invalid_value(name, value, "at most 128 printable ASCII characters")
         if not isinstance(self.traceparent, str) or (self.traceparent and not _TRACEPARENT.fullmatch(self.traceparent)):
             wanted = "as W3C's Trace Context has it, 00-<32 hex>-<16 hex>-<2 hex>, neither id all zeros"
-            raise wrong("traceparent", self.traceparent, wanted)
+            raise invalid_value("traceparent", self.traceparent, wanted)
         for name in ("return_log_probs", "return_perf_metrics", "return_token_ids"):
             value = getattr(self, name)
             if not isinstance(value, bool) and not (value is None and name == "return_token_ids"):
-                raise wrong(name, value, "True or False")
+                raise invalid_value(name, value, "True or False")
 
-    def _take_prompt(self) -> None:
+    def _validate_prompt(self) -> None:
         """Check the prompt, and write messages down as they are sent, whatever becomes of the caller's own."""
         arguments = self.chat_template_kwargs
         if not isinstance(arguments, Mapping):
-            raise wrong(
+            raise invalid_value(
                 "chat_template_kwargs", arguments, "a mapping, of names that the template knows to their values"
             )
         if isinstance(self.prompt, str):
@@ -113,9 +113,9 @@ class Call:
                     "invalid_messages",
                 )
             return
-        _check_messages(self.prompt)
+        _validate_messages(self.prompt)
         object.__setattr__(self, "messages_json", json_text("messages", list(self.prompt)))
-        object.__setattr__(self, "arguments_json", json_text("chat_template_kwargs", arguments))
+        object.__setattr__(self, "template_kwargs_json", json_text("chat_template_kwargs", arguments))
 
     @property
     def is_chat(self) -> bool:
@@ -129,15 +129,15 @@ class Call:
         return self.return_token_ids
 
 
-def checked_request_id(value: str) -> str:
+def validate_request_id(value: str) -> str:
     """An id to cancel by, of whatever client: any text but none."""
     if not isinstance(value, str) or not value:
-        raise wrong("request_id", value, "the id of a request, a text of at least one character")
+        raise invalid_value("request_id", value, "the id of a request, a text of at least one character")
     check_utf8("request_id", value)
     return value
 
 
-def _check_messages(prompt: Any) -> None:
+def _validate_messages(prompt: Any) -> None:
     if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
         raise InflightError(
             f"the prompt is a {type(prompt).__name__}; it must be a text or a list of messages", "invalid_parameter"
@@ -145,7 +145,7 @@ def _check_messages(prompt: Any) -> None:
     for position, message in enumerate(prompt):
         if not (isinstance(message, Mapping) and isinstance(message.get("role"), str)):
             raise InflightError(
-                f"message {position} is {shown(message)}; each must be a mapping with a role", "invalid_messages"
+                f"message {position} is {shorten(message)}; each must be a mapping with a role", "invalid_messages"
             )
     if not prompt:
         raise InflightError("there are no messages; send at least one", "invalid_messages")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from inflight_client.errors import InflightError
 
 if TYPE_CHECKING:
-    from inflight.runtime.chat_template import ChatRenderer
+    from inflight.runtime.chat.template import ChatRenderer
 
-_OWN_RULE = ("Llama", "CodeLlama", "Gemma", "Cohere")
+_ADD_BOS_FAMILIES = ("Llama", "CodeLlama", "Gemma", "Cohere")
 """Families whose tokenizers transformers gives a BOS token by `add_bos_token` alone, whatever tokenizer.json says."""
 
 
@@ -34,7 +34,7 @@ class ChatTemplate:
 
         Raises InflightError `no_chat_template` where it has none, or the renderer's package is not installed.
         """
-        from inflight.runtime.chat_template import ChatRenderer
+        from inflight.runtime.chat.template import ChatRenderer
         from inflight.runtime.messages import RequestError
 
         try:
@@ -78,10 +78,10 @@ def _adds_bos(directory: Path, bos: str) -> bool:
     """Whether transformers' tokenizer of that directory puts BOS before a text."""
     if not bos:
         return False
-    settings = _read(directory / "tokenizer_config.json")
-    if str(settings.get("tokenizer_class", "")).removesuffix("Fast").removesuffix("Tokenizer") in _OWN_RULE:
+    settings = _read_json(directory / "tokenizer_config.json")
+    if str(settings.get("tokenizer_class", "")).removesuffix("Fast").removesuffix("Tokenizer") in _ADD_BOS_FAMILIES:
         return bool(settings.get("add_bos_token", True))
-    tokenizer = _read(directory / "tokenizer.json")
+    tokenizer = _read_json(directory / "tokenizer.json")
     if not tokenizer:  # tokenizers that are not `fast` go by the setting
         return bool(settings.get("add_bos_token", False))
     try:
@@ -102,7 +102,7 @@ def _begins_with(processor: Any, bos: str) -> bool:
     return bool((first.get("SpecialToken") or {}).get("id") == bos)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> dict[str, Any]:
     """A file's JSON object; an empty one where there is no such file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from inflight_client.errors import InflightError
-from inflight_client.values import check_seconds
+from inflight_client.validation import check_timeout
 
-QUESTION_SECONDS = 10.0
+DEFAULT_QUERY_TIMEOUT = 10.0
 """How long a question about the server waits (health, models, metrics, cancel, what it is) unless told otherwise."""
 
 
@@ -20,9 +20,9 @@ class Deadline:
         self.at = None if seconds is None else time.monotonic() + seconds
 
     @classmethod
-    def asked(cls, timeout: float | None, what: str) -> Deadline:
+    def from_timeout(cls, timeout: float | None, what: str) -> Deadline:
         """The deadline of a caller's `timeout`. Raises InflightError `invalid_parameter` where it can't be one."""
-        check_seconds("timeout", timeout)
+        check_timeout("timeout", timeout)
         return cls(timeout, what)
 
     def left(self) -> float | None:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from inflight_client.errors import InflightError
-from inflight_client.values import shown
+from inflight_client.validation import shorten
 
-DEEPEST = 64
+MAX_DEPTH = 64
 """Lists and mappings within each other, at most: what holds itself is deeper than any."""
 
 
@@ -36,18 +36,19 @@ def _plain(where: str, value: Any, depth: int) -> Any:
     """A copy of it; `where` it stands is told in messages."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         raise InflightError(
-            f"{where[:60]}... is nested more than {DEEPEST} levels deep, or holds itself; send less", "invalid_messages"
+            f"{where[:60]}... is nested more than {MAX_DEPTH} levels deep, or holds itself; send less",
+            "invalid_messages",
         )
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
                 raise InflightError(
-                    f"{where} has the key {shown(key)}, a {type(key).__name__}; JSON's keys are text",
+                    f"{where} has the key {shorten(key)}, a {type(key).__name__}; JSON's keys are text",
                     "invalid_messages",
                 )
-        return {key: _plain(f"{where}.{shown(key)[1:-1]}", each, depth + 1) for key, each in value.items()}
+        return {key: _plain(f"{where}.{shorten(key)[1:-1]}", each, depth + 1) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(f"{where}[{place}]", each, depth + 1) for place, each in enumerate(value)]
     raise InflightError(

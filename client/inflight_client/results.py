@@ -21,28 +21,28 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
 
-class _Asked(Protocol):
+class _HasUsage(Protocol):
     @property
     def usage(self) -> Usage | None: ...
 
 
-class _Counts:
+class _TokenCounts:
     """The usage's counts, of what may have one."""
 
     __slots__ = ()
 
     @property
-    def input_tokens(self: _Asked) -> int | None:
+    def input_tokens(self: _HasUsage) -> int | None:
         """Tokens of the prompt; None where nobody counted them."""
         return None if self.usage is None else self.usage.input_tokens
 
     @property
-    def output_tokens(self: _Asked) -> int | None:
+    def output_tokens(self: _HasUsage) -> int | None:
         """Tokens of the answer; None where nobody counted them."""
         return None if self.usage is None else self.usage.output_tokens
 
 
-class _Step(NamedTuple):
+class _DeltaFields(NamedTuple):
     text: str
     finish_reason: str | None = None
     usage: Usage | None = None
@@ -50,7 +50,7 @@ class _Step(NamedTuple):
     log_probs: tuple[float, ...] | None = None
 
 
-class Delta(_Step, _Counts):
+class Delta(_DeltaFields, _TokenCounts):
     """One step of a streamed answer: the text that it adds (often one token's, at times none).
 
     The last delta, and only that, has a finish reason: `stop`, `length`, `stop_word`, `cancelled`, or `unknown` where
@@ -85,7 +85,7 @@ class Timings:
 
 
 @dataclass(frozen=True)
-class Generation(_Counts):
+class Generation(_TokenCounts):
     """A whole answer, why it ended, how many tokens went in and came out, and how long it took.
 
     `usage` is None where the deployment counts no tokens; `token_ids` and `log_probs` where they were not asked for.
@@ -113,7 +113,7 @@ class Health:
     """Why not, in a sentence; empty where all is well."""
 
     @classmethod
-    def of(cls, live: bool, ready: bool, model_ready: bool) -> Health:
+    def from_states(cls, live: bool, ready: bool, model_ready: bool) -> Health:
         """What a server says of itself."""
         if not live:
             return cls(live, ready, model_ready, "the server is being started or ended")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError
-from inflight_client.values import LONGEST_SECONDS, check_number, check_whole, wrong
+from inflight_client.validation import MAX_SECONDS, check_int, check_number, invalid_value
 
 if TYPE_CHECKING:
     from tenacity import AsyncRetrying, Retrying
@@ -21,35 +21,35 @@ class Retry:
     whose answer was damaged only once, since each attempt is a whole answer's work and a peer that garbles goes on, and
     so one on whom the peer hung up, which mostly is a wrong port.
 
-    Before each retry a random time passes, of at most `first_wait` seconds before the first and twice as much before
-    each one after it, and never more than `longest_wait`. A call tries for `seconds` at the most, and never past its
-    own deadlines. All calls of a client share a budget: `reserve` retries, and `ratio` more with each call, so that
-    clients whose server is in trouble send it but little more than they would have.
+    Before each retry a random time passes, of at most `wait_initial` seconds before the first and twice as much before
+    each one after it, and never more than `wait_max`. A call tries for `timeout` seconds at most, and never past its
+    own deadlines. All calls of a client share a budget: `budget` retries, and `budget_ratio` more with each call, so
+    that clients whose server is in trouble send it but little more than they would have.
     """
 
-    seconds: float = 30.0
+    timeout: float = 30.0
     attempts: int = 20
-    first_wait: float = 0.2
-    longest_wait: float = 5.0
-    ratio: float = 0.1
-    reserve: int = 100
+    wait_initial: float = 0.2
+    wait_max: float = 5.0
+    budget_ratio: float = 0.1
+    budget: int = 100
 
     def __post_init__(self) -> None:
-        for name in ("seconds", "first_wait", "longest_wait"):
-            check_number(f"the retry's {name}", getattr(self, name), 0, LONGEST_SECONDS)
-        check_number("the retry's ratio", self.ratio, 0, 1000)
-        check_whole("the retry's attempts", self.attempts, 1, 2**31 - 1)
-        check_whole("the retry's reserve", self.reserve, 0, 2**31 - 1)
+        for name in ("timeout", "wait_initial", "wait_max"):
+            check_number(f"the retry's {name}", getattr(self, name), 0, MAX_SECONDS)
+        check_number("the retry's budget_ratio", self.budget_ratio, 0, 1000)
+        check_int("the retry's attempts", self.attempts, 1, 2**31 - 1)
+        check_int("the retry's budget", self.budget, 0, 2**31 - 1)
 
 
 NO_RETRY = Retry(attempts=1)
 """Every failure is the caller's at once."""
 
 
-def checked_retry(given: Retry | None) -> Retry:
+def validate_retry(given: Retry | None) -> Retry:
     """What a client is given, or the usual. Raises InflightError `invalid_parameter`."""
     if given is not None and not isinstance(given, Retry):
-        raise wrong("retry", given, "a Retry, or None for the usual")
+        raise invalid_value("retry", given, "a Retry, or None for the usual")
     return Retry() if given is None else given
 
 
@@ -58,13 +58,13 @@ class RetryBudget:
 
     def __init__(self, retry: Retry) -> None:
         self._retry = retry
-        self._left = float(retry.reserve)
+        self._left = float(retry.budget)
         self._lock = threading.Lock()
 
     def earn(self) -> None:
         """A call begins."""
         with self._lock:
-            self._left = min(self._left + self._retry.ratio, float(self._retry.reserve))
+            self._left = min(self._left + self._retry.budget_ratio, float(self._retry.budget))
 
     def spend(self) -> bool:
         """Take one retry; false where there is none."""
@@ -82,16 +82,16 @@ class Retries:
         self._retry = retry
         self._budget = RetryBudget(retry)
 
-    def of_call(self, deadline: Deadline, given_up: threading.Event) -> Retrying:
+    def attempts(self, deadline: Deadline, closed: threading.Event) -> Retrying:
         """Attempts for one call, to iterate over; the last attempt's error is raised as it is.
 
         Once the caller has `given_up`, no wait goes on.
         """
         from tenacity import Retrying, sleep_using_event
 
-        return Retrying(**self._rules(deadline), sleep=sleep_using_event(given_up))
+        return Retrying(**self._rules(deadline), sleep=sleep_using_event(closed))
 
-    def of_async_call(self, deadline: Deadline) -> AsyncRetrying:
+    def async_attempts(self, deadline: Deadline) -> AsyncRetrying:
         """The same for asyncio."""
         from tenacity import AsyncRetrying
 
@@ -109,25 +109,25 @@ class Retries:
 
         self._budget.earn()
         left = deadline.left()
-        seconds = self._retry.seconds if left is None else min(left, self._retry.seconds)
+        seconds = self._retry.timeout if left is None else min(left, self._retry.timeout)
         once = count(1)
 
         def again(error: BaseException) -> bool:
             """Asked once for each attempt that failed."""
             if not (isinstance(error, InflightError) and error.retry):
                 return False
-            return error.code not in ("answer_damaged", "hung_up") or next(once) == 1
+            return error.code not in ("answer_damaged", "connection_closed") or next(once) == 1
 
         return {
             "retry": retry_if_exception(again),
             "stop": stop_any(
                 stop_after_attempt(self._retry.attempts),
                 stop_before_delay(seconds),
-                self._spent,  # type: ignore[arg-type]  # any callable will do
+                self._budget_spent,  # type: ignore[arg-type]  # any callable will do
             ),
-            "wait": wait_random_exponential(multiplier=self._retry.first_wait, max=self._retry.longest_wait),
+            "wait": wait_random_exponential(multiplier=self._retry.wait_initial, max=self._retry.wait_max),
             "reraise": True,
         }
 
-    def _spent(self, state: Any) -> bool:
+    def _budget_spent(self, state: Any) -> bool:
         return not self._budget.spend()

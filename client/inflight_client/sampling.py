@@ -6,19 +6,19 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from inflight_client.errors import InflightError
-from inflight_client.values import check_utf8, is_number, is_whole, shown, within, wrong
+from inflight_client.validation import check_utf8, invalid_value, is_int, is_number, shorten, within
 
 GuideType = Literal["json", "json_schema", "regex", "ebnf_grammar"]
 
-_LARGEST_FLOAT = 3.4e38
+_MAX_FLOAT32 = 3.4e38
 """As an FP32 tensor holds it."""
 
 _BOUNDS = {
-    "temperature": (0.0, _LARGEST_FLOAT),
+    "temperature": (0.0, _MAX_FLOAT32),
     "top_k": (0, 2**31 - 1),
     "top_p": (0.0, 1.0),
     "seed": (0, 2**64 - 1),
-    "repetition_penalty": (1e-6, _LARGEST_FLOAT),
+    "repetition_penalty": (1e-6, _MAX_FLOAT32),
     "presence_penalty": (-2.0, 2.0),
     "frequency_penalty": (-2.0, 2.0),
     "min_tokens": (0, 2**31 - 1),
@@ -39,7 +39,7 @@ class Guide:
     def __post_init__(self) -> None:
         if not isinstance(self.type, str) or self.type not in get_args(GuideType):
             raise InflightError(
-                f"the guide's type is {shown(self.type)}; it must be one of {', '.join(get_args(GuideType))}",
+                f"the guide's type is {shorten(self.type)}; it must be one of {', '.join(get_args(GuideType))}",
                 "invalid_parameter",
             )
         if not isinstance(self.text, str) or (not self.text and self.type != "json"):
@@ -86,32 +86,32 @@ class Sampling:
             elif field.name in _BOUNDS and value is not None:
                 _check_number(field.name, value)
         if self.guide is not None and not isinstance(self.guide, Guide):
-            raise InflightError(f"guide is {shown(self.guide)}; it must be a Guide", "invalid_parameter")
+            raise InflightError(f"guide is {shorten(self.guide)}; it must be a Guide", "invalid_parameter")
 
 
 def _check_number(name: str, value: Any) -> None:
-    if name in _WHOLE_NUMBERS and not is_whole(value):
-        raise wrong(name, value, "a whole number")
+    if name in _WHOLE_NUMBERS and not is_int(value):
+        raise invalid_value(name, value, "a whole number")
     if not is_number(value):
-        raise wrong(name, value, "a number")
+        raise invalid_value(name, value, "a number")
     low, high = _BOUNDS[name]
     if not within(value, low, high):
-        raise wrong(name, value, _in_words(low, high))
+        raise invalid_value(name, value, _range_text(low, high))
 
 
 def _words(name: str, value: Any) -> tuple[str, ...]:
     """The words as a tuple; each must be text that is not empty."""
     if not isinstance(value, str | tuple | list):
-        raise wrong(name, value, "a text, or a list of texts")
+        raise invalid_value(name, value, "a text, or a list of texts")
     words = (value,) if isinstance(value, str) else tuple(value)
     for word in words:
         if not isinstance(word, str) or not word:
             raise InflightError(
-                f"{name} holds {shown(word)}; each must be a text of at least one character", "invalid_parameter"
+                f"{name} holds {shorten(word)}; each must be a text of at least one character", "invalid_parameter"
             )
         check_utf8(name, word)
     return words
 
 
-def _in_words(low: float, high: float) -> str:
+def _range_text(low: float, high: float) -> str:
     return f"between {low:g} and {high:g}" if high <= 2 else f"{low:g} or more, and at most {high:g}"

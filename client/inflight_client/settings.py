@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inflight_client.address import Address, Tls, checked_headers
+from inflight_client.address import Address, Tls, validate_headers
 from inflight_client.call import Call, CallOptions, Prompt
 from inflight_client.errors import InflightError
 from inflight_client.sampling import Sampling
-from inflight_client.values import check_seconds, wrong
+from inflight_client.validation import check_timeout, invalid_value
 
 if TYPE_CHECKING:
     from inflight_client.chat_template import ChatTemplate
 
 METRICS_PORT = 8002
-_TAKES_EVERY_OPTION: Prompt = [{"role": "user", "content": ""}]
+_SAMPLE_PROMPT: Prompt = [{"role": "user", "content": ""}]
 """Messages: some options are no text's."""
 
 
 @dataclass(frozen=True)
-class Settings:
+class ClientSettings:
     """Where the server is, how to get there, and what holds for every call that does not say otherwise."""
 
     address: Address
@@ -35,7 +35,7 @@ class Settings:
     metrics_url: str = ""
 
     @classmethod
-    def of(
+    def from_arguments(
         cls,
         address: str,
         model: str | None,
@@ -44,16 +44,16 @@ class Settings:
         timeout: float | None,
         chat_template: Any,
         metrics_url: str | None,
-    ) -> Settings:
+    ) -> ClientSettings:
         """Check them. Raises InflightError (`invalid_parameter`, `no_chat_template`)."""
         where = Address.parse(address)
         if model is not None and not (isinstance(model, str) and model and model.isprintable()):
-            raise wrong("model", model, "a model's name, or None for the one that answers text")
+            raise invalid_value("model", model, "a model's name, or None for the one that answers text")
         if tls is not None and not isinstance(tls, Tls):
-            raise wrong("tls", tls, "a Tls, or None")
+            raise invalid_value("tls", tls, "a Tls, or None")
         if metrics_url is not None and not isinstance(metrics_url, str):
-            raise wrong("metrics_url", metrics_url, "a URL, or None")
-        check_seconds("timeout", timeout)
+            raise invalid_value("metrics_url", metrics_url, "a URL, or None")
+        check_timeout("timeout", timeout)
         if tls is not None and not where.secure:
             raise InflightError(
                 f"certificates are given and the address {address!r} asks for no TLS; write grpcs:// or https://",
@@ -63,7 +63,7 @@ class Settings:
         return cls(
             where,
             model,
-            checked_headers({} if headers is None else headers, where),
+            validate_headers({} if headers is None else headers, where),
             tls,
             timeout,
             _template(chat_template),
@@ -76,10 +76,10 @@ class Settings:
         given = {"timeout": self.timeout, **options}
         return Call(prompt, stream, **{**given, "request_id": given.get("request_id") or uuid.uuid4().hex})
 
-    def check_many(self, options: Mapping[str, Any]) -> None:
+    def validate_options(self, options: Mapping[str, Any]) -> None:
         """What would be wrong with every one of many calls is raised before the first."""
         _check_names("generate_many", options)
-        self.call(_TAKES_EVERY_OPTION, options, stream=False)
+        self.call(_SAMPLE_PROMPT, options, stream=False)
 
 
 def _check_names(method: str, options: Mapping[str, Any]) -> None:
@@ -101,5 +101,5 @@ def _template(given: Any) -> ChatTemplate | None:
     if isinstance(given, ChatTemplate):
         return given
     if not (isinstance(given, str | Path) and str(given)):
-        raise wrong("chat_template", given, "a checkpoint's or tokenizer's directory, a ChatTemplate, or None")
+        raise invalid_value("chat_template", given, "a checkpoint's or tokenizer's directory, a ChatTemplate, or None")
     return ChatTemplate.from_directory(given)

@@ -19,10 +19,10 @@ class TlsContents(NamedTuple):
     key: bytes | None
 
 
-def read(tls: Tls) -> TlsContents:
+def read_tls_files(tls: Tls) -> TlsContents:
     """Read them. Raises InflightError: `permission_denied` where one can't be read, `invalid_parameter` where one is
     not what it should be, or does not fit the other."""
-    contents = TlsContents(*(_contents(name, getattr(tls, name)) for name in TlsContents._fields))
+    contents = TlsContents(*(_read_file(name, getattr(tls, name)) for name in TlsContents._fields))
     if tls.key is not None and tls.certificate is None:
         raise InflightError(f"the key {tls.key} is given without its certificate; give both", "invalid_parameter")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -37,7 +37,7 @@ def read(tls: Tls) -> TlsContents:
     return contents
 
 
-def _contents(name: str, path: str | Path | None) -> bytes | None:
+def _read_file(name: str, path: str | Path | None) -> bytes | None:
     if path is None:
         return None
     try:

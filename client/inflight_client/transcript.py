@@ -57,8 +57,8 @@ class Transcript:
             usage=self._last.usage,
             timings=Timings(self._first - self._started, self._ended - self._started, self.attempts, server),
             request_id=self.request_id,
-            token_ids=_told(self._token_ids, self._last.token_ids),
-            log_probs=_told(self._log_probs, self._last.log_probs),
+            token_ids=_collected(self._token_ids, self._last.token_ids),
+            log_probs=_collected(self._log_probs, self._last.log_probs),
             cumulative_log_prob=cumulative_log_prob,
         )
 
@@ -66,6 +66,6 @@ class Transcript:
 Number = TypeVar("Number", int, float)
 
 
-def _told(collected: list[Number], last: tuple[Number, ...] | None) -> tuple[Number, ...] | None:
+def _collected(collected: list[Number], last: tuple[Number, ...] | None) -> tuple[Number, ...] | None:
     """None where no delta had any, not even an empty part; some deployments end with a response that has none."""
     return tuple(collected) if collected or last is not None else None

@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 
-_NOT_CALLERS = tuple(os.path.dirname(module) + os.sep for module in (__file__, asyncio.__file__))
+_SKIPPED_DIRECTORIES = tuple(os.path.dirname(module) + os.sep for module in (__file__, asyncio.__file__))
 
 
 class VersionWarning(UserWarning):
@@ -31,10 +31,10 @@ def client_version() -> str:
     return __version__
 
 
-def mismatch(server: str | None) -> str:
+def version_mismatch(server: str | None) -> str:
     """In a sentence that the server's version doesn't fit; empty where it does, or where the server names none.
 
-    >>> mismatch(client_version()), mismatch(None)
+    >>> version_mismatch(client_version()), version_mismatch(None)
     ('', '')
     """
     from inflight import compatible
@@ -48,16 +48,16 @@ def mismatch(server: str | None) -> str:
     )
 
 
-def warn_unless_fitting(server: str | None) -> None:
+def warn_if_incompatible(server: str | None) -> None:
     """Warn (VersionWarning) of a server whose version doesn't fit, as of the caller's own line."""
-    sentence = mismatch(server)
+    sentence = version_mismatch(server)
     if sentence:
-        warnings.warn(sentence, VersionWarning, stacklevel=_callers_level())
+        warnings.warn(sentence, VersionWarning, stacklevel=_caller_stacklevel())
 
 
-def _callers_level() -> int:
+def _caller_stacklevel() -> int:
     """How many frames up the first one stands that is neither of this package nor of asyncio."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_CALLERS):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_SKIPPED_DIRECTORIES):
         frame, level = frame.f_back, level + 1
     return level

@@ -1,8 +1,8 @@
 """A shop's catalogue from end to end: 2,000 made-up products in SQLite get their descriptions, and the bill is told.
 
     make catalogue                                                   # or, step by step:
-    python docs/examples/catalogue.py --dir my-catalogue
-    python docs/examples/catalogue.py --dir my-catalogue --engine my-engine --products 100
+    python docs/examples/catalogue.py --out my-catalogue
+    python docs/examples/catalogue.py --out my-catalogue --engine my-engine --products 100
 
 Without --engine it trains the demo checkpoint and compiles it first, about two minutes on two cores. Broken off, even
 by kill -9, the same command goes on where it was.
@@ -40,16 +40,16 @@ TEMPLATE = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dir", type=Path, default=Path("catalogue"), help="where everything goes")
+    parser.add_argument("--out", type=Path, default=Path("catalogue"), help="where everything goes")
     parser.add_argument("--products", type=int, default=2000, help="how many, of a new table")
     parser.add_argument("--engine", type=Path, help="an engine directory that is there already")
     parser.add_argument("--price-per-hour", default="0.17", help="what an hour of this machine costs")
     asked = parser.parse_args()
-    asked.dir.mkdir(parents=True, exist_ok=True)
-    shop = asked.dir / "shop.db"
+    asked.out.mkdir(parents=True, exist_ok=True)
+    shop = asked.out / "shop.db"
     if not shop.exists():
         make_products(shop, asked.products)
-    return describe(shop, asked.engine or make_engine(asked.dir), asked.price_per_hour) or show(shop)
+    return describe(shop, asked.engine or make_engine(asked.out), asked.price_per_hour) or show(shop)
 
 
 def make_products(shop: Path, count: int) -> None:

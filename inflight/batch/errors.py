@@ -13,7 +13,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC)
 
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
-_REPAIR = {
+_REMEDY = {
     "disk_full": "free space there",
     "output_unwritable": "check its permissions, or name another directory with --job",
     "job_failed": "check its disk",
@@ -29,7 +29,7 @@ class BatchError(Exception):
 
 
 @contextmanager
-def writing(where: Path) -> Iterator[None]:
+def map_disk_errors(where: Path) -> Iterator[None]:
     """Raises BatchError (`disk_full`, `output_unwritable`, `job_failed`) where system or SQLite can't write there."""
     try:
         yield
@@ -37,8 +37,8 @@ def writing(where: Path) -> Iterator[None]:
         code = "disk_full" if error.errno in _NO_ROOM else "job_failed"
         code = "output_unwritable" if error.errno in _NOT_ALLOWED else code
         raise BatchError(
-            f"the job at {where} can't be written: {error.strerror or error}; {_REPAIR[code]}", code
+            f"the job at {where} can't be written: {error.strerror or error}; {_REMEDY[code]}", code
         ) from error
     except sqlite3.Error as error:
         code = "disk_full" if getattr(error, "sqlite_errorcode", None) in _NOT_WRITTEN else "job_failed"
-        raise BatchError(f"the job at {where} can't be written: {error}; {_REPAIR[code]}", code) from error
+        raise BatchError(f"the job at {where} can't be written: {error}; {_REMEDY[code]}", code) from error

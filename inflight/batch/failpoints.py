@@ -22,7 +22,7 @@ def arm(text: str) -> None:
         _ARMED[name] = (int(number), what)
 
 
-def reach(name: str) -> None:
+def failpoint(name: str) -> None:
     """The program is at this point. Raises OSError (ENOSPC) where the test asks for it."""
     if name not in _ARMED:
         return

@@ -7,52 +7,54 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from inflight.batch.backend import Backend
-from inflight.batch.carrying import Carrying
-from inflight.batch.counts import Counts
-from inflight.batch.ending import finish
+from inflight.batch.dispatch.backend import Backend
+from inflight.batch.dispatch.ephemeral_server import ephemeral_server
+from inflight.batch.dispatch.triton_backend import TritonBackend
 from inflight.batch.errors import BatchError
-from inflight.batch.flow.ephemeral import ephemeral_server
-from inflight.batch.flow.triton import TritonBackend
-from inflight.batch.job import Job
-from inflight.batch.job_directory import JobDirectory
-from inflight.batch.life import Life
-from inflight.batch.opening import OpenJob, opened
-from inflight.batch.seen.progress import Progress, State, read_progress
-from inflight.batch.signals import INTERRUPTED, Signals, StopEarlyError
-from inflight.batch.sources.open import first_record, open_source
-from inflight.batch.state.retrial import Retrial, check_input, check_retry, choose
-from inflight.batch.telling import Telling
+from inflight.batch.finalize import finalize
+from inflight.batch.job.counts import Counts
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.spec import Job
+from inflight.batch.job_run import JobRun
+from inflight.batch.reporting.progress import JobProgress, JobState, read_progress
+from inflight.batch.reporting.progress_reporter import ProgressReporter
+from inflight.batch.row_formats.detection import first_record
+from inflight.batch.row_formats.template import wanted_columns
+from inflight.batch.session import JobSession, open_session
+from inflight.batch.signals import INTERRUPTED, StopEarlyError, StopSignals
+from inflight.batch.sources.factory import open_source
+from inflight.batch.state.replicator import StateReplicator
+from inflight.batch.state.retry_ledger import RetryLedger, check_input, check_retry_codes, select_failed_rows
 
-MAY_PASS = (
+TEMPORARY_CODES = (
     "disk_full", "server_unreachable", "storage_unreachable", "output_failed", "model_not_ready", "job_elsewhere"
 )  # fmt: skip
 """What ends a life and not the job: the same command goes on once it has passed."""
-UNFINISHED = 75
+EX_TEMPFAIL = 75
 """EX_TEMPFAIL of sysexits.h: not done, and to be tried again."""
 
 
 @dataclass(frozen=True)
-class End:
+class JobResult:
     """How a life of a job ended; `sentence` says why, unless it finished. `written`: the addresses of its output."""
 
-    state: State
+    state: JobState
     counts: Counts
-    sentence: str = ""
+    message: str = ""
     code: str = ""
-    written: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
         """0 all rows answered, 3 some not; 4 cancelled; 75 stopped before the end; 1 failed."""
-        if self.state is State.FINISHED:
+        if self.state is JobState.FINISHED:
             return 3 if self.counts.error or self.counts.dead else 0
-        if self.state is State.CANCELLED:
+        if self.state is JobState.CANCELLED:
             return 4
-        return UNFINISHED if self.state is State.STOPPED else 1
+        return EX_TEMPFAIL if self.state is JobState.STOPPED else 1
 
 
-class Runner:
+class JobRunner:
     """`show` is given how the job stands each second; `say` sentences for people.
 
     `backends`: who answers instead of the servers that the job names.
@@ -62,110 +64,112 @@ class Runner:
         self,
         job: Job,
         directory: JobDirectory,
-        show: Callable[[Progress], None] = lambda progress: None,
-        say: Callable[[str], None] = lambda sentence: None,
+        on_progress: Callable[[JobProgress], None] = lambda progress: None,
+        on_message: Callable[[str], None] = lambda sentence: None,
         backends: Sequence[Backend] | None = None,
     ) -> None:
         self._job, self._directory = job, directory
-        self._show, self._say = show, say
+        self._on_progress, self._on_message = on_progress, on_message
         self._backends = backends
-        self._signals = Signals()
-        self._carrying = Carrying(job.output, directory, say)
+        self._signals = StopSignals()
+        self._replicator = StateReplicator(job.output, directory, on_message)
 
-    def run(self, again: Sequence[str] | None = None) -> End:
+    def run(self, retry_codes: Sequence[str] | None = None) -> JobResult:
         """Live one life of the job. Raises BatchError where it can't begin; what may pass or comes later is in the End.
 
         `again`: codes of failed rows to be asked once more (none: all that may do better) of a job that is at its end.
         """
         try:
-            return self._open(again)
+            return self._open(retry_codes)
         except StopEarlyError:
-            return End(State.STOPPED, Counts(), f"{INTERRUPTED} before it began")
+            return JobResult(JobState.STOPPED, Counts(), f"{INTERRUPTED} before it began")
         except BatchError as error:
-            if error.code not in MAY_PASS:
+            if error.code not in TEMPORARY_CODES:
                 raise
-            return End(State.STOPPED, Counts(), str(error), error.code)
+            return JobResult(JobState.STOPPED, Counts(), str(error), error.code)
 
-    def _open(self, again: Sequence[str] | None) -> End:
+    def _open(self, retry_codes: Sequence[str] | None) -> JobResult:
         with self._signals.caught():
             if not self._directory.state.exists():
-                first_record(open_source(self._job.input))  # what has no input leaves no trace
+                first_record(
+                    open_source(self._job.input, columns=wanted_columns(self._job.input))
+                )  # what has no input leaves no trace
             with self._directory.locked():
-                return self._hold(again)
+                return self._hold(retry_codes)
 
-    def _hold(self, again: Sequence[str] | None) -> End:
+    def _hold(self, retry_codes: Sequence[str] | None) -> JobResult:
         self._directory.cancel.unlink(missing_ok=True)
-        with self._carrying.held():
-            if again is not None:
-                self._choose(again)
-            with opened(self._job, self._directory) as job:
+        with self._replicator.lease():
+            if retry_codes is not None:
+                self._select_retry_rows(retry_codes)
+            with open_session(self._job, self._directory) as job:
                 if job.finished:
                     return self._finished(job)
-                self._say(f"Job directory: {self._directory.path}")
-                return self._live(job)
+                self._on_message(f"Job directory: {self._directory.path}")
+                return self._execute(job)
 
-    def _finished(self, job: OpenJob) -> End:
+    def _finished(self, session: JobSession) -> JobResult:
         """A death may have come before this was told."""
-        self._say(f"The job at {self._directory.path} is finished already.")
+        self._on_message(f"The job at {self._directory.path} is finished already.")
         before = read_progress(self._directory)
-        if before is None or before.state is not State.FINISHED:
-            Telling(job, self._job.running, self._show).end(State.FINISHED, "")
-        return End(State.FINISHED, job.ledger.counts, written=tuple(job.ledger.recall("written", [])))
+        if before is None or before.state is not JobState.FINISHED:
+            ProgressReporter(session, self._job.run_options, self._on_progress).end(JobState.FINISHED, "")
+        return JobResult(JobState.FINISHED, session.ledger.counts, outputs=tuple(session.ledger.recall("outputs", [])))
 
-    def _choose(self, codes: Sequence[str]) -> None:
+    def _select_retry_rows(self, codes: Sequence[str]) -> None:
         """A job that can't be opened as it was begun stays finished."""
-        check_retry(codes)
+        check_retry_codes(codes)
         found = None
         if self._directory.state.exists():
-            with opened(self._job, self._directory) as job:
+            with open_session(self._job, self._directory) as job:
                 if job.ledger.next == job.ledger.recall("rows"):
                     check_input(job.source, self._job.input)
-                    found = choose(job.ledger, codes)
+                    found = select_failed_rows(job.ledger, codes)
         if found is None:
             raise BatchError(
                 f"the job at {self._directory.path} is not at its end; resume it before rows are asked once more",
                 "job_failed",
             )
-        self._say(f"{found:,} rows are asked once more." if found else "There are no rows to ask once more.")
+        self._on_message(f"{found:,} rows are asked once more." if found else "There are no rows to ask once more.")
 
     def stop(self) -> None:
         """From another thread, what SIGTERM does: the first call asks to drain, the second to stop at once."""
-        self._signals.ask()
+        self._signals.request_stop()
 
-    def _live(self, job: OpenJob) -> End:
-        job.ledger.counts.lives += 1
-        telling = Telling(job, self._job.running, self._show)
+    def _execute(self, session: JobSession) -> JobResult:
+        session.ledger.counts.runs += 1
+        telling = ProgressReporter(session, self._job.run_options, self._on_progress)
         try:
-            self._carrying.begin(job.ledger)
-            end = self._ask(job, telling)
-            self._carrying.end(job.ledger)
+            self._replicator.claim(session.ledger)
+            end = self._run_rows(session, telling)
+            self._replicator.upload_final(session.ledger)
         except StopEarlyError:
-            end = End(State.STOPPED, job.ledger.counts, f"{INTERRUPTED} before any row was sent")
+            end = JobResult(JobState.STOPPED, session.ledger.counts, f"{INTERRUPTED} before any row was sent")
         except BatchError as error:
-            state = State.STOPPED if error.code in MAY_PASS else State.FAILED
-            end = End(state, job.ledger.counts, str(error), error.code)
-        telling.end(end.state, end.sentence)
+            state = JobState.STOPPED if error.code in TEMPORARY_CODES else JobState.FAILED
+            end = JobResult(state, session.ledger.counts, str(error), error.code)
+        telling.end(end.state, end.message)
         return end
 
-    def _ask(self, job: OpenJob, telling: Telling) -> End:
-        if not job.all_done:
+    def _run_rows(self, session: JobSession, reporter: ProgressReporter) -> JobResult:
+        if not session.all_done:
             with self._servers() as backends:
-                life = Life(job, backends, telling, self._carrying, self._signals, self._say)
+                life = JobRun(session, backends, reporter, self._replicator, self._signals, self._on_message)
                 asyncio.run(life.run())
-            if not job.all_done:
-                return End(life.state, job.ledger.counts, life.sentence)
-            self._carrying.keep(job.ledger)
-        if isinstance(job.ledger, Retrial):
-            job.ledger.merge()
-        return End(State.FINISHED, job.ledger.counts, written=tuple(finish(job)))
+            if not session.all_done:
+                return JobResult(life.state, session.ledger.counts, life.message)
+            self._replicator.upload(session.ledger)
+        if isinstance(session.ledger, RetryLedger):
+            session.ledger.merge()
+        return JobResult(JobState.FINISHED, session.ledger.counts, outputs=tuple(finalize(session)))
 
     @contextmanager
     def _servers(self) -> Iterator[Sequence[Backend]]:
-        running = self._job.running
+        running = self._job.run_options
         if self._backends is not None:
             yield self._backends
         elif running.ephemeral is not None:
-            with ephemeral_server(running, self._say) as address:
-                yield [TritonBackend(address, running, self._say)]
+            with ephemeral_server(running, self._on_message) as address:
+                yield [TritonBackend(address, running, self._on_message)]
         else:
-            yield [TritonBackend(address, running, self._say) for address in running.servers]
+            yield [TritonBackend(address, running, self._on_message) for address in running.servers]

@@ -11,20 +11,20 @@ from types import FrameType
 INTERRUPTED = "interrupted by a signal"
 CANCELLED = "by `inflight batch cancel`"
 """Why a job ends early, behind the name of its state."""
-NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopEarlyError(BaseException):
     """A signal that came before rows were asked. Like KeyboardInterrupt, nothing on its way takes it for an error."""
 
 
-class Signals:
+class StopSignals:
     """Counts what came. `tell` is called with that count, in the main thread, once there is somebody to be told."""
 
     def __init__(self) -> None:
         self.count = 0
         self.interrupted = False
-        self._tell: Callable[[int], None] | None = None
+        self._on_signal: Callable[[int], None] | None = None
 
     @contextmanager
     def caught(self) -> Iterator[None]:
@@ -34,8 +34,8 @@ class Signals:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        wanted = [number for number in NUMBERS if signal.getsignal(number) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, self._take) for number in wanted}
+        wanted = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._handle) for number in wanted}
         try:
             yield
         finally:
@@ -43,25 +43,25 @@ class Signals:
                 signal.signal(number, handler)
 
     @contextmanager
-    def telling(self, tell: Callable[[int], None]) -> Iterator[None]:
+    def handled_by(self, on_signal: Callable[[int], None]) -> Iterator[None]:
         """Tell of signals instead of breaking off; also of one that came before."""
-        self._tell = tell
+        self._on_signal = on_signal
         try:
             if self.count:
-                tell(self.count)
+                on_signal(self.count)
             yield
         finally:
-            self._tell = None
+            self._on_signal = None
 
-    def ask(self) -> bool:
+    def request_stop(self) -> bool:
         """As a signal does, but from any thread, and breaking nothing off: whether anybody was told already."""
         self.count += 1
-        tell = self._tell
+        tell = self._on_signal
         if tell is not None:
             tell(self.count)
         return tell is not None
 
-    def _take(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         self.interrupted = self.interrupted or number == signal.SIGINT
-        if not self.ask() and self.count == 1:
+        if not self.request_stop() and self.count == 1:
             raise StopEarlyError

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from inflight.commands.deployment_options import deployment_options, options_of
+from inflight.commands.options.deployment import deployment_options, deployment_options_from
+from inflight.deploy.repository.option_checks import check_options
 
 
 @click.command(short_help="Export a model repository for another Triton server.")
@@ -20,7 +21,7 @@ from inflight.commands.deployment_options import deployment_options, options_of
     "--engine-path", help="Where the engine lies on the serving machine; then the repository doesn't hold it."
 )
 @click.option(
-    "--home",
+    "--repository-path",
     type=click.Path(path_type=Path),
     help="Where the repository will stand on the serving machine, for engines of tensorrt-llm.  [default: --out]",
 )
@@ -35,7 +36,7 @@ def command(
     out: str,
     vendor: bool,
     engine_path: str | None,
-    home: Path | None,
+    repository_path: Path | None,
     endpoint_url: str | None,
     force: bool,
     as_json: bool,
@@ -53,24 +54,24 @@ def command(
       inflight assemble my-engine --out s3://http://127.0.0.1:9000/models/my-model/v1
     """  # fmt: skip
     from build_engines.manifest import verify
-    from inflight.deploy.assembly import Order
-    from inflight.deploy.s3_address import place_of
-    from inflight.deploy.shipping import ship
+    from inflight.deploy.publish.publish import publish_repository
+    from inflight.deploy.publish.s3_address import parse_location
+    from inflight.deploy.repository.assemble import AssemblyRequest
 
     started = time.monotonic()
-    to = place_of(out, endpoint_url)
-    options = options_of(asked)
+    to = parse_location(out, endpoint_url)
+    options = deployment_options_from(asked)
     manifest = verify(engine_dir)
-    options.check(engine_dir, manifest)
-    order = Order(engine_dir, manifest, options, vendor, engine_path, home)
-    shipped = ship(order, to, lambda line: click.echo(line, err=True), force=force)
+    check_options(options, engine_dir, manifest)
+    order = AssemblyRequest(engine_dir, manifest, options, vendor, engine_path, repository_path)
+    shipped = publish_repository(order, to, lambda line: click.echo(line, err=True), force=force)
     for note in order.notes(to):
         click.echo(f"Note: {note}", err=True)
     if as_json:
-        card = shipped.card.model_dump(mode="json", exclude={"files", "engine", "tags"})
-        click.echo(json.dumps({"repository": str(to), "fresh": shipped.fresh, "model": manifest.name, **card}))
-    elif shipped.fresh:
-        size = shipped.card.total_bytes / 1e6
+        card = shipped.manifest.model_dump(mode="json", exclude={"files", "engine", "tags"})
+        click.echo(json.dumps({"repository": str(to), "updated": shipped.updated, "model": manifest.name, **card}))
+    elif shipped.updated:
+        size = shipped.manifest.total_bytes / 1e6
         click.echo(f"Assembled {to} in {time.monotonic() - started:.0f} s: {manifest.name}, {size:,.1f} MB.")
     else:
         click.echo(f"{to} is up to date: same engine, options and version (--force writes it again).")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from build_engines.synthetic.shapes import KNOWN, TINY
-from inflight.commands.progress import reporting
+from inflight.commands.terminal.build_progress import show_build_progress
 
 _out = click.option("--out", type=click.Path(path_type=Path), required=True, help="The directory to make.")
 _seed = click.option(
@@ -45,10 +45,10 @@ def synthetic(like: str, out: Path, seed: int) -> None:
     inflight checkpoint synthetic --like qwen2.5-0.5b --out ./qwen-shape
     inflight checkpoint synthetic --like tiny-llama --seed 7 --out ./tiny
     """
-    from build_engines.make_checkpoint import make_checkpoint
+    from build_engines.checkpoints.make_checkpoint import make_checkpoint
     from build_engines.synthetic.write import write_synthetic_checkpoint
 
-    with reporting() as progress:
+    with show_build_progress() as progress:
         make_checkpoint(
             out,
             lambda directory: write_synthetic_checkpoint(like, directory, seed=seed, progress=progress),
@@ -66,14 +66,14 @@ def demo(out: Path, seed: int) -> None:
     \b
     inflight checkpoint demo --out ./demo
     """
-    from build_engines.make_checkpoint import make_checkpoint
+    from build_engines.checkpoints.make_checkpoint import make_checkpoint
 
     def write(directory: Path) -> None:
         from build_engines.demo import make_demo_checkpoint
 
         make_demo_checkpoint(directory, seed=seed, report=progress.step)
 
-    with reporting() as progress:
+    with show_build_progress() as progress:
         make_checkpoint(out, write, progress)
     click.echo(f"Wrote {out}. Build it with: inflight build {out} --out ENGINE_DIR")
 
@@ -82,7 +82,7 @@ def demo(out: Path, seed: int) -> None:
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option("--layers", type=click.IntRange(min=1), required=True, help="How many layers to add.")
 @_out
-def deepen(checkpoint: Path, layers: int, out: Path) -> None:
+def pad_layers(checkpoint: Path, layers: int, out: Path) -> None:
     """Add layers that change nothing: the same answers at many times the cost, for measuring speculation.
 
     Serve the result with the engine of CHECKPOINT as its draft model: each drafted token is right.
@@ -90,11 +90,11 @@ def deepen(checkpoint: Path, layers: int, out: Path) -> None:
     \b
     inflight checkpoint deepen ./demo --layers 30 --out ./demo-deep
     """
-    from build_engines.deepen import deepen_checkpoint
-    from build_engines.make_checkpoint import make_checkpoint
+    from build_engines.checkpoints.make_checkpoint import make_checkpoint
+    from build_engines.checkpoints.pad_layers import pad_layers
 
-    with reporting() as progress:
-        make_checkpoint(out, lambda directory: deepen_checkpoint(checkpoint, directory, layers, progress), progress)
+    with show_build_progress() as progress:
+        make_checkpoint(out, lambda directory: pad_layers(checkpoint, directory, layers, progress), progress)
     click.echo(
         f"Wrote {out}, {checkpoint} with {layers} layers more. Build it with: inflight build {out} --out ENGINE_DIR"
     )

@@ -15,22 +15,22 @@ from inflight_client import AsyncClient, Client, Sampling
 from rich.console import Console
 from rich.table import Table
 
-from inflight.commands.progress import reporting
-from inflight.deploy.server import Server
+from inflight.commands.terminal.build_progress import show_build_progress
+from inflight.deploy.server.server import Server
 
 IN_FLIGHT = (1, 64)
 MAX_TOKENS = 64
 LOAD_SECONDS = 10.0
-LOAD_SHARE = 0.4
+LOAD_FRACTION = 0.4
 """How much of what the server made at best is asked of it in the load test."""
-PROMISE = "p95 ttft <= 500ms"
+SLO = "p95 ttft <= 500ms"
 
 
 @click.command()
 @click.option(
-    "--dir",
+    "--out",
     "place",
-    envvar="INFLIGHT_DEMO_DIR",
+    envvar="INFLIGHT_DEMO_OUT",
     type=click.Path(path_type=Path),
     default=Path("inflight-demo"),
     show_default=True,
@@ -41,7 +41,7 @@ def command(place: Path) -> None:
 
     \b
     inflight demo
-    inflight demo --dir /tmp/demo
+    inflight demo --out /tmp/demo
     """
     console = Console()
     checkpoint, engine = place / "checkpoint", place / "engine"
@@ -52,31 +52,31 @@ def command(place: Path) -> None:
         console.print(f"It answers: HTTP on {server.http_address}, gRPC on {server.grpc_address}.")
         _stream(console, server.grpc_address)
         speed = _measure(console, server.grpc_address)
-        report = _load(console, server, place / "load", speed / MAX_TOKENS * LOAD_SHARE)
+        report = _load(console, server, place / "load", speed / MAX_TOKENS * LOAD_FRACTION)
     console.print("The server has stopped.\n")
     if report is not None:
         console.print(f"The report of the load, to open in a browser: {report.resolve()}\n", soft_wrap=True)
-    _what_next(console, checkpoint, engine)
+    _print_next_steps(console, checkpoint, engine)
 
 
 def _make(console: Console, checkpoint: Path, engine: Path) -> None:
     """The checkpoint, unless it stands already, and the engine."""
-    from build_engines.build import Options, build_engine
+    from build_engines.build import BuildOptions, build_engine
+    from build_engines.checkpoints.make_checkpoint import make_checkpoint
     from build_engines.demo import make_demo_checkpoint
-    from build_engines.make_checkpoint import make_checkpoint
 
     console.rule("Checkpoint", align="left")
     if (checkpoint / "config.json").is_file():
         console.print(f"{checkpoint} stands already.")
     else:
         console.print("Training a small Llama on product descriptions; about a minute on two cores.")
-        with reporting() as progress:
+        with show_build_progress() as progress:
             make_checkpoint(
                 checkpoint, lambda directory: make_demo_checkpoint(directory, report=progress.step), progress
             )
     console.rule("Engine", align="left")
-    with reporting() as progress:
-        built = build_engine(str(checkpoint), engine, Options(), progress=progress)
+    with show_build_progress() as progress:
+        built = build_engine(str(checkpoint), engine, BuildOptions(), progress=progress)
     manifest = built.manifest
     console.print(f"{engine}: {manifest.architecture}, {manifest.precision} weights, target {manifest.target}.")
 
@@ -133,40 +133,40 @@ def _load(console: Console, server: Server, place: Path, rate: float) -> Path | 
         console.print("Locust is not installed: it comes with inflight's extra [load].")
         return None
     from build_engines.demo import example_prompts
-    from inflight.commands.load_screen import following, show
-    from loadtests.conductor import make_run
-    from loadtests.plan_options import plan_of
-    from loadtests.reporting import report_run
+    from inflight.commands.load.display import show_progress, show_summary
+    from loadtests.plan_options import plan_from_options
+    from loadtests.report.write_reports import write_run_report
+    from loadtests.run.controller import run_load_test
+    from loadtests.run.worker_spec import WorkerSpec
     from loadtests.run_directory import RunDirectory
-    from loadtests.team import Team
 
     shutil.rmtree(place, ignore_errors=True)
-    directory = RunDirectory.make(place)
+    directory = RunDirectory.create(place)
     prompts = place / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in example_prompts(64, seed=3)))
-    plan = plan_of(
+    plan = plan_from_options(
         {
-            "address": server.grpc_address,
+            "server": server.grpc_address,
             "metrics_url": f"http://{server.metrics_address}/metrics",
             "rate": f"{rate:.3g}",
             "prompts": str(prompts),
             "output_tokens": str(MAX_TOKENS),
             "warmup": 2,
             "seconds": LOAD_SECONDS,
-            "promise": (PROMISE,),
+            "slo": (SLO,),
         }
     )
     console.print(
         f"{rate:.3g} requests a second, whether those before have ended or not, for {LOAD_SECONDS:g} seconds ..."
     )
-    with following(plan) as tell:
-        make_run(plan, directory, Team(), tell)
-    summary, page = report_run(directory)
-    show(summary, console)
+    with show_progress(plan) as tell:
+        run_load_test(plan, directory, WorkerSpec(), tell)
+    summary, page = write_run_report(directory)
+    show_summary(summary, console)
     return page
 
 
-def _what_next(console: Console, checkpoint: Path, engine: Path) -> None:
+def _print_next_steps(console: Console, checkpoint: Path, engine: Path) -> None:
     inflight = "inflight" if shutil.which("inflight") else str(Path(sys.executable).with_name("inflight"))
     console.rule("What to type next", align="left")
     for line, meaning in (

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from inflight.deploy.doctor import Finding, examine
+from inflight.deploy.checks.doctor import Finding, run_checks
 
 _MARKS = {"ok": "ok     ", "warning": "warning", "missing": "MISSING"}
 
@@ -32,10 +32,10 @@ def command(engine_dir: str | None, as_json: bool) -> None:
       inflight doctor s3://models/my-model/v1 --json
     """  # fmt: skip
     findings: list[Finding] = []
-    for finding in examine(engine_dir):
+    for finding in run_checks(engine_dir):
         findings.append(finding)
         if not as_json:
-            _say(finding)
+            _print_finding(finding)
     able = all(finding.state != "missing" for finding in findings)
     if as_json:
         report = {"can_serve": able, "findings": [dataclasses.asdict(finding) for finding in findings]}
@@ -45,7 +45,7 @@ def command(engine_dir: str | None, as_json: bool) -> None:
     sys.exit(0 if able else 1)
 
 
-def _say(finding: Finding) -> None:
+def _print_finding(finding: Finding) -> None:
     click.echo(f"{_MARKS[finding.state]}  {finding.name}: {finding.found}")
     if finding.remedy:
         click.echo(f"         -> {finding.remedy}")

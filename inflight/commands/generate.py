@@ -9,11 +9,11 @@ import click
 from inflight_client import Client
 from inflight_client.call import CallOptions, Prompt
 
-from inflight.commands.answer_report import answer_line, delta_line, end_line, summary
-from inflight.commands.call_options import call_options, call_options_of
-from inflight.commands.connection_options import connected, connection_options
-from inflight.commands.conversation import read_messages
-from inflight.commands.standard_streams import shown, shows_terminal, standard_input
+from inflight.commands.chat.conversation import read_messages
+from inflight.commands.options.call import call_options, call_options_from
+from inflight.commands.options.connection import connection_options, open_client
+from inflight.commands.terminal.answer_format import answer_line, delta_line, final_line, summary_line
+from inflight.commands.terminal.standard_streams import printable, standard_input, stdout_is_terminal
 
 
 @click.command(short_help="Send a prompt to a server and stream the answer.")
@@ -44,7 +44,7 @@ def command(
     as_json: bool,
     log_probs: bool,
     token_ids: bool,
-    retry_seconds: float,
+    retry_timeout: float,
     chat_template: str | None,
     **asked: Any,
 ) -> None:
@@ -57,25 +57,25 @@ def command(
       inflight generate "Tell me about tea." --max-tokens 200 --temperature 0.8 --top-p 0.95 --seed 7
       echo "Tell me about tea." | inflight generate - --json
       echo '[{"role": "user", "content": "Tell me about tea."}]' | inflight generate --messages -
-      inflight generate "Tell me about tea." --address https://triton.example --header "Authorization: Bearer $KEY"
+      inflight generate "Tell me about tea." --server https://triton.example --header "Authorization: Bearer $KEY"
     """  # fmt: skip
-    sent = _prompt(prompt, messages)
-    options = call_options_of(asked)
+    sent = _read_prompt(prompt, messages)
+    options = call_options_from(asked)
     if options["chat_template_kwargs"] and messages is None:
         raise click.UsageError("--chat-template-kwargs goes with --messages.")
     if log_probs:
         options["return_log_probs"] = True
     if token_ids:
         options["return_token_ids"] = True
-    with connected(asked, retry_seconds, chat_template=chat_template) as client:
+    with open_client(asked, retry_timeout, chat_template=chat_template) as client:
         if stream:
             _stream(client, sent, options, as_json)
         else:
             answer = client.generate(sent, **options)
-            click.echo(answer_line(answer) if as_json else _told(answer.text))
+            click.echo(answer_line(answer) if as_json else _printable(answer.text))
 
 
-def _prompt(prompt: str | None, messages: str | None) -> Prompt:
+def _read_prompt(prompt: str | None, messages: str | None) -> Prompt:
     """What is sent, the text or the messages."""
     if (prompt is None) == (messages is None):
         raise click.UsageError("Missing argument 'PROMPT'." if prompt is None else "PROMPT and --messages exclude.")
@@ -95,16 +95,16 @@ def _stream(client: Client, sent: Prompt, options: CallOptions, as_json: bool) -
     """Show the answer as it comes."""
     with client.stream(sent, **options) as stream:
         for delta in stream:
-            click.echo(delta_line(delta) if as_json else _told(delta.text), nl=as_json)
+            click.echo(delta_line(delta) if as_json else _printable(delta.text), nl=as_json)
         answer = stream.generation
     assert answer is not None, "a stream that ended well has its whole answer"
     if as_json:
-        click.echo(end_line(answer))
+        click.echo(final_line(answer))
     else:
         click.echo()
-        click.echo(summary(answer), err=True)
+        click.echo(summary_line(answer), err=True)
 
 
-def _told(text: str) -> str:
+def _printable(text: str) -> str:
     """Programs get an answer as it is, people without what would command their terminal."""
-    return shown(text) if shows_terminal() else text
+    return printable(text) if stdout_is_terminal() else text

@@ -12,34 +12,34 @@ from typing import Any
 
 import click
 
-from inflight.commands.deployment_options import deployment_options, options_of
-from inflight.commands.seconds import Seconds
-from inflight.deploy.grpc_tls import GrpcTls
-from inflight.deploy.launch import MODES, Mode
-from inflight.deploy.server import Server, ServerSettings
+from inflight.commands.options.deployment import deployment_options, deployment_options_from
+from inflight.commands.options.seconds import Seconds
+from inflight.deploy.server.grpc_tls import GrpcTls
+from inflight.deploy.server.process_layout import MULTI_GPU_MODES, MultiGpuMode
+from inflight.deploy.server.server import Server, ServerSettings
 
 
-class Stop(BaseException):
+class StartInterrupted(BaseException):
     """A signal that came before the server stood. Like KeyboardInterrupt, nothing on its way takes it for an error."""
 
 
-class Signals:
+class ServeSignals:
     """SIGTERM and SIGINT: the first one asks to drain, the second one to hurry."""
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
-        self.hurried = threading.Event()
+        self.drain_requested = threading.Event()
+        self.force_requested = threading.Event()
         self.starting = True
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._take)
+            signal.signal(number, self._handle)
 
-    def _take(self, number: int, frame: FrameType | None) -> None:
-        if self.asked.is_set():
-            self.hurried.set()
-        self.asked.set()
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.drain_requested.is_set():
+            self.force_requested.set()
+        self.drain_requested.set()
         if self.starting:
             self.starting = False
-            raise Stop
+            raise StartInterrupted
 
 
 @click.command(short_help="Serve an engine directory on Triton.")
@@ -59,7 +59,7 @@ class Signals:
 )
 @click.option(
     "--multi-gpu",
-    type=click.Choice(MODES),
+    type=click.Choice(MULTI_GPU_MODES),
     help="How the ranks of an engine on several GPUs are started: each as a server, of which the first one serves, or"
     " as workers of one server, which can have several instances (--set gpu_device_ids=0,1;2,3).  [default: leader]",
 )
@@ -84,7 +84,7 @@ class Signals:
     help="Seconds that running requests have to finish after SIGTERM.",
 )
 @click.option(
-    "--start-seconds", type=Seconds(1), default=900.0, show_default=True, help="Timeout of the start, in seconds."
+    "--start-timeout", type=Seconds(1), default=900.0, show_default=True, help="Timeout of the start, in seconds."
 )
 @click.option(
     "--json", "as_json", envvar="INFLIGHT_SERVE_JSON", is_flag=True, help="Say where it listens as one line of JSON."
@@ -100,10 +100,10 @@ def command(
     grpc_port: int,
     metrics_port: int,
     drain_seconds: float,
-    start_seconds: float,
+    start_timeout: float,
     as_json: bool,
     verbose: bool,
-    multi_gpu: Mode | None,
+    multi_gpu: MultiGpuMode | None,
     grpc_tls_certificate: Path | None,
     grpc_tls_key: Path | None,
     grpc_tls_ca: Path | None,
@@ -130,40 +130,40 @@ def command(
     """  # fmt: skip
     server = Server(
         engine_dir,
-        options_of(asked),
+        deployment_options_from(asked),
         ServerSettings(
             host,
             http_port,
             grpc_port,
             metrics_port,
-            start_seconds=start_seconds,
+            start_timeout=start_timeout,
             verbose=verbose,
             multi_gpu=multi_gpu,
-            grpc_tls=GrpcTls.of(grpc_tls_certificate, grpc_tls_key, grpc_tls_ca),
+            grpc_tls=GrpcTls.from_options(grpc_tls_certificate, grpc_tls_key, grpc_tls_ca),
             request_log=request_log,
             http_host=http_host,
             metrics_host=metrics_host,
             behind_proxy=behind_proxy,
         ),
-        report=_report,
+        on_message=_print_message,
     )
-    signals = Signals()
+    signals = ServeSignals()
     try:
         if not as_json:
-            _report(f"Checking {engine_dir} and starting Triton ...")
+            _print_message(f"Checking {engine_dir} and starting Triton ...")
         server.start()
         signals.starting = False
         _announce(server, as_json)
-        while not signals.asked.wait(0.2) and not server.wait(0):
+        while not signals.drain_requested.wait(0.2) and not server.wait(0):
             pass
-    except Stop:
-        _report("Stopped before the server was ready.")
+    except StartInterrupted:
+        _print_message("Stopped before the server was ready.")
     finally:
         signals.starting = False
-        if signals.asked.is_set() and server.ready:
-            _report(f"Stopping; running requests may take {drain_seconds:g} s. Once more to stop at once.")
-        if not server.stop(drain_seconds if signals.asked.is_set() else 0, signals.hurried.is_set):
-            _report("Stopped before all requests had ended.")
+        if signals.drain_requested.is_set() and server.ready:
+            _print_message(f"Stopping; running requests may take {drain_seconds:g} s. Once more to stop at once.")
+        if not server.stop(drain_seconds if signals.drain_requested.is_set() else 0, signals.force_requested.is_set):
+            _print_message("Stopped before all requests had ended.")
 
 
 def _announce(server: Server, as_json: bool) -> None:
@@ -186,5 +186,5 @@ def _announce(server: Server, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def _report(line: str) -> None:
+def _print_message(line: str) -> None:
     click.echo(line, err=True)

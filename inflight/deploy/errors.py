@@ -22,7 +22,7 @@ class ServerHangError(DeployError):
     """tritonserver hung before it had generated a token, so it is worth another try."""
 
 
-def refused(error: Exception) -> DeployError:
+def system_error(error: Exception) -> DeployError:
     """What the machine refused while a server was started (a process, a file, memory), as a sentence."""
     # Whoever copies a tree gathers its errors into one without a number.
     full = isinstance(error, OSError) and (error.errno == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(error))

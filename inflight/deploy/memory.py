@@ -17,10 +17,10 @@ def available_bytes(cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgrou
 
     What a group holds of files (the page cache) counts as available, as it does for the machine.
     """
-    return max(0, min([psutil.virtual_memory().available, *_left_in_groups(cgroups, own)]))
+    return max(0, min([psutil.virtual_memory().available, *_available_in_groups(cgroups, own)]))
 
 
-def _left_in_groups(cgroups: Path, own: Path) -> Iterator[int]:
+def _available_in_groups(cgroups: Path, own: Path) -> Iterator[int]:
     try:
         memberships = own.read_text().splitlines()
     except OSError:
@@ -36,12 +36,12 @@ def _left_in_groups(cgroups: Path, own: Path) -> Iterator[int]:
         # Inside a container the name may be the host's, which does not exist here: then the root is the group.
         group = PurePosixPath(name.lstrip("/"))
         for directory in {root / group, *(root / parent for parent in group.parents)}:
-            left = _left(directory / limit, directory / used, directory / "memory.stat", prefix)
+            left = _available_in_group(directory / limit, directory / used, directory / "memory.stat", prefix)
             if left is not None:
                 yield left
 
 
-def _left(limit: Path, used: Path, stat: Path, prefix: str) -> int | None:
+def _available_in_group(limit: Path, used: Path, stat: Path, prefix: str) -> int | None:
     """What one group may still use; None where it has no limit."""
     try:
         most = limit.read_text().strip()

@@ -8,11 +8,11 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
-MOST_STOP_SYMBOLS = 8192
+MAX_STOP_SYMBOLS = 8192
 """Token ids and characters that the stop words of one request may hold together; a search for them takes memory."""
 
 
-MOST_GUIDE_CHARACTERS = 1 << 16
+MAX_GUIDE_CHARACTERS = 1 << 16
 
 
 class RequestError(Exception):
@@ -44,7 +44,7 @@ class GuideType(str, Enum):
 
 
 @dataclass(frozen=True)
-class Guide:
+class DecodingGuide:
     """What the answer must look like; `text` is empty with GuideType.JSON."""
 
     type: GuideType
@@ -52,7 +52,7 @@ class Guide:
 
 
 @dataclass(frozen=True)
-class Sampling:
+class SamplingConfig:
     """How the next token is chosen. The defaults are greedy and change no logit.
 
     As TensorRT-LLM has it, a request samples when `top_k` > 1 or `top_p` > 0; `temperature` alone changes nothing, and
@@ -81,7 +81,7 @@ class Sampling:
         return self.top_k == 0 and self.top_p == 0
 
 
-class Origin(NamedTuple):
+class RequestMetadata(NamedTuple):
     """Where a request comes from: on whose account, as part of which W3C trace, sent by which version of our client.
 
     What nobody said is empty.
@@ -92,9 +92,9 @@ class Origin(NamedTuple):
     client: str = ""
 
 
-def tenant(origin: Origin | None) -> str:
+def tenant_of(metadata: RequestMetadata | None) -> str:
     """On whose account a request runs; "" where nobody said."""
-    return origin.tenant if origin is not None else ""
+    return metadata.tenant if metadata is not None else ""
 
 
 @dataclass(frozen=True)
@@ -111,18 +111,18 @@ class GenerationRequest:
     prompt_ids: tuple[int, ...]
     max_tokens: int
     end_ids: tuple[int, ...] = ()
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
     stop_ids: tuple[tuple[int, ...], ...] = ()
     stop_texts: tuple[str, ...] = ()
     bad_ids: tuple[tuple[int, ...], ...] = ()
-    bias: tuple[tuple[int, float], ...] = ()
+    logit_bias: tuple[tuple[int, float], ...] = ()
     draft_ids: tuple[int, ...] = ()
     log_probs: bool = False
-    guide: Guide | None = None
+    guide: DecodingGuide | None = None
     adapter: int = 0
     priority: int = 0
     deadline_ns: int | None = None
-    origin: Origin | None = None
+    metadata: RequestMetadata | None = None
 
     @property
     def worst_case_tokens(self) -> int:
@@ -131,7 +131,7 @@ class GenerationRequest:
 
 
 @dataclass(frozen=True)
-class Timings:
+class RequestTimings:
     """Moments of a request in nanoseconds of the machine's monotonic clock; 0 where it never came to it."""
 
     arrival_ns: int
@@ -150,7 +150,7 @@ class Beam:
 
 
 @dataclass(frozen=True)
-class Speculation:
+class SpeculationStats:
     """How many tokens were drafted for a request, and how many of them it took."""
 
     drafted: int = 0
@@ -171,16 +171,16 @@ class TokenEvent(NamedTuple):
     handle: int
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
-    timings: Timings | None = None
+    timings: RequestTimings | None = None
     error: tuple[str, str] | None = None
     """Message and code, with `FinishReason.ERROR`."""
     log_probs: tuple[float, ...] = ()
     dropped_characters: int = 0
     beams: tuple[Beam, ...] = ()
-    speculation: Speculation | None = None
+    speculation: SpeculationStats | None = None
     kv_blocks: int = 0
     """Blocks of the paged KV cache that the request filled; told with the last event."""
-    origin: Origin | None = None
+    metadata: RequestMetadata | None = None
     """The request's own, with those events that have timings."""
 
 
@@ -192,7 +192,7 @@ class EngineLimits:
     """What an engine can take, told once it stands. Lengths and the cache are counted in tokens."""
 
     vocabulary_size: int
-    max_sequence_length: int
+    max_seq_len: int
     kv_block_tokens: int
     kv_blocks: int
     max_num_sequences: int
@@ -230,9 +230,9 @@ class EngineLimits:
         """Raise RequestError (`prompt_too_long`) where a prompt of so many tokens and its answer are too long."""
         tokens = prompt + max_tokens
         of_cache = self.kv_blocks // beams * self.kv_block_tokens
-        most = min(self.max_sequence_length, of_cache)
+        most = min(self.max_seq_len, of_cache)
         if tokens > most:
-            why = f" with beam_width of {beams}" if beams > 1 and of_cache < self.max_sequence_length else ""
+            why = f" with beam_width of {beams}" if beams > 1 and of_cache < self.max_seq_len else ""
             raise RequestError(
                 f"the prompt's {prompt} tokens and {name} of {max_tokens} make {tokens}, and the engine takes"
                 f" {most}{why}; shorten the prompt or lower {name}",
@@ -251,12 +251,12 @@ class EngineLimits:
                 "invalid_token_ids",
             )
 
-    def kv_blocks_of(self, request: GenerationRequest) -> int:
+    def kv_blocks_for(self, request: GenerationRequest) -> int:
         """Blocks of the paged KV cache that the request may come to need; each beam fills its own."""
         beams = request.sampling.beam_width
-        return beams * self.blocks_of_tokens(request.worst_case_tokens // beams)
+        return beams * self.blocks_for_tokens(request.worst_case_tokens // beams)
 
-    def blocks_of_tokens(self, tokens: int) -> int:
+    def blocks_for_tokens(self, tokens: int) -> int:
         """Blocks that hold so many tokens of one sequence."""
         return -(-tokens // self.kv_block_tokens)
 
@@ -264,9 +264,9 @@ class EngineLimits:
 def check_stop_words(request: GenerationRequest) -> None:
     """Raise RequestError (`invalid_parameter`) for stop words that hold too much together."""
     symbols = sum(map(len, request.stop_ids)) + sum(map(len, request.stop_texts))
-    if symbols > MOST_STOP_SYMBOLS:
+    if symbols > MAX_STOP_SYMBOLS:
         raise RequestError(
-            f"the stop words hold {symbols} token ids and characters together; send at most {MOST_STOP_SYMBOLS}",
+            f"the stop words hold {symbols} token ids and characters together; send at most {MAX_STOP_SYMBOLS}",
             "invalid_parameter",
         )
 

@@ -12,19 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadtests.errors import LoadError
-from loadtests.json_values import objects_in
-from loadtests.record import Outcome, Record
+from loadtests.json_files import read_objects
+from loadtests.record import RequestOutcome, RequestRecord
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-OUTCOMES = tuple(Outcome)
+OUTCOMES = tuple(RequestOutcome)
 UNKNOWN = -1
 """In a column of counts: the record has none."""
 
-_FIELDS = frozenset(field.name for field in fields(Record))
-_LONGEST = 1e8
+_FIELDS = frozenset(field.name for field in fields(RequestRecord))
+_MAX_SECONDS = 1e8
 """Seconds; no run takes three years, but a damaged number may say so."""
 
 
@@ -57,7 +57,7 @@ class Columns:
     def __len__(self) -> int:
         return len(self.due)
 
-    def of(self, *outcomes: Outcome) -> Flags:
+    def with_outcome(self, *outcomes: RequestOutcome) -> Flags:
         """Which requests came to one of these ends."""
         return np.isin(self.outcome, [OUTCOMES.index(outcome) for outcome in outcomes])
 
@@ -71,7 +71,7 @@ class Columns:
         return np.diff(self.offsets)
 
     @cached_property
-    def seen_tokens(self) -> Ints:
+    def received_tokens(self) -> Ints:
         """Tokens of each request that its client knows of: as the record says, else one a response."""
         return np.where(self.output_tokens == UNKNOWN, self.responses, self.output_tokens)
 
@@ -109,9 +109,9 @@ class Columns:
         low, high = np.searchsorted(self.due, (start, end)).tolist()
         return slice(low, high)
 
-    def part(self, place: slice) -> Columns:
+    def select(self, rows: slice) -> Columns:
         """The requests of that place; their columns are views of these."""
-        low, high = place.start, place.stop
+        low, high = rows.start, rows.stop
         first, last = int(self.offsets[low]), int(self.offsets[high])
         own = {field.name: getattr(self, field.name) for field in fields(self)}
         parts = {name: column[low:high] for name, column in own.items() if name not in ("offsets", "chunks", "texts")}
@@ -125,7 +125,7 @@ class Columns:
         return found
 
 
-class _Reader:
+class _ColumnReader:
     """Takes records as they are in the file, and holds them as narrow as they can be."""
 
     def __init__(self) -> None:
@@ -138,11 +138,11 @@ class _Reader:
         self.texts: dict[str, int] = {"": 0}
         self.named = {name: array("q") for name in ("finish_reason", "code", "message")}
 
-    def take(self, values: dict[str, Any]) -> None:
+    def add(self, values: dict[str, Any]) -> None:
         """Raises TypeError, KeyError, ValueError or OverflowError for what is no record."""
         if unknown := values.keys() - _FIELDS:
             raise ValueError(f"{min(unknown)} is unknown")
-        outcome = OUTCOMES.index(Outcome(values["outcome"]))
+        outcome = OUTCOMES.index(RequestOutcome(values["outcome"]))
         for name, column in self.numbers.items():
             column.append(values[name])
         for name, moments in self.moments.items():
@@ -186,17 +186,17 @@ def read_columns(file: Path) -> Columns:
 
     Raises LoadError `run_damaged` for any other line that is no record, and for moments that can't be.
     """
-    reader = _Reader()
-    for number, values in objects_in(file):
+    reader = _ColumnReader()
+    for number, values in read_objects(file):
         try:
-            reader.take(values)
+            reader.add(values)
         except (TypeError, KeyError, ValueError, OverflowError) as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
             raise LoadError(f"{file}, line {number}, is no record: {what}", "run_damaged") from None
     columns = reader.columns()
     for moments in (columns.due, columns.sent, columns.ended, columns.chunks):
         # A clock that is set some seconds ahead is negative before the start. (NaN fails the comparison.)
-        if not np.all(np.abs(moments) < _LONGEST):
+        if not np.all(np.abs(moments) < _MAX_SECONDS):
             raise LoadError(f"{file} has a moment that is no number of seconds since the run's start", "run_damaged")
     if np.any(columns.gaps < 0):
         raise LoadError(f"{file} has a request whose responses are not in the order of time", "run_damaged")

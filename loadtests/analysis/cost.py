@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from loadtests.analysis.columns import UNKNOWN, Columns, Flags
-from loadtests.analysis.measured import Measured
 from loadtests.analysis.outcomes import tokens_within
 from loadtests.analysis.summary import Cost
-from loadtests.plan import Plan
-from loadtests.record import Outcome
+from loadtests.analysis.window import MeasurementWindow
+from loadtests.plan import LoadPlan
+from loadtests.record import RequestOutcome
 
 
-def cost(plan: Plan, run: Columns, good: Flags | None, measured: Measured) -> Cost | None:
+def cost(plan: LoadPlan, run: Columns, good: Flags | None, measured: MeasurementWindow) -> Cost | None:
     """The price of the measured part, by the tokens that came in it of requests that were completed; None without one.
 
     What was made for others and thrown away is paid all the same, so errors make tokens dearer. Input tokens count with
@@ -22,8 +22,8 @@ def cost(plan: Plan, run: Columns, good: Flags | None, measured: Measured) -> Co
     if plan.price_per_hour is None:
         return None
     spent = plan.price_per_hour * measured.seconds / 3600
-    completed = run.of(Outcome.COMPLETED)
-    ended = completed & measured.has(run.ended)
+    completed = run.with_outcome(RequestOutcome.COMPLETED)
+    ended = completed & measured.contains(run.ended)
     told = bool(np.all(run.input_tokens[ended] != UNKNOWN))
     output = tokens_within(measured, run, completed)
     return Cost(

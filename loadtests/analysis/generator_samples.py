@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtests.errors import LoadError
-from loadtests.json_values import finite
+from loadtests.json_files import finite
 
 
 @dataclass(frozen=True)

@@ -8,29 +8,29 @@ import numpy as np
 
 from loadtests.analysis.columns import Columns, Flags
 from loadtests.analysis.latencies import Latencies
-from loadtests.analysis.promise import Promise
+from loadtests.analysis.slo import Slo
 from loadtests.analysis.summary import Goodput, Requests
-from loadtests.record import Outcome
+from loadtests.record import RequestOutcome
 
 
-def good_requests(promises: Iterable[Promise], columns: Columns, latencies: Latencies) -> Flags | None:
-    """Which were completed within all limits of a latency; None where no promise bounds one.
+def good_requests(slos: Iterable[Slo], columns: Columns, latencies: Latencies) -> Flags | None:
+    """Which were completed within all limits of a latency; None where no SLO bounds one.
 
     Of several limits of one quantity the widest judges. A stream with a single response has neither gaps nor TPOT and
     can't be too slow in them; a whole answer has no TTFT either, so it is never good where one of these is promised.
     """
-    limits: dict[str, Promise] = {}
-    for promise in promises:
-        other = limits.get(promise.quantity)
-        if promise.statistic and (other is None or other.limit < promise.limit):
-            limits[promise.quantity] = promise
+    limits: dict[str, Slo] = {}
+    for slo in slos:
+        other = limits.get(slo.quantity)
+        if slo.statistic and (other is None or other.limit < slo.limit):
+            limits[slo.quantity] = slo
     if not limits:
         return None
-    good = columns.of(Outcome.COMPLETED)
+    good = columns.with_outcome(RequestOutcome.COMPLETED)
     streamed = ~np.isnan(latencies.ttft)
-    for quantity, promise in limits.items():
-        values = latencies.own(quantity)
-        good &= promise.kept_by(values) | (np.isnan(values) & streamed)
+    for quantity, slo in limits.items():
+        values = latencies.per_request(quantity)
+        good &= slo.met_by(values) | (np.isnan(values) & streamed)
     return good
 
 
@@ -39,6 +39,6 @@ def goodput(good: Flags, requests: Requests, seconds: float) -> Goodput:
     return Goodput(
         good=count,
         per_second=count / seconds if seconds else 0.0,
-        of_sent=count / requests.staying if requests.staying else 0.0,
+        of_sent=count / requests.not_cancelled if requests.not_cancelled else 0.0,
         of_completed=count / requests.completed if requests.completed else 0.0,
     )

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadtests.analysis.columns import Columns, Flags, Floats, Ints
-from loadtests.analysis.spread import curve_of, spread_of
-from loadtests.analysis.summary import Spread
-from loadtests.record import Outcome
+from loadtests.analysis.distribution import percentile_curve, summarize_values
+from loadtests.analysis.summary import DistributionSummary
+from loadtests.record import RequestOutcome
 
 QUANTITIES = ("ttft", "ttft_sent", "itl", "tpot", "e2e", "e2e_sent")
 
@@ -32,10 +32,10 @@ class Latencies:
     gap_owner: Ints
 
     @classmethod
-    def of(cls, columns: Columns) -> Latencies:
+    def from_columns(cls, columns: Columns) -> Latencies:
         """TTFT and gaps are of completed and cancelled requests, all else of completed ones."""
-        completed = columns.of(Outcome.COMPLETED)
-        seen = completed | columns.of(Outcome.CANCELLED)
+        completed = columns.with_outcome(RequestOutcome.COMPLETED)
+        seen = completed | columns.with_outcome(RequestOutcome.CANCELLED)
         span = columns.last - columns.first
         several = columns.responses > 1
         counted = seen[columns.gap_owner]
@@ -43,7 +43,9 @@ class Latencies:
             ttft=_where(seen, columns.first - columns.due),
             ttft_sent=_where(seen, columns.first - columns.sent),
             itl=_where(seen & several, span / np.maximum(columns.responses - 1, 1)),
-            tpot=_where(completed & several & (columns.seen_tokens > 1), span / np.maximum(columns.seen_tokens - 1, 1)),
+            tpot=_where(
+                completed & several & (columns.received_tokens > 1), span / np.maximum(columns.received_tokens - 1, 1)
+            ),
             e2e=_where(completed, columns.ended - columns.due),
             e2e_sent=_where(completed, columns.ended - columns.sent),
             gaps=columns.gaps if counted.all() else columns.gaps[counted],
@@ -54,22 +56,22 @@ class Latencies:
         """All values of one of `QUANTITIES`: for `itl` the pooled gaps, else one for each request that has one."""
         if quantity == "itl":
             return self.gaps
-        values = self.own(quantity)
+        values = self.per_request(quantity)
         return values[~np.isnan(values)]
 
-    def own(self, quantity: str) -> Floats:
+    def per_request(self, quantity: str) -> Floats:
         """Each request's own value of one of `QUANTITIES`, NaN where it has none: for `itl` the mean of its gaps."""
         found: Floats = getattr(self, quantity)
         return found
 
     def curves(self) -> Mapping[str, tuple[tuple[float, float], ...]]:
         """Of all quantities of which there is anything."""
-        found = {quantity: curve_of(self.samples(quantity)) for quantity in QUANTITIES}
+        found = {quantity: percentile_curve(self.samples(quantity)) for quantity in QUANTITIES}
         return {quantity: curve for quantity, curve in found.items() if curve}
 
-    def spreads(self) -> Mapping[str, Spread]:
+    def distributions(self) -> Mapping[str, DistributionSummary]:
         """Those of which there is anything."""
-        found = {quantity: spread_of(self.samples(quantity)) for quantity in QUANTITIES}
+        found = {quantity: summarize_values(self.samples(quantity)) for quantity in QUANTITIES}
         return {quantity: spread for quantity, spread in found.items() if spread}
 
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from loadtests.analysis.columns import UNKNOWN, Columns, Flags, Floats, Ints
-from loadtests.analysis.measured import Measured
 from loadtests.analysis.summary import Requests, Tokens
-from loadtests.ask import Session
+from loadtests.analysis.window import MeasurementWindow
 from loadtests.errors import LoadError
-from loadtests.plan import Plan
-from loadtests.record import Outcome
+from loadtests.plan import LoadPlan
+from loadtests.record import RequestOutcome
+from loadtests.workloads.factory import make_workload
 from loadtests.workloads.files import load_files
-from loadtests.workloads.make import make_workload
+from loadtests.workloads.interface import Session
 
-_MOST_FIRST = 1000
+_MAX_FIRST_REQUESTS = 1000
 """Of how many sessions the lengths of first requests are compared with those asked for."""
 
 
 def count_requests(columns: Columns) -> Requests:
     """By what became of them; error codes with the most frequent first."""
-    counts = {outcome.value: int(columns.of(outcome).sum()) for outcome in Outcome}
+    counts = {outcome.value: int(columns.with_outcome(outcome).sum()) for outcome in RequestOutcome}
     codes, firsts, numbers = np.unique(columns.code, return_index=True, return_counts=True)
     found = sorted(
         (-int(number), columns.texts[code], columns.texts[columns.message[first]])
@@ -35,25 +35,25 @@ def count_requests(columns: Columns) -> Requests:
     )
 
 
-def count_tokens(part: Columns, run: Columns, measured: Measured, plan: Plan) -> Tokens:
+def count_tokens(measured_columns: Columns, run: Columns, window: MeasurementWindow, plan: LoadPlan) -> Tokens:
     """`part` has the requests due in the measured part, `run` all of the run's."""
-    came = tokens_within(measured, run)
-    streamed = part.of(Outcome.COMPLETED) & (part.responses > 0)
-    responses = int(part.responses[streamed].sum())
+    came = tokens_within(window, run)
+    streamed = measured_columns.with_outcome(RequestOutcome.COMPLETED) & (measured_columns.responses > 0)
+    responses = int(measured_columns.responses[streamed].sum())
     return Tokens(
-        input=int(part.input_tokens[part.input_tokens != UNKNOWN].sum()),
-        output=int(part.seen_tokens.sum()),
-        per_second=came / measured.seconds if measured.seconds else 0.0,
-        per_response=float(part.seen_tokens[streamed].sum() / responses) if responses else 0.0,
-        input_per_request=_mean(part.input_tokens[part.input_tokens != UNKNOWN]),
-        **_first_inputs(part, plan),
+        input=int(measured_columns.input_tokens[measured_columns.input_tokens != UNKNOWN].sum()),
+        output=int(measured_columns.received_tokens.sum()),
+        per_second=came / window.seconds if window.seconds else 0.0,
+        per_response=float(measured_columns.received_tokens[streamed].sum() / responses) if responses else 0.0,
+        input_per_request=_mean(measured_columns.input_tokens[measured_columns.input_tokens != UNKNOWN]),
+        **_first_inputs(measured_columns, plan),
     )
 
 
-def _first_inputs(part: Columns, plan: Plan) -> dict[str, float | None]:
+def _first_inputs(part: Columns, plan: LoadPlan) -> dict[str, float | None]:
     """Of the first requests of some sessions, what was asked for and what was sent: a word stands for a token."""
     spec = plan.workload
-    first = np.flatnonzero((part.turn == 0) & (part.input_tokens != UNKNOWN))[:_MOST_FIRST]
+    first = np.flatnonzero((part.turn == 0) & (part.input_tokens != UNKNOWN))[:_MAX_FIRST_REQUESTS]
     if spec.prompts is not None or not len(first):
         return {}
     in_words = spec.model_copy(update={"tokenizer": None, "tokens_per_word": 1.0})
@@ -62,11 +62,11 @@ def _first_inputs(part: Columns, plan: Plan) -> dict[str, float | None]:
     except LoadError:
         return {}
     asked = [_words(workload.session(int(number))) for number in part.session[first]]
-    return {"first_input": _mean(part.input_tokens[first]), "first_input_asked": _mean(np.array(asked))}
+    return {"first_input": _mean(part.input_tokens[first]), "first_input_requested": _mean(np.array(asked))}
 
 
 def _words(session: Session | None) -> int:
-    prompt = "" if session is None else next(session.asks()).prompt
+    prompt = "" if session is None else next(session.requests()).prompt
     texts = [prompt] if isinstance(prompt, str) else [str(message["content"]) for message in prompt]
     return sum(len(text.split()) for text in texts)
 
@@ -75,16 +75,16 @@ def _mean(values: Ints) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-def tokens_within(measured: Measured, columns: Columns, counted: Flags | None = None) -> float:
+def tokens_within(window: MeasurementWindow, columns: Columns, counted: Flags | None = None) -> float:
     """Output tokens that came in the measured part, of all requests or of those that are counted (flags)."""
     moments, weights = token_moments(columns, counted)
-    return float(weights[measured.has(moments)].sum())
+    return float(weights[window.contains(moments)].sum())
 
 
 def token_moments(columns: Columns, counted: Flags | None = None) -> tuple[Floats, Floats]:
     """When tokens came, and how many: a response stands for its request's tokens per response, a whole answer comes
     at its end."""
-    tokens = columns.seen_tokens if counted is None else np.where(counted, columns.seen_tokens, 0)
+    tokens = columns.received_tokens if counted is None else np.where(counted, columns.received_tokens, 0)
     each = tokens / np.maximum(columns.responses, 1)
     whole = (columns.responses == 0) & (tokens > 0)
     moments = np.concatenate((columns.chunks, columns.ended[whole]))

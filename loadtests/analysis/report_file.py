@@ -10,9 +10,9 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from loadtests.analysis.summary import Summary
-from loadtests.analysis.sweep import Sweep
+from loadtests.analysis.sweep.result import Sweep
 from loadtests.errors import LoadError
-from loadtests.json_values import object_in
+from loadtests.json_files import read_object
 from loadtests.run_directory import RunDirectory
 
 Figures = TypeVar("Figures", Summary, Sweep)
@@ -24,7 +24,7 @@ FORMAT = 1
 """Goes up whenever a reader of the figures would be wrong about them."""
 
 
-def write(summary: Summary, directory: RunDirectory) -> Path:
+def write_summary(summary: Summary, directory: RunDirectory) -> Path:
     """As `report.json`. Raises LoadError `load_failed` where nothing can be written."""
     return _write(summary, directory.path / "report.json")
 
@@ -34,7 +34,7 @@ def write_sweep(sweep: Sweep, directory: Path) -> Path:
     return _write(sweep, directory / "sweep.json")
 
 
-def read(path: Path) -> Summary:
+def read_summary(path: Path) -> Summary:
     """Raises LoadError: `run_not_found` where there is none, `run_damaged` for what is no report of this format."""
     return _read(path, _SUMMARY)
 
@@ -55,7 +55,7 @@ def _write(figures: Summary | Sweep, path: Path) -> Path:
 
 def _read(path: Path, adapter: TypeAdapter[Figures]) -> Figures:
     try:
-        found = object_in(path)
+        found = read_object(path)
     except FileNotFoundError:
         raise LoadError(f"{path} does not exist; `inflight load report` makes it", "run_not_found") from None
     if "format" not in found:

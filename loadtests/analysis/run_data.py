@@ -10,12 +10,12 @@ from typing import Any
 from loadtests.analysis.columns import Columns, Flags, read_columns
 from loadtests.analysis.generator_samples import GeneratorSample, generator_samples
 from loadtests.analysis.goodput import good_requests
-from loadtests.analysis.grade import grade
 from loadtests.analysis.latencies import Latencies
-from loadtests.analysis.measured import Measured, measured_part
-from loadtests.analysis.promise import Promise
-from loadtests.analysis.summary import Grade
-from loadtests.plan import Plan
+from loadtests.analysis.slo import Slo
+from loadtests.analysis.summary import Validity
+from loadtests.analysis.validity import assess_validity
+from loadtests.analysis.window import MeasurementWindow, measurement_window
+from loadtests.plan import LoadPlan
 from loadtests.run_directory import RunDirectory
 
 
@@ -24,11 +24,11 @@ class RunData:
     """A run's plan, all of its requests, how its generator stood, and which part of it counts."""
 
     name: str
-    plan: Plan
-    run: Columns
+    plan: LoadPlan
+    columns: Columns
     generator: tuple[GeneratorSample, ...]
-    measured: Measured
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    window: MeasurementWindow
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, directory: RunDirectory) -> RunData:
@@ -36,38 +36,38 @@ class RunData:
         plan = directory.plan()
         run = read_columns(directory.requests)
         generator = tuple(generator_samples(directory.generator_samples()))
-        facts = directory.facts()
-        measured = measured_part(plan, run, generator, bool(facts.get("interrupted")))
+        facts = directory.metadata()
+        measured = measurement_window(plan, run, generator, bool(facts.get("interrupted")))
         return cls(str(directory.path), plan, run, generator, measured, facts)
 
     @cached_property
-    def place(self) -> slice:
+    def measured_rows(self) -> slice:
         """Where in `run` those stand that were due in the measured part."""
-        return self.run.due_between(self.plan.warmup, self.plan.end)
+        return self.columns.due_between(self.plan.warmup, self.plan.end)
 
     @cached_property
-    def part(self) -> Columns:
+    def measured_columns(self) -> Columns:
         """The requests that were due in the measured part."""
-        return self.run.part(self.place)
+        return self.columns.select(self.measured_rows)
 
     @cached_property
     def latencies(self) -> Latencies:
         """Of `part`."""
-        return Latencies.of(self.part)
+        return Latencies.from_columns(self.measured_columns)
 
     @cached_property
     def run_latencies(self) -> Latencies:
-        return Latencies.of(self.run)
+        return Latencies.from_columns(self.columns)
 
     @cached_property
-    def promises(self) -> tuple[Promise, ...]:
-        return tuple(Promise.parse(text) for text in self.plan.promise)
+    def slos(self) -> tuple[Slo, ...]:
+        return tuple(Slo.parse(text) for text in self.plan.slo)
 
     @cached_property
     def good(self) -> Flags | None:
         """Which requests of `run` were good on their own; None where nothing says what that is."""
-        return good_requests(self.promises, self.run, self.run_latencies)
+        return good_requests(self.slos, self.columns, self.run_latencies)
 
     @cached_property
-    def grade(self) -> Grade:
-        return grade(self.plan, self.run, self.part, self.measured, self.generator)
+    def validity(self) -> Validity:
+        return assess_validity(self.plan, self.columns, self.measured_columns, self.window, self.generator)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loadtests.analysis.bunches import bunch_notes
+from loadtests.analysis.bunching import bunching_notes
 from loadtests.analysis.cost import cost
 from loadtests.analysis.goodput import goodput
-from loadtests.analysis.matches import matches
+from loadtests.analysis.load_phases import load_phases
 from loadtests.analysis.outcomes import count_requests, count_tokens
 from loadtests.analysis.run_data import RunData
-from loadtests.analysis.server_counters import ServerCounters
-from loadtests.analysis.server_side import server_side
-from loadtests.analysis.slices import slices
+from loadtests.analysis.server.counters import ServerCounters
+from loadtests.analysis.server.figures import server_side
+from loadtests.analysis.server.reconciliation import reconcile
 from loadtests.analysis.summary import Summary
 from loadtests.analysis.timeline import timeline
-from loadtests.record import Outcome
+from loadtests.record import RequestOutcome
 from loadtests.run_directory import RunDirectory
 
 
@@ -27,26 +27,26 @@ def summarize(directory: RunDirectory) -> Summary:
     """
     data = RunData.read(directory)
     server = ServerCounters(directory.server_samples())
-    plan, run, part, measured = data.plan, data.run, data.part, data.measured
+    plan, run, part, measured = data.plan, data.columns, data.measured_columns, data.window
     requests, seconds = count_requests(part), measured.seconds
     side = server_side(server, measured)
-    in_time = run.of(Outcome.COMPLETED) & measured.has(run.ended)
+    in_time = run.with_outcome(RequestOutcome.COMPLETED) & measured.contains(run.ended)
     return Summary(
         measured_seconds=seconds,
         requests=requests,
         offered_per_second=len(part) / seconds if seconds else 0.0,
         completed_per_second=float(in_time.sum() / seconds) if seconds else 0.0,
         tokens=count_tokens(part, run, measured, plan),
-        latencies=data.latencies.spreads(),
-        promise=tuple(promise.judge(part, data.latencies, requests) for promise in data.promises),
-        goodput=None if data.good is None else goodput(data.good[data.place], requests, seconds),
+        latencies=data.latencies.distributions(),
+        slo=tuple(slo.evaluate(part, data.latencies, requests) for slo in data.slos),
+        goodput=None if data.good is None else goodput(data.good[data.measured_rows], requests, seconds),
         server=side,
-        matches=matches(server, run, plan),
+        reconciliation=reconcile(server, run, plan),
         cost=cost(plan, run, data.good, measured),
-        grade=replace(data.grade, notes=tuple(bunch_notes(data.latencies, side))),
+        validity=replace(data.validity, notes=tuple(bunching_notes(data.latencies, side))),
         timeline=timeline(plan, run, data.run_latencies, server, data.generator),
         curves=data.latencies.curves(),
-        slices=slices(plan, run, measured),
+        load_phases=load_phases(plan, run, measured),
         offered_sessions_per_second=float((part.turn == 0).sum() / seconds) if seconds else 0.0,
-        facts={**directory.facts(), "plan": plan.model_dump(mode="json")},
+        metadata={**directory.metadata(), "plan": plan.model_dump(mode="json")},
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Spread:
+class DistributionSummary:
     """How one quantity was spread, in its unit (seconds for times). Percentiles are linear between order statistics."""
 
     count: int
@@ -32,7 +32,7 @@ class Requests:
     completed: int
     cancelled: int
     rejected: int
-    late: int
+    timed_out: int
     failed: int
     unfinished: int
     errors: Mapping[str, int] = field(default_factory=dict)
@@ -40,15 +40,15 @@ class Requests:
     """One sentence for each code, of the first that had it."""
 
     @property
-    def staying(self) -> int:
+    def not_cancelled(self) -> int:
         """Those whose client did not leave as planned: what shares of good and bad requests are of."""
         return self.due - self.cancelled
 
     @property
     def error_rate(self) -> float:
         """Rejected, late, failed and unfinished ones, of all whose client stayed; 0 where there was none."""
-        bad = self.rejected + self.late + self.failed + self.unfinished
-        return bad / self.staying if self.staying else 0.0
+        bad = self.rejected + self.timed_out + self.failed + self.unfinished
+        return bad / self.not_cancelled if self.not_cancelled else 0.0
 
 
 @dataclass(frozen=True)
@@ -64,42 +64,42 @@ class Tokens:
     input_per_request: float | None = None
     """Mean over the requests of which the server told it; None where it did of none."""
     first_input: float | None = None
-    first_input_asked: float | None = None
+    first_input_requested: float | None = None
     """The mean of sessions' first requests, and what the workload asked for in these; None where prompts are not made
     to a length, or the files that it is made of are not there any more."""
 
 
 @dataclass(frozen=True)
-class Bound:
-    """One bound of the promise, such as `p99 ttft <= 500ms`: what it says, what was found, whether it was kept.
+class SloResult:
+    """One bound of the SLO, such as `p99 ttft <= 500ms`: what it says, what was found, whether it was met.
 
     `found` and `limit` are seconds, or of `error_rate` a share of 1. In percentiles and maxima of all but ITL a request
-    that stayed and never got there counts as infinitely late; see `promise.Promise`. (`latencies` are of what was
+    that stayed and never got there counts as infinitely late; see `slo.Slo`. (`latencies` are of what was
     measured.) `found` is None where it is infinite or nothing was measured, and the bound is then not kept. `samples`
     are the requests that count, or of ITL their gaps. `note` says how many were lost where that matters, and where
-    there were too few requests to be sure; see `promise.needed`.
+    there were too few requests to be sure; see `slo.needed`.
     """
 
     text: str
-    found: float | None
+    value: float | None
     limit: float
-    kept: bool
+    met: bool
     samples: int = 0
     note: str = ""
-    judged: bool = True
+    evaluated: bool = True
     """False where tokens came in bunches and the verdict hangs on that; then it counts as not kept."""
 
     @property
     def verdict(self) -> str:
-        return "kept" if self.kept else "broken" if self.judged else "not judged"
+        return "met" if self.met else "missed" if self.evaluated else "not evaluated"
 
 
 @dataclass(frozen=True)
 class Goodput:
-    """Requests that were good on their own: completed, and each of their latencies within the promise's limits.
+    """Requests that were good on their own: completed, and each of their latencies within the SLO's limits.
 
     A request's TTFT, TPOT and end-to-end time are its own; its ITL is the mean of its gaps, as AIPerf has it (one gap
-    in a hundred may be longer where the promise is of the 99th percentile). Where the promise bounds one quantity
+    in a hundred may be longer where the SLO is of the 99th percentile). Where the SLO bounds one quantity
     twice (`p50 ttft <= 200ms`, `p99 ttft <= 1s`), the wider limit judges: the narrower is for half of the requests.
     """
 
@@ -137,7 +137,7 @@ class ServerSide:
 
 
 @dataclass(frozen=True)
-class Match:
+class CountComparison:
     """One count as both sides have it, over the whole run with warm-up. `note` says what is counted.
 
     Both may be right and yet differ: of a client that left, the server may have made tokens that nobody saw. `fewer`
@@ -149,16 +149,18 @@ class Match:
     client: int
     server: int
     note: str = ""
-    fewer: int = 0
-    more: int | None = 0
+    allowed_fewer: int = 0
+    allowed_more: int | None = 0
 
     @property
     def difference(self) -> int:
         return self.client - self.server
 
     @property
-    def agrees(self) -> bool:
-        return -self.fewer <= -self.difference and (self.more is None or -self.difference <= self.more)
+    def consistent(self) -> bool:
+        return -self.allowed_fewer <= -self.difference and (
+            self.allowed_more is None or -self.difference <= self.allowed_more
+        )
 
 
 @dataclass(frozen=True)
@@ -174,11 +176,11 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Grade:
+class Validity:
     """How far the load generator itself can be trusted: `reasons` says why not, and is empty where it can."""
 
     reasons: tuple[str, ...]
-    schedule_lag: Spread | None
+    schedule_lag: DistributionSummary | None
     """Seconds from due to sent."""
     cpu_cores: Mapping[str, float]
     """Mean processor cores of each of its processes, by name."""
@@ -189,7 +191,7 @@ class Grade:
     """What a reader must know of the figures that is no fault of the generator's: tokens that came in bunches."""
 
     @property
-    def trusted(self) -> bool:
+    def reliable(self) -> bool:
         return not self.reasons
 
 
@@ -206,7 +208,7 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class Slice:
+class LoadPhase:
     """A part of the measured time in which the load was level, or nearly so: a step, or a short piece of a ramp.
 
     Times are seconds from the run's start. `latencies` is as a Summary's, of the requests due in this part.
@@ -217,14 +219,14 @@ class Slice:
     offered_per_second: float
     completed_per_second: float
     tokens_per_second: float
-    latencies: Mapping[str, Spread]
+    latencies: Mapping[str, DistributionSummary]
 
 
 @dataclass(frozen=True)
 class Summary:
     """All figures of one run.
 
-    `latencies` has a `Spread` in seconds under each of `ttft`, `e2e` (from the moment a request was due),
+    `latencies` has a `DistributionSummary` in seconds under each of `ttft`, `e2e` (from the moment a request was due),
     `ttft_sent`, `e2e_sent` (from the moment it was sent), `itl` (gaps between responses of all requests, pooled) and
     `tpot` ((last - first response) / (output tokens - 1), one a request of two responses or more). Only completed
     requests count, but for `itl`, `ttft` and `ttft_sent`, which have those of cancelled ones too as far as they came. A
@@ -239,20 +241,20 @@ class Summary:
     completed_per_second: float
     """Requests that were completed in the measured part, whenever they were due, by its seconds."""
     tokens: Tokens
-    latencies: Mapping[str, Spread]
-    promise: tuple[Bound, ...]
+    latencies: Mapping[str, DistributionSummary]
+    slo: tuple[SloResult, ...]
     goodput: Goodput | None
     server: ServerSide | None
-    matches: tuple[Match, ...]
+    reconciliation: tuple[CountComparison, ...]
     cost: Cost | None
-    grade: Grade
+    validity: Validity
     timeline: Timeline
-    facts: Mapping[str, Any]
+    metadata: Mapping[str, Any]
     """Versions, deployment, machine, when it began; and, as `plan`, the plan."""
     curves: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
     """Under the names of `latencies`: (percentile from 0 to 100, seconds), ascending, closer together towards 100, and
     no closer than there are requests: between 99 and 100 none where there are fewer than a hundred but the last."""
-    slices: tuple[Slice, ...] = ()
+    load_phases: tuple[LoadPhase, ...] = ()
     """Empty where the load was level all the time."""
     offered_sessions_per_second: float | None = None
     """Sessions due in the measured part, by its seconds; None in reports that older versions wrote."""

@@ -12,21 +12,21 @@ from loadtests.analysis.columns import Columns, Floats, Ints
 from loadtests.analysis.generator_samples import GeneratorSample
 from loadtests.analysis.latencies import Latencies
 from loadtests.analysis.outcomes import token_moments
-from loadtests.analysis.server_counters import ServerCounters
-from loadtests.analysis.server_side import KV_BLOCKS, REQUESTS
+from loadtests.analysis.server.counters import ServerCounters
+from loadtests.analysis.server.figures import KV_BLOCK_GAUGES, REQUEST_GAUGES
 from loadtests.analysis.summary import Timeline
-from loadtests.plan import Plan
-from loadtests.record import Outcome
+from loadtests.plan import LoadPlan
+from loadtests.record import RequestOutcome
 
 Column = tuple[float | None, ...]
 
-_FAILED = (Outcome.REJECTED, Outcome.LATE, Outcome.FAILED, Outcome.UNFINISHED)
-_LATER = 60.0
-"""Seconds behind the run's end and its grace that a timeline shows, whatever a record says."""
+_FAILED = (RequestOutcome.REJECTED, RequestOutcome.TIMED_OUT, RequestOutcome.FAILED, RequestOutcome.UNFINISHED)
+_MAX_OVERRUN_SECONDS = 60.0
+"""Seconds behind the run's end and its drain_seconds that a timeline shows, whatever a record says."""
 
 
 def timeline(
-    plan: Plan,
+    plan: LoadPlan,
     run: Columns,
     latencies: Latencies,
     server: ServerCounters,
@@ -35,24 +35,24 @@ def timeline(
     """From the run's start to the last end, warm-up included; what came before the start counts for second 0."""
     length = _length(plan, run)
     seconds = _Seconds(length)
-    first = run.of(Outcome.COMPLETED, Outcome.CANCELLED) & (run.responses > 0)
+    first = run.with_outcome(RequestOutcome.COMPLETED, RequestOutcome.CANCELLED) & (run.responses > 0)
     gap_ends = run.chunks[run.gap_end]
-    counted = run.of(Outcome.COMPLETED, Outcome.CANCELLED)[run.gap_owner]
+    counted = run.with_outcome(RequestOutcome.COMPLETED, RequestOutcome.CANCELLED)[run.gap_owner]
     begun, over = seconds.count(run.sent), seconds.count(run.ended)
     columns: dict[str, Column] = {
         "due": _plain(seconds.count(run.due)),
         "sent": _plain(begun),
-        "completed": _plain(seconds.count(run.ended[run.of(Outcome.COMPLETED)])),
-        "cancelled": _plain(seconds.count(run.ended[run.of(Outcome.CANCELLED)])),
-        "failed": _plain(seconds.count(run.ended[run.of(*_FAILED)])),
+        "completed": _plain(seconds.count(run.ended[run.with_outcome(RequestOutcome.COMPLETED)])),
+        "cancelled": _plain(seconds.count(run.ended[run.with_outcome(RequestOutcome.CANCELLED)])),
+        "failed": _plain(seconds.count(run.ended[run.with_outcome(*_FAILED)])),
         "open": _plain(np.cumsum(begun - over)),
         "tokens": _plain(seconds.sum(*token_moments(run))),
     }
     columns["ttft_p50"], columns["ttft_p99"] = seconds.percentiles(run.due[first], latencies.ttft[first])
     columns["itl_p50"], columns["itl_p99"] = seconds.percentiles(gap_ends[counted], latencies.gaps)
-    columns["running"] = seconds.latest(server.gauge(REQUESTS, request_type="scheduled"))
-    columns["waiting"] = seconds.latest(server.gauge(REQUESTS, request_type="waiting"))
-    columns["kv_use"] = seconds.latest(server.gauge(KV_BLOCKS, kv_cache_block_type="fraction"))
+    columns["running"] = seconds.latest(server.gauge(REQUEST_GAUGES, request_type="scheduled"))
+    columns["waiting"] = seconds.latest(server.gauge(REQUEST_GAUGES, request_type="waiting"))
+    columns["kv_use"] = seconds.latest(server.gauge(KV_BLOCK_GAUGES, kv_cache_block_type="fraction"))
     columns["cpu"], columns["lag"] = _generator(seconds, generator)
     return Timeline(tuple(float(second) for second in range(length)), columns)
 
@@ -63,18 +63,18 @@ class _Seconds:
     def __init__(self, length: int) -> None:
         self._length = length
 
-    def of(self, moments: Floats) -> Ints:
+    def index(self, moments: Floats) -> Ints:
         return np.clip(np.floor(moments), 0, self._length - 1).astype(np.int64)
 
     def count(self, moments: Floats) -> Floats:
-        return np.bincount(self.of(moments), minlength=self._length).astype(float)
+        return np.bincount(self.index(moments), minlength=self._length).astype(float)
 
     def sum(self, moments: Floats, values: Floats) -> Floats:
-        return np.bincount(self.of(moments), weights=values, minlength=self._length).astype(float)
+        return np.bincount(self.index(moments), weights=values, minlength=self._length).astype(float)
 
     def percentiles(self, moments: Floats, values: Floats) -> tuple[Column, Column]:
         """The 50th and the 99th percentile of each second's values."""
-        seconds = self.of(moments)
+        seconds = self.index(moments)
         # Stable, so that 16 bits are sorted by their digits: that is what makes a hundred million gaps quick.
         narrow = seconds.astype(np.uint16) if self._length < 2**16 else seconds
         values = values[np.argsort(narrow, kind="stable")]
@@ -96,9 +96,9 @@ class _Seconds:
         return tuple(found)
 
 
-def _length(plan: Plan, run: Columns) -> int:
+def _length(plan: LoadPlan, run: Columns) -> int:
     last = float(run.ended.max()) if len(run) else 0.0
-    return max(1, math.ceil(min(last, plan.end + plan.grace + _LATER)))
+    return max(1, math.ceil(min(last, plan.end + plan.drain_seconds + _MAX_OVERRUN_SECONDS)))
 
 
 def _generator(seconds: _Seconds, samples: Sequence[GeneratorSample]) -> tuple[Column, Column]:

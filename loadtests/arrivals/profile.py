@@ -17,8 +17,8 @@ from loadtests.errors import LoadError
 _NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _STAGE = re.compile(rf"(?P<first>{_NUMBER})(?:\.\.(?P<last>{_NUMBER}))?(?:/(?P<time>{_NUMBER})(?P<unit>ms|s|m|h))?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_HIGHEST = 1e6
-_LONGEST = 366 * 86400.0
+_MAX_LEVEL = 1e6
+_MAX_SECONDS = 366 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Profile:
     >>> profile = Profile.parse("2/10s,2..6/10s,6")
     >>> profile.users(5.0), profile.users(15.0), profile.users(100.0)
     (2, 4, 6)
-    >>> profile.moments(np.array([0.0, 20.0, 60.0, 66.0])).tolist()
+    >>> profile.times(np.array([0.0, 20.0, 60.0, 66.0])).tolist()
     [0.0, 10.0, 20.0, 21.0]
     """
 
@@ -71,15 +71,15 @@ class Profile:
             stages.append(Stage(start, math.inf, stages[-1].last, stages[-1].last))
         return cls(tuple(stages))
 
-    def moments(self, totals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def times(self, integrals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """For each total the moment from which on the level's integral from 0 is greater; infinity where it never is.
 
         Where the level is 0 for a while, that is the end of that while: nothing is due in it. Rounding may put a moment
         some units of the last place before that of a lower total.
         """
-        at = np.maximum(np.searchsorted(self._totals, totals, side="right") - 1, 0)
+        at = np.maximum(np.searchsorted(self._totals, integrals, side="right") - 1, 0)
         first, slope, start = (column[at] for column in self._columns)
-        rest = np.maximum(totals - np.asarray(self._totals)[at], 0.0)
+        rest = np.maximum(integrals - np.asarray(self._totals)[at], 0.0)
         # The root of first * u + slope * u^2 / 2 = rest, written so that small slopes lose no digits.
         below = first + np.sqrt(np.maximum(first * first + 2.0 * slope * rest, 0.0))
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -138,22 +138,24 @@ def _stage(text: str, part: str, is_last: bool) -> tuple[float, float, float]:
     """First level, last level and seconds of one stage, infinitely many where it has none."""
     found = _STAGE.fullmatch(part)
     if not found:
-        raise _refused(text, f"{part!r} is no stage; write a level (8), one for a time (5/30s) or a ramp (1..20/60s)")
+        raise _invalid_profile(
+            text, f"{part!r} is no stage; write a level (8), one for a time (5/30s) or a ramp (1..20/60s)"
+        )
     first = float(found["first"])
     last = float(found["last"] or found["first"])
-    if max(first, last) > _HIGHEST:
-        raise _refused(text, f"the level of {part!r} is above {_HIGHEST:.0f}")
+    if max(first, last) > _MAX_LEVEL:
+        raise _invalid_profile(text, f"the level of {part!r} is above {_MAX_LEVEL:.0f}")
     if found["time"] is None:
         if not is_last:
-            raise _refused(text, f"only the last stage may have no time; write {part!r} as {part}/30s, say")
+            raise _invalid_profile(text, f"only the last stage may have no time; write {part!r} as {part}/30s, say")
         if first != last:
-            raise _refused(text, f"the ramp {part!r} needs a time; write {part}/60s, say")
+            raise _invalid_profile(text, f"the ramp {part!r} needs a time; write {part}/60s, say")
         return first, last, math.inf
     length = float(found["time"]) * _UNITS[found["unit"]]
-    if not 0.001 <= length <= _LONGEST:
-        raise _refused(text, f"the time of {part!r} is not between a millisecond and a year")
+    if not 0.001 <= length <= _MAX_SECONDS:
+        raise _invalid_profile(text, f"the time of {part!r} is not between a millisecond and a year")
     return first, last, length
 
 
-def _refused(text: str, why: str) -> LoadError:
+def _invalid_profile(text: str, why: str) -> LoadError:
     return LoadError(f"the profile {text!r} can't be used: {why}", "invalid_parameter")

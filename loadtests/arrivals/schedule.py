@@ -12,13 +12,13 @@ from loadtests.arrivals.profile import Profile
 from loadtests.errors import LoadError
 from loadtests.plan import Arrivals
 
-_AT_ONCE = 4096
-_BURSTIEST = 0.01
+_BATCH_SIZE = 4096
+_MIN_BURSTINESS = 0.01
 # Keeps these draws apart from those of a workload with the same seed.
-_STREAM = 0x6172726976616C
+_SEED_STREAM = 0x6172726976616C
 
 
-def due_moments(arrivals: Arrivals, seed: int, end: float) -> Iterator[float]:
+def due_times(arrivals: Arrivals, seed: int, end: float) -> Iterator[float]:
     """The moments, in seconds, at which session 0, 1, 2, ... are due, ascending, all before `end`.
 
     A renewal process of one arrival a second on average is laid along the integral of the profile (time rescaling), so
@@ -32,19 +32,20 @@ def due_moments(arrivals: Arrivals, seed: int, end: float) -> Iterator[float]:
     """
     if arrivals.kind != "rate":
         raise LoadError(f"arrivals of kind {arrivals.kind!r} have no schedule; only 'rate' has", "invalid_parameter")
-    if arrivals.process == "gamma" and arrivals.burstiness < _BURSTIEST:
+    if arrivals.process == "gamma" and arrivals.burstiness < _MIN_BURSTINESS:
         raise LoadError(
-            f"a burstiness of {arrivals.burstiness:g} can't be used: below {_BURSTIEST} nearly all intervals are 0",
+            f"a burstiness of {arrivals.burstiness:g} can't be used: below {_MIN_BURSTINESS} nearly all intervals are"
+            " 0",
             "invalid_parameter",
         )
-    return _moments(Profile.parse(arrivals.profile), arrivals, seed, end)
+    return _scaled_times(Profile.parse(arrivals.profile), arrivals, seed, end)
 
 
-def _moments(profile: Profile, arrivals: Arrivals, seed: int, end: float) -> Iterator[float]:
+def _scaled_times(profile: Profile, arrivals: Arrivals, seed: int, end: float) -> Iterator[float]:
     latest = 0.0
-    for totals in _unit_process(arrivals, np.random.default_rng([_STREAM, seed])):
+    for totals in _unit_process(arrivals, np.random.default_rng([_SEED_STREAM, seed])):
         # Where many are due at nearly one moment, rounding puts some before those ahead of them.
-        moments = np.maximum.accumulate(np.maximum(profile.moments(totals), latest))
+        moments = np.maximum.accumulate(np.maximum(profile.times(totals), latest))
         latest = float(moments[-1])
         before = int(np.searchsorted(moments, end, side="left"))
         yield from moments[:before].tolist()
@@ -57,10 +58,10 @@ def _unit_process(arrivals: Arrivals, random: np.random.Generator) -> Iterator[n
     reached = 0.0
     for block in count():
         if arrivals.process == "constant":
-            yield np.arange(block * _AT_ONCE, (block + 1) * _AT_ONCE, dtype=np.float64)
+            yield np.arange(block * _BATCH_SIZE, (block + 1) * _BATCH_SIZE, dtype=np.float64)
             continue
         shape = arrivals.burstiness if arrivals.process == "gamma" else 1.0
-        intervals = random.standard_gamma(shape, _AT_ONCE) / shape
+        intervals = random.standard_gamma(shape, _BATCH_SIZE) / shape
         if block == 0:
             intervals[0] = random.random() * random.standard_gamma(shape + 1.0) / shape
         totals = reached + np.cumsum(intervals)

@@ -12,40 +12,40 @@ from inflight_client import InflightError
 from locust.env import Environment
 
 from loadtests.errors import LoadError
-from loadtests.generator.result_files import Results
-from loadtests.generator.sending import Sending
-from loadtests.plan import Plan
+from loadtests.generator.result_files import ResultSink
+from loadtests.generator.shard_runner import ShardRunner
+from loadtests.plan import LoadPlan
 
 logger = logging.getLogger(__name__)
 
 
-class Asked(NamedTuple):
+class LoadTestSpec(NamedTuple):
     """What a test is to do, the files that its plan names, and where its lines go."""
 
-    plan: Plan
+    plan: LoadPlan
     files: Mapping[str, bytes]
-    results: Results
+    results: ResultSink
 
 
-Ask = Callable[[], Asked]
+MakeSpec = Callable[[], LoadTestSpec]
 """Says it anew when a test starts. May raise LoadError or InflightError."""
 
 
 class LoadTest:
     """What whoever asks for tests must know of the present one; it starts when Locust starts it."""
 
-    def __init__(self, environment: Environment, ask: Ask) -> None:
+    def __init__(self, environment: Environment, make_spec: MakeSpec) -> None:
         self.environment = environment
-        self.begun: float | None = None
+        self.started_at: float | None = None
         """The run's start, on this machine's monotonic clock."""
-        self.ended = Event()
+        self.finished = Event()
         """Whether all processes have told all that they had, or the run has failed."""
         self.failure: tuple[str, str] | None = None
         """A sentence and its code."""
-        self._ask = ask
+        self._make_spec = make_spec
         environment.events.test_start.add_listener(self._on_start)
 
-    def start(self, asked: Asked) -> None:
+    def start(self, spec: LoadTestSpec) -> None:
         """Make this test. Raises LoadError or InflightError where it can't be."""
         raise NotImplementedError
 
@@ -65,31 +65,31 @@ class LoadTest:
             options = self.environment.parsed_options
             if options is not None and options.headless:  # under Locust's own command, with nobody to start it anew
                 gevent.spawn(self.environment.runner.quit)
-        self.ended.set()
+        self.finished.set()
 
     def _on_start(self, **_: Any) -> None:
-        self.ended.clear()
-        self.begun = self.failure = None
+        self.finished.clear()
+        self.started_at = self.failure = None
         try:
-            asked = self._ask()
+            asked = self._make_spec()
             self._results = asked.results
             self.start(asked)
         except (LoadError, InflightError) as error:
             self.fail(str(error), error.code)
 
 
-class LoneTest(LoadTest):
+class LocalLoadTest(LoadTest):
     """This process sends it all."""
 
-    def __init__(self, environment: Environment, ask: Ask, table: bool = False) -> None:
-        super().__init__(environment, ask)
-        self._sending = Sending(environment, self._take, table)
+    def __init__(self, environment: Environment, make_spec: MakeSpec, table: bool = False) -> None:
+        super().__init__(environment, make_spec)
+        self._runner = ShardRunner(environment, self._add_results, table)
 
-    def start(self, asked: Asked) -> None:
-        self._sending.prepare(asked.plan, asked.files, 0, 1)
-        self.begun = self._sending.begin()
+    def start(self, spec: LoadTestSpec) -> None:
+        self._runner.prepare(spec.plan, spec.files, 0, 1)
+        self.started_at = self._runner.start()
 
-    def _take(self, records: list[str], samples: list[dict[str, Any]], last: bool) -> None:
+    def _add_results(self, records: list[str], samples: list[dict[str, Any]], last: bool) -> None:
         self.add(records, samples)
         if last:
-            self.ended.set()
+            self.finished.set()

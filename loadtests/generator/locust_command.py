@@ -14,38 +14,38 @@ from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
 from loadtests.errors import LoadError
-from loadtests.generator.grpc_waits import init_grpc
-from loadtests.generator.kept_test import KeptTest
-from loadtests.generator.load_test import Asked, LoneTest
-from loadtests.generator.master import Master, Worker
-from loadtests.generator.result_files import NoFiles
-from loadtests.generator.users import user_class_of
-from loadtests.plan import Plan
-from loadtests.plan_check import check_plan, check_workload
-from loadtests.plan_options import PlanOption, plan_of, plan_options
+from loadtests.generator.grpc_gevent import init_grpc
+from loadtests.generator.load_test import LoadTestSpec, LocalLoadTest
+from loadtests.generator.locust_results import LocustResults
+from loadtests.generator.master import MasterLoadTest, WorkerLoadTest
+from loadtests.generator.result_files import NullResultSink
+from loadtests.generator.users import user_class_for
+from loadtests.plan import LoadPlan
+from loadtests.plan_options import PlanOption, plan_from_options, plan_options
+from loadtests.run.plan_check import check_plan, check_workload
+from loadtests.workloads.distributions import trace_reference
 from loadtests.workloads.files import SAMPLE, load_files
-from loadtests.workloads.lengths import trace_reference
 
-_LOCUSTS_OWN = ("users", "address", "seconds", "grace")
+_LOCUST_OPTIONS = ("users", "server", "seconds", "drain_seconds")
 """Locust says these: --users, --host, --run-time, --stop-timeout."""
-_NOT_ON_THE_PAGE = (
+_HIDDEN_ON_WEB = (
     *("header", "ca", "certificate", "key", "metrics-url"),
     *("prompts", "trace", "tokenizer", "chat-template"),
 )
 """Secrets, where they are sent, and files: Locust's page may be open to more people than its command line."""
-_LOCUSTS_FIELDS = {"host", "run_time", "spawn_rate", "user_classes", "profile"}
+_LOCUST_FORM_FIELDS = {"host", "run_time", "spawn_rate", "user_classes", "profile"}
 """What Locust's page sends of the options that its command line has too."""
 _SECRETS = ("header", "ca", "certificate", "key")
-_TOLD_SECONDS = 5.0
-_FOR_EVER = 10 * 365 * 86400.0
-_DEFAULT_HOST = Plan.model_fields["address"].default
+_RESULT_TIMEOUT = 5.0
+_UNLIMITED_SECONDS = 10 * 365 * 86400.0
+_DEFAULT_HOST = LoadPlan.model_fields["server"].default
 
 
 class LocustCommand:
     """One process of `locust -f`: alone, a master, or a worker."""
 
     @classmethod
-    def listen(cls, events: Any) -> None:
+    def register(cls, events: Any) -> None:
         """Hear of Locust's command line, and of the environment that it makes."""
         events.init_command_line_parser.add_listener(_add_options)
         events.init.add_listener(lambda environment, **_: cls(environment))
@@ -53,11 +53,11 @@ class LocustCommand:
     def __init__(self, environment: Environment) -> None:
         init_grpc()
         if isinstance(environment.runner, WorkerRunner):
-            Worker(environment, table=True)
+            WorkerLoadTest(environment, table=True)
             return
         self._environment = environment
         self._options = environment.parsed_options
-        self._kept: KeptTest | None = None
+        self._results: LocustResults | None = None
         self._tests = 0
         try:
             plan = self._plan()
@@ -66,81 +66,81 @@ class LocustCommand:
         except LoadError as error:
             sys.exit(f"Error: {error} [{error.code}]")
         self._given = dict(vars(self._options))
-        self._address = plan.address
-        self._on_page = {option.key for option in plan_options() if _on_page(option)} | _LOCUSTS_FIELDS
+        self._address = plan.server
+        self._web_fields = {option.key for option in plan_options() if _shown_on_web(option)} | _LOCUST_FORM_FIELDS
         if environment.web_ui is not None:
-            environment.web_ui.app.before_request(self._refuse)
+            environment.web_ui.app.before_request(self._refuse_form)
         if not self._options.stop_timeout:
-            environment.stop_timeout = plan.grace
+            environment.stop_timeout = plan.drain_seconds
         if isinstance(environment.runner, MasterRunner):
-            self._test: LoneTest | Master = Master(environment, self._ask)
+            self._test: LocalLoadTest | MasterLoadTest = MasterLoadTest(environment, self._make_spec)
         else:
-            self._test = LoneTest(environment, self._ask, table=True)
+            self._test = LocalLoadTest(environment, self._make_spec, table=True)
         environment.events.test_stopping.add_listener(self._on_stopping)
         environment.events.test_stop.add_listener(self._on_stop)
         # Locust starts the clock of --run-time by this loop's, which stood still while all was imported.
         gevent.get_hub().loop.update_now()
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> LoadPlan:
         """By the options, as they are now: the web page may change them before each test."""
         given = {option.key: getattr(self._options, option.key, None) or None for option in plan_options()}
         given |= {
             "users": None,
-            "address": self._environment.host or _DEFAULT_HOST,
-            "seconds": self._options.run_time or _FOR_EVER,
-            "grace": self._options.stop_timeout or None,
+            "server": self._environment.host or _DEFAULT_HOST,
+            "seconds": self._options.run_time or _UNLIMITED_SECONDS,
+            "drain_seconds": self._options.stop_timeout or None,
         }
         if named := getattr(self._options, "user_classes", None):
-            given["way"] = next(kind.way for kind in self._environment.user_classes if kind.__name__ in named)
-        plan = plan_of(given)
+            given["mode"] = next(kind.mode for kind in self._environment.user_classes if kind.__name__ in named)
+        plan = plan_from_options(given)
         check_plan(plan)
         return plan
 
-    def _refuse(self) -> Response | None:
+    def _refuse_form(self) -> Response | None:
         """Answer in Locust's place where the page is asked for what the command line alone may say.
 
         Locust takes any of its own options and of ours from a form. Files of this machine, the places that it writes
         to, and the server that gets the command line's headers and certificates are not the page's to choose.
         """
-        why = next(filter(None, (self._fault(key, value) for key, value in request.form.items())), None)
+        why = next(filter(None, (self._form_error(key, value) for key, value in request.form.items())), None)
         if why is None:
             return None
         return jsonify({"success": False, "message": f"{why} [invalid_parameter]", "host": self._environment.host})
 
-    def _fault(self, key: str, value: str) -> str | None:
+    def _form_error(self, key: str, value: str) -> str | None:
         if value == str(self._given.get(key) or ""):
             return None
         if key == "host":
             secret = any(self._given.get(name) for name in _SECRETS) and (value or _DEFAULT_HOST) != self._address
             return f"headers and certificates are for {self._address} alone; start Locust anew" if secret else None
-        if key in self._given and key not in self._on_page:
+        if key in self._given and key not in self._web_fields:
             return f"{key} is not the page's to choose; give it on Locust's command line"
         file = trace_reference(value)
         if file is not None and not file.startswith(SAMPLE):
             return f"{key} names the file {file}; give it on Locust's command line"
         return None
 
-    def _ask(self) -> Asked:
+    def _make_spec(self) -> LoadTestSpec:
         plan = self._plan()
         files = load_files(plan.workload)
         self._tests += 1
         if not self._options.out:
-            return Asked(plan, files, NoFiles())
+            return LoadTestSpec(plan, files, NullResultSink())
         out = Path(self._options.out)
         # The web page starts one test after another; each has a directory of its own.
         place = out if self._tests == 1 else out.with_name(f"{out.name}-{self._tests}")
-        self._kept = KeptTest(place, plan, lambda: self._test.begun)
-        return Asked(plan, files, self._kept.files)
+        self._results = LocustResults(place, plan, lambda: self._test.started_at)
+        return LoadTestSpec(plan, files, self._results.files)
 
     def _on_stopping(self, **_: Any) -> None:
-        if self._kept is not None and self._test.begun is not None:
-            self._kept.sent_for(time.monotonic() - self._test.begun)
+        if self._results is not None and self._test.started_at is not None:
+            self._results.set_duration(time.monotonic() - self._test.started_at)
 
     def _on_stop(self, **_: Any) -> None:
-        kept, self._kept = self._kept, None
+        kept, self._results = self._results, None
         if kept is not None:
-            if self._test.begun is not None:  # workers tell their last in their own time
-                self._test.ended.wait(self._environment.stop_timeout + _TOLD_SECONDS)
+            if self._test.started_at is not None:  # workers tell their last in their own time
+                self._test.finished.wait(self._environment.stop_timeout + _RESULT_TIMEOUT)
             kept.close()
 
 
@@ -148,37 +148,37 @@ def _add_options(parser: ArgumentParser) -> None:
     """Ours beside Locust's own; on its page too, but for those that are secrets or files, or may be given again."""
     parser.set_defaults(web_host="127.0.0.1", master_bind_host="127.0.0.1")  # workers get the headers
     for option in plan_options():
-        if option.name not in _LOCUSTS_OWN:
-            parser.add_argument(f"--{option.name}", **_words(option))
+        if option.name not in _LOCUST_OPTIONS:
+            parser.add_argument(f"--{option.name}", **_argparse_arguments(option))
     parser.add_argument(
         "--out", default="", help="A new directory for the records of the test.", include_in_web_ui=False
     )
 
 
-def _words(option: PlanOption) -> dict[str, Any]:
+def _argparse_arguments(option: PlanOption) -> dict[str, Any]:
     # Locust's parser takes % in a help for its own.
     words: dict[str, Any] = {"help": option.help.replace("%", "%%"), "default": "", "dest": option.key}
     if option.choices:
         words["choices"] = ["", *option.choices]
     if option.flag:
         words["choices"] = ["", "true", "false"]
-    if option.many:
+    if option.multiple:
         words |= {"action": "append", "default": []}
-    words["include_in_web_ui"] = _on_page(option)
+    words["include_in_web_ui"] = _shown_on_web(option)
     return words
 
 
-def _on_page(option: PlanOption) -> bool:
-    return not option.many and option.name not in _NOT_ON_THE_PAGE
+def _shown_on_web(option: PlanOption) -> bool:
+    return not option.multiple and option.name not in _HIDDEN_ON_WEB
 
 
-def _choose_users(environment: Environment, plan: Plan) -> None:
+def _choose_users(environment: Environment, plan: LoadPlan) -> None:
     """The users that the command line names, or the ones that fit the plan. Raises LoadError for those that don't."""
-    wanted = user_class_of(plan)
+    wanted = user_class_for(plan)
     named = getattr(environment.parsed_options, "user_classes", None) or []
     if named and [kind.__name__ for kind in environment.user_classes] != [wanted.__name__]:
         raise LoadError(
-            f"{', '.join(named)} can't make this load at {plan.address}; {wanted.__name__} can, or name none",
+            f"{', '.join(named)} can't make this load at {plan.server}; {wanted.__name__} can, or name none",
             "invalid_parameter",
         )
     environment.user_classes[:] = [wanted]

@@ -22,50 +22,52 @@ from locust.exception import RPCError
 
 from loadtests.connection import with_secrets
 from loadtests.errors import LoadError
-from loadtests.generator.conduct import conduct
-from loadtests.generator.grpc_waits import init_grpc
-from loadtests.generator.master import Worker
+from loadtests.generator.grpc_gevent import init_grpc
+from loadtests.generator.master import WorkerLoadTest
 from loadtests.generator.parent_watch import watch_parent
-from loadtests.generator.users import WAYS
+from loadtests.generator.run import run_plan
+from loadtests.generator.users import USER_CLASSES
+from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
-from loadtests.team import Team
 from loadtests.workloads.files import load_files
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path, nargs="?")
-    parser.add_argument("--workers", type=int, default=Team.workers, help="processes of this machine that send")
-    parser.add_argument("--expect", type=int, default=Team.expected, help="workers of other machines to wait for")
-    parser.add_argument("--bind", default=Team.bind, help="where workers find the master")
-    parser.add_argument("--join-seconds", type=float, default=Team.join_seconds, help="how long to wait for workers")
+    parser.add_argument("--workers", type=int, default=WorkerSpec.workers, help="processes of this machine that send")
+    parser.add_argument("--expect", type=int, default=WorkerSpec.expected, help="workers of other machines to wait for")
+    parser.add_argument("--bind", default=WorkerSpec.bind, help="where workers find the master")
+    parser.add_argument(
+        "--join-timeout", type=float, default=WorkerSpec.join_timeout, help="how long to wait for workers"
+    )
     parser.add_argument("--worker-of", metavar="HOST:PORT", help="be a worker of the master there")
     given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     init_grpc()
     watch_parent()
     if given.worker_of:
-        work(given.worker_of)
+        run_worker(given.worker_of)
         return
     directory = RunDirectory(given.directory)
     try:
         plan = with_secrets(directory.plan())
-        team = Team(given.workers, given.expect, given.bind, given.join_seconds)
-        conduct(directory, plan, load_files(plan.workload), team)
+        team = WorkerSpec(given.workers, given.expect, given.bind, given.join_timeout)
+        run_plan(directory, plan, load_files(plan.workload), team)
     except (LoadError, InflightError) as error:
         print(json.dumps({"message": str(error), "code": error.code}), flush=True)
         sys.exit(1)
 
 
-def work(master: str) -> None:
+def run_worker(master: str) -> None:
     """Send what a master says, until it says no more."""
     host, _, port = master.rpartition(":")
-    environment = Environment(user_classes=list(WAYS))
+    environment = Environment(user_classes=list(USER_CLASSES))
     try:
         runner = environment.create_worker_runner(host, int(port))
     except (ConnectionError, RPCError):
         sys.exit(f"Error: there is no master at {master}; start the run there, or check the address [load_failed]")
-    Worker(environment)
+    WorkerLoadTest(environment)
     gevent.signal_handler(signal.SIGTERM, runner.quit)  # its users end, and it tells what it has
     runner.greenlet.join()
 

@@ -12,56 +12,56 @@ from locust.env import Environment
 from locust.runners import STATE_MISSING, MasterRunner, WorkerNode
 
 from loadtests.errors import LoadError
-from loadtests.generator.load_test import Ask, Asked, LoadTest
-from loadtests.generator.self_watch import lost_sample
-from loadtests.generator.sending import AHEAD, Sending
-from loadtests.plan import Plan
+from loadtests.generator.load_test import LoadTest, LoadTestSpec, MakeSpec
+from loadtests.generator.monitor import lost_sample
+from loadtests.generator.shard_runner import START_DELAY, ShardRunner
+from loadtests.plan import LoadPlan
 
 _PLAN, _READY, _BEGIN, _STOP = "inflight_plan", "inflight_ready", "inflight_begin", "inflight_stop"
 _RESULTS, _FAILED = "inflight_results", "inflight_failed"
-_LOOK_SECONDS = 1.0
-_LOST_SECONDS = 6.0
+_POLL_SECONDS = 1.0
+_LOST_TIMEOUT = 6.0
 """A worker that Locust has missed for so long (after three seconds without a sign) will tell nothing more."""
 
 logger = logging.getLogger(__name__)
 
 
-class Master(LoadTest):
+class MasterLoadTest(LoadTest):
     """Sends the plan to all workers, with the files it names; when all have made their workload of it they are told to
     begin, and they send back records, each exactly once. Each message has its test's number: a late one counts in none.
     """
 
-    def __init__(self, environment: Environment, ask: Ask) -> None:
-        super().__init__(environment, ask)
+    def __init__(self, environment: Environment, make_spec: MakeSpec) -> None:
+        super().__init__(environment, make_spec)
         self._test = 0
-        self._telling: dict[int, str] = {}
+        self._reporting: dict[int, str] = {}
         """The workers that have not told all yet, by their index."""
         self._preparing: set[int] = set()
-        self._silent: dict[int, float] = {}
+        self._missing_since: dict[int, float] = {}
         for kind, listener in ((_READY, self._on_ready), (_RESULTS, self._on_results), (_FAILED, self._on_failed)):
             environment.runner.register_message(kind, listener)
         environment.events.test_stopping.add_listener(self._on_stopping)
 
-    def start(self, asked: Asked) -> None:
+    def start(self, spec: LoadTestSpec) -> None:
         runner: MasterRunner = self.environment.runner
         self._test += 1
         # In the order in which Locust deals out users, so that user 0 is worker 0's, user 1 worker 1's and so on.
-        workers = sorted(runner.clients.ready, key=_dealt)
-        self._telling = {index: worker.id for index, worker in enumerate(workers)}
-        self._preparing = set(self._telling)
-        self._silent = {}
-        shared = {"plan": asked.plan.model_dump_json(), "files": dict(asked.files), "count": len(workers)}
-        for index, worker in self._telling.items():
+        workers = sorted(runner.clients.ready, key=_locust_order)
+        self._reporting = {index: worker.id for index, worker in enumerate(workers)}
+        self._preparing = set(self._reporting)
+        self._missing_since = {}
+        shared = {"plan": spec.plan.model_dump_json(), "files": dict(spec.files), "count": len(workers)}
+        for index, worker in self._reporting.items():
             runner.send_message(_PLAN, {**shared, "test": self._test, "index": index}, client_id=worker)
-        gevent.spawn(self._look_for_workers, runner, self._test)
+        gevent.spawn(self._watch_workers, runner, self._test)
 
     def _on_ready(self, msg: Any, **_: Any) -> None:
         if msg.data["test"] != self._test:
             return
         self._preparing.discard(msg.data["index"])
-        if not self._preparing and self.begun is None:
-            self.begun = time.monotonic() + AHEAD
-            for worker in self._telling.values():
+        if not self._preparing and self.started_at is None:
+            self.started_at = time.monotonic() + START_DELAY
+            for worker in self._reporting.values():
                 self.environment.runner.send_message(_BEGIN, {"test": self._test}, client_id=worker)
 
     def _on_results(self, msg: Any, **_: Any) -> None:
@@ -70,7 +70,7 @@ class Master(LoadTest):
             return
         self.add(data["records"], data["samples"])
         if data["last"]:
-            self._has_told(data["index"])
+            self._mark_reported(data["index"])
 
     def _on_failed(self, msg: Any, **_: Any) -> None:
         if msg.data["test"] == self._test:
@@ -78,45 +78,45 @@ class Master(LoadTest):
 
     def _on_stopping(self, **_: Any) -> None:
         """Locust tells workers so only after the test's end where it ends with it; what is open may end before."""
-        for worker in self._telling.values():
+        for worker in self._reporting.values():
             self.environment.runner.send_message(_STOP, {"test": self._test}, client_id=worker)
 
-    def _has_told(self, index: int) -> None:
-        self._telling.pop(index, None)
-        if not self._telling:
-            self.ended.set()
+    def _mark_reported(self, index: int) -> None:
+        self._reporting.pop(index, None)
+        if not self._reporting:
+            self.finished.set()
 
-    def _look_for_workers(self, runner: MasterRunner, test: int) -> None:
+    def _watch_workers(self, runner: MasterRunner, test: int) -> None:
         """While they have not told all; one that is lost keeps nobody waiting."""
-        while self._telling and not self.ended.is_set() and test == self._test:
-            gevent.sleep(_LOOK_SECONDS)
+        while self._reporting and not self.finished.is_set() and test == self._test:
+            gevent.sleep(_POLL_SECONDS)
             now = time.monotonic()
-            nodes = {index: runner.clients.get(worker) for index, worker in self._telling.items()}
+            nodes = {index: runner.clients.get(worker) for index, worker in self._reporting.items()}
             gone = [index for index, node in nodes.items() if node is None or node.state == STATE_MISSING]
-            self._silent = {index: self._silent.get(index, now) for index in gone}
-            for index, since in self._silent.items():
-                if now - since >= _LOST_SECONDS:
-                    self._lose(index, since)
+            self._missing_since = {index: self._missing_since.get(index, now) for index in gone}
+            for index, since in self._missing_since.items():
+                if now - since >= _LOST_TIMEOUT:
+                    self._mark_lost(index, since)
 
-    def _lose(self, index: int, since: float) -> None:
-        if self.begun is None:
+    def _mark_lost(self, index: int, since: float) -> None:
+        if self.started_at is None:
             self.fail(f"process {index} of the load generator was lost before the run began", "load_failed")
             return
         logger.warning("process %d of the load generator was lost", index)
-        self.add([], [lost_sample(index, since - self.begun)])
-        self._has_told(index)
+        self.add([], [lost_sample(index, since - self.started_at)])
+        self._mark_reported(index)
 
 
-def _dealt(worker: WorkerNode) -> tuple[int, str]:
+def _locust_order(worker: WorkerNode) -> tuple[int, str]:
     return getattr(worker, "_index_within_host", 0), worker.id
 
 
-class Worker:
+class WorkerLoadTest:
     """Sends what its master says, and tells it what came."""
 
     def __init__(self, environment: Environment, table: bool = False) -> None:
         self._runner = environment.runner
-        self._sending = Sending(environment, self._hand_over, table)
+        self._shard_runner = ShardRunner(environment, self._send_results, table)
         self._test = 0
         self._index = 0
         self._runner.register_message(_PLAN, self._on_plan)
@@ -127,23 +127,23 @@ class Worker:
         data = msg.data
         self._test, self._index = data["test"], data["index"]
         try:
-            plan = Plan.model_validate_json(data["plan"])
-            self._sending.prepare(plan, data["files"], data["index"], data["count"])
+            plan = LoadPlan.model_validate_json(data["plan"])
+            self._shard_runner.prepare(plan, data["files"], data["index"], data["count"])
         except (LoadError, InflightError) as error:
-            self._say(_FAILED, message=str(error), code=error.code)
+            self._send(_FAILED, message=str(error), code=error.code)
         else:
-            self._say(_READY)
+            self._send(_READY)
 
     def _on_begin(self, msg: Any, **_: Any) -> None:
-        if msg.data["test"] == self._test and self._sending.share is not None:
-            self._sending.begin()
+        if msg.data["test"] == self._test and self._shard_runner.shard is not None:
+            self._shard_runner.start()
 
     def _on_stop(self, msg: Any, **_: Any) -> None:
-        if msg.data["test"] == self._test and self._sending.share is not None:
-            self._sending.share.stop()
+        if msg.data["test"] == self._test and self._shard_runner.shard is not None:
+            self._shard_runner.shard.stop()
 
-    def _hand_over(self, records: list[str], samples: list[dict[str, Any]], last: bool) -> None:
-        self._say(_RESULTS, records=records, samples=samples, last=last)
+    def _send_results(self, records: list[str], samples: list[dict[str, Any]], last: bool) -> None:
+        self._send(_RESULTS, records=records, samples=samples, last=last)
 
-    def _say(self, kind: str, **data: Any) -> None:
+    def _send(self, kind: str, **data: Any) -> None:
         self._runner.send_message(kind, {"test": self._test, "index": self._index, **data})

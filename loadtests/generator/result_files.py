@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from loadtests.run_directory import RunDirectory
 
 
-class Results(Protocol):
+class ResultSink(Protocol):
     """Takes lines of records, and samples of how a process stands. May raise OSError."""
 
     def add(self, records: list[str], samples: list[dict[str, Any]]) -> None: ...
@@ -33,7 +33,7 @@ class ResultFiles:
                 file.close()
 
 
-class NoFiles:
+class NullResultSink:
     """Where only Locust's own table is wanted."""
 
     def add(self, records: list[str], samples: list[dict[str, Any]]) -> None:

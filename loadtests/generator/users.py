@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from locust import User, task
 from locust.exception import StopUser
 
-from loadtests.plan import Plan
+from loadtests.plan import LoadPlan
 
 if TYPE_CHECKING:
-    from loadtests.generator.sending import Sending
+    from loadtests.generator.shard_runner import ShardRunner
 
 
 class InflightUser(User):  # type: ignore[misc]
     """Begins a session when the one before has ended; in an open loop it only stays until all have ended."""
 
     abstract = True
-    way: ClassVar[str] = "stream"
+    mode: ClassVar[str] = "stream"
     http: ClassVar[bool] = False
     number: int | None = None
 
     @task  # type: ignore[untyped-decorator]
-    def visit(self) -> None:
-        share = cast("Sending", self.environment.inflight).share
+    def run_session(self) -> None:
+        share = cast("ShardRunner", self.environment.inflight).shard
         if share is None:  # it could not begin
             raise StopUser
         if share.plan.arrivals.kind != "users":
@@ -31,7 +31,7 @@ class InflightUser(User):  # type: ignore[misc]
             raise StopUser
         if self.number is None:
             self.number = share.add_user()
-        if not share.visit(self.number):
+        if not share.run_session(self.number):
             raise StopUser
 
 
@@ -48,20 +48,20 @@ class GenerateStreamUser(InflightUser):
 class GenerateUser(InflightUser):
     """Waits for whole answers of /v2/models/MODEL/generate."""
 
-    way = "whole"
+    mode = "unary"
     http = True
 
 
 class GrpcUser(InflightUser):
     """Waits for whole answers over gRPC."""
 
-    way = "whole"
+    mode = "unary"
 
 
-WAYS = (GrpcStreamUser, GenerateStreamUser, GenerateUser, GrpcUser)
+USER_CLASSES = (GrpcStreamUser, GenerateStreamUser, GenerateUser, GrpcUser)
 
 
-def user_class_of(plan: Plan) -> type[InflightUser]:
+def user_class_for(plan: LoadPlan) -> type[InflightUser]:
     """The class that does what a plan asks for."""
-    http = plan.address.startswith(("http://", "https://"))
-    return next(kind for kind in WAYS if kind.way == plan.way and kind.http == http)
+    http = plan.server.startswith(("http://", "https://"))
+    return next(kind for kind in USER_CLASSES if kind.mode == plan.mode and kind.http == http)

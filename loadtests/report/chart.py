@@ -32,24 +32,26 @@ class Chart:
 
 
 @dataclass(frozen=True)
-class Unit:
+class DisplayUnit:
     """What figures are multiplied with to be shown, and what they are then."""
 
     factor: float
     name: str
 
-    def of(self, values: Iterable[float | None]) -> list[float | None]:
+    def scale(self, values: Iterable[float | None]) -> list[float | None]:
         return [rounded(None if value is None else value * self.factor) for value in values]
 
 
-ONE = Unit(1, "")
+NO_UNIT = DisplayUnit(1, "")
 _CLEAR = "rgba(0,0,0,0)"
 
 
-def time_unit(values: Iterable[float | None]) -> Unit:
+def time_unit(values: Iterable[float | None]) -> DisplayUnit:
     """The unit in which the largest of these seconds is easily read."""
     largest = max((value for value in values if value is not None and math.isfinite(value)), default=0.0)
-    return Unit(1, "s") if largest >= 2 else Unit(1e3, "ms") if largest >= 0.001 else Unit(1e6, "µs")
+    return (
+        DisplayUnit(1, "s") if largest >= 2 else DisplayUnit(1e3, "ms") if largest >= 0.001 else DisplayUnit(1e6, "µs")
+    )
 
 
 def rounded(value: float | None) -> float | None:
@@ -104,7 +106,7 @@ def legend_below(height: int, names: int) -> dict[str, Any]:
     }
 
 
-def tick_step(largest: float, most: int = 5) -> float:
+def tick_step(largest: float, max_ticks: int = 5) -> float:
     """Between so many ticks at most from 0 to the largest value, a step that reads easily; two at least.
 
     >>> [tick_step(value) for value in (1, 5, 7.4, 33, 0.02)]
@@ -112,16 +114,16 @@ def tick_step(largest: float, most: int = 5) -> float:
     """
     if not (largest > 0 and math.isfinite(largest)):
         return 1
-    power = 10.0 ** math.floor(math.log10(largest / most))
-    return float(f"{next(step * power for step in (1, 2, 5, 10) if step * power * most >= largest):.3g}")
+    power = 10.0 ** math.floor(math.log10(largest / max_ticks))
+    return float(f"{next(step * power for step in (1, 2, 5, 10) if step * power * max_ticks >= largest):.3g}")
 
 
-def limit_line(value: float | None, called: str, *, logarithmic: bool = False) -> dict[str, Any]:
-    """Shapes and annotations of a horizontal line at a limit that the promise has; empty for None."""
+def limit_line(value: float | None, label: str, *, logarithmic: bool = False) -> dict[str, Any]:
+    """Shapes and annotations of a horizontal line at a limit that the SLO has; empty for None."""
     if value is None or value <= 0:
         return {}
     mark = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value}
-    note = {"xref": "paper", "x": 0, "xanchor": "left", "yanchor": "bottom", "showarrow": False, "text": called}
+    note = {"xref": "paper", "x": 0, "xanchor": "left", "yanchor": "bottom", "showarrow": False, "text": label}
     return {
         "shapes": [{**mark, "line": {"color": "--limit", "width": 1.5, "dash": "dash"}}],
         # On a logarithmic axis plotly places annotations, but not shapes, by the logarithm.

@@ -5,34 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from loadtests.analysis.comparison import Change, Comparison, Verdict
+from loadtests.analysis.comparison.result import Change, ChangeVerdict, Comparison
 from loadtests.report.chart import Chart, axis, legend, legend_below, rounded
-from loadtests.report.formats import NOTHING, count, number, seconds, share, text
-from loadtests.report.table import Cell, Row, Table
+from loadtests.report.formats import NOTHING, count, number, percent, seconds, text
+from loadtests.report.table_model import Cell, Row, Table
 
 _COLOURS = {
-    Verdict.BETTER: ("--green", "circle"),
-    Verdict.WORSE: ("--red", "x"),
-    Verdict.NOT_SHOWN: ("--grey", "circle-open"),
-    Verdict.TOO_FEW: ("--grey", "circle-open"),
-    Verdict.UNLIKE: ("--grey", "circle-open"),
-    Verdict.BUNCHED: ("--grey", "circle-open"),
+    ChangeVerdict.BETTER: ("--green", "circle"),
+    ChangeVerdict.WORSE: ("--red", "x"),
+    ChangeVerdict.NOT_SHOWN: ("--grey", "circle-open"),
+    ChangeVerdict.TOO_FEW: ("--grey", "circle-open"),
+    ChangeVerdict.DIFFERENT_PLANS: ("--grey", "circle-open"),
+    ChangeVerdict.BUNCHED: ("--grey", "circle-open"),
 }
 _ROW = 34
 
 
 def comparison_headline(comparison: Comparison) -> str:
     """Whether there is a regression and of what, or else what changed, in one sentence."""
-    if comparison.unlike:
+    if comparison.plans_differ:
         return "The runs have different plans, so no change is judged."
     found = comparison.regressions
     if found:
-        said = "; ".join(f"{text(change.metric)} {moved(change)} ({between(change)})" for change in found)
+        said = "; ".join(f"{text(change.metric)} {change_text(change)} ({interval_text(change)})" for change in found)
         return f"{count(len(found), 'regression')} beyond {_threshold(comparison)}: {said}."
-    better = [change for change in comparison.changes if change.verdict is Verdict.BETTER]
-    worse = [change for change in comparison.changes if change.verdict is Verdict.WORSE]
+    better = [change for change in comparison.changes if change.verdict is ChangeVerdict.BETTER]
+    worse = [change for change in comparison.changes if change.verdict is ChangeVerdict.WORSE]
     told = [
-        f"{words}: " + ", ".join(f"{text(change.metric)} {moved(change)}" for change in changes)
+        f"{words}: " + ", ".join(f"{text(change.metric)} {change_text(change)}" for change in changes)
         for words, changes in (("better", better), ("worse, but not surely by more than that", worse))
         if changes
     ]
@@ -40,7 +40,7 @@ def comparison_headline(comparison: Comparison) -> str:
     return f"{start}; {'; '.join(told)}." if told else f"{start}, nor any other change."
 
 
-def moved(change: Change) -> str:
+def change_text(change: Change) -> str:
     """By how much a figure changed, with its sign.
 
     Shares change by points: from 1% to 3% is +2 points.
@@ -48,7 +48,7 @@ def moved(change: Change) -> str:
     return _signed(change, change.change)
 
 
-def between(change: Change) -> str:
+def interval_text(change: Change) -> str:
     """The ends of a change's interval."""
     if change.low is None or change.high is None:
         return NOTHING
@@ -61,14 +61,14 @@ def changes_table(comparison: Comparison) -> Table:
             text(change.metric),
             _value(change, change.before),
             _value(change, change.after),
-            moved(change),
-            between(change),
+            change_text(change),
+            interval_text(change),
             f"{change.samples_before:,} / {change.samples_after:,}",
             _verdict(change),
         ]
         for change in comparison.changes
     ]
-    interval = f"{share(comparison.confidence)} interval"
+    interval = f"{percent(comparison.confidence)} interval"
     return Table(("figure", "before", "after", "change", interval, "samples", "verdict"), rows)
 
 
@@ -101,7 +101,7 @@ def _chart(name: str, title: str, changes: Sequence[Change], unit: str, threshol
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": verdict.words,
+                "name": verdict.label,
                 "showlegend": True,
                 "x": middle,
                 "y": [text(change.metric) for change in found],
@@ -114,7 +114,7 @@ def _chart(name: str, title: str, changes: Sequence[Change], unit: str, threshol
                     "thickness": 2,
                 },
                 "marker": {"color": colour, "symbol": symbol, "size": 9, "opacity": 1},
-                "customdata": [f"{moved(change)} ({between(change)})" for change in found],
+                "customdata": [f"{change_text(change)} ({interval_text(change)})" for change in found],
                 "hovertemplate": "%{y}: %{customdata}<extra></extra>",
             }
         )
@@ -152,16 +152,16 @@ def _signed(change: Change, value: float | None) -> str:
 
 def _threshold(comparison: Comparison) -> str:
     shares = any(not change.relative for change in comparison.changes)
-    return share(comparison.threshold) + (f" (shares: by {share(comparison.points)} of all)" if shares else "")
+    return percent(comparison.threshold) + (f" (shares: by {percent(comparison.points)} of all)" if shares else "")
 
 
 def _value(change: Change, value: float | None) -> str:
     if change.unit == "s":
         return seconds(value)
-    return share(value) if change.unit == "share" else f"{number(value)} {text(change.unit)}"
+    return percent(value) if change.unit == "share" else f"{number(value)} {text(change.unit)}"
 
 
 def _verdict(change: Change) -> Cell:
     if change.regression:
         return Cell("regression", "bad")
-    return Cell(change.verdict.words, "good" if change.verdict is Verdict.BETTER else "")
+    return Cell(change.verdict.label, "good" if change.verdict is ChangeVerdict.BETTER else "")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from loadtests.report.table import Table
+from loadtests.report.table_model import Table
 
 _FROM_SENT = "Other tools count from sent: compare theirs with TTFT from sent."
 
-_TOLD = (
+_DEFINITIONS = (
     (
         "due",
         "The moment at which a request ought to be sent. In an open loop the schedule says it, whatever became of "
@@ -52,7 +52,7 @@ _TOLD = (
     ),
     (
         "goodput",
-        "Requests that were good each on its own: completed, and with each latency within the promise's limits; of ITL "
+        "Requests that were good each on its own: completed, and with each latency within the SLO's limits; of ITL "
         "the mean of its gaps. "
         "Of sent, which is all that were due: rejected, late, failed and unfinished ones count as not good; who left "
         "as planned is left out. "
@@ -63,7 +63,7 @@ _TOLD = (
         "lost",
         "Rejected (the server had no room), late (not there in its time), failed (any other error) and unfinished "
         "(the run ended first) requests together, of all but those that left as planned. They have no latency, so the "
-        "tables and charts of latencies are without them; in the promise's percentiles and maxima each counts as one "
+        "tables and charts of latencies are without them; in the SLO's percentiles and maxima each counts as one "
         "that took for ever, but for ITL: an answer that did not come has no gaps.",
         "",
     ),
@@ -83,4 +83,4 @@ _TOLD = (
 
 
 def definitions() -> Table:
-    return Table(("figure", "what it is here", "what others mean by it"), _TOLD, words=3)
+    return Table(("figure", "what it is here", "what others mean by it"), _DEFINITIONS, words=3)

@@ -17,19 +17,19 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs, get_plotlyjs_version
 
 from loadtests.report.chart import Chart
-from loadtests.report.formats import shown
+from loadtests.report.formats import printable
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
-LIBRARY = f"plotly-{get_plotlyjs_version()}.min.js"
+CHART_LIBRARY = f"plotly-{get_plotlyjs_version()}.min.js"
 """What the file of the chart library is called where pages share it."""
 
 
 def write_library(folder: Path) -> None:
     """Put the chart library there, for pages beside it or below."""
-    if not (folder / LIBRARY).exists():
-        (folder / LIBRARY).write_text(_plotly(), encoding="utf-8")
+    if not (folder / CHART_LIBRARY).exists():
+        (folder / CHART_LIBRARY).write_text(_plotly(), encoding="utf-8")
 
 
 def document(template: str, title: str, charts: Sequence[Chart], library: str = "", **content: Any) -> str:
@@ -48,10 +48,10 @@ def document(template: str, title: str, charts: Sequence[Chart], library: str = 
             policy=_policy(nonce, script) if library else _policy("", plotly, script),
             library=library,
             nonce=nonce,
-            style=_trusted(_file("style.css")),
-            figures=_trusted(figures.replace("<", "\\u003c")) if charts else None,
-            plotly=_trusted(plotly),
-            script=_trusted(script),
+            style=_safe_markup(_file("style.css")),
+            figures=_safe_markup(figures.replace("<", "\\u003c")) if charts else None,
+            plotly=_safe_markup(plotly),
+            script=_safe_markup(script),
             **content,
         )
     )
@@ -76,9 +76,9 @@ def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _trusted(ours: str) -> Markup:
+def _safe_markup(text: str) -> Markup:
     """Text of our own files or of plotly, put in as it is."""
-    return Markup(ours)
+    return Markup(text)
 
 
 def _file(name: str) -> str:
@@ -93,5 +93,5 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: shown(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
+        finalize=lambda value: printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
     )

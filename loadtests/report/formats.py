@@ -6,7 +6,7 @@ import math
 import unicodedata
 
 NOTHING = "–"
-LONGEST_TEXT = 400
+MAX_TEXT_CHARACTERS = 400
 _DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
@@ -42,10 +42,10 @@ def number(value: float | None) -> str:
     return text.rstrip("0").rstrip(".")
 
 
-def share(value: float | None) -> str:
+def percent(value: float | None) -> str:
     """A part of one in per cent; what is not quite all never reads as all, nor a little as nothing.
 
-    >>> share(1.0), share(0.9876), share(0.99996), share(0.9999999), share(0.0004), share(None)
+    >>> percent(1.0), percent(0.9876), percent(0.99996), percent(0.9999999), percent(0.0004), percent(None)
     ('100%', '98.8%', '99.996%', '>99.999%', '0.04%', '–')
     """
     if value is None or not math.isfinite(value):
@@ -88,11 +88,11 @@ def text(value: object) -> str:
     ('a␀b', 'two lines', True)
     """
     whole = str(value)
-    cut = shown(whole[:LONGEST_TEXT])
-    return cut if len(whole) <= LONGEST_TEXT else f"{cut}… ({len(whole):,} characters in all)"
+    cut = printable(whole[:MAX_TEXT_CHARACTERS])
+    return cut if len(whole) <= MAX_TEXT_CHARACTERS else f"{cut}… ({len(whole):,} characters in all)"
 
 
-def shown(value: str) -> str:
+def printable(value: str) -> str:
     """The same text of characters that a page can hold and a reader can see."""
     return "".join(_sign(character) for character in value)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtests.analysis.summary import Summary
-from loadtests.report.bounds import bound_text, verdict
-from loadtests.report.formats import count, money, number, seconds, share
+from loadtests.report.formats import count, money, number, percent, seconds
+from loadtests.report.slo_text import overall_verdict, slo_text
 
-_NEAR = 0.1
+_LENGTH_TOLERANCE = 0.1
 """By how much prompts may be longer or shorter than was asked for before a reader must know of it."""
 
 
@@ -25,28 +25,28 @@ class Tile:
 
 
 def headline(summary: Summary) -> str:
-    """How much load, which latency, whether the promise was kept, what was lost, and what it cost, in one sentence."""
+    """How much load, which latency, whether the SLO was met, what was lost, and what it cost, in one sentence."""
     requests = summary.requests
     if not requests.due:
         return f"Nothing was measured: no request was due in {seconds(summary.measured_seconds)}."
     if not requests.completed:
         return f"None of {count(requests.due, 'request')} was completed in {seconds(summary.measured_seconds)}."
-    said = [f"At {load(summary)} {_latency(summary)}"]
-    if summary.promise:
-        said.append(_promise(summary))
+    said = [f"At {load_text(summary)} {_latency(summary)}"]
+    if summary.slo:
+        said.append(_slo_sentence(summary))
     else:
         said.append(f"{_completed(summary)} of the requests were completed, and nothing was promised")
     if requests.error_rate:
-        said.append(f"{share(requests.error_rate)} of the requests were lost and are not in these times")
+        said.append(f"{percent(requests.error_rate)} of the requests were lost and are not in these times")
     if summary.cost and summary.cost.per_million_output is not None:
         price = money(summary.cost.per_million_output, summary.cost.currency)
         said.append(f"a million output tokens cost {price}")
     return "; ".join(said) + "."
 
 
-def load(summary: Summary) -> str:
+def load_text(summary: Summary) -> str:
     """How much was asked for, in words."""
-    arrivals = plan_of(summary).get("arrivals", {})
+    arrivals = plan_in(summary).get("arrivals", {})
     rate = f"{number(summary.offered_per_second)} requests/s"
     peak = max((value for value in summary.timeline.columns.get("open", ()) if value is not None), default=None)
     if arrivals.get("kind") == "users" and peak is not None:
@@ -54,30 +54,30 @@ def load(summary: Summary) -> str:
     return rate
 
 
-def plan_of(summary: Summary) -> Mapping[str, Any]:
+def plan_in(summary: Summary) -> Mapping[str, Any]:
     """The plan that the run was made from; empty where the facts have none."""
-    found = summary.facts.get("plan")
+    found = summary.metadata.get("plan")
     return found if isinstance(found, Mapping) else {}
 
 
-def inputs_off(summary: Summary) -> str:
+def input_length_mismatch(summary: Summary) -> str:
     """What was asked for, where the prompts were not nearly as long; empty where they were, or nothing was asked."""
     tokens = summary.tokens
-    found, asked = tokens.first_input, tokens.first_input_asked
-    if not found or not asked or abs(found / asked - 1) <= _NEAR:
+    found, asked = tokens.first_input, tokens.first_input_requested
+    if not found or not asked or abs(found / asked - 1) <= _LENGTH_TOLERANCE:
         return ""
     turns = "" if found == tokens.input_per_request else f", and {number(found)} sent, in a session's first"
-    workload = plan_of(summary).get("workload")
+    workload = plan_in(summary).get("workload")
     exact = isinstance(workload, Mapping) and workload.get("tokenizer")
     return f"a request; asked for {number(asked)}{turns}" + ("" if exact else "; give --tokenizer")
 
 
-def input_words(summary: Summary) -> str:
+def input_text(summary: Summary) -> str:
     """How long prompts were, in words."""
     mean = summary.tokens.input_per_request
     if mean is None:
         return ""
-    off = inputs_off(summary)
+    off = input_length_mismatch(summary)
     return f"input {number(mean)} tokens a request" + (f" ({off.removeprefix('a request; ')})" if off else "")
 
 
@@ -93,21 +93,21 @@ def _latency(summary: Summary) -> str:
     return " and ".join(found) + " (p99)" if found else "no latency could be measured"
 
 
-def _promise(summary: Summary) -> str:
-    found = verdict(summary.promise)
-    told = ", ".join(bound_text(bound) for bound in summary.promise if bound.verdict == found)
-    return f"the promise {'could not be judged' if found == 'not judged' else f'was {found}'} ({told})"
+def _slo_sentence(summary: Summary) -> str:
+    found = overall_verdict(summary.slo)
+    told = ", ".join(slo_text(bound) for bound in summary.slo if bound.verdict == found)
+    return f"the SLO {'could not be evaluated' if found == 'not evaluated' else f'was {found}'} ({told})"
 
 
 def _completed(summary: Summary) -> str:
-    staying = summary.requests.staying
-    return share(summary.requests.completed / staying) if staying else share(None)
+    staying = summary.requests.not_cancelled
+    return percent(summary.requests.completed / staying) if staying else percent(None)
 
 
 def tiles(summary: Summary) -> Sequence[Tile]:
     """The main figures; those that the run has nothing for are left out."""
     requests = summary.requests
-    lost = requests.rejected + requests.late + requests.failed + requests.unfinished
+    lost = requests.rejected + requests.timed_out + requests.failed + requests.unfinished
     made = [
         Tile(
             "Requests",
@@ -117,7 +117,7 @@ def tiles(summary: Summary) -> Sequence[Tile]:
         Tile("Output tokens", f"{number(summary.tokens.per_second)}/s", "of all requests together"),
     ]
     if summary.tokens.input_per_request is not None:
-        off = inputs_off(summary)
+        off = input_length_mismatch(summary)
         made.append(
             Tile("Input tokens", number(summary.tokens.input_per_request), off or "a request", "bad" * bool(off))
         )
@@ -128,12 +128,12 @@ def tiles(summary: Summary) -> Sequence[Tile]:
     if summary.goodput:
         good = summary.goodput
         note = f"of sent / of completed; {number(good.per_second)} requests/s"
-        made.append(Tile("Goodput", f"{share(good.of_sent)} / {share(good.of_completed)}", note))
+        made.append(Tile("Goodput", f"{percent(good.of_sent)} / {percent(good.of_completed)}", note))
     made.append(
         Tile(
             "Lost",
-            share(requests.error_rate) if requests.staying else share(None),
-            f"{lost:,} of {count(requests.staying, 'request')}",
+            percent(requests.error_rate) if requests.not_cancelled else percent(None),
+            f"{lost:,} of {count(requests.not_cancelled, 'request')}",
             "bad" if lost else "",
         )
     )

@@ -6,77 +6,77 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loadtests.analysis.comparison import Comparison
+from loadtests.analysis.comparison.result import Comparison
 from loadtests.analysis.summary import Summary
-from loadtests.analysis.sweep import Sweep
+from loadtests.analysis.sweep.result import Sweep
 from loadtests.report import tables
 from loadtests.report.comparison import change_charts, changes_table, comparison_headline, notes
-from loadtests.report.curves import curve_charts
 from loadtests.report.definitions import definitions
 from loadtests.report.document import document
-from loadtests.report.formats import number, seconds, share, text
-from loadtests.report.headline import headline, load, plan_of, tiles
+from loadtests.report.formats import number, percent, seconds, text
+from loadtests.report.headline import headline, load_text, plan_in, tiles
+from loadtests.report.percentile_charts import curve_charts
 from loadtests.report.sweep import (
-    bound_notes,
-    bounds_of,
-    distrusted,
+    not_converged_text,
     points,
+    slo_notes,
+    slo_results,
     steps,
     sweep_headline,
     sweep_tiles,
-    unsettled,
+    validity_notes,
 )
-from loadtests.report.table import Table
+from loadtests.report.table_model import Table
+from loadtests.report.throughput_charts import LoadPoint, throughput_charts
 from loadtests.report.timeline import timeline_chart
-from loadtests.report.trade_off import Point, trade_off_charts
-from loadtests.served import served_words
+from loadtests.served_model import describe_served_model
 
-_NO_COUNTERS = "Without the server's counters there is nothing to compare with."
+_NO_COUNTERS_NOTE = "Without the server's counters there is nothing to compare with."
 _NO_COUNTS = "The server's metrics have no counts of requests and tokens to compare with."
 _REASON_ABOVE = "They are not compared; the reason stands with the server's own figures."
 
 
 def run_page(summary: Summary, name: str = "", library: str = "") -> str:
     """One run, as a whole HTML document that needs no network, nor another file but the `library` that it may name."""
-    warmup, end = _measured(plan_of(summary))
+    warmup, end = _measured(plan_in(summary))
     timeline = timeline_chart(summary.timeline, warmup, end)
     curves = list(curve_charts(summary))
-    trade_off = list(trade_off_charts(_slices(summary), summary.promise))
-    server_notes = [tables.sentence(note) for note in summary.server.notes] if summary.server else []
+    trade_off = list(throughput_charts(_phase_points(summary), summary.slo))
+    server_notes = [tables.as_sentence(note) for note in summary.server.notes] if summary.server else []
     return document(
         "run.html",
-        _title(name, load(summary), "load test"),
+        _title(name, load_text(summary), "load test"),
         [*([timeline] if timeline else []), *curves, *trade_off],
         library=library,
         name=text(name),
         kind=_kind(summary),
-        reasons=[tables.sentence(reason) for reason in summary.grade.reasons],
-        warnings=[tables.sentence(note) for note in summary.grade.notes],
+        reasons=[tables.as_sentence(reason) for reason in summary.validity.reasons],
+        warnings=[tables.as_sentence(note) for note in summary.validity.notes],
         headline=headline(summary),
         tiles=tiles(summary),
-        promise=tables.promise(summary.promise) if summary.promise else None,
+        slo=tables.slo_table(summary.slo) if summary.slo else None,
         timeline=timeline,
         curves=curves,
         trade_off=trade_off,
-        outcomes=tables.outcomes(summary.requests),
-        errors=tables.errors(summary.requests) if summary.requests.errors else None,
-        latencies=tables.latencies(summary.latencies),
-        sides=tables.sides(summary, summary.server) if summary.server else None,
+        outcomes=tables.outcome_table(summary.requests),
+        errors=tables.error_table(summary.requests) if summary.requests.errors else None,
+        latencies=tables.latency_table(summary.latencies),
+        sides=tables.server_table(summary, summary.server) if summary.server else None,
         notes=server_notes,
-        matches=tables.matches(summary.matches) if summary.matches else None,
-        unmatched=_NO_COUNTERS if summary.server is None else _REASON_ABOVE if server_notes else _NO_COUNTS,
-        cost=tables.cost(summary.cost) if summary.cost else None,
-        lag=tables.lag(summary.grade),
-        processes=tables.processes(summary.grade),
+        matches=tables.reconciliation_table(summary.reconciliation) if summary.reconciliation else None,
+        unmatched=_NO_COUNTERS_NOTE if summary.server is None else _REASON_ABOVE if server_notes else _NO_COUNTS,
+        cost=tables.cost_table(summary.cost) if summary.cost else None,
+        lag=tables.lag_table(summary.validity),
+        processes=tables.process_table(summary.validity),
         definitions=definitions(),
-        facts=list(tables.facts(summary.facts)),
+        facts=list(tables.metadata_tables(summary.metadata)),
     )
 
 
 def sweep_page(sweep: Sweep, name: str = "", library: str = "") -> str:
     """All runs of a sweep, as a whole HTML document that needs no network, as `run_page`."""
     best = sweep.best.summary if sweep.best else None
-    trade_off = list(trade_off_charts(points(sweep), bounds_of(sweep)))
+    trade_off = list(throughput_charts(points(sweep), slo_results(sweep)))
     known = best or (sweep.steps[-1].summary if sweep.steps else None)
     return document(
         "sweep.html",
@@ -85,17 +85,17 @@ def sweep_page(sweep: Sweep, name: str = "", library: str = "") -> str:
         library=library,
         name=text(name),
         kind=_kind(known, "Sweep") if known else "Sweep",
-        reasons=distrusted(sweep),
+        reasons=validity_notes(sweep),
         headline=sweep_headline(sweep),
         tiles=sweep_tiles(sweep),
-        unsettled=unsettled(sweep),
+        unsettled=not_converged_text(sweep),
         trade_off=trade_off,
         steps=steps(sweep),
-        notes=bound_notes(sweep),
-        latencies=tables.latencies(best.latencies) if best else None,
-        cost=tables.cost(best.cost) if best and best.cost else None,
+        notes=slo_notes(sweep),
+        latencies=tables.latency_table(best.latencies) if best else None,
+        cost=tables.cost_table(best.cost) if best and best.cost else None,
         definitions=definitions(),
-        facts=list(tables.facts(known.facts)) if known else [],
+        facts=list(tables.metadata_tables(known.metadata)) if known else [],
     )
 
 
@@ -116,8 +116,8 @@ def comparison_page(comparison: Comparison) -> str:
         name=name,
         headline=comparison_headline(comparison),
         regressions=bool(comparison.regressions),
-        warnings=[tables.sentence(warning) for warning in comparison.warnings],
-        confidence=share(comparison.confidence),
+        warnings=[tables.as_sentence(warning) for warning in comparison.warnings],
+        confidence=percent(comparison.confidence),
         intervals=charts,
         changes=changes_table(comparison),
         notes=notes(comparison),
@@ -134,11 +134,11 @@ def _title(name: str, *words: str) -> str:
 
 def _kind(summary: Summary, what: str = "Load test") -> str:
     """A line above the headline: what this is, of which model and server, when, and how long it measured."""
-    plan = plan_of(summary)
-    served = f" of {text(words)}" if (words := served_words(summary.facts)) else ""
-    where = f" {'at' if served else 'of'} {text(plan['address'])}" if plan.get("address") else ""
+    plan = plan_in(summary)
+    served = f" of {text(words)}" if (words := describe_served_model(summary.metadata)) else ""
+    where = f" {'at' if served else 'of'} {text(plan['server'])}" if plan.get("server") else ""
     each = " each" if what == "Sweep" else ""
-    when = f", {text(began)}" if (began := summary.facts.get("began")) else ""
+    when = f", {text(began)}" if (began := summary.metadata.get("began")) else ""
     return f"{what}{served}{where}{when}, measured for {seconds(summary.measured_seconds)}{each}"
 
 
@@ -150,11 +150,11 @@ def _measured(plan: Mapping[str, Any]) -> tuple[float, float | None]:
     return float(warmup), float(warmup + length)
 
 
-def _slices(summary: Summary) -> list[Point]:
+def _phase_points(summary: Summary) -> list[LoadPoint]:
     """The steps of the run, by their load."""
-    ordered = sorted(summary.slices, key=lambda part: part.offered_per_second)
+    ordered = sorted(summary.load_phases, key=lambda part: part.offered_per_second)
     return [
-        Point(
+        LoadPoint(
             f"{number(part.start)} s to {number(part.end)} s, {number(part.offered_per_second)} requests/s",
             part.tokens_per_second,
             part.latencies,

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from loadtests.analysis.summary import Bound, Cost, Grade, Match, Requests, ServerSide, Spread, Summary
-from loadtests.report.bounds import bound_text, bound_value
-from loadtests.report.bounds import verdict as words_of
-from loadtests.report.formats import money, number, seconds, share, signed, text
-from loadtests.report.table import Cell, Row, Table
+from loadtests.analysis.summary import (
+    Cost,
+    CountComparison,
+    DistributionSummary,
+    Requests,
+    ServerSide,
+    SloResult,
+    Summary,
+    Validity,
+)
+from loadtests.report.formats import money, number, percent, seconds, signed, text
+from loadtests.report.slo_text import overall_verdict, slo_text, slo_value
+from loadtests.report.table_model import Cell, Row, Table
 
 LATENCIES = {
     "ttft": "TTFT, from due",
@@ -23,44 +31,51 @@ TIMES = ("min", "mean", "p50", "p75", "p90", "p95", "p99", "p999", "max", "std")
 TIME_HEADS = ("min", "mean", "p50", "p75", "p90", "p95", "p99", "p99.9", "max", "std. dev.")
 
 
-def promise(bounds: Sequence[Bound]) -> Table:
+def slo_table(results: Sequence[SloResult]) -> Table:
     rows: list[Row] = [
         [
-            bound_text(bound),
-            sentence(bound.note),
-            bound_value(bound, bound.limit),
-            bound_value(bound, bound.found),
-            verdict([bound]),
+            slo_text(bound),
+            as_sentence(bound.note),
+            slo_value(bound, bound.limit),
+            slo_value(bound, bound.value),
+            verdict_cell([bound]),
         ]
-        for bound in bounds
+        for bound in results
     ]
-    return Table(("bound", "", "limit", "found", "verdict"), rows, words=2)
+    return Table(("SLO", "", "limit", "value", "result"), rows, words=2)
 
 
-def verdict(bounds: Sequence[Bound]) -> Cell:
-    found = words_of(bounds)
-    return Cell(found, "good" if found == "kept" else "bad")
+def verdict_cell(results: Sequence[SloResult]) -> Cell:
+    found = overall_verdict(results)
+    return Cell(found, "good" if found == "met" else "bad")
 
 
-def outcomes(requests: Requests) -> Table:
+def outcome_table(requests: Requests) -> Table:
     """What became of the requests, in the order in which a reader cares."""
     told = (
         ("completed", requests.completed, "the whole answer came", ""),
         ("cancelled", requests.cancelled, "the client left before the end, as the workload wanted", ""),
         ("rejected", requests.rejected, "the server had no room", "bad"),
-        ("late", requests.late, "the answer was not there in its time", "bad"),
+        ("timed out", requests.timed_out, "the answer was not there in its time", "bad"),
         ("failed", requests.failed, "any other error", "bad"),
         ("unfinished", requests.unfinished, "the run ended before the answer", "bad"),
     )
     rows: list[Row] = [
-        [name, words, Cell(f"{count:,}", tone if count else ""), share(count / requests.due if requests.due else None)]
+        [
+            name,
+            words,
+            Cell(f"{count:,}", tone if count else ""),
+            percent(count / requests.due if requests.due else None),
+        ]
         for name, count, words, tone in told
     ]
-    rows.append(["due", "all that ought to have been sent", f"{requests.due:,}", share(1.0 if requests.due else None)])
+    rows.append(
+        ["due", "all that ought to have been sent", f"{requests.due:,}", percent(1.0 if requests.due else None)]
+    )
     return Table(("outcome", "what it says", "requests", "of due"), rows, words=2)
 
 
-def errors(requests: Requests) -> Table:
+def error_table(requests: Requests) -> Table:
     """Errors by code, the most frequent first, with the first message of each."""
     ranked = sorted(requests.errors.items(), key=lambda item: -item[1])
     rows: list[Row] = [
@@ -69,7 +84,7 @@ def errors(requests: Requests) -> Table:
     return Table(("code", "the first one's message", "requests"), rows, words=2)
 
 
-def latencies(found: Mapping[str, Spread]) -> Table:
+def latency_table(found: Mapping[str, DistributionSummary]) -> Table:
     rows: list[Row] = [
         [called, f"{found[name].count:,}", *(seconds(getattr(found[name], column)) for column in TIMES)]
         for name, called in LATENCIES.items()
@@ -78,7 +93,7 @@ def latencies(found: Mapping[str, Spread]) -> Table:
     return Table(("latency", "count", *TIME_HEADS), rows)
 
 
-def sides(summary: Summary, server: ServerSide) -> Table:
+def server_table(summary: Summary, server: ServerSide) -> Table:
     """What the server says of itself, and beside it what its clients saw of the same."""
     ttft, itl = summary.latencies.get("ttft_sent"), summary.latencies.get("itl")
     requests = summary.requests
@@ -89,7 +104,7 @@ def sides(summary: Summary, server: ServerSide) -> Table:
         ["mean time in the queue", seconds(server.queue_seconds), ""],
         ["mean requests decoded together", number(server.requests_per_batch), ""],
         ["most requests waiting", number(server.waiting_peak), ""],
-        ["largest use of the KV cache", share(server.kv_use_peak), ""],
+        ["largest use of the KV cache", percent(server.kv_use_peak), ""],
     ]
     if whole:
         rows += [
@@ -104,7 +119,7 @@ def sides(summary: Summary, server: ServerSide) -> Table:
     return Table(("over the measured part", "server", "clients"), rows)
 
 
-def matches(found: Sequence[Match]) -> Table:
+def reconciliation_table(found: Sequence[CountComparison]) -> Table:
     rows: list[Row] = [
         [
             text(match.name),
@@ -118,12 +133,12 @@ def matches(found: Sequence[Match]) -> Table:
     return Table(("count over the whole run", "what is counted", "clients", "server", "difference"), rows, words=2)
 
 
-def _tone(match: Match) -> str:
+def _tone(match: CountComparison) -> str:
     """Red is what can't be explained; what the note explains is neither red nor green."""
-    return "bad" if not match.agrees else "" if match.difference else "good"
+    return "bad" if not match.consistent else "" if match.difference else "good"
 
 
-def cost(found: Cost) -> Table:
+def cost_table(found: Cost) -> Table:
     rows: list[Row] = [
         ["a million output tokens", money(found.per_million_output, found.currency)],
         ["a million tokens, input and output together", money(found.per_million_total, found.currency)],
@@ -132,7 +147,7 @@ def cost(found: Cost) -> Table:
     return Table((f"at {money(found.price_per_hour, found.currency)} an hour", "cost"), rows)
 
 
-def lag(grade: Grade) -> Table | None:
+def lag_table(grade: Validity) -> Table | None:
     """How late requests were sent."""
     if grade.schedule_lag is None:
         return None
@@ -142,7 +157,7 @@ def lag(grade: Grade) -> Table | None:
     )
 
 
-def processes(grade: Grade) -> Table:
+def process_table(grade: Validity) -> Table:
     rows: list[Row] = [
         [f"worker {name}" if name.isdigit() else text(name), number(cores)] for name, cores in grade.cpu_cores.items()
     ]
@@ -151,7 +166,7 @@ def processes(grade: Grade) -> Table:
     return Table(("process of the load generator", "processor cores"), rows)
 
 
-def facts(found: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
+def metadata_tables(found: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
     """One table for each group of facts, the plan last; what stands alone comes first."""
     groups = {name: value for name, value in found.items() if isinstance(value, Mapping) and value}
     alone = {name: value for name, value in found.items() if name not in groups}
@@ -161,7 +176,7 @@ def facts(found: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
         yield text(name.replace("_", " ")).capitalize(), Table(("fact", "value"), _flat(group), words=2)
 
 
-def sentence(note: str) -> str:
+def as_sentence(note: str) -> str:
     """A note as a sentence of its own."""
     said = text(note)
     return f"{said[:1].upper()}{said[1:].rstrip('.')}." if said else ""
@@ -176,14 +191,14 @@ def _flat(group: Mapping[str, Any], before: str = "") -> list[Row]:
         elif called.endswith(" bytes") and isinstance(value, int):
             rows.append((text(called.removesuffix(" bytes")), f"{number(value / 2**30)} GiB"))
         elif value not in (None, "", [], ()):
-            rows.append((text(called), text(_said(value))))
+            rows.append((text(called), text(_value_text(value))))
     return rows
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     """A fact in words; of lists of objects their values."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return " ".join(map(_said, value.values()))
-    return ", ".join(map(_said, value)) if isinstance(value, list | tuple) else str(value)
+        return " ".join(map(_value_text, value.values()))
+    return ", ".join(map(_value_text, value)) if isinstance(value, list | tuple) else str(value)

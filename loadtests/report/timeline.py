@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtests.analysis.summary import Timeline
-from loadtests.report.chart import ONE, Chart, Unit, Values, axis, legend, line, rounded, tick_step, time_unit
+from loadtests.report.chart import (
+    NO_UNIT,
+    Chart,
+    DisplayUnit,
+    Values,
+    axis,
+    legend,
+    line,
+    rounded,
+    tick_step,
+    time_unit,
+)
 
 _ROW = 112
 _BETWEEN = 34
@@ -18,7 +29,7 @@ _EDGES = 74
 
 
 @dataclass(frozen=True)
-class Row:
+class TimelineRow:
     """One strip: which columns of the time line it has, what each is called, its colour and dash."""
 
     title: str
@@ -28,7 +39,7 @@ class Row:
 
 _P50, _P99 = "dot", "solid"
 _ROWS = (
-    Row(
+    TimelineRow(
         "Requests (1/s)",
         (
             ("due", "due", "--grey", "solid"),
@@ -37,15 +48,19 @@ _ROWS = (
             ("failed", "failed", "--red", "solid"),
         ),
     ),
-    Row("Open requests", (("open", "open requests", "--blue", "solid"),)),
-    Row("Output tokens (1/s)", (("tokens", "output tokens", "--green", "solid"),)),
-    Row("TTFT, from due", (("ttft_p50", "TTFT p50", "--blue", _P50), ("ttft_p99", "TTFT p99", "--blue", _P99)), "time"),
-    Row("ITL", (("itl_p50", "ITL p50", "--green", _P50), ("itl_p99", "ITL p99", "--green", _P99)), "time"),
-    Row(
+    TimelineRow("Open requests", (("open", "open requests", "--blue", "solid"),)),
+    TimelineRow("Output tokens (1/s)", (("tokens", "output tokens", "--green", "solid"),)),
+    TimelineRow(
+        "TTFT, from due", (("ttft_p50", "TTFT p50", "--blue", _P50), ("ttft_p99", "TTFT p99", "--blue", _P99)), "time"
+    ),
+    TimelineRow("ITL", (("itl_p50", "ITL p50", "--green", _P50), ("itl_p99", "ITL p99", "--green", _P99)), "time"),
+    TimelineRow(
         "Requests in the server", (("running", "running", "--blue", "solid"), ("waiting", "waiting", "--orange", "dot"))
     ),
-    Row("KV cache in use (%)", (("kv_use", "KV cache in use", "--purple", "solid"),), "share"),
-    Row("Event loop delay of the load generator", (("lag", "delay of event loops", "--grey", "solid"),), "time"),
+    TimelineRow("KV cache in use (%)", (("kv_use", "KV cache in use", "--purple", "solid"),), "share"),
+    TimelineRow(
+        "Event loop delay of the load generator", (("lag", "delay of event loops", "--grey", "solid"),), "time"
+    ),
 )
 
 
@@ -71,7 +86,7 @@ def timeline_chart(timeline: Timeline, warmup: float = 0.0, end: float | None = 
     return Chart("timeline", "Load, latencies and the server over time", data, layout, layout["height"], narrow)
 
 
-def _strips(timeline: Timeline, rows: Sequence[Row], narrow: bool) -> dict[str, Any]:
+def _strips(timeline: Timeline, rows: Sequence[TimelineRow], narrow: bool) -> dict[str, Any]:
     """The axes, titles and legends of the rows; on a narrow screen a legend has lines of its own below the title."""
     between = _BETWEEN + (_LEGEND if narrow else 0)
     legends = [math.ceil(len(_lines(timeline, row)) / 2) * _LEGEND if narrow else 0 for row in rows]
@@ -82,7 +97,7 @@ def _strips(timeline: Timeline, rows: Sequence[Row], narrow: bool) -> dict[str, 
         key = "" if number == 1 else str(number)
         top = 1 - (number - 1) * (_ROW + between) / inner
         unit, lines = _unit(timeline, row), _lines(timeline, row)
-        values = [value for told in lines for value in unit.of(timeline.columns[told[0]]) if value is not None]
+        values = [value for told in lines for value in unit.scale(timeline.columns[told[0]]) if value is not None]
         domain = [max(0.0, top - _ROW / inner), top]
         layout[f"yaxis{key}"] = axis(domain=domain, rangemode="tozero", tick0=0, dtick=tick_step(max(values)))
         shift = legends[number - 1] if len(lines) > 1 else 0
@@ -92,28 +107,28 @@ def _strips(timeline: Timeline, rows: Sequence[Row], narrow: bool) -> dict[str, 
     return layout
 
 
-def _traces(timeline: Timeline, rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+def _traces(timeline: Timeline, rows: Sequence[TimelineRow]) -> Iterator[dict[str, Any]]:
     for number, row in enumerate(rows, 1):
         key = "" if number == 1 else str(number)
         unit, lines = _unit(timeline, row), _lines(timeline, row)
         for column, name, colour, dash in lines:
-            values = unit.of(timeline.columns[column])
+            values = unit.scale(timeline.columns[column])
             where = {"yaxis": f"y{key}", "legend": f"legend{key}", "showlegend": len(lines) > 1}
             yield _trace(name, timeline.t, values, colour, unit.name, dash, **where)
 
 
-def _lines(timeline: Timeline, row: Row) -> list[tuple[str, str, str, str]]:
+def _lines(timeline: Timeline, row: TimelineRow) -> list[tuple[str, str, str, str]]:
     """Those of a row's lines that have a value at all."""
     return [told for told in row.lines if any(value is not None for value in timeline.columns.get(told[0], ()))]
 
 
-def _unit(timeline: Timeline, row: Row) -> Unit:
+def _unit(timeline: Timeline, row: TimelineRow) -> DisplayUnit:
     if row.unit == "time":
         return time_unit(value for told in row.lines for value in timeline.columns.get(told[0], ()))
-    return Unit(100, "%") if row.unit == "share" else ONE
+    return DisplayUnit(100, "%") if row.unit == "share" else NO_UNIT
 
 
-def _title(row: Row, unit: Unit, top: float) -> Mapping[str, Any]:
+def _title(row: TimelineRow, unit: DisplayUnit, top: float) -> Mapping[str, Any]:
     called = f"{row.title} ({unit.name})" if row.unit == "time" else row.title
     place = {"xref": "paper", "yref": "paper", "x": 0, "xanchor": "left", "y": top, "yanchor": "bottom"}
     return {**place, "text": f"<b>{called}</b>", "showarrow": False}

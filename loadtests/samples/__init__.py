@@ -1,1 +1,1 @@
-"""Small files to try workloads with, made by `loadtests.samples.make`."""
+"""Small files to try workloads with, made by `loadtests.samples.generate`."""

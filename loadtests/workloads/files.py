@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from loadtests.errors import LoadError
-from loadtests.workloads.lengths import trace_reference
-from loadtests.workloads.observed import file_and_column
+from loadtests.workloads.distributions import trace_reference
+from loadtests.workloads.empirical import file_and_column
 from loadtests.workloads.spec import WorkloadSpec
 
 _SAMPLES = Path(__file__).parent.parent / "samples"
@@ -18,7 +18,7 @@ def load_files(spec: WorkloadSpec) -> dict[str, bytes]:
 
     Raises LoadError for one that can't be read.
     """
-    texts = (spec.input_tokens, spec.output_tokens, spec.turn_tokens, spec.turns, spec.think, spec.cancel_after)
+    texts = (spec.input_tokens, spec.output_tokens, spec.turn_tokens, spec.turns, spec.think_time, spec.cancel_after)
     references = (trace_reference(text) for text in texts if text is not None)
     named = [spec.prompts, spec.trace, *(file_and_column(reference)[0] for reference in references if reference)]
     files = {name: _read(_path(name), name) for name in named if name}

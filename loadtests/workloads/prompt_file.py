@@ -10,24 +10,24 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.workloads.dialogue import Dialogue, Leaving, Turn
-from loadtests.workloads.lengths import Distribution
-from loadtests.workloads.lines import JsonLines
-from loadtests.workloads.prompt_rows import PromptRow, RowError, plain, prompt_row
+from loadtests.workloads.distributions import Distribution
+from loadtests.workloads.json_lines import JsonLines
+from loadtests.workloads.prompt_rows import PromptRow, RowError, prompt_row, require_text_content
+from loadtests.workloads.scripted_conversation import ClientCancellation, ScriptedConversation, Turn
 
 # Keeps the order apart from other draws with the same seed.
 _STREAM = 0x6F72646572
 
 
 @dataclass(frozen=True)
-class Manner:
+class PromptOptions:
     """How a file's prompts are asked: what its rows don't say."""
 
     output_tokens: Distribution
-    think: Distribution
-    leaving: Leaving
-    form: Literal["auto", "text", "messages"]
-    most_output: int | None
+    think_time: Distribution
+    cancellation: ClientCancellation
+    prompt_format: Literal["auto", "text", "messages"]
+    max_output_tokens: int | None
     shuffled: bool
     repeat: bool
 
@@ -39,42 +39,42 @@ class PromptFile:
     objects. Raises LoadError for the first line that can't be used.
     """
 
-    def __init__(self, data: bytes, name: str, manner: Manner, seed: int) -> None:
+    def __init__(self, data: bytes, name: str, options: PromptOptions, seed: int) -> None:
         self._lines = JsonLines(data, name)
-        self._manner = manner
+        self._options = options
         self._seed = seed
-        self._order = lru_cache(2)(self._shuffled)
+        self._order = lru_cache(2)(self._shuffled_row)
         for row in range(len(self._lines)):
             self._row(row)
 
-    def session(self, number: int) -> Dialogue | None:
+    def session(self, number: int) -> ScriptedConversation | None:
         turn, row = divmod(number, len(self._lines))
-        if turn and not self._manner.repeat:
+        if turn and not self._options.repeat:
             return None
-        if self._manner.shuffled:
+        if self._options.shuffled:
             row = int(self._order(turn)[row])
-        return self._dialogue(number, self._row(row))
+        return self._conversation(number, self._row(row))
 
-    def _dialogue(self, number: int, found: PromptRow) -> Dialogue:
+    def _conversation(self, number: int, found: PromptRow) -> ScriptedConversation:
         source = random.Random(f"{self._seed}/{number}")
-        manner = self._manner
+        manner = self._options
         turns = []
         for at, message in enumerate(found.messages):
-            most = found.max_tokens or manner.output_tokens.whole(source)
-            most = min(most, manner.most_output or most)
-            think = manner.think.number(source) if at else 0.0
-            turns.append(Turn(message, most, think, manner.leaving.when(source)))
-        chat = found.chat if manner.form == "auto" else manner.form == "messages"
-        return Dialogue(number, turns, chat=chat, opening=found.opening)
+            most = found.max_tokens or manner.output_tokens.draw_integer(source)
+            most = min(most, manner.max_output_tokens or most)
+            think = manner.think_time.draw_number(source) if at else 0.0
+            turns.append(Turn(message, most, think, manner.cancellation.draw(source)))
+        chat = found.chat if manner.prompt_format == "auto" else manner.prompt_format == "messages"
+        return ScriptedConversation(number, turns, chat=chat, opening=found.opening)
 
     def _row(self, row: int) -> PromptRow:
         try:
             found = prompt_row(self._lines.read(row))
-            if self._manner.form == "text":
-                plain([*found.opening, *found.messages])
+            if self._options.prompt_format == "text":
+                require_text_content([*found.opening, *found.messages])
         except RowError as error:
-            raise self._lines.wrong(row, str(error)) from None
+            raise self._lines.error(row, str(error)) from None
         return found
 
-    def _shuffled(self, turn: int) -> npt.NDArray[np.int64]:
+    def _shuffled_row(self, turn: int) -> npt.NDArray[np.int64]:
         return np.random.default_rng([_STREAM, self._seed, turn]).permutation(len(self._lines))

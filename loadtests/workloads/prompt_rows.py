@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadtests.ask import Message
-from loadtests.workloads.dialogue import user
-from loadtests.workloads.lines import shown
+from loadtests.workloads.interface import Message
+from loadtests.workloads.json_lines import shorten
+from loadtests.workloads.scripted_conversation import user
 
 _TEXTS = ("prompt", "text_input", "text")
 _LENGTHS = ("max_tokens", "max_completion_tokens", "output_tokens")
-_LONGEST = 10_000_000
-_SPEAKERS = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
+_MAX_TOKENS = 10_000_000
+_ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 
 
 class RowError(Exception):
@@ -64,7 +64,7 @@ def prompt_row(values: Mapping[str, Any]) -> PromptRow:
     raise RowError(f"has no prompt: it needs one of {', '.join(_TEXTS)}, messages, turns, conversations")
 
 
-def plain(messages: Sequence[Message]) -> None:
+def require_text_content(messages: Sequence[Message]) -> None:
     """Raises RowError unless the content of each message is a text, so that it can be sent without a chat template."""
     for message in messages:
         if not isinstance(message.get("content"), str):
@@ -76,8 +76,8 @@ def _max_tokens(values: Mapping[str, Any]) -> int | None:
         found = values.get(key)
         if found is None:
             continue
-        if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= _LONGEST:
-            raise RowError(f"has {key} {shown(found)}; it must be a whole number from 1 to ten million")
+        if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= _MAX_TOKENS:
+            raise RowError(f"has {key} {shorten(found)}; it must be a whole number from 1 to ten million")
         return found
     return None
 
@@ -116,7 +116,7 @@ def _conversation(entries: list[Any]) -> tuple[tuple[Message, ...], tuple[Messag
     opening: list[Message] = []
     said: list[Message] = []
     for entry in entries:
-        speaker = _SPEAKERS.get(str(entry.get("from"))) if isinstance(entry, dict) else None
+        speaker = _ROLES.get(str(entry.get("from"))) if isinstance(entry, dict) else None
         if speaker is None:
             raise RowError("has a part of a conversation whose 'from' is none of human, gpt, system")
         if speaker == "system" and not said:

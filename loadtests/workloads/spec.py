@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Scale = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 
@@ -16,7 +16,7 @@ class WorkloadSpec(BaseModel):
 
     Prompts are made, of drawn lengths, unless `prompts` or `trace` names a file. A file is a path, or `sample:NAME` for
     one of those in `loadtests/samples`. Lengths, turns and times are numbers or distributions, as
-    `loadtests.workloads.lengths` reads them. All fields, with examples, stand in docs/workloads.md.
+    `loadtests.workloads.distributions` reads them. All fields, with examples, stand in docs/workloads.md.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -33,24 +33,24 @@ class WorkloadSpec(BaseModel):
     """The model's checkpoint's or engine's directory, or tokenizer.json: made prompts have exactly their tokens."""
     tokens_per_word: Annotated[float, Field(ge=0.1, le=20.0, allow_inf_nan=False)] = 1.0
     """Without a tokenizer: how many tokens a word is taken for: 1, or 2 to 4 where the vocabulary is small."""
-    form: Literal["auto", "text", "messages"] = "auto"
+    prompt_format: Literal["auto", "text", "messages"] = "auto"
     """Send plain text, or chat messages; auto: as the file has them, and made prompts as text."""
 
     prefix_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Tokens that made prompts have in common, before their own."""
     prefix_count: Count = 1
     """How many different prefixes there are; each is as likely as the others."""
-    prefix_share: Share = 1.0
+    prefix_fraction: Fraction = 1.0
     """The share of sessions that begin with a prefix."""
 
     turns: str = "1"
     """Turns of a made conversation: a number or a distribution. Each turn holds those before, answers included."""
     turn_tokens: str | None = None
     """Tokens that the user adds in each turn after the first; unset: as input_tokens."""
-    think: str = "0"
+    think_time: str = "0"
     """Seconds from the end of an answer to the next turn: a number or a distribution."""
 
-    cancel_share: Share = 0.0
+    cancel_fraction: Fraction = 0.0
     """The share of requests whose client goes away before the end."""
     cancel_after: str = "1"
     """After how many seconds it goes away: a number or a distribution."""

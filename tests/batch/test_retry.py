@@ -11,21 +11,21 @@ import pytest
 from inflight_client import InflightError
 
 from inflight.batch.errors import BatchError
-from inflight.batch.job import InputSpec, Job, OutputSpec, Running
-from inflight.batch.job_directory import JobDirectory
-from inflight.batch.row import Kind
-from inflight.batch.runner import End, Runner
-from inflight.batch.seen.progress import State
-from inflight.batch.state.retrial import open_ledger
-from inflight.batch.verify import verify
-from tests.batch.flow.scripted import Behaviour, Scripted, echo
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import RowStatus
+from inflight.batch.job.spec import InputSpec, Job, OutputSpec, RunOptions
+from inflight.batch.reporting.progress import JobState
+from inflight.batch.runner import JobResult, JobRunner
+from inflight.batch.state.retry_ledger import open_ledger
+from inflight.batch.verify.checker import verify
+from tests.batch.scripted_backend import Behaviour, ScriptedBackend, echo
 
 TABLE = "CREATE TABLE products (id {key}, name TEXT, description TEXT)"
 UNDONE = "SELECT id, name FROM products WHERE description IS NULL"
 CODES = {"2": "prompt_too_long", "5": "invalid_request"}
 
 
-async def refuses(server: Scripted, prompt: str) -> str | InflightError:
+async def refuses(server: ScriptedBackend, prompt: str) -> str | InflightError:
     """Tea 2 is too long, tea 5 can't be asked."""
     code = CODES.get(prompt.removeprefix("tea "))
     return InflightError(f"no: {code}", code) if code else prompt
@@ -47,21 +47,21 @@ def job_of(folder: Path, **input: object) -> Job:
     return Job(
         input=InputSpec.model_validate({"prompt": "name", **input}),
         output=OutputSpec(address=str(folder / "answers.jsonl")),
-        running=Running(servers=("gpu1:8001",), checkpoint_seconds=0.02, tries=1, kills=2),
+        run_options=RunOptions(servers=("gpu1:8001",), checkpoint_seconds=0.02, max_attempts=1, max_engine_crashes=2),
     )
 
 
-def live(job: Job, behaviour: Behaviour = echo, *, retry: tuple[str, ...] | None = None) -> tuple[End, list[str]]:
+def live(job: Job, behaviour: Behaviour = echo, *, retry: tuple[str, ...] | None = None) -> tuple[JobResult, list[str]]:
     """How it ended, and what was asked, in order."""
-    server = Scripted(behaviour)
-    end = Runner(job, JobDirectory.of(job.output), backends=[server]).run(again=retry)
+    server = ScriptedBackend(behaviour)
+    end = JobRunner(job, JobDirectory.from_output(job.output), backends=[server]).run(retry_codes=retry)
     return end, sorted(server.asked)
 
 
 def records(job: Job) -> dict[str, list[str]]:
     """The ids of each file."""
-    directory = JobDirectory.of(job.output)
-    paths = {str(kind): directory.lines(kind) for kind in Kind}
+    directory = JobDirectory.from_output(job.output)
+    paths = {str(kind): directory.result_file(kind) for kind in RowStatus}
     return {
         kind: [str(json.loads(line)["id"]) for line in path.read_text().splitlines()] if path.exists() else []
         for kind, path in paths.items()
@@ -82,7 +82,7 @@ def test_a_query_that_gives_only_what_failed_is_asked_for_those_rows(tmp_path: P
     again = [number for number, code in CODES.items() if code in codes or not codes]
     assert asked == [f"tea {number}" for number in again]
     left = [number for number in CODES if number not in again]
-    assert (end.state, end.exit_code) == (State.FINISHED, 3 if left else 0)
+    assert (end.state, end.exit_code) == (JobState.FINISHED, 3 if left else 0)
     assert records(job) == {"ok": [n for n in "012345" if n not in left], "error": left, "dead": []}
     if left:
         assert live(job, retry=())[0].exit_code == 0
@@ -94,7 +94,7 @@ def test_new_lines_tell_where_a_row_stood_when_the_job_began(tmp_path: Path) -> 
     live(job, refuses)
     fill(tmp_path)
     assert live(job, refuses, retry=())[0].exit_code == 3
-    errors = JobDirectory.of(job.output).lines(Kind.ERROR).read_text().splitlines()
+    errors = JobDirectory.from_output(job.output).result_file(RowStatus.ERROR).read_text().splitlines()
     assert [(json.loads(one)["id"], json.loads(one)["line"]) for one in errors] == [(2, 3), (5, 6)]
 
 
@@ -112,7 +112,7 @@ def test_a_row_that_is_gone_keeps_its_record_and_the_others_get_theirs(tmp_path:
     sql(tmp_path, "DELETE FROM products WHERE id = 2")
     end, asked = live(job, retry=())
     assert (end.code, asked) == ("input_changed", ["tea 5"])
-    assert "1 of the rows to be asked once more are not in the input any more ('2')" in end.sentence
+    assert "1 of the rows to be asked once more are not in the input any more ('2')" in end.message
     end, asked = live(job)
     assert (end.exit_code, asked) == (3, [])
     assert records(job) == {"ok": [*"01345"], "error": ["2"], "dead": []}
@@ -131,7 +131,7 @@ def test_a_table_without_a_key_whose_rows_went(tmp_path: Path, options: dict[str
     with pytest.raises(BatchError, match="has 5 rows, and had 6 when the job began") as refused:
         live(job, retry=())
     assert refused.value.code == "input_changed"
-    assert live(job)[0].state is State.FINISHED
+    assert live(job)[0].state is JobState.FINISHED
 
 
 def test_a_file_that_was_changed_where_nobody_looked_is_told(tmp_path: Path) -> None:
@@ -143,30 +143,30 @@ def test_a_file_that_was_changed_where_nobody_looked_is_told(tmp_path: Path) -> 
     rows.write_text(rows.read_text().replace("row-2", "row-7"))
     end, asked = live(job, retry=("prompt_too_long",))
     assert (end.code, asked) == ("input_changed", [])
-    assert "line 3" in end.sentence
-    assert "'row-2'" in end.sentence
-    assert "'row-7'" in end.sentence
+    assert "line 3" in end.message
+    assert "'row-2'" in end.message
+    assert "'row-7'" in end.message
     rows.write_text(rows.read_text().replace("row-7", "row-2"))
     assert live(job)[1] == ["tea 2"]
-    assert verify(JobDirectory.of(job.output)).agrees
+    assert verify(JobDirectory.from_output(job.output)).complete
 
 
 def test_each_retry_asks_a_row_that_kills_engines_as_often_as_the_first(tmp_path: Path) -> None:
     job = job_of(tmp_path, address=shop(tmp_path), table="products")
     dies = 0
 
-    async def dies_of_five(server: Scripted, prompt: str) -> str | InflightError:
+    async def dies_of_five(server: ScriptedBackend, prompt: str) -> str | InflightError:
         nonlocal dies
         if prompt != "tea 5":
             return prompt
         dies += 1
         return InflightError("the engine died", "engine_died")
 
-    for codes in (None, ("row_kills_engine",), ("row_kills_engine",)):
+    for codes in (None, ("row_crashed_engine",), ("row_crashed_engine",)):
         dies = 0
         end, _ = live(job, dies_of_five, retry=codes)
-        assert (end.exit_code, end.counts.codes) == (3, {"row_kills_engine": 1})
-        assert dies >= job.running.kills
+        assert (end.exit_code, end.counts.codes) == (3, {"row_crashed_engine": 1})
+        assert dies >= job.run_options.max_engine_crashes
 
 
 def test_a_job_whose_input_is_away_stays_finished(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_job_whose_input_is_away_stays_finished(tmp_path: Path) -> None:
     rows.write_text("".join(f'{{"id": "row-{number}", "name": "tea {number}"}}\n' for number in range(6)))
     job = job_of(tmp_path, address=str(rows), id="id")
     live(job, refuses)
-    directory = JobDirectory.of(job.output)
+    directory = JobDirectory.from_output(job.output)
     for content, code in ((None, "input_not_found"), ('{"id": "row-0", "name": "tea"}\n', "input_changed")):
         moved = rows.rename(tmp_path / "moved.jsonl")
         if content is not None:
@@ -187,7 +187,7 @@ def test_a_job_whose_input_is_away_stays_finished(tmp_path: Path) -> None:
         assert (ledger.recall("finished"), ledger.recall("retrying")) == (True, None)
         ledger.close()
         end, asked = live(job)
-        assert (end.state, asked) == (State.FINISHED, [])
+        assert (end.state, asked) == (JobState.FINISHED, [])
     assert live(job, retry=())[1] == ["tea 2", "tea 5"]
 
 

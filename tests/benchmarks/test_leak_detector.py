@@ -55,7 +55,7 @@ def test_warming_up_is_not_counted() -> None:
 
 def test_shrinking_is_no_growth() -> None:
     found = growth(series(lambda second: 1 - 0.1 * second / 780, 0.005))
-    assert found.share < 0
+    assert found.fraction < 0
     assert isinstance(found, Growth)
 
 

@@ -1,4 +1,4 @@
-"""A short soak keeps its promises; on an engine that leaks on purpose, it says so."""
+"""A short soak keeps its SLOs; on an engine that leaks on purpose, it says so."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.soak import Plan, Verdict, soak
-from inflight.deploy.repository import DeploymentOptions
+from benchmarks.soak import SoakPlan, SoakResult, soak
+from inflight.deploy.repository.configure import DeploymentOptions
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import fake_engine
 
 STEP_SECONDS = 0.05
 """32 streams make 640 tokens a second at the most, which leaves a slow machine time for the rest."""
 
-SHORT = Plan(
+SHORT = SoakPlan(
     seconds=60,
     peak_seconds=6,
     warm_up_seconds=20,
@@ -23,8 +23,8 @@ SHORT = Plan(
     shortest=20,
     longest=40,
     killed_every_seconds=8,
-    least_work=0.5,
-    most_growth=0.1,
+    min_work=0.5,
+    max_growth=0.1,
 )
 """Work, which others on the machine slow down, may fall by half; memory still finds its level in so short a time."""
 
@@ -32,22 +32,22 @@ MOST_MIB = 4.0
 """Of growth of each process but tritonserver, which keeps a little for each client that vanishes."""
 
 
-def run(engine: TinyEngine, plan: Plan, **leak: int) -> Verdict:
+def run(engine: TinyEngine, plan: SoakPlan, **leak: int) -> SoakResult:
     options = DeploymentOptions(
         max_num_sequences=plan.in_flight,
         max_queue_size=plan.in_flight,
         parameters=fake_engine(step_seconds=STEP_SECONDS, **leak),
     )
-    return soak(engine("llama"), options, plan, report=print)
+    return soak(engine("llama"), options, plan, on_message=print)
 
 
 @pytest.mark.slow
 def test_a_short_soak_keeps_its_promises(tiny_engine: TinyEngine) -> None:
     verdict = run(tiny_engine, SHORT)
     assert verdict.failures == []
-    assert verdict.tally["completed"] > verdict.tally["vanished"] > 0
-    assert verdict.tally["refused"] > 0
-    grown = {name: end - begin for name, (begin, end) in verdict.memory_by_member.items() if name != "tritonserver"}
+    assert verdict.counts["completed"] > verdict.counts["vanished"] > 0
+    assert verdict.counts["refused"] > 0
+    grown = {name: end - begin for name, (begin, end) in verdict.memory_by_process.items() if name != "tritonserver"}
     assert len(grown) > 4
     assert max(grown.values()) < MOST_MIB, grown
 

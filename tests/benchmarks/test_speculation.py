@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import speculation
-from build_engines.build import Options, build_engine
-from build_engines.deepen import deepen_checkpoint
+from build_engines.build import BuildOptions, build_engine
+from build_engines.checkpoints.pad_layers import pad_layers
 from tests.fixtures.engines import DemoEngine
 
 
@@ -18,8 +18,8 @@ def test_a_single_stream_is_three_times_as_fast(
     """On a target that costs many times its draft; the ratio of the two, measured in turns, not their times."""
     deep = tmp_path / "deep"
     deep.mkdir()
-    deepen_checkpoint(demo_checkpoint(), deep, speculation.ADDED_LAYERS)
-    build_engine(str(deep), tmp_path / "engine", Options(precision="bf16"))
+    pad_layers(demo_checkpoint(), deep, speculation.PADDED_LAYERS)
+    build_engine(str(deep), tmp_path / "engine", BuildOptions(precision="bf16"))
     gains = speculation.measure(tmp_path / "engine", demo_engine("bf16"), rounds=2)
     drafted, looked_up, _ = gains.values()
     assert drafted.times > 3, gains

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from build_engines.build import Built, Options, build_engine
+from build_engines.build import BuildOptions, Built, build_engine
 from build_engines.errors import BuildError
-from build_engines.llmapi.arguments import Arguments
+from build_engines.llmapi.arguments import LlmArguments
 from build_engines.manifest import Manifest, Precision, verify
-from tests.build_engines.building import Begun, Heard, UntilExport, build, names
+from tests.build_engines.build_runs import RecordedProgress, StartedBuild, UntilExport, build, names
 from tests.fixtures.engines import TinyEngine
 
 
@@ -31,7 +31,7 @@ def test_an_engine_says_what_it_is_and_needs_no_checkpoint(engine: Path, checkpo
     assert (manifest.precision, manifest.kv_cache_precision) == ("fp32", "f32")
     assert manifest.properties == {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
     assert (manifest.layers, manifest.kv_heads, manifest.head_dim) == (2, 2, 16)
-    assert (manifest.vocab_size, manifest.max_sequence_length) == (1536, 2048)
+    assert (manifest.vocab_size, manifest.max_seq_len) == (1536, 2048)
     assert (manifest.end_ids, manifest.pad_id, manifest.bos_id) == ([1], 0, 2)
     assert manifest.versions.keys() >= {"inflight", "openvino", "openvino-genai", "optimum-intel", "transformers"}
 
@@ -42,7 +42,7 @@ def test_integer_weights_are_smaller_and_generate(
     tmp_path: Path, checkpoint: Path, engine: Path, precision: Precision
 ) -> None:
     """The trial run generates; the tiny Llama's matrices have rows of 64 and of 160."""
-    built = build_engine(str(checkpoint), tmp_path / "small", Options(precision=precision))
+    built = build_engine(str(checkpoint), tmp_path / "small", BuildOptions(precision=precision))
     exact = Manifest.read(engine).files["openvino_model.bin"].bytes
     # fp32 has 32 bits a weight; embeddings stay at 8 bits, and scales take some.
     assert built.manifest.files["openvino_model.bin"].bytes < exact / 3
@@ -114,7 +114,7 @@ def test_a_changed_build_begins_anew_and_the_old_engine_stays_until_it_is_whole(
     change(checkpoint, engine)
     before = {path.name: path.read_bytes() for path in engine.iterdir()}
     heard = UntilExport()
-    with pytest.raises(Begun):
+    with pytest.raises(StartedBuild):
         build(checkpoint, engine, heard)
     assert {path.name: path.read_bytes() for path in engine.iterdir()} == before
     assert names(engine.parent) == ["checkpoint", "engine"]
@@ -125,14 +125,14 @@ def test_a_changed_build_begins_anew_and_the_old_engine_stays_until_it_is_whole(
 @pytest.mark.parametrize(
     "options",
     [
-        Options(precision="bf16", name="tiny-llama"),
-        Options(precision="fp32", kv_precision="bf16", name="tiny-llama"),
-        Options(precision="fp32", name="other"),
-        Options(precision="fp32", name="tiny-llama", max_sequence_length=512),
+        BuildOptions(precision="bf16", name="tiny-llama"),
+        BuildOptions(precision="fp32", kv_precision="bf16", name="tiny-llama"),
+        BuildOptions(precision="fp32", name="other"),
+        BuildOptions(precision="fp32", name="tiny-llama", max_seq_len=512),
     ],
 )
-def test_other_options_begin_anew(engine: Path, checkpoint: Path, options: Options) -> None:
-    with pytest.raises(Begun):
+def test_other_options_begin_anew(engine: Path, checkpoint: Path, options: BuildOptions) -> None:
+    with pytest.raises(StartedBuild):
         build_engine(str(checkpoint), engine, options, progress=UntilExport())
 
 
@@ -142,19 +142,19 @@ def test_force_replaces_the_engine_as_a_whole(engine: Path, checkpoint: Path) ->
     (checkpoint / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
     (engine / "stale").write_text("")
     exact = Manifest.read(engine).files["openvino_model.bin"].bytes
-    options = Options(precision="int4", max_sequence_length=512)
+    options = BuildOptions(precision="int4", max_seq_len=512)
     built = build_engine(str(checkpoint), engine, options, force=True)
     assert built.manifest.files["openvino_model.bin"].bytes < exact / 3
     assert built.fresh
     assert verify(engine, hashes=True) == built.manifest
-    assert (built.manifest.max_sequence_length, built.manifest.end_ids) == (512, [1, 4])
+    assert (built.manifest.max_seq_len, built.manifest.end_ids) == (512, [1, 4])
     assert built.manifest.name == "checkpoint"
     assert "stale" not in names(engine)
     assert {"chat_template.jinja", "additional_chat_templates/tool_use.jinja"} <= built.manifest.files.keys()
     assert names(engine.parent) == ["checkpoint", "engine"]
 
 
-class OneWaits(Heard):
+class OneWaits(RecordedProgress):
     """Begins to write only when another build was heard to wait for that."""
 
     def __init__(self) -> None:
@@ -172,7 +172,7 @@ class OneWaits(Heard):
 def test_two_builds_to_one_place_make_one_engine(tmp_path: Path, checkpoint: Path) -> None:
     """Of the target that compiles nothing: who may write is settled before any of them begins."""
     out, built, heard = tmp_path / "engine", list[Built](), OneWaits()
-    options = Options("llmapi", settings=Arguments())
+    options = BuildOptions("llmapi", settings=LlmArguments())
 
     def build_it() -> None:
         built.append(build_engine(str(checkpoint), out, options, progress=heard))
@@ -190,7 +190,7 @@ def test_two_builds_to_one_place_make_one_engine(tmp_path: Path, checkpoint: Pat
 
 @pytest.mark.slow
 def test_more_positions_than_the_model_has_are_refused(tmp_path: Path, checkpoint: Path) -> None:
-    options = Options(max_sequence_length=2049, trial=False)
+    options = BuildOptions(max_seq_len=2049, smoke_test=False)
     with pytest.raises(BuildError, match="can be built for 2048 tokens at most") as caught:
         build_engine(str(checkpoint), tmp_path / "engine", options)
     assert caught.value.code == "invalid_parameter"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from build_engines.manifest import Manifest
-from tests.build_engines.building import Begun, UntilExport, build, names
+from tests.build_engines.build_runs import StartedBuild, UntilExport, build, names
 
 CLI = [sys.executable, "-c", "from inflight.cli import main; main()"]
 
@@ -88,6 +88,6 @@ def test_a_killed_build_takes_its_exporting_process_along(engine: Path, checkpoi
     assert not Path(f"/proc/{child}").exists()
     # What it left beside is swept by the next build.
     assert len(names(engine.parent)) > 2
-    with pytest.raises(Begun):
+    with pytest.raises(StartedBuild):
         build(checkpoint, engine, UntilExport(), force=True)
     assert names(engine.parent) == ["checkpoint", "engine"]

@@ -7,8 +7,8 @@ from build_engines.containers import (
     DEFAULT_CONTAINER,
     ENGINE_LINE,
     container_for,
-    container_of_image,
-    container_of_release,
+    container_from_image,
+    container_from_release,
     driver_suffices,
     version_line,
 )
@@ -31,11 +31,11 @@ def test_an_engine_names_the_newest_container_of_its_very_version(version: str, 
 
 
 def test_an_image_is_known_by_its_tag_also_from_a_mirror() -> None:
-    mirrored = container_of_image("registry.local/nvidia/tritonserver:25.10-trtllm-python-py3")
+    mirrored = container_from_image("registry.local/nvidia/tritonserver:25.10-trtllm-python-py3")
     assert mirrored is not None
     assert mirrored.tensorrt_llm == "1.0.0"
-    assert container_of_image("nvcr.io/nvidia/tritonserver:26.07-py3") is None
-    assert container_of_image("nvcr.io/nvidia/tritonserver:19.01-trtllm-python-py3") is None
+    assert container_from_image("nvcr.io/nvidia/tritonserver:26.07-py3") is None
+    assert container_from_image("nvcr.io/nvidia/tritonserver:19.01-trtllm-python-py3") is None
 
 
 def test_the_matrix_goes_from_new_to_old_and_each_row_has_its_driver() -> None:
@@ -43,7 +43,7 @@ def test_the_matrix_goes_from_new_to_old_and_each_row_has_its_driver() -> None:
     assert releases == sorted(releases, reverse=True)
     assert len(set(releases)) == len(releases) >= 20
     assert all(container.minimum_driver for container in CONTAINERS)
-    assert container_of_release("24.08") == CONTAINERS[-1]
+    assert container_from_release("24.08") == CONTAINERS[-1]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,15 @@ from collections.abc import Callable
 import pytest
 
 from build_engines.errors import BuildError
-from build_engines.machine import Gpu, Machine, find_gpus, find_software, look, parse_gpus, python_of_tensorrt_llm
+from build_engines.machine import (
+    Gpu,
+    Machine,
+    detect_machine,
+    find_gpus,
+    find_software,
+    parse_gpus,
+    python_of_tensorrt_llm,
+)
 from build_engines.manifest import GpuMachine
 from tests.fixtures.nvidia import A100, B200, H100, NvidiaPrograms
 
@@ -15,7 +23,7 @@ MIB = 1 << 20
 
 def test_gpus_and_versions_of_this_machine(nvidia_programs: NvidiaPrograms) -> None:
     nvidia_programs.having(gpus=[H100, H100])
-    machine = look()
+    machine = detect_machine()
     assert [gpu.index for gpu in machine.gpus] == [0, 1]
     assert machine.gpus[1] == Gpu(1, "NVIDIA H100 80GB HBM3", "9.0", "590.48.01", 81559 * MIB)
     found = machine.software
@@ -26,24 +34,24 @@ def test_gpus_and_versions_of_this_machine(nvidia_programs: NvidiaPrograms) -> N
 def test_a_container_is_asked_through_docker(nvidia_programs: NvidiaPrograms) -> None:
     nvidia_programs.having(gpus=[B200])
     image = nvidia_programs.images[0]
-    machine = look(["docker", "run", "--rm", "--gpus", "all", image])
+    machine = detect_machine(["docker", "run", "--rm", "--gpus", "all", image])
     assert machine.gpus[0].compute_capability == "10.0"
     assert machine.software.tensorrt_llm == "1.2.1"
     assert all(image in run for run in nvidia_programs.docker_runs())
-    assert look(["docker", "run", "--rm", "some/other:image"]) == Machine()
+    assert detect_machine(["docker", "run", "--rm", "some/other:image"]) == Machine()
 
 
 def test_a_machine_without_nvidia_s_driver_has_no_gpu(nvidia_programs: NvidiaPrograms) -> None:
     nvidia_programs.having(gpus=[])
     assert find_gpus() == ()
-    assert look().built_on is None
+    assert detect_machine().built_on is None
 
 
 def test_a_machine_without_nvidia_s_programs_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert find_gpus() == ()
     assert python_of_tensorrt_llm() == ["python3"]
-    assert look().software.tensorrt_llm is None
+    assert detect_machine().software.tensorrt_llm is None
 
 
 def test_the_python_that_is_asked_is_the_one_of_trtllm_build(nvidia_programs: NvidiaPrograms) -> None:
@@ -75,7 +83,7 @@ def test_gpus_that_cuda_may_not_see_are_not_there(
 ) -> None:
     nvidia_programs.having(gpus=[A100, H100])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert [gpu.compute_capability for gpu in look().gpus] == ["9.0"]
+    assert [gpu.compute_capability for gpu in detect_machine().gpus] == ["9.0"]
 
 
 def test_looking_at_the_software_runs_nothing_of_the_current_directory(poisoned: Callable[[], str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from build_engines.errors import BuildError
-from build_engines.manifest import File, Manifest, Source, hash_file, verify
+from build_engines.manifest import EngineFile, EngineSource, Manifest, hash_file, verify
 
 
 @pytest.fixture
@@ -18,14 +18,16 @@ def engine(tmp_path: Path) -> Path:
     """An engine directory that is right in all that a manifest can know."""
     (tmp_path / "openvino_model.xml").write_text("<net/>")
     (tmp_path / "openvino_model.bin").write_bytes(bytes(1000))
-    files = {path.name: File(sha256=hash_file(path), bytes=path.stat().st_size) for path in sorted(tmp_path.iterdir())}
+    files = {
+        path.name: EngineFile(sha256=hash_file(path), bytes=path.stat().st_size) for path in sorted(tmp_path.iterdir())
+    }
     Manifest(
         target="openvino",
         name="demo",
         architecture="LlamaForCausalLM",
         precision="bf16",
         kv_cache_precision="u8",
-        max_sequence_length=2048,
+        max_seq_len=2048,
         vocab_size=512,
         end_ids=[1],
         pad_id=0,
@@ -34,7 +36,7 @@ def engine(tmp_path: Path) -> Path:
         kv_heads=4,
         head_dim=64,
         properties={"INFERENCE_PRECISION_HINT": "bf16"},
-        source=Source(checkpoint="demo", weights="w", tokenizer="t", chat_template=None, options="o"),
+        source=EngineSource(checkpoint="demo", weights="w", tokenizer="t", chat_template=None, options="o"),
         files=files,
         versions={"inflight": "0.1.0"},
         created="2026-01-01T00:00:00+00:00",
@@ -108,20 +110,20 @@ def test_a_garbled_manifest_is_damaged(engine: Path, content: str) -> None:
 def test_a_manifest_of_another_format_is_foreign(engine: Path) -> None:
     change(engine, format=2, something="new")
     error = refusal(engine)
-    assert error.code == "engine_foreign"
+    assert error.code == "engine_incompatible"
     assert "format 2" in str(error)
 
 
 def test_an_engine_for_another_target_is_foreign(engine: Path) -> None:
     change(engine, target="tensorrt_llm")
     error = refusal(engine)
-    assert error.code == "engine_foreign"
+    assert error.code == "engine_incompatible"
     assert "tensorrt_llm" in str(error)
 
 
 @pytest.mark.parametrize("name", ["engine.json", "openvino_model.bin"])
 def test_a_file_that_the_system_can_not_read_is_one_sentence(engine: Path, name: str) -> None:
-    files = Manifest.read(engine).files | {"openvino_model.bin": File(sha256="0", bytes=0)}
+    files = Manifest.read(engine).files | {"openvino_model.bin": EngineFile(sha256="0", bytes=0)}
     Manifest.read(engine).model_copy(update={"files": files}).write(engine)
     (engine / name).unlink()
     # A file of no length whose reading fails, for every user.
@@ -157,7 +159,7 @@ def test_contents_of_a_large_engine_are_hashed_only_when_asked_for(engine: Path)
     with (engine / "openvino_model.bin").open("wb") as file:
         file.truncate(large)
     manifest = Manifest.read(engine)
-    files = manifest.files | {"openvino_model.bin": File(sha256="0", bytes=large)}
+    files = manifest.files | {"openvino_model.bin": EngineFile(sha256="0", bytes=large)}
     manifest.model_copy(update={"files": files}).write(engine)
     assert verify(engine).name == "demo"
 

@@ -7,16 +7,16 @@ import pytest
 
 from build_engines.errors import BuildError
 from build_engines.manifest import TARGETS
-from build_engines.target import KV_PRECISIONS, PRECISIONS, Options, check_precisions, find_target
+from build_engines.target import KV_PRECISIONS, PRECISIONS, BuildOptions, check_precisions, find_target
 
 
 def test_a_target_is_imported_when_it_is_asked_for() -> None:
     script = (
-        "import sys\nfrom build_engines.build import Options\nfrom build_engines.target import find_target\n"
+        "import sys\nfrom build_engines.build import BuildOptions\nfrom build_engines.target import find_target\n"
         "loaded = lambda: [name for name in sys.modules if name.startswith(('build_engines.openvino', "
         "'build_engines.tensorrt_llm', 'build_engines.llmapi'))]\n"
-        "assert not loaded(), loaded()\nfind_target(Options(target='tensorrt-llm'))\n"
-        "assert 'build_engines.tensorrt_llm.target' in loaded() and 'build_engines.openvino_target' not in loaded()"
+        "assert not loaded(), loaded()\nfind_target(BuildOptions(target='tensorrt-llm'))\n"
+        "assert 'build_engines.tensorrt_llm.target' in loaded() and 'build_engines.openvino.target' not in loaded()"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
@@ -25,23 +25,23 @@ def test_a_target_is_imported_when_it_is_asked_for() -> None:
 def test_every_target_of_the_manifest_is_there_with_its_precisions(target: str) -> None:
     assert PRECISIONS[target]
     assert KV_PRECISIONS[target]
-    find_target(Options(target=target))
+    find_target(BuildOptions(target=target))
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (
-            Options(precision="fp8"),
+            BuildOptions(precision="fp8"),
             "--target openvino has no --precision fp8; choose one of .* or --target tensorrt-llm",
         ),
-        (Options(target="tensorrt-llm", precision="int4"), "has no --precision int4; .* or --target openvino"),
-        (Options(target="tensorrt-llm", kv_precision="u8"), "has no --kv-cache-precision u8; .*--target openvino"),
-        (Options(kv_precision="int8"), "has no --kv-cache-precision int8; .* or --target tensorrt-llm"),
-        (Options(target="vulkan"), "There is no target vulkan; choose one of openvino, tensorrt-llm, llmapi"),
+        (BuildOptions(target="tensorrt-llm", precision="int4"), "has no --precision int4; .* or --target openvino"),
+        (BuildOptions(target="tensorrt-llm", kv_precision="u8"), "has no --kv-cache-precision u8; .*--target openvino"),
+        (BuildOptions(kv_precision="int8"), "has no --kv-cache-precision int8; .* or --target tensorrt-llm"),
+        (BuildOptions(target="vulkan"), "There is no target vulkan; choose one of openvino, tensorrt-llm, llmapi"),
     ],
 )
-def test_what_a_target_lacks_is_refused_naming_one_that_has_it(options: Options, said: str) -> None:
+def test_what_a_target_lacks_is_refused_naming_one_that_has_it(options: BuildOptions, said: str) -> None:
     with pytest.raises(BuildError, match=said) as caught:
         check_precisions(options)
     assert caught.value.code == "invalid_parameter"
@@ -50,4 +50,4 @@ def test_what_a_target_lacks_is_refused_naming_one_that_has_it(options: Options,
 
 def test_settings_of_another_target_are_refused() -> None:
     with pytest.raises(BuildError, match="takes its own settings"):
-        find_target(Options(target="tensorrt-llm", settings="fp8"))
+        find_target(BuildOptions(target="tensorrt-llm", settings="fp8"))

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from inflight_client import Client
 
-from inflight.deploy.repository import DeploymentOptions
-from inflight.deploy.server import Server
-from tests.client.answers import PREFILL_SECONDS_PER_TOKEN
-from tests.client.held_answers import Held
-from tests.client.scripted_server import serving
+from inflight.deploy.repository.configure import DeploymentOptions
+from inflight.deploy.server.server import Server
+from tests.client.support.expected_answers import PREFILL_SECONDS_PER_TOKEN
+from tests.client.support.gated_server import AnswerGate
+from tests.client.support.scripted_server import serving
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import STEP_SECONDS, fake_engine
@@ -26,15 +26,15 @@ def slow_server(tiny_engine: TinyEngine) -> Iterator[Server]:
 
 
 @pytest.fixture
-def held() -> Iterator[Held]:
+def held() -> Iterator[AnswerGate]:
     """What the server of `held_address` answers."""
-    script = Held()
+    script = AnswerGate()
     yield script
     script.go.set()
 
 
 @pytest.fixture
-def held_address(held: Held) -> Iterator[str]:
+def held_address(held: AnswerGate) -> Iterator[str]:
     with serving(held) as (_, address):
         yield address
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from inflight_client import InflightError, Tls
-from inflight_client.address import Address, checked_headers
+from inflight_client.address import Address, validate_headers
 
 GRPC, HTTP = Address.parse("localhost"), Address.parse("http://localhost")
 
@@ -68,7 +68,7 @@ def test_an_address_with_a_password_is_refused_and_not_shown(text: str) -> None:
 @pytest.mark.parametrize("address", [GRPC, HTTP])
 def test_headers_are_taken_in_small_letters(address: Address) -> None:
     given = {"Authorization": "Bearer abc", "x-tenant_1.b": "", "HOST": "other"}
-    assert checked_headers(given, address) == {"authorization": "Bearer abc", "x-tenant_1.b": "", "host": "other"}
+    assert validate_headers(given, address) == {"authorization": "Bearer abc", "x-tenant_1.b": "", "host": "other"}
 
 
 @pytest.mark.parametrize("address", [GRPC, HTTP])
@@ -92,7 +92,7 @@ def test_headers_are_taken_in_small_letters(address: Address) -> None:
 )
 def test_a_header_that_can_not_be_sent_is_refused(headers: Any, sentence: str, address: Address) -> None:
     with pytest.raises(InflightError) as raised:
-        checked_headers(headers, address)
+        validate_headers(headers, address)
     assert raised.value.code == "invalid_parameter"
     assert str(raised.value).startswith(sentence)
     assert "s3cr" not in str(raised.value)
@@ -101,9 +101,9 @@ def test_a_header_that_can_not_be_sent_is_refused(headers: Any, sentence: str, a
 @pytest.mark.parametrize("name", ["x-bin", "X-Bin", "x!y", "x~", "grpc-timeout"])
 def test_names_that_grpc_lacks_are_refused_for_it_alone(name: str) -> None:
     with pytest.raises(InflightError, match="gRPC can't send the header") as raised:
-        checked_headers({name: "1"}, GRPC)
+        validate_headers({name: "1"}, GRPC)
     assert raised.value.code == "invalid_parameter"
-    assert checked_headers({name: "1"}, HTTP) == {name.lower(): "1"}
+    assert validate_headers({name: "1"}, HTTP) == {name.lower(): "1"}
 
 
 @pytest.mark.parametrize("value", [5, "", b"ca.pem"])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from inflight_client import InflightError
-from inflight_client.call import Call, checked_request_id
+from inflight_client.call import Call, validate_request_id
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 CHAT = [{"role": "user", "content": "Tea?"}]
@@ -158,15 +158,15 @@ def test_messages_are_sent_as_they_were_when_asked() -> None:
         {"role": "assistant", "content": "Oui"},
     ]
     assert "Thé?" in call.messages_json
-    assert json.loads(call.arguments_json) == {"tools": [{"name": "kettle"}]}
+    assert json.loads(call.template_kwargs_json) == {"tools": [{"name": "kettle"}]}
 
 
 @pytest.mark.parametrize("value", ["", None, 5, b"mine", "\ud800"])
 def test_an_id_to_cancel_by_is_text(value: Any) -> None:
     with pytest.raises(InflightError, match=r"^request_id ") as raised:
-        checked_request_id(value)
+        validate_request_id(value)
     assert raised.value.code in ("invalid_parameter", "invalid_text")
 
 
 def test_other_clients_ids_can_be_cancelled() -> None:
-    assert checked_request_id("thé " * 100) == "thé " * 100
+    assert validate_request_id("thé " * 100) == "thé " * 100

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inflight_client._compat.requests import build_request
 from inflight_client.call import Call
 from inflight_client.chat_template import ChatTemplate
 from inflight_client.errors import InflightError
 
-from tests.client.deployments import find
-from tests.runtime.chat_templates import CHATML, LLAMA3, MISTRAL, write_directory
+from tests.client.support.deployments import find
+from tests.runtime.chat.template_examples import CHATML, LLAMA3, MISTRAL, write_directory
 from tests.standins.kserve.repository import llmapi, text_models
 
 CHAT = [
@@ -73,21 +74,21 @@ def test_a_template_without_bos_keeps_all_of_its_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("models", [text_models(), text_models(without=("ensemble",)), llmapi()])
 def test_deployments_that_render_nothing_get_text(tmp_path: Path, models: Any) -> None:
     template = ChatTemplate.from_directory(directory_of(tmp_path / "tokenizer", MISTRAL))
-    request = find(models).request(Call(CHAT, False), "mine", None, template)
+    request = build_request(find(models), Call(CHAT, False), None, template)
     assert request.inputs["text_input"].values == ("[INST] Tea? [/INST] Yes.</s>[INST] Now. [/INST]",)
     assert "messages" not in request.inputs
 
 
 def test_where_preprocessing_adds_no_special_tokens_the_text_begins_with_bos(tmp_path: Path) -> None:
     template = ChatTemplate.from_directory(directory_of(tmp_path / "tokenizer", MISTRAL))
-    request = find(text_models(add_special_tokens="false")).request(Call(CHAT, False), "mine", None, template)
+    request = build_request(find(text_models(add_special_tokens="false")), Call(CHAT, False), None, template)
     assert request.inputs["text_input"].values[0].startswith("<s>[INST]")
 
 
 def test_what_the_template_is_given_beside_the_messages_reaches_it(tmp_path: Path) -> None:
     template = ChatTemplate.from_directory(directory_of(tmp_path / "tokenizer", CHATML))
     call = Call(CHAT, False, chat_template_kwargs={"enable_thinking": False})
-    text = find(text_models()).request(call, "mine", None, template).inputs["text_input"].values[0]
+    text = build_request(find(text_models()), call, None, template).inputs["text_input"].values[0]
     assert text.endswith("<think>\n\n</think>\n\n")
 
 
@@ -103,7 +104,7 @@ def test_messages_that_the_template_refuses_are_the_callers_fault(
 ) -> None:
     template = ChatTemplate.from_directory(directory_of(tmp_path / "tokenizer", MISTRAL))
     with pytest.raises(InflightError, match=words) as raised:
-        find(text_models()).request(Call(messages, False), "mine", None, template)
+        build_request(find(text_models()), Call(messages, False), None, template)
     assert raised.value.code == "invalid_messages"
 
 

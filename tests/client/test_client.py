@@ -13,7 +13,7 @@ import grpc
 import pytest
 from inflight_client import NO_RETRY, Client, Delta, InflightError, Usage
 
-from tests.client.scripted_server import error, response, serving
+from tests.client.support.scripted_server import error, response, serving
 
 
 def whole(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:

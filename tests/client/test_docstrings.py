@@ -11,9 +11,9 @@ import inflight_client
 import pytest
 from inflight_client import Client
 
-from inflight.deploy.server import Server
+from inflight.deploy.server.server import Server
 
-MODULES = [f"inflight_client.{found.name}" for found in pkgutil.iter_modules(inflight_client.__path__)]
+MODULES = [found.name for found in pkgutil.walk_packages(inflight_client.__path__, "inflight_client.")]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -36,4 +36,4 @@ def test_the_examples_of_a_module(server: Server, module: str) -> None:
 
 def test_both_clients_have_examples() -> None:
     found = {module for module in MODULES if examples_of(module)}
-    assert {"inflight_client.client", "inflight_client.aio", "inflight_client.sampling"} <= found
+    assert {"inflight_client._sync.client", "inflight_client._async.client", "inflight_client.sampling"} <= found

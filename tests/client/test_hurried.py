@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import pytest
 from inflight_client import AsyncClient, Client, DeadlineExceeded, Delta, Generation, Sampling
 
-from inflight.deploy.server import Server
-from tests.client.leftovers import SOON, nothing_left
-from tests.client.ways import WAYS, Way
-from tests.serving.replies import TEXT_MODELS
+from inflight.deploy.server.server import Server
+from tests.client.support.client_variants import CLIENT_VARIANTS, ClientVariant
+from tests.client.support.leak_checks import SOON, nothing_left
+from tests.serving.model_replies import TEXT_MODELS
 
 WORKERS = 4
 """Threads or tasks that share the client of each way."""
@@ -127,7 +127,9 @@ def joined(deltas: list[Delta]) -> Heard:
     )
 
 
-def all_of(way: Way, server: Server, model: str, shares: Iterable[list[Call]]) -> list[tuple[Call, list[Heard]]]:
+def all_of(
+    way: ClientVariant, server: Server, model: str, shares: Iterable[list[Call]]
+) -> list[tuple[Call, list[Heard]]]:
     """What comes of the calls of one way: a share of them for each worker."""
     url = way.url(way.port(server))
     if not way.aio:
@@ -148,11 +150,11 @@ def all_of(way: Way, server: Server, model: str, shares: Iterable[list[Call]]) -
 @pytest.mark.parametrize("model", TEXT_MODELS)
 def test_each_call_gets_its_own_answer(hurried_server: Server, model: str) -> None:
     calls = drawn(random.Random(model))
-    shares = {way: [[next(calls) for _ in range(CALLS)] for _ in range(WORKERS)] for way in WAYS}
+    shares = {way: [[next(calls) for _ in range(CALLS)] for _ in range(WORKERS)] for way in CLIENT_VARIANTS}
     with nothing_left(hurried_server):
-        with ThreadPoolExecutor(len(WAYS)) as threads:
-            found = threads.map(lambda way: all_of(way, hurried_server, model, shares[way]), WAYS)
-            said = [(way, *pair) for way, pairs in zip(WAYS, found, strict=True) for pair in pairs]
+        with ThreadPoolExecutor(len(CLIENT_VARIANTS)) as threads:
+            found = threads.map(lambda way: all_of(way, hurried_server, model, shares[way]), CLIENT_VARIANTS)
+            said = [(way, *pair) for way, pairs in zip(CLIENT_VARIANTS, found, strict=True) for pair in pairs]
         with Client(hurried_server.grpc_address, model) as alone:
 
             @cache

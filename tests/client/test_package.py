@@ -55,9 +55,9 @@ class Refusal(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Refusal())
 import importlib, pkgutil, inflight_client
-for module in pkgutil.iter_modules(inflight_client.__path__):
-    importlib.import_module(f"inflight_client.{module.name}")
-for command in ("chat", "generate", "status"):
+for module in pkgutil.walk_packages(inflight_client.__path__, "inflight_client."):
+    importlib.import_module(module.name)
+for command in ("chat.command", "generate", "status.command"):
     importlib.import_module(f"inflight.commands.{command}")
 for scheme in ("grpc", "http"):
     inflight_client.Client(f"{scheme}://127.0.0.1:9").close()
@@ -174,4 +174,6 @@ def test_the_wheel_says_that_it_is_typed(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert "inflight_client/py.typed" in names
-    assert {f"inflight_client/{path.name}" for path in (ROOT / "client/inflight_client").glob("*.py")} <= set(names)
+    assert {
+        path.relative_to(ROOT / "client").as_posix() for path in (ROOT / "client/inflight_client").rglob("*.py")
+    } <= set(names)

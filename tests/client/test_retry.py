@@ -13,7 +13,7 @@ from inflight_client.errors import ERROR_CODES, InflightError
 from inflight_client.retry import NO_RETRY, Retries, Retry, RetryBudget
 from tenacity import RetryCallState
 
-QUICK = Retry(first_wait=0.001, longest_wait=0.002)
+QUICK = Retry(wait_initial=0.001, wait_max=0.002)
 
 
 def attempts(retries: Retries, code: str, deadline: Deadline = NEVER, given_up: threading.Event | None = None) -> int:
@@ -27,7 +27,7 @@ def attempts(retries: Retries, code: str, deadline: Deadline = NEVER, given_up: 
 
 
 def fail(retries: Retries, error: Exception, sent: list[int], deadline: Deadline, given_up: threading.Event) -> None:
-    for attempt in retries.of_call(deadline, given_up):
+    for attempt in retries.attempts(deadline, given_up):
         with attempt:
             sent.append(attempt.retry_state.attempt_number)
             raise error
@@ -35,7 +35,7 @@ def fail(retries: Retries, error: Exception, sent: list[int], deadline: Deadline
 
 @pytest.mark.parametrize("code", ERROR_CODES)
 def test_what_is_transient_is_sent_again_and_nothing_else(code: str) -> None:
-    most = 2 if code in ("answer_damaged", "hung_up") else QUICK.attempts
+    most = 2 if code in ("answer_damaged", "connection_closed") else QUICK.attempts
     assert attempts(Retries(QUICK), code) == (most if ERROR_CODES[code].retry else 1)
 
 
@@ -49,7 +49,7 @@ def failing(retries: Retries, codes: list[str]) -> list[str]:
     """The failures of a call that are its client's until one is the caller's, that one too."""
     sent: list[str] = []
     try:
-        for attempt in retries.of_call(NEVER, threading.Event()):
+        for attempt in retries.attempts(NEVER, threading.Event()):
             with attempt:
                 sent.append(codes[len(sent)])
                 raise InflightError("it failed", sent[-1])
@@ -70,13 +70,13 @@ def test_retries_can_be_switched_off() -> None:
 
 
 def test_a_clients_calls_share_one_budget() -> None:
-    retries = Retries(Retry(first_wait=0.001, longest_wait=0.001, reserve=10, ratio=0.1))
+    retries = Retries(Retry(wait_initial=0.001, wait_max=0.001, budget=10, budget_ratio=0.1))
     sent = sum(attempts(retries, "overloaded") for _ in range(100))
     assert 100 + 10 <= sent <= 100 + 10 + 10, "the reserve, and a tenth of the calls"
 
 
 def test_a_budget_fills_again_with_the_calls() -> None:
-    budget = RetryBudget(Retry(reserve=2, ratio=0.5))
+    budget = RetryBudget(Retry(budget=2, budget_ratio=0.5))
     assert [budget.spend() for _ in range(3)] == [True, True, False]
     budget.earn()
     assert not budget.spend()
@@ -105,10 +105,10 @@ class SkippedWaits(threading.Event):
 @pytest.mark.parametrize(
     ("retry", "seconds", "most"),
     [
-        (Retry(first_wait=50, longest_wait=100), 0.5, 0.5),
-        (Retry(first_wait=0.1, longest_wait=100), 9, 9),
-        (Retry(seconds=9, first_wait=0.1, longest_wait=100), None, 9),
-        (Retry(seconds=9, first_wait=0.1, longest_wait=100), 100, 9),
+        (Retry(wait_initial=50, wait_max=100), 0.5, 0.5),
+        (Retry(wait_initial=0.1, wait_max=100), 9, 9),
+        (Retry(timeout=9, wait_initial=0.1, wait_max=100), None, 9),
+        (Retry(timeout=9, wait_initial=0.1, wait_max=100), 100, 9),
     ],
 )
 def test_no_wait_goes_past_the_deadline(
@@ -122,22 +122,22 @@ def test_no_wait_goes_past_the_deadline(
 def test_who_gives_up_waits_no_more() -> None:
     given_up = threading.Event()
     threading.Timer(0.1, given_up.set).start()
-    retry = Retry(seconds=10_000, first_wait=1000, longest_wait=1000)
+    retry = Retry(timeout=10_000, wait_initial=1000, wait_max=1000)
     attempts(Retries(retry), "overloaded", given_up=given_up)  # else the test's own timeout is over long before
 
 
 @pytest.mark.parametrize(
     ("name", "value", "wanted"),
     [
-        ("seconds", None, "a number, 0 to"),
-        ("seconds", math.inf, "a number, 0 to"),
-        ("seconds", "30", "a number, 0 to"),
-        ("first_wait", -1, "a number, 0 to"),
-        ("longest_wait", math.nan, "a number, 0 to"),
-        ("ratio", True, "a number, 0 to 1000"),
+        ("timeout", None, "a number, 0 to"),
+        ("timeout", math.inf, "a number, 0 to"),
+        ("timeout", "30", "a number, 0 to"),
+        ("wait_initial", -1, "a number, 0 to"),
+        ("wait_max", math.nan, "a number, 0 to"),
+        ("budget_ratio", True, "a number, 0 to 1000"),
         ("attempts", 0, "a whole number from 1 to"),
         ("attempts", 2.5, "a whole number from 1 to"),
-        ("reserve", -1, "a whole number from 0 to"),
+        ("budget", -1, "a whole number from 0 to"),
     ],
 )
 def test_a_retry_that_can_not_be_followed_is_refused(name: str, value: Any, wanted: str) -> None:
@@ -148,7 +148,7 @@ def test_a_retry_that_can_not_be_followed_is_refused(name: str, value: Any, want
 
 
 def test_the_first_wait_is_the_longest_before_the_first_retry_and_doubles() -> None:
-    rules = Retries(Retry(first_wait=4, longest_wait=9)).of_call(NEVER, threading.Event())
+    rules = Retries(Retry(wait_initial=4, wait_max=9)).attempts(NEVER, threading.Event())
     state = RetryCallState(rules, None, (), {})
     for state.attempt_number, most in ((1, 4), (2, 8), (3, 9), (9, 9)):
         waits = [rules.wait(state) for _ in range(200)]

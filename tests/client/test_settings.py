@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from inflight_client import AsyncClient, Client, InflightError, Sampling
-from inflight_client.settings import Settings
+from inflight_client.settings import ClientSettings
 
 
-def settings(**given: Any) -> Settings:
+def settings(**given: Any) -> ClientSettings:
     usual = dict.fromkeys(("model", "headers", "tls", "timeout", "chat_template", "metrics_url"))
-    return Settings.of(**{"address": "localhost:8001", **usual, **given})
+    return ClientSettings.from_arguments(**{"address": "localhost:8001", **usual, **given})
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
@@ -97,7 +97,9 @@ def test_what_is_wrong_with_each_of_many_is_raised_before_the_first() -> None:
 
 
 def test_options_of_messages_and_sampling_fit_many() -> None:
-    settings().check_many({"chat_template_kwargs": {"tools": []}, "sampling": Sampling(top_k=4), "request_id": "a"})
+    settings().validate_options(
+        {"chat_template_kwargs": {"tools": []}, "sampling": Sampling(top_k=4), "request_id": "a"}
+    )
 
 
 @pytest.mark.parametrize("method", ["health", "ready", "models", "metrics", "deployment", "cancel"])

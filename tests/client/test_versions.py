@@ -6,7 +6,7 @@ import warnings
 
 import inflight_client
 import pytest
-from inflight_client.versions import VersionWarning, client_version, mismatch, warn_unless_fitting
+from inflight_client.versions import VersionWarning, client_version, version_mismatch, warn_if_incompatible
 
 import inflight
 
@@ -18,7 +18,7 @@ def test_the_clients_version_is_the_packages() -> None:
 def test_a_version_that_does_not_fit_is_named_beside_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inflight, "__version__", "0.4.1")
     with pytest.warns(VersionWarning, match=r"inflight 0\.3\.9, and this client is of 0\.4\.1") as caught:
-        warn_unless_fitting("0.3.9")
+        warn_if_incompatible("0.3.9")
     assert len(caught) == 1
 
 
@@ -29,5 +29,5 @@ def test_versions_that_fit_and_servers_without_one_are_passed_over(
     monkeypatch.setattr(inflight, "__version__", "0.4.1")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_unless_fitting(server)
-    assert mismatch(server) == ""
+        warn_if_incompatible(server)
+    assert version_mismatch(server) == ""

@@ -9,10 +9,10 @@ from click.testing import CliRunner, Result
 
 from inflight import __version__
 from inflight.cli import cli
-from inflight.deploy import card, model_configs
 from inflight.deploy.errors import DeployError
-from tests.deploy.storage import storage_server
+from inflight.deploy.repository import manifest, model_configs
 from tests.fixtures.engines import TinyEngine
+from tests.fixtures.s3_server import s3_server
 from tests.fixtures.tensorrtllm import GpuEngine
 
 
@@ -41,18 +41,18 @@ def test_it_says_what_it_wrote_and_that_a_second_time_nothing_is_to_do(engine: P
 def test_a_script_reads_one_line_of_json(engine: Path, tmp_path: Path) -> None:
     done = assemble(engine, "--out", tmp_path / "out", "--vendor", "--json")
     line = json.loads(done.stdout)
-    assert (line["repository"], line["fresh"], line["model"]) == (str(tmp_path / "out"), True, "tiny-llama")
-    assert (line["inflight"], line["vendored"]) == (__version__, True)
+    assert (line["repository"], line["updated"], line["model"]) == (str(tmp_path / "out"), True, "tiny-llama")
+    assert (line["inflight_version"], line["vendored"]) == (__version__, True)
     assert "--vendor" not in done.stderr
-    assert card.verify(tmp_path / "out").vendored
+    assert manifest.verify_repository(tmp_path / "out").vendored
 
 
 def test_to_s3_with_an_endpoint_of_ones_own(engine: Path) -> None:
-    with storage_server() as storage:
+    with s3_server() as storage:
         done = assemble(engine, "--out", f"s3://{storage.bucket}/a/v1", "--endpoint-url", storage.endpoint, "--json")
         assert done.exit_code == 0, done.output
         assert json.loads(done.stdout)["repository"] == storage.address("a/v1")
-        assert card.FILE_NAME in storage.names("a/v1")
+        assert manifest.MANIFEST_FILE in storage.names("a/v1")
 
 
 def test_for_gpus_it_says_where_the_engine_runs_and_where_it_is_looked_for(
@@ -66,7 +66,7 @@ def test_for_gpus_it_says_where_the_engine_runs_and_where_it_is_looked_for(
     assert f"tritonserver finds the engine at {out}/tensorrt_llm/1/engine alone" in done.stderr
     parameters = model_configs.load(out)["tensorrt_llm"].parameters
     assert parameters["kv_cache_free_gpu_mem_fraction"].string_value == "0.7"
-    moved = assemble(engine, "--out", out, "--home", "/models/llama")
+    moved = assemble(engine, "--out", out, "--repository-path", "/models/llama")
     assert "finds the engine at /models/llama/tensorrt_llm/1/engine alone" in moved.stderr
     parameters = model_configs.load(out)["tensorrt_llm"].parameters
     assert parameters["gpt_model_path"].string_value == "/models/llama/tensorrt_llm/1/engine"
@@ -89,7 +89,7 @@ def test_what_can_not_be_is_one_sentence(engine: Path, tmp_path: Path) -> None:
     [
         (["--engine-path", ""], "--engine-path is empty; give an absolute path"),
         (["--engine-path", "relative"], "--engine-path is 'relative'; give an absolute path"),
-        (["--home", "/models"], "--home is for engines of target tensorrt-llm"),
+        (["--repository-path", "/models"], "--repository-path is for engines of target tensorrt-llm"),
         (["--endpoint-url", "http://127.0.0.1:9000"], "is for a place on S3, and"),
         (["--lora", "/tmp/a\udcff"], "holds bytes that are no UTF-8"),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from build_engines.checkpoint import read_checkpoint
+from build_engines.checkpoints.checkpoint import read_checkpoint
 from inflight.cli import cli, main
 
 

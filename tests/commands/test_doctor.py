@@ -29,9 +29,9 @@ def test_this_machine_can_serve_and_the_trial_proves_it() -> None:
     findings = {finding["name"]: finding for finding in report["findings"]}
     assert set(findings) >= {
         "packages", "python", "tritonserver", "engines", "shared memory", "processor", "memory", "ports", "leftovers",
-        "trial start", "gpu",
+        "smoke test", "gpu",
     }  # fmt: skip
-    assert "runs a python model" in findings["trial start"]["found"]
+    assert "runs a python model" in findings["smoke test"]["found"]
 
 
 def test_a_server_that_can_not_start_is_said_with_a_remedy_and_exit_code_1(tmp_path: Path) -> None:

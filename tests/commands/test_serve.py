@@ -14,24 +14,24 @@ import psutil
 import pytest
 from inflight_client import Client
 
-from inflight.deploy.run_directory import SHARED_MEMORY, sweep
-from tests.deploy.streams import SOON, open_streams, outliving
+from inflight.deploy.server.run_directory import SHARED_MEMORY_DIRECTORY, remove_stale_run_directories
 from tests.fixtures.engines import ROOT, TinyEngine
+from tests.fixtures.open_streams import TIMEOUT, open_streams, still_running
 from tests.fixtures.server import ENDLESS
 
 MAIN = "from inflight.cli import main; main()"
 # The command has no option for the fake engine, which operators have no use for.
 PACED_MAIN = """
 from inflight.cli import main
-from inflight.commands import deployment_options
+from inflight.commands.options import deployment
 from tests.fixtures.server import paced
-deployment_options.DeploymentOptions = lambda **options: paced()
+deployment.DeploymentOptions = lambda **options: paced()
 main()
 """
 ANY_PORTS = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
 
 
-class Serving:
+class ServeProcess:
     """A running `inflight serve --json`: its process and the line that it printed."""
 
     def __init__(self, main: str, arguments: list[str], home: Path) -> None:
@@ -46,25 +46,25 @@ class Serving:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.process.communicate()[1]
-        self.said: dict[str, Any] = json.loads(line)
+        self.announcement: dict[str, Any] = json.loads(line)
         self.family = psutil.Process(self.process.pid).children(recursive=True)
         owner = next(home.glob("run-*/owner.json"))
         self.shm_prefix = json.loads(owner.read_text())["shm_prefix"]
 
     def regions(self) -> list[Path]:
-        return list(SHARED_MEMORY.glob(f"{self.shm_prefix}*"))
+        return list(SHARED_MEMORY_DIRECTORY.glob(f"{self.shm_prefix}*"))
 
 
-Serve = Callable[..., Serving]
+Serve = Callable[..., ServeProcess]
 
 
 @pytest.fixture
 def serve(tiny_engine: TinyEngine, tmp_path: Path) -> Iterator[Serve]:
     """`serve()`: start the command on the tiny Llama with any free ports, and wait until it says where it listens."""
-    started: list[Serving] = []
+    started: list[ServeProcess] = []
 
-    def start(*arguments: str, main: str = MAIN) -> Serving:
-        started.append(Serving(main, [str(tiny_engine("llama")), *ANY_PORTS, *arguments], tmp_path / "home"))
+    def start(*arguments: str, main: str = MAIN) -> ServeProcess:
+        started.append(ServeProcess(main, [str(tiny_engine("llama")), *ANY_PORTS, *arguments], tmp_path / "home"))
         return started[-1]
 
     yield start
@@ -72,48 +72,48 @@ def serve(tiny_engine: TinyEngine, tmp_path: Path) -> Iterator[Serve]:
         if serving.process.poll() is None:
             serving.process.kill()
         serving.process.communicate()
-    outliving([process for serving in started for process in serving.family])
-    sweep(tmp_path / "home")
+    still_running([process for serving in started for process in serving.family])
+    remove_stale_run_directories(tmp_path / "home")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_lets_running_requests_finish_and_ends_with_0(serve: Serve, number: int, tmp_path: Path) -> None:
     serving = serve("--drain-seconds", "200", main=PACED_MAIN)
-    streams = open_streams(serving.said["grpc"], count=8, max_tokens=100)
+    streams = open_streams(serving.announcement["grpc"], count=8, max_tokens=100)
     serving.process.send_signal(number)
     for stream in streams:
-        assert stream.ended.wait(SOON)
-        assert stream.whole, stream
-    assert serving.process.wait(SOON) == 0
-    assert outliving(serving.family) == []
+        assert stream.finished.wait(TIMEOUT)
+        assert stream.completed, stream
+    assert serving.process.wait(TIMEOUT) == 0
+    assert still_running(serving.family) == []
     assert serving.regions() == []
     assert list((tmp_path / "home").iterdir()) == []
 
 
 def test_a_second_signal_stops_at_once(serve: Serve) -> None:
     serving = serve("--drain-seconds", "200", main=PACED_MAIN)
-    [stream] = open_streams(serving.said["grpc"], count=1, max_tokens=ENDLESS)
+    [stream] = open_streams(serving.announcement["grpc"], count=1, max_tokens=ENDLESS)
     serving.process.send_signal(signal.SIGTERM)
     assert serving.process.stderr is not None
     # Before it may stand what Triton says of a port that another program took meanwhile.
     assert any(line.startswith("Stopping; running requests may take 200 s.") for line in serving.process.stderr)
     serving.process.send_signal(signal.SIGTERM)
-    _, errors = serving.process.communicate(timeout=SOON)
+    _, errors = serving.process.communicate(timeout=TIMEOUT)
     assert serving.process.returncode == 0
-    assert stream.ended.wait(SOON)
+    assert stream.finished.wait(TIMEOUT)
     assert "Stopped before all requests had ended." in errors
     assert "Traceback" not in errors
 
 
 def test_it_serves_what_it_was_asked_for_and_nothing_outlives_a_supervisor_that_was_killed(serve: Serve) -> None:
     serving = serve("--kv-cache-tokens", "32768")
-    assert serving.said["kv_cache_tokens"] == 32768
-    assert psutil.Process(serving.said["pid"]).name() == "tritonserver"
-    with Client(serving.said["grpc"]) as client:
+    assert serving.announcement["kv_cache_tokens"] == 32768
+    assert psutil.Process(serving.announcement["pid"]).name() == "tritonserver"
+    with Client(serving.announcement["grpc"]) as client:
         assert client.generate("hello", max_tokens=2).output_tokens == 2
     assert len(serving.family) >= 5
     serving.process.kill()
-    assert outliving(serving.family) == []
+    assert still_running(serving.family) == []
     assert serving.regions() == []
 
 
@@ -123,7 +123,7 @@ def test_stubs_end_even_if_supervisor_and_guard_are_killed_together(serve: Serve
     guard = next(process for process in serving.family if process.ppid() == serving.process.pid)
     serving.process.kill()
     guard.kill()
-    assert outliving(serving.family) == []
+    assert still_running(serving.family) == []
 
 
 def test_a_killed_servers_rest_is_swept_by_the_next(serve: Serve, tmp_path: Path) -> None:
@@ -132,11 +132,11 @@ def test_a_killed_servers_rest_is_swept_by_the_next(serve: Serve, tmp_path: Path
     first.process.kill()
     guard.kill()
     first.process.wait()
-    assert outliving(first.family) == []
+    assert still_running(first.family) == []
     second = serve()
     assert first.regions() == []
     assert len(list((tmp_path / "home").glob("run-*"))) == 1
-    with Client(second.said["grpc"]) as client:
+    with Client(second.announcement["grpc"]) as client:
         assert client.generate("hello", max_tokens=2).output_tokens == 2
 
 
@@ -145,7 +145,7 @@ def run_serve(*arguments: str, home: Path, main: str = MAIN) -> subprocess.Compl
         [sys.executable, "-c", main, "serve", *arguments],
         capture_output=True,
         text=True,
-        timeout=2 * SOON,
+        timeout=2 * TIMEOUT,
         env={**os.environ, "INFLIGHT_RUN_DIR": str(home)},
     )
 

@@ -25,31 +25,33 @@ class Instruction:
 
 
 @dataclass
-class Stage:
+class DockerfileStage:
     """What follows a FROM."""
 
     base: str
     name: str
     instructions: list[Instruction] = field(default_factory=list)
 
-    def of(self, name: str) -> list[Instruction]:
+    def named(self, name: str) -> list[Instruction]:
         return [instruction for instruction in self.instructions if instruction.name == name]
 
     @property
     def variables(self) -> dict[str, str]:
         """What ENV sets."""
-        pairs = (word for instruction in self.of("ENV") for word in instruction.rest.split())
+        pairs = (word for instruction in self.named("ENV") for word in instruction.rest.split())
         return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
     @property
     def labels(self) -> dict[str, str]:
-        return {name: value for label in self.of("LABEL") for name, value in re.findall(r'(\S+)="([^"]*)"', label.rest)}
+        return {
+            name: value for label in self.named("LABEL") for name, value in re.findall(r'(\S+)="([^"]*)"', label.rest)
+        }
 
 
-def stages(path: Path) -> list[Stage]:
+def stages(path: Path) -> list[DockerfileStage]:
     """The stages of a Dockerfile, the last one being the image."""
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.lstrip().startswith("#")]
-    found: list[Stage] = []
+    found: list[DockerfileStage] = []
     for line in filter(str.strip, re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines()):
         name, _, rest = line.partition(" ")
         flags = {}
@@ -58,7 +60,7 @@ def stages(path: Path) -> list[Stage]:
             rest = rest[flag.end() :].lstrip()
         if name == "FROM":
             base, _, alias = rest.partition(" AS ")
-            found.append(Stage(base, alias))
+            found.append(DockerfileStage(base, alias))
         else:
             found[-1].instructions.append(Instruction(name, flags, rest))
     return found

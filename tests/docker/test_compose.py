@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from inflight import __version__
-from inflight.deploy.server import _STOP_SECONDS
+from inflight.deploy.server.server import _STOP_TIMEOUT
 from tests.docker.serve_options import value, variables
 from tests.fixtures.engines import ROOT
 
@@ -112,8 +112,8 @@ def test_options_are_those_of_serve_and_a_drain_has_its_time(kind: str) -> None:
     found = service(kind)
     assert set(found["environment"]) <= variables()
     drain = value("drain_seconds", found["environment"].get("INFLIGHT_SERVE_DRAIN_SECONDS"))
-    assert seconds(found["stop_grace_period"]) >= drain + 2 * _STOP_SECONDS
-    assert seconds(found["healthcheck"]["start_period"]) >= value("start_seconds")
+    assert seconds(found["stop_grace_period"]) >= drain + 2 * _STOP_TIMEOUT
+    assert seconds(found["healthcheck"]["start_period"]) >= value("start_timeout")
 
 
 def test_only_the_gpu_service_reserves_gpus() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from inflight.deploy.server import Server
-from inflight.runtime.metric_table import FAMILIES
+from inflight.deploy.server.server import Server
+from inflight.runtime.metrics.definitions import FAMILIES
 from tests.fixtures.engines import ROOT
 from tests.serving.metrics_page import page_of
 
@@ -28,7 +28,7 @@ def provisioned(room: str, file: str) -> Any:
 
 def metrics_in(expression: str) -> set[str]:
     """Every metric that an expression names, without the suffixes of histograms."""
-    labels = {family.category for family in FAMILIES}
+    labels = {family.label for family in FAMILIES}
     return {_SUFFIX.sub("", name) for name in _METRIC.findall(expression)} - labels
 
 

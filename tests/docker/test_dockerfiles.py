@@ -15,14 +15,14 @@ import yaml
 
 from build_engines.containers import DEFAULT_CONTAINER
 from inflight import __version__
-from tests.docker.dockerfile import Stage, context, stages
+from tests.docker.dockerfile import DockerfileStage, context, stages
 from tests.fixtures.engines import ROOT
 
 DOCKER = ROOT / "docker"
 KINDS = ("cpu", "gpu")
 
 
-def image(kind: str) -> Stage:
+def image(kind: str) -> DockerfileStage:
     """The last stage."""
     return stages(DOCKER / f"{kind}.Dockerfile")[-1]
 
@@ -44,7 +44,7 @@ def test_an_image_says_what_it_is(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_of_it_runs_as_root(kind: str) -> None:
-    assert image(kind).of("USER")[-1].rest == "1000:1000"  # a number, so that runAsNonRoot can be verified
+    assert image(kind).named("USER")[-1].rest == "1000:1000"  # a number, so that runAsNonRoot can be verified
     names = [instruction.name for instruction in image(kind).instructions]
     last = len(names) - 1 - names[::-1].index("USER")
     assert set(names[last:]) <= {"USER", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT"}
@@ -52,14 +52,14 @@ def test_nothing_of_it_runs_as_root(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_signals_reach_the_script_and_a_stop_drains(kind: str) -> None:
-    assert image(kind).of("STOPSIGNAL")[0].rest == "SIGTERM"
-    assert image(kind).of("ENTRYPOINT")[0].command[-1] == "/usr/local/bin/inflight-entrypoint"
-    assert not image(kind).of("CMD")
+    assert image(kind).named("STOPSIGNAL")[0].rest == "SIGTERM"
+    assert image(kind).named("ENTRYPOINT")[0].command[-1] == "/usr/local/bin/inflight-entrypoint"
+    assert not image(kind).named("CMD")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_health_is_asked_for_as_compose_does(kind: str) -> None:
-    (check,) = image(kind).of("HEALTHCHECK")
+    (check,) = image(kind).named("HEALTHCHECK")
     compose = yaml.safe_load((DOCKER / f"compose.{kind}.yaml").read_text(encoding="utf-8"))
     asked = compose["services"]["inflight"]["healthcheck"]
     assert check.command == asked.pop("test")[1:]
@@ -70,7 +70,7 @@ def test_health_is_asked_for_as_compose_does(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_scripts_lie_where_they_are_called_and_may_be_run(kind: str) -> None:
-    copied = {words[-1]: (words[0], step.flags) for step in image(kind).of("COPY") if (words := step.rest.split())}
+    copied = {words[-1]: (words[0], step.flags) for step in image(kind).named("COPY") if (words := step.rest.split())}
     for place, script in (("inflight-entrypoint", "entrypoint.sh"), ("inflight-health", "health.py")):
         source, flags = copied[f"/usr/local/bin/{place}"]
         assert (source, flags["chmod"]) == (f"docker/{script}", "0755")
@@ -82,10 +82,10 @@ def test_scripts_lie_where_they_are_called_and_may_be_run(kind: str) -> None:
 def test_what_is_copied_is_in_the_context(kind: str) -> None:
     known = {str(path) for path in context(ROOT)}
     for stage in stages(DOCKER / f"{kind}.Dockerfile"):
-        for step in stage.of("COPY"):
+        for step in stage.named("COPY"):
             for source in step.rest.split()[:-1] if "from" not in step.flags else []:
                 assert source == "." or source in known, source
-        for step in stage.of("RUN"):
+        for step in stage.named("RUN"):
             for mounted in re.findall(r"/source/([\w./]+)", step.rest):
                 assert mounted in known, mounted
 
@@ -96,7 +96,7 @@ def test_places_are_the_scripts_own_defaults(kind: str) -> None:
     for name in ("INFLIGHT_ENGINE", "INFLIGHT_RUN_DIR"):
         assert f"${{{name}:-{image(kind).variables[name]}}}" in script
     assert image(kind).variables["HOME"] == image(kind).variables["INFLIGHT_RUN_DIR"]
-    assert image(kind).of("EXPOSE")[0].rest == "8000 8001 8002"
+    assert image(kind).named("EXPOSE")[0].rest == "8000 8001 8002"
 
 
 def test_the_gpu_image_is_the_container_that_engines_are_built_in() -> None:
@@ -109,7 +109,7 @@ def test_the_gpu_image_is_the_container_that_engines_are_built_in() -> None:
 def test_what_the_cpu_image_leaves_out_is_there_to_be_left_out() -> None:
     """The files that it removes from the packages of the lock stand in this environment, which has the same."""
     packages = Path(sys.executable).parent.parent / "lib" / "python3.11" / "site-packages"
-    (removal,) = [step for step in stages(DOCKER / "cpu.Dockerfile")[1].of("RUN") if step.rest.startswith("rm -r ")]
+    (removal,) = [step for step in stages(DOCKER / "cpu.Dockerfile")[1].named("RUN") if step.rest.startswith("rm -r ")]
     patterns = removal.rest.partition("&&")[0].split()[2:]
     assert len(patterns) > 5
     for pattern in patterns:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.streams import SOON, open_streams
-from tests.docker.container import ENTRYPOINT, Container, contained, environment, health
+from tests.docker.entrypoint_container import ENTRYPOINT, StartedContainer, contained, environment, health
 from tests.fixtures.engines import TinyEngine
+from tests.fixtures.open_streams import TIMEOUT, open_streams
 
 needs_no_gpu = pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has a GPU")
 
@@ -24,7 +24,9 @@ needs_no_gpu = pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this 
 def start(home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run the script to its end, outside of namespaces."""
     command = [str(ENTRYPOINT), *arguments]
-    return subprocess.run(command, env=environment(home, **variables), capture_output=True, text=True, timeout=2 * SOON)
+    return subprocess.run(
+        command, env=environment(home, **variables), capture_output=True, text=True, timeout=2 * TIMEOUT
+    )
 
 
 def refusal(finished: subprocess.CompletedProcess[str]) -> str:
@@ -43,27 +45,27 @@ def test_it_is_a_script_of_any_shell(shell: str) -> None:
 
 
 @pytest.fixture
-def container(tiny_engine: TinyEngine, tmp_path: Path) -> Iterator[Container]:
-    started = Container(tiny_engine("llama"), tmp_path / "home", "--drain-seconds", str(2 * SOON))
+def container(tiny_engine: TinyEngine, tmp_path: Path) -> Iterator[StartedContainer]:
+    started = StartedContainer(tiny_engine("llama"), tmp_path / "home", "--drain-seconds", str(2 * TIMEOUT))
     yield started
     started.end()
 
 
-def test_a_container_serves_is_healthy_and_drains_on_sigterm(container: Container) -> None:
+def test_a_container_serves_is_healthy_and_drains_on_sigterm(container: StartedContainer) -> None:
     """Process 1, on a root file system that can't be written."""
-    assert container.said["model"] == "tiny-llama"
-    with socket.create_connection(("127.0.0.2", int(container.http_port)), timeout=SOON):
+    assert container.announcement["model"] == "tiny-llama"
+    with socket.create_connection(("127.0.0.2", int(container.http_port)), timeout=TIMEOUT):
         pass  # it listens on all addresses, since a container's own is not known
     assert health(container.http_port).returncode == 0
 
-    streams = open_streams(container.said["grpc"], count=4, max_tokens=1000)
+    streams = open_streams(container.announcement["grpc"], count=4, max_tokens=1000)
     container.first.send_signal(signal.SIGTERM)
-    _, said = container.outer.communicate(timeout=3 * SOON)
+    _, said = container.outer.communicate(timeout=3 * TIMEOUT)
     assert container.outer.returncode == 0, said
     assert "running requests may take" in said
     for stream in streams:
-        assert stream.ended.wait(SOON)
-        assert stream.whole, stream
+        assert stream.finished.wait(TIMEOUT)
+        assert stream.completed, stream
     gone = health(container.http_port)
     assert (gone.returncode, gone.stderr) == (1, f"Unhealthy: nothing is ready at 127.0.0.1:{container.http_port}.\n")
 
@@ -167,7 +169,7 @@ def test_a_container_of_which_nobody_says_who_reaches_it(tmp_path: Path, tiny_en
     home, engine = tmp_path / "home", str(tiny_engine("llama"))
     command = contained()
     open_to_all = environment(home, INFLIGHT_ENGINE=engine, INFLIGHT_SERVE_BEHIND_PROXY="0")
-    finished = subprocess.run(command, env=open_to_all, capture_output=True, text=True, timeout=2 * SOON)
+    finished = subprocess.run(command, env=open_to_all, capture_output=True, text=True, timeout=2 * TIMEOUT)
     assert "[invalid_parameter]" in refusal(finished)
 
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 
-from inflight.deploy import ports
-from inflight.deploy.process import ENGINE_PROCESS
-from inflight.deploy.server import Server
-from tests.deploy.streams import SOON, open_streams, wait_until
-from tests.docker.container import health
+from inflight.deploy.server import ports
+from inflight.deploy.server.process import ENGINE_PROCESS
+from inflight.deploy.server.server import Server
+from tests.docker.entrypoint_container import health
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
+from tests.fixtures.open_streams import TIMEOUT, open_streams, wait_until
 from tests.fixtures.server import ENDLESS, paced
 
 
@@ -34,7 +34,7 @@ def test_a_full_server_is_healthy_until_no_text_comes_out(full_server: Server) -
     port = str(full_server.ports.http)
     for _ in range(2):
         assert health(port, seconds=3).returncode == 0
-    (engine,) = (member.pid for member in full_server.life.family if member.name.startswith(ENGINE_PROCESS))
+    (engine,) = (member.pid for member in full_server.instance.process_tree if member.name.startswith(ENGINE_PROCESS))
     os.kill(engine, signal.SIGSTOP)
     try:
         wait_until(lambda: at_rest(full_server))  # text that was on its way has come
@@ -43,17 +43,17 @@ def test_a_full_server_is_healthy_until_no_text_comes_out(full_server: Server) -
         os.kill(engine, signal.SIGCONT)
     assert stuck.returncode == 1
     assert stuck.stderr.startswith("Unhealthy: it is ready, but no text comes out of it (")
-    assert health(port, seconds=SOON).returncode == 0
+    assert health(port, seconds=TIMEOUT).returncode == 0
 
 
 def at_rest(server: Server) -> bool:
-    before = server.life.probe.chunks()
+    before = server.instance.probe.chunk_count()
     time.sleep(0.5)
-    return server.life.probe.chunks() == before
+    return server.instance.probe.chunk_count() == before
 
 
 def test_nobody_is_there() -> None:
-    port = str(ports.choose(ports.Hosts(), None, None, None).http)
+    port = str(ports.choose_ports(ports.ListenHosts(), None, None, None).http)
     found = health(port)
     assert (found.returncode, found.stderr) == (1, f"Unhealthy: nothing is ready at 127.0.0.1:{port}.\n")
 

@@ -33,7 +33,9 @@ def test_the_cpu_image_gets_the_base_and_the_extra() -> None:
 
 
 def test_the_gpu_image_gets_all_but_another_triton_and_the_embedded_engine() -> None:
-    (step,) = [step.rest for step in stages(ROOT / "docker" / "gpu.Dockerfile")[-1].of("RUN") if "--lock" in step.rest]
+    (step,) = [
+        step.rest for step in stages(ROOT / "docker" / "gpu.Dockerfile")[-1].named("RUN") if "--lock" in step.rest
+    ]
     without = re.findall(r"--without (\S+)", step)
     assert without == ["nvidia-pytriton", "openvino-genai"]
     wanted = asked("--extras", "serve", *(word for name in without for word in ("--without", name)))
@@ -44,7 +46,7 @@ def test_the_gpu_image_gets_all_but_another_triton_and_the_embedded_engine() -> 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_the_extras_of_an_image_exist_and_it_can_serve_from_s3(kind: str) -> None:
-    arguments = [step.rest for stage in stages(ROOT / "docker" / f"{kind}.Dockerfile") for step in stage.of("ARG")]
+    arguments = [step.rest for stage in stages(ROOT / "docker" / f"{kind}.Dockerfile") for step in stage.named("ARG")]
     (extras,) = [argument.removeprefix("EXTRAS=") for argument in arguments if argument.startswith("EXTRAS=")]
     assert any(line.startswith("boto3") for line in asked("--extras", extras))
 

@@ -9,7 +9,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from inflight.deploy.server import _STOP_SECONDS
+from inflight.deploy.server.server import _STOP_TIMEOUT
 from tests.docker.kustomize import Manifest, documents, render
 from tests.docker.serve_options import value, variables
 from tests.fixtures.engines import ROOT
@@ -108,9 +108,9 @@ def test_every_option_is_one_of_serve(overlay: str) -> None:
 def test_a_pod_is_given_the_time_that_it_needs(overlay: str) -> None:
     found, options = container(overlay), manifests(overlay)["ConfigMap"]["data"]
     drain = value("drain_seconds", options.get("INFLIGHT_SERVE_DRAIN_SECONDS"))
-    start = value("start_seconds", options.get("INFLIGHT_SERVE_START_SECONDS"))
+    start = value("start_timeout", options.get("INFLIGHT_SERVE_START_TIMEOUT"))
     pause = float(found["lifecycle"]["preStop"]["exec"]["command"][-1])
-    assert pod(overlay)["terminationGracePeriodSeconds"] >= pause + drain + 2 * _STOP_SECONDS
+    assert pod(overlay)["terminationGracePeriodSeconds"] >= pause + drain + 2 * _STOP_TIMEOUT
     for probe in ("startupProbe", "livenessProbe"):
         assert found[probe]["periodSeconds"] * found[probe]["failureThreshold"] >= start
     assert found["readinessProbe"]["timeoutSeconds"] > 10  # what the script takes by itself at the most

@@ -8,8 +8,8 @@ import pytest
 from pydantic import BaseModel
 
 from loadtests.errors import LoadError
-from loadtests.plan import Arrivals, Plan
-from loadtests.plan_options import plan_of, plan_options
+from loadtests.plan import Arrivals, LoadPlan
+from loadtests.plan_options import plan_from_options, plan_options
 from loadtests.workloads.spec import WorkloadSpec
 
 OPTIONS = {option.name: option for option in plan_options()}
@@ -22,7 +22,7 @@ def fields(model: type[BaseModel]) -> set[str]:
 
 def test_each_field_is_an_option_by_its_name() -> None:
     named = {name.replace("-", "_") for name in OPTIONS}
-    assert fields(Plan) - NOT_BY_THEMSELVES <= named
+    assert fields(LoadPlan) - NOT_BY_THEMSELVES <= named
     assert fields(WorkloadSpec) <= named
     assert fields(Arrivals) - {"kind", "profile", "process"} <= named  # users, rate and arrivals say these
     assert {"users", "rate", "arrivals"} <= named
@@ -38,8 +38,8 @@ def test_each_option_says_what_it_is(name: str) -> None:
 
 
 def test_without_options_a_plan_is_the_default() -> None:
-    assert plan_of({}) == Plan()
-    assert plan_of({option.key: None for option in plan_options()}) == Plan()
+    assert plan_from_options({}) == LoadPlan()
+    assert plan_from_options({option.key: None for option in plan_options()}) == LoadPlan()
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIONS if name not in ("users", "rate")])
@@ -51,11 +51,11 @@ def test_each_option_reaches_its_field(name: str) -> None:
         value = option.choices[-1]
     elif option.flag:
         value = not option.default
-    elif name in ("cancel-share", "prefix-share"):
+    elif name in ("cancel-fraction", "prefix-fraction"):
         value = "0.25"
-    elif option.many:
+    elif option.multiple:
         value = ("Name: 3",) if name == "header" else ("3",)
-    found: Any = plan_of({option.key: value}).model_dump()
+    found: Any = plan_from_options({option.key: value}).model_dump()
     for part in option.path:
         found = found[part]
     assert found != option.default
@@ -73,19 +73,19 @@ def test_each_option_reaches_its_field(name: str) -> None:
     ],
 )
 def test_how_sessions_begin_follows_from_what_is_asked(given: dict[str, str], kind: str, profile: str) -> None:
-    arrivals = plan_of(given).arrivals
+    arrivals = plan_from_options(given).arrivals
     assert (arrivals.kind, arrivals.profile) == (kind, profile)
 
 
 def test_an_earlier_plan_has_the_say_where_nothing_is_given() -> None:
-    base = plan_of({"rate": "3", "input_tokens": "7", "promise": ("p99 ttft <= 1s",), "seed": "4"})
-    assert plan_of({}, base) == base
-    assert plan_of({"promise": ()}, base) == base
-    changed = plan_of({"users": "2", "seed": "5"}, base)
+    base = plan_from_options({"rate": "3", "input_tokens": "7", "slo": ("p99 ttft <= 1s",), "seed": "4"})
+    assert plan_from_options({}, base) == base
+    assert plan_from_options({"slo": ()}, base) == base
+    changed = plan_from_options({"users": "2", "seed": "5"}, base)
     assert changed == base.model_copy(
         update={"seed": 5, "arrivals": base.arrivals.model_copy(update={"kind": "users", "profile": "2"})}
     )
-    assert Plan.model_validate_json(base.model_dump_json()) == base
+    assert LoadPlan.model_validate_json(base.model_dump_json()) == base
 
 
 @pytest.mark.parametrize(
@@ -93,12 +93,12 @@ def test_an_earlier_plan_has_the_say_where_nothing_is_given() -> None:
     [
         ({"users": "1", "rate": "1"}, "--users is a closed loop and --rate an open one; give one of them"),
         ({"seconds": "soon"}, "--seconds is 'soon': input should be a valid number"),
-        ({"cancel_share": "1.5"}, "--cancel-share is '1.5': input should be less than or equal to 1"),
+        ({"cancel_fraction": "1.5"}, "--cancel-fraction is '1.5': input should be less than or equal to 1"),
         ({"burstiness": "0"}, "--burstiness is '0': input should be greater than 0"),
     ],
 )
 def test_a_wrong_value_is_told_by_its_option(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(LoadError) as raised:
-        plan_of(given)
+        plan_from_options(given)
     assert str(raised.value).startswith(sentence)
     assert raised.value.code == "invalid_parameter"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from inflight.deploy.server import Server
+from inflight.deploy.server.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "docs/examples"
@@ -63,7 +63,7 @@ class Orchestrated:
         """Answers that are there, each of another row, and how many lives the job had."""
         (output,) = (path for path in self.folder.glob("answers*.jsonl"))
         answered = {json.loads(line)["id"] for line in output.read_text().splitlines()}
-        return len(answered), int(self.counts("finished")["lives"])
+        return len(answered), int(self.counts("finished")["runs"])
 
 
 @pytest.fixture

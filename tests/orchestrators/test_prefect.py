@@ -50,7 +50,7 @@ def test_a_flow_that_is_told_to_stop_lets_its_job_drain(prefect: Orchestrated) -
     flow.communicate()
     counts = prefect.counts("stopped")
     assert seen <= counts["ok"] < ROWS
-    assert counts["lives"] == 1
+    assert counts["runs"] == 1
 
 
 def test_a_job_that_can_t_go_on_is_not_tried_again(prefect: Orchestrated) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from inflight.runtime.messages import EngineLimits, GenerationRequest, RequestError, Sampling
+from inflight.runtime.messages import EngineLimits, GenerationRequest, RequestError, SamplingConfig
 
-LIMITS = EngineLimits(
-    vocabulary_size=512, max_sequence_length=200, kv_block_tokens=32, kv_blocks=5, max_num_sequences=8
-)
+LIMITS = EngineLimits(vocabulary_size=512, max_seq_len=200, kv_block_tokens=32, kv_blocks=5, max_num_sequences=8)
 
 
 @pytest.mark.parametrize(
@@ -44,22 +42,22 @@ LIMITS = EngineLimits(
             "draft_ids: token id 512 is outside the vocabulary of 512 tokens; use the engine's own tokenizer",
         ),
         (
-            GenerationRequest((1,), 4, sampling=Sampling(beam_width=9)),
+            GenerationRequest((1,), 4, sampling=SamplingConfig(beam_width=9)),
             "invalid_parameter",
             "beam_width is 9; it must be 1 or more, and at most the 8 sequences that the engine runs at a time",
         ),
         (
-            GenerationRequest((1,), 4, sampling=Sampling(beam_width=0)),
+            GenerationRequest((1,), 4, sampling=SamplingConfig(beam_width=0)),
             "invalid_parameter",
             "beam_width is 0; it must be 1 or more, and at most the 8 sequences that the engine runs at a time",
         ),
         (
-            GenerationRequest((1,), 4, draft_ids=(2,), sampling=Sampling(beam_width=2)),
+            GenerationRequest((1,), 4, draft_ids=(2,), sampling=SamplingConfig(beam_width=2)),
             "invalid_parameter",
             "beam_width is 2 and a draft of 1 tokens was sent; a beam search takes no draft",
         ),
         (
-            GenerationRequest((1,) * 60, 5, sampling=Sampling(beam_width=2)),
+            GenerationRequest((1,) * 60, 5, sampling=SamplingConfig(beam_width=2)),
             "prompt_too_long",
             "the prompt's 60 tokens and max_tokens of 5 make 65, and the engine takes 64 with beam_width of 2;"
             " shorten the prompt or lower max_tokens",
@@ -94,14 +92,12 @@ def test_a_field_is_named_as_its_sender_calls_it() -> None:
 def test_what_just_fits_is_taken() -> None:
     LIMITS.check(GenerationRequest((0, 511), 1))
     LIMITS.check(GenerationRequest((1,) * 100, 60))
-    LIMITS.check(GenerationRequest((1,) * 60, 4, sampling=Sampling(beam_width=2)))
+    LIMITS.check(GenerationRequest((1,) * 60, 4, sampling=SamplingConfig(beam_width=2)))
     LIMITS.check(GenerationRequest((1,), 4, stop_ids=((1,) * 8000,), stop_texts=("a" * 192,)))
 
 
 def test_the_models_length_binds_where_the_cache_is_larger() -> None:
-    limits = EngineLimits(
-        vocabulary_size=512, max_sequence_length=150, kv_block_tokens=32, kv_blocks=500, max_num_sequences=8
-    )
+    limits = EngineLimits(vocabulary_size=512, max_seq_len=150, kv_block_tokens=32, kv_blocks=500, max_num_sequences=8)
     limits.check(GenerationRequest((1,) * 100, 50))
     with pytest.raises(RequestError, match="the engine takes 150"):
         limits.check(GenerationRequest((1,) * 100, 51))
@@ -109,29 +105,29 @@ def test_the_models_length_binds_where_the_cache_is_larger() -> None:
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(2, 1), (32, 1), (33, 2), (64, 2), (65, 3)])
 def test_a_begun_block_counts_whole(tokens: int, blocks: int) -> None:
-    assert LIMITS.kv_blocks_of(GenerationRequest((1,) * (tokens - 1), 1)) == blocks
+    assert LIMITS.kv_blocks_for(GenerationRequest((1,) * (tokens - 1), 1)) == blocks
 
 
 def test_each_beam_fills_blocks_of_its_own() -> None:
-    request = GenerationRequest((1,) * 32, 1, sampling=Sampling(beam_width=2))
-    assert LIMITS.kv_blocks_of(request) == 4
+    request = GenerationRequest((1,) * 32, 1, sampling=SamplingConfig(beam_width=2))
+    assert LIMITS.kv_blocks_for(request) == 4
 
 
 @pytest.mark.parametrize(
     ("sampling", "greedy"),
     [
-        (Sampling(), True),
-        (Sampling(temperature=0.0), True),
-        (Sampling(temperature=0.0, top_k=50, top_p=0.9), True),
-        (Sampling(top_k=1), True),
-        (Sampling(temperature=1.0, top_k=1), True),
-        (Sampling(temperature=1.0), True),
-        (Sampling(temperature=1.0, top_p=1.0), False),
-        (Sampling(top_k=2), False),
-        (Sampling(top_p=0.9), False),
-        (Sampling(seed=3), True),
-        (Sampling(repetition_penalty=1.2), True),
+        (SamplingConfig(), True),
+        (SamplingConfig(temperature=0.0), True),
+        (SamplingConfig(temperature=0.0, top_k=50, top_p=0.9), True),
+        (SamplingConfig(top_k=1), True),
+        (SamplingConfig(temperature=1.0, top_k=1), True),
+        (SamplingConfig(temperature=1.0), True),
+        (SamplingConfig(temperature=1.0, top_p=1.0), False),
+        (SamplingConfig(top_k=2), False),
+        (SamplingConfig(top_p=0.9), False),
+        (SamplingConfig(seed=3), True),
+        (SamplingConfig(repetition_penalty=1.2), True),
     ],
 )
-def test_greedy_unless_asked_otherwise(sampling: Sampling, greedy: bool) -> None:
+def test_greedy_unless_asked_otherwise(sampling: SamplingConfig, greedy: bool) -> None:
     assert sampling.greedy is greedy

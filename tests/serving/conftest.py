@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from build_engines.manifest import GpuLimits
-from inflight.deploy.repository import DeploymentOptions
-from inflight.deploy.server import Server
+from inflight.deploy.repository.configure import DeploymentOptions
+from inflight.deploy.server.server import Server
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import DemoEngine, TinyEngine
 from tests.fixtures.server import HURRIED_SECONDS, fake_engine
 from tests.fixtures.tensorrtllm import GpuEngine, stand_in_backend
-from tests.runtime.test_detokenizer import ADDED, SPECIAL
-from tests.serving.echo import ENDLESS, QUEUE, TOKENIZER
+from tests.runtime.text.test_detokenizer import ADDED, SPECIAL
+from tests.serving.tensorrtllm.echo import ENDLESS, QUEUE, TOKENIZER
 
 
 @pytest.fixture(scope="package")
@@ -45,11 +45,11 @@ def foreign_server(tiny_engine: TinyEngine) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def cpp_engine(gpu_engine: GpuEngine) -> Path:
-    """Its model has two end tokens, of which the backend is told one."""
+    """Its model has two end tokens, of which the backend gets one."""
     ends = [TOKENIZER.token_to_id(SPECIAL), TOKENIZER.token_to_id(ADDED)]
     limits = GpuLimits(max_batch_size=64, max_num_tokens=8192, max_input_len=1024, max_beam_width=2)
     longest = ENDLESS + limits.max_input_len
-    return gpu_engine("llama", tokenizer=TOKENIZER, end_ids=ends, limits=limits, max_sequence_length=longest)
+    return gpu_engine("llama", tokenizer=TOKENIZER, end_ids=ends, limits=limits, max_seq_len=longest)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from inflight.deploy.server import Server
+from inflight.deploy.server.server import Server
 
 SOON = 60.0
 _SAMPLE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{([a-z_]+="[^"\\]*"(?:,[a-z_]+="[^"\\]*")*)\})? (\S+)$')
@@ -19,7 +19,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass
-class Page:
+class MetricsPage:
     """What each family is, and all samples by name and labels (sorted)."""
 
     kinds: dict[str, str] = field(default_factory=dict)
@@ -72,9 +72,9 @@ def text_of(server: Server) -> str:
         return text
 
 
-def parse(text: str) -> Page:
+def parse(text: str) -> MetricsPage:
     """Raises AssertionError for a line that is none, a sample without its family before it, or one that comes twice."""
-    page = Page()
+    page = MetricsPage()
     family = ""
     for line in text.splitlines():
         if line.startswith("# HELP "):
@@ -89,7 +89,7 @@ def parse(text: str) -> Page:
     return page
 
 
-def _add(page: Page, family: str, line: str) -> None:
+def _add(page: MetricsPage, family: str, line: str) -> None:
     sample = _SAMPLE.match(line)
     assert sample, line
     name, raw_labels, value = sample.groups(default="")
@@ -103,11 +103,11 @@ def _add(page: Page, family: str, line: str) -> None:
         raise AssertionError(line) from error
 
 
-def page_of(server: Server) -> Page:
+def page_of(server: Server) -> MetricsPage:
     return parse(text_of(server))
 
 
-def page_when(server: Server, condition: Callable[[Page], bool]) -> Page:
+def page_when(server: Server, condition: Callable[[MetricsPage], bool]) -> MetricsPage:
     """The first page of which that is true; waits for it."""
     deadline = time.monotonic() + SOON
     while not condition(page := page_of(server)):

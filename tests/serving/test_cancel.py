@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 from tokenizers import Tokenizer
 
-from inflight.deploy.repository import DeploymentOptions
-from inflight.deploy.server import Server
+from inflight.deploy.repository.configure import DeploymentOptions
+from inflight.deploy.server.server import Server
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import fake_engine
-from tests.serving.streams import Grpc, events, post
+from tests.serving.raw_requests import GrpcConnection, events, post
 
 pytestmark = pytest.mark.alone
 
@@ -31,13 +31,13 @@ def narrow_server(tiny_engine: TinyEngine) -> Iterator[Server]:
         yield running
 
 
-def grpc_close(server: Server, connection: Grpc, model: str) -> float:
+def grpc_close(server: Server, connection: GrpcConnection, model: str) -> float:
     call = connection.text(PROMPT, 500) if model == "ensemble" else connection.tokens(ids_of(server), 500)
     call.wait_for(2)
     return call.cancel()
 
 
-def http_close(server: Server, connection: Grpc, model: str) -> float:
+def http_close(server: Server, connection: GrpcConnection, model: str) -> float:
     ids = ids_of(server)
     values = {
         "ensemble": {"text_input": PROMPT, "max_tokens": 500, "stream": True},
@@ -64,7 +64,7 @@ def ids_of(server: Server) -> list[int]:
 @pytest.mark.parametrize("close", [grpc_close, http_close])
 def test_a_closed_connection_frees_the_place_within_two_steps(narrow_server: Server, model: str, close: object) -> None:
     assert callable(close)
-    with Grpc(narrow_server.grpc_address) as connection:
+    with GrpcConnection(narrow_server.grpc_address) as connection:
         other = connection.text(PROMPT, 2000)
         other.wait_for(1)
         steps = [steps_until_the_next_begins(narrow_server, connection, close, model) for _ in range(3)]
@@ -78,7 +78,7 @@ def test_a_closed_connection_frees_the_place_within_two_steps(narrow_server: Ser
     assert statistics.median(steps) < 3.5, steps
 
 
-def steps_until_the_next_begins(server: Server, connection: Grpc, close: object, model: str) -> float:
+def steps_until_the_next_begins(server: Server, connection: GrpcConnection, close: object, model: str) -> float:
     """Decode steps from the close of one stream, just after a token, to the first token of one that waits for its
     place."""
     assert callable(close)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inflight.deploy.server import Server
-from tests.serving.replies import BLS, ENSEMBLE, TEXT_MODELS, ask, once, refusal, rows
-from tests.serving.streams import post, request
+from inflight.deploy.server.server import Server
+from tests.serving.model_replies import BLS, ENSEMBLE, TEXT_MODELS, ask, once, refusal, rows
+from tests.serving.raw_requests import post, request
 
 CHATS: list[list[dict[str, Any]]] = [
     [{"role": "user", "content": "Tea, please. “чай” 🍵"}],
@@ -96,7 +96,7 @@ def test_messages_come_through_the_generate_endpoint_as_a_json_string(
         answer = json.load(response)
     assert response.status == 200, answer
     assert (answer["num_input_tokens"], answer["num_responses"]) == (len(expected(CHATS[0])), 1)
-    # One token is told as a number, as Triton has it there, and several as a list.
+    # Triton's JSON has one token as a number, and several as a list.
     assert np.ravel(answer["token_ids"]).tolist() == expected(CHATS[0])[:3]
 
 

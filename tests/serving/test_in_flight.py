@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from benchmarks.made import bench_engine
+from benchmarks.fixtures import bench_engine
 from benchmarks.prompts import Prompts
-from inflight.deploy.repository import DeploymentOptions
-from inflight.deploy.server import Server
+from inflight.deploy.repository.configure import DeploymentOptions
+from inflight.deploy.server.server import Server
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.server import STEP_SECONDS
-from tests.serving.streams import Call, Grpc, events, post
+from tests.serving.raw_requests import GrpcCall, GrpcConnection, events, post
 
 pytestmark = pytest.mark.alone
 
@@ -45,8 +45,8 @@ def test_a_short_request_among_long_ones_starts_at_once_and_ends_first(
     serving: Callable[[str], Server], name: str
 ) -> None:
     server = serving(name)
-    taken = prompts_for(server).take(17, 20)
-    with Grpc(server.grpc_address) as connection:
+    taken = prompts_for(server).next_prompts(17, 20)
+    with GrpcConnection(server.grpc_address) as connection:
         long = [connection.text(text, LONG, end_id=-1) for text, _ in taken[:16]]
         for call in long:
             call.wait_for(5)
@@ -60,8 +60,8 @@ def test_a_short_request_among_long_ones_starts_at_once_and_ends_first(
 
 
 def test_a_long_prompt_does_not_hold_up_a_running_stream(demo_server: Server) -> None:
-    (_, running), (_, long) = [prompts_for(demo_server).take(1, tokens)[0] for tokens in (16, 2000)]
-    with Grpc(demo_server.grpc_address) as connection:
+    (_, running), (_, long) = [prompts_for(demo_server).next_prompts(1, tokens)[0] for tokens in (16, 2000)]
+    with GrpcConnection(demo_server.grpc_address) as connection:
         call = connection.tokens(running, LONG, end_id=-1)
         call.wait_for(20)
         arrival = connection.tokens(long, 1, end_id=-1)
@@ -81,8 +81,8 @@ def test_gaps_between_tokens_stay_short_while_a_long_prompt_comes_in(half_billio
 
 def gap_ratio(server: Server, prompts: Prompts) -> float:
     """The p99 gap between a stream's tokens while a 2,000-token prompt is computed, over that of the time before."""
-    (_, running), (_, long) = prompts.take(1, 16)[0], prompts.take(1, 2000)[0]
-    with Grpc(server.grpc_address) as connection:
+    (_, running), (_, long) = prompts.next_prompts(1, 16)[0], prompts.next_prompts(1, 2000)[0]
+    with GrpcConnection(server.grpc_address) as connection:
         call = connection.tokens(running, 1000, end_id=-1)
         call.wait_for(120)
         arrival = connection.tokens(long, 1, end_id=-1)
@@ -93,7 +93,7 @@ def gap_ratio(server: Server, prompts: Prompts) -> float:
     return float(np.percentile(meanwhile, 99) / np.percentile(quiet, 99))
 
 
-def gaps(call: Call, begin: float, end: float) -> list[float]:
+def gaps(call: GrpcCall, begin: float, end: float) -> list[float]:
     """Seconds between the responses that came from `begin` to `end`."""
     return [later.at - one.at for one, later in pairwise(call.responses) if begin <= later.at <= end]
 
@@ -108,7 +108,7 @@ def test_a_known_prefix_is_not_computed_again(serving: Callable[[str], Server], 
     prompts = prompts_for(server)
     ratios = []
     for _ in range(3):
-        ((text, _),) = prompts.take(1, tokens)
+        ((text, _),) = prompts.next_prompts(1, tokens)
         first = seconds_to_first_chunk(server, text)
         ratios.append(seconds_to_first_chunk(server, text + " and so on") / first)
     # The first is computed in 37 steps and the second in one. Whatever else this machine does may hold up either.
@@ -129,9 +129,9 @@ def test_postprocessing_decodes_what_one_step_made_for_all_streams_together(
     serving: Callable[[str], Server], name: str
 ) -> None:
     server = serving(name)
-    taken = prompts_for(server).take(64, 20)
+    taken = prompts_for(server).next_prompts(64, 20)
     chunks, executions = postprocessed(server)
-    with Grpc(server.grpc_address) as connection:
+    with GrpcConnection(server.grpc_address) as connection:
         calls = [connection.text(text, 60, end_id=-1) for text, _ in taken]
         for call in calls:
             call.finish()

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from build_engines.build import Options, build_engine
-from build_engines.llmapi.arguments import Arguments
-from inflight.deploy.server import Server
-from inflight.runtime.chat_template import ChatRenderer
-from inflight.runtime.tokenizer import encode, load_tokenizer
-from inflight.runtime.word_lists import pack
+from build_engines.build import BuildOptions, build_engine
+from build_engines.llmapi.arguments import LlmArguments
+from inflight.deploy.server.server import Server
+from inflight.runtime.chat.template import ChatRenderer
+from inflight.runtime.text.tokenizer import encode, load_tokenizer
+from inflight.runtime.triton.word_tensors import pack
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyCheckpoint
-from tests.runtime.llmapi_standin import STANDIN
-from tests.serving.replies import (
+from tests.runtime.backends.llmapi.standin import STANDIN
+from tests.serving.model_replies import (
     BLS,
     DIRECT,
     ENSEMBLE,
@@ -37,7 +37,7 @@ from tests.serving.replies import (
     whole,
     words,
 )
-from tests.serving.streams import PATIENCE, Grpc, request
+from tests.serving.raw_requests import TIMEOUT, GrpcConnection, request
 
 PROMPT = "The quick brown fox"
 ENDLESS = 60_000
@@ -54,8 +54,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, tiny_checkpoint: TinyCheckp
     shutil.copytree(tiny_checkpoint("llama"), checkpoint)
     config = json.loads((checkpoint / "config.json").read_text())
     (checkpoint / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2 * ENDLESS}))
-    settings = Arguments(max_batch_size=PLACES)
-    build_engine(str(checkpoint), engine, Options("llmapi", settings=settings))
+    settings = LlmArguments(max_batch_size=PLACES)
+    build_engine(str(checkpoint), engine, BuildOptions("llmapi", settings=settings))
     wishes = {"step_seconds": 0.005, "fail_token": FAILING}
     (engine / "checkpoint" / "standin.json").write_text(json.dumps(wishes))
     with pytest.MonkeyPatch.context() as patch:
@@ -169,7 +169,7 @@ def test_a_deadline_ends_an_answer(server: Server) -> None:
 
 @pytest.mark.parametrize("model", TEXT_MODELS)
 def test_a_client_that_goes_makes_room_and_so_does_a_stop_by_id(server: Server, model: str) -> None:
-    with Grpc(server.grpc_address) as connection:
+    with GrpcConnection(server.grpc_address) as connection:
         values = {"text_input": PROMPT, "max_tokens": ENDLESS, "stream": True}
         calls = [connection.send(request(model, values, f"long {number}")) for number in range(PLACES)]
         for call in calls:
@@ -227,14 +227,14 @@ def _tokens(ids: list[int], count: int) -> Any:
 
 
 def test_a_dead_worker_ends_every_stream_and_the_server_comes_back(server: Server) -> None:
-    with Grpc(server.grpc_address) as connection:
+    with GrpcConnection(server.grpc_address) as connection:
         calls = [connection.text(PROMPT, ENDLESS) for _ in range(3)]
         for call in calls:
             call.wait_for(3)
         os.kill(_worker(server), signal.SIGKILL)
         for call in calls:
             assert "[engine_died]" in str(call.finish()[-1].error)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while True:
         try:
             (reply,) = ask(server, ENSEMBLE, PROMPT, 3, exclude_input_in_output=True)
@@ -243,11 +243,11 @@ def test_a_dead_worker_ends_every_stream_and_the_server_comes_back(server: Serve
             assert time.monotonic() < deadline, "the server never came back"
             time.sleep(0.2)
     assert reply.text == text_of(server.engine, told(server, 3))
-    assert "TensorRT-LLM has ended: a worker process of the stand-in died" in server.run.log.read_text()
+    assert "TensorRT-LLM has ended: a worker process of the stand-in died" in server.run_directory.log.read_text()
 
 
 def _worker(server: Server) -> int:
     """The stand-in's process, a child of the engine's."""
-    (engine,) = [member for member in server.life.family if member.name.startswith("the engine's process")]
+    (engine,) = [member for member in server.instance.process_tree if member.name.startswith("the engine's process")]
     (worker,) = Path(f"/proc/{engine.pid}/task/{engine.pid}/children").read_text().split()
     return int(worker)

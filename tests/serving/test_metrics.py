@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from inflight.deploy.repository import DeploymentOptions
-from inflight.deploy.server import Server
+from inflight.deploy.repository.configure import DeploymentOptions
+from inflight.deploy.server.server import Server
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import fake_engine
-from tests.serving.metrics_page import Page, difference, page_of, page_when, text_of
-from tests.serving.streams import Call, Grpc, events, generate, post
+from tests.serving.metrics_page import MetricsPage, difference, page_of, page_when, text_of
+from tests.serving.raw_requests import GrpcCall, GrpcConnection, events, generate, post
 
 STEP_SECONDS = 0.02
 PLACES = 2
@@ -66,17 +66,17 @@ def measured_server(tiny_engine: TinyEngine) -> Iterator[Server]:
         max_queue_size=QUEUE,
         kv_cache_tokens=KV_TOKENS,
         kv_cache_reuse=False,
-        parameters=fake_engine(step_seconds=STEP_SECONDS, prefill_tokens_per_step=8, max_sequence_length=32768),
+        parameters=fake_engine(step_seconds=STEP_SECONDS, prefill_tokens_per_step=8, max_seq_len=32768),
     )
     with shared_server(tiny_engine("llama"), options) as running:
         yield running
 
 
 @pytest.fixture
-def connection(measured_server: Server) -> Iterator[Grpc]:
+def connection(measured_server: Server) -> Iterator[GrpcConnection]:
     """A connection to the server once nothing runs there any more, and its own first request is counted."""
     page_when(measured_server, lambda page: page.quiet and sum(page.ends.values()) >= 1)
-    with Grpc(measured_server.grpc_address) as opened:
+    with GrpcConnection(measured_server.grpc_address) as opened:
         yield opened
     page_when(measured_server, lambda page: page.quiet)
 
@@ -111,7 +111,7 @@ def test_a_bucket_is_written_as_upstreams_checks_look_for_it(server: Server, nam
     assert f"{name}_bucket{{{labels}}} " in text_of(server)
 
 
-def test_idle_figures_are_zero_and_the_limits_are_told(measured_server: Server, connection: Grpc) -> None:
+def test_idle_figures_are_zero_and_the_limits_are_told(measured_server: Server, connection: GrpcConnection) -> None:
     page = page_of(measured_server)
     assert page.quiet
     assert page.requests["max"] == PLACES
@@ -127,7 +127,9 @@ def test_an_engine_that_keeps_prefixes_does_not_tell_how_many_blocks_it_used_aga
     assert math.isnan(page_of(server).kv_blocks["reused"])
 
 
-def test_a_busy_engine_shows_who_runs_who_waits_and_what_they_hold(measured_server: Server, connection: Grpc) -> None:
+def test_a_busy_engine_shows_who_runs_who_waits_and_what_they_hold(
+    measured_server: Server, connection: GrpcConnection
+) -> None:
     steps = page_of(measured_server).value("nv_trt_llm_general_metrics", general_type="iteration_counter")
     calls = [connection.tokens(PROMPT, ENDLESS) for _ in range(5)]
     expected = {"active": 5, "max": PLACES, "scheduled": PLACES, "context": 0, "waiting": 3}
@@ -143,7 +145,9 @@ def test_a_busy_engine_shows_who_runs_who_waits_and_what_they_hold(measured_serv
     page_when(measured_server, lambda page: page.quiet)
 
 
-def test_a_prompt_that_takes_several_steps_is_seen_as_context(measured_server: Server, connection: Grpc) -> None:
+def test_a_prompt_that_takes_several_steps_is_seen_as_context(
+    measured_server: Server, connection: GrpcConnection
+) -> None:
     call = connection.tokens([200] * 4000, ENDLESS // 2)  # 500 steps before its first token
     page = page_when(measured_server, lambda page: page.batcher["total_context_tokens"] == 4000)
     assert page.requests["context"] == 1
@@ -151,7 +155,7 @@ def test_a_prompt_that_takes_several_steps_is_seen_as_context(measured_server: S
     call.cancel()
 
 
-def test_every_request_is_measured_once(measured_server: Server, connection: Grpc) -> None:
+def test_every_request_is_measured_once(measured_server: Server, connection: GrpcConnection) -> None:
     before = page_of(measured_server)
     lengths = [3, 30, 60, 3, 12]
     calls = [connection.text("The quick brown fox", length) for length in lengths]
@@ -169,7 +173,9 @@ def test_every_request_is_measured_once(measured_server: Server, connection: Grp
     assert page.total(duration) - before.total(duration) >= sum(lengths) * STEP_SECONDS
 
 
-def test_times_to_the_first_token_and_in_the_queue_contain_the_wait(measured_server: Server, connection: Grpc) -> None:
+def test_times_to_the_first_token_and_in_the_queue_contain_the_wait(
+    measured_server: Server, connection: GrpcConnection
+) -> None:
     before = page_of(measured_server)
     running = [connection.tokens(PROMPT, ENDLESS) for _ in range(PLACES)]
     page_when(measured_server, lambda page: page.requests["scheduled"] == PLACES)
@@ -184,7 +190,7 @@ def test_times_to_the_first_token_and_in_the_queue_contain_the_wait(measured_ser
         assert page.total(name) - before.total(name) >= 0.5
 
 
-def test_token_gaps_are_a_bounded_sample(measured_server: Server, connection: Grpc) -> None:
+def test_token_gaps_are_a_bounded_sample(measured_server: Server, connection: GrpcConnection) -> None:
     name = "inflight_inter_token_latency_seconds"
     before, began = page_of(measured_server), time.monotonic()
     calls = [connection.tokens(PROMPT, 150) for _ in range(PLACES)]
@@ -196,32 +202,32 @@ def test_token_gaps_are_a_bounded_sample(measured_server: Server, connection: Gr
     assert (page.total(name) - before.total(name)) / gaps > 0.5 * STEP_SECONDS
 
 
-def cancel_grpc_stream(server: Server, connection: Grpc) -> None:
+def cancel_grpc_stream(server: Server, connection: GrpcConnection) -> None:
     call = connection.text("The quick brown fox", ENDLESS)
     call.wait_for(3)
     call.cancel()
 
 
-def cancel_direct_grpc_stream(server: Server, connection: Grpc) -> None:
+def cancel_direct_grpc_stream(server: Server, connection: GrpcConnection) -> None:
     call = connection.tokens(PROMPT, ENDLESS)
     call.wait_for(3)
     call.cancel()
 
 
-def drop_http_connection(server: Server, connection: Grpc) -> None:
+def drop_http_connection(server: Server, connection: GrpcConnection) -> None:
     values = {"text_input": "The quick brown fox", "max_tokens": ENDLESS, "stream": True}
     with post(server.http_address, "/v2/models/ensemble/generate_stream", values) as response:
         next(events(response))
 
 
-def stop_by_id(server: Server, connection: Grpc) -> None:
+def stop_by_id(server: Server, connection: GrpcConnection) -> None:
     call = connection.tokens(PROMPT, ENDLESS, "stop-me")
     call.wait_for(3)
     connection.tokens(PROMPT, 1, "stop-me", stop=True).finish()
     call.finish()
 
 
-def stop_while_it_waits(server: Server, connection: Grpc) -> None:
+def stop_while_it_waits(server: Server, connection: GrpcConnection) -> None:
     running = [connection.tokens(PROMPT, 100) for _ in range(PLACES)]
     for call in running:
         call.wait_for(1)
@@ -233,29 +239,29 @@ def stop_while_it_waits(server: Server, connection: Grpc) -> None:
         call.finish()
 
 
-def reach_an_end_token(server: Server, connection: Grpc) -> None:
+def reach_an_end_token(server: Server, connection: GrpcConnection) -> None:
     connection.tokens(PROMPT, 20, end_id=PROMPT[3]).finish()
 
 
-def reach_a_stop_word(server: Server, connection: Grpc) -> None:
+def reach_a_stop_word(server: Server, connection: GrpcConnection) -> None:
     connection.text("The quick brown fox", 200, stop_words="quick").finish()
 
 
-def run_out_of_time(server: Server, connection: Grpc) -> None:
+def run_out_of_time(server: Server, connection: GrpcConnection) -> None:
     connection.tokens(PROMPT, ENDLESS, deadline_ms=400).finish()
 
 
-def ask_for_too_much(server: Server, connection: Grpc) -> None:
+def ask_for_too_much(server: Server, connection: GrpcConnection) -> None:
     assert "shorten the prompt" in connection.tokens(PROMPT, 10**6).error()
 
 
-def send_no_length(server: Server, connection: Grpc) -> None:
+def send_no_length(server: Server, connection: GrpcConnection) -> None:
     assert connection.tokens(PROMPT, -1).error()
 
 
-def find_the_queue_full(server: Server, connection: Grpc) -> None:
+def find_the_queue_full(server: Server, connection: GrpcConnection) -> None:
     """All places and all of the queue are taken; two more are refused."""
-    calls: list[Call] = []
+    calls: list[GrpcCall] = []
     for number in range(PLACES + QUEUE):
         calls.append(connection.tokens(PROMPT, ENDLESS))
         page_when(server, lambda page, sent=number + 1: page.requests["active"] == sent)  # type: ignore[misc]
@@ -282,7 +288,10 @@ def find_the_queue_full(server: Server, connection: Grpc) -> None:
     ],
 )
 def test_every_end_is_counted_once_by_its_reason(
-    measured_server: Server, connection: Grpc, act: Callable[[Server, Grpc], None], ends: dict[str, int]
+    measured_server: Server,
+    connection: GrpcConnection,
+    act: Callable[[Server, GrpcConnection], None],
+    ends: dict[str, int],
 ) -> None:
     before = page_of(measured_server)
     act(measured_server, connection)
@@ -294,7 +303,7 @@ def test_every_end_is_counted_once_by_its_reason(
         assert page.count(name) - before.count(name) == queued
 
 
-def ended(server: Server, before: Page, count: int) -> Page:
+def ended(server: Server, before: MetricsPage, count: int) -> MetricsPage:
     """The page once so many more requests have ended, and their times are there too."""
     wanted = sum(before.ends.values()) + count
     return page_when(server, lambda page: sum(page.ends.values()) >= wanted and page.quiet)

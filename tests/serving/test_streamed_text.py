@@ -10,8 +10,17 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from inflight.deploy.server import Server
-from tests.serving.streams import PATIENCE, Call, Grpc, events, generate, generate_stream, post, request
+from inflight.deploy.server.server import Server
+from tests.serving.raw_requests import (
+    TIMEOUT,
+    GrpcCall,
+    GrpcConnection,
+    events,
+    generate,
+    generate_stream,
+    post,
+    request,
+)
 
 PROMPTS = [
     "The quick brown fox jumps over the lazy dog.",
@@ -36,13 +45,13 @@ def echo(server: Server, prompt: str, tokens: int) -> str:
     return str(tokenizer.decode([ids[number % len(ids)] for number in range(tokens)], skip_special_tokens=True))
 
 
-def joined(call: Call) -> str:
+def joined(call: GrpcCall) -> str:
     return "".join(response.text for response in call.finish())
 
 
 @pytest.mark.parametrize("request_ids", [("same", "same", "", ""), ("a", "b", "c", "d")])
 def test_interleaved_streams_are_whole_whatever_their_ids(paced_server: Server, request_ids: tuple[str, ...]) -> None:
-    with Grpc(paced_server.grpc_address) as connection:
+    with GrpcConnection(paced_server.grpc_address) as connection:
         calls = [connection.text(PROMPTS[number], 90, request_ids[number]) for number in FOUR]
         texts = [joined(call) for call in calls]
     assert texts == [echo(paced_server, prompt, 90) for prompt in PROMPTS]
@@ -57,7 +66,7 @@ def test_requests_of_one_grpc_stream_run_at_once_and_are_told_apart_by_their_ids
         request("ensemble", {"text_input": PROMPTS[number], "max_tokens": 60, "stream": True}, str(number))
         for number in FOUR
     ]
-    with Grpc(paced_server.grpc_address) as connection:
+    with GrpcConnection(paced_server.grpc_address) as connection:
         responses = connection.send(*requests).finish()
     ids = [response.request_id for response in responses]
     for number in FOUR:
@@ -89,7 +98,7 @@ def test_what_a_model_says_is_the_decoding_of_its_tokens(serving: Callable[[str]
     """Random weights say anything, broken characters included."""
     server = serving(name)
     tokenizer = tokenizer_of(server)
-    with Grpc(server.grpc_address) as connection:
+    with GrpcConnection(server.grpc_address) as connection:
         for prompt in PROMPTS:
             ids = tokenizer.encode(prompt).ids
             alone = connection.tokens(ids, 64, end_id=-1).finish()
@@ -100,7 +109,7 @@ def test_what_a_model_says_is_the_decoding_of_its_tokens(serving: Callable[[str]
 @pytest.mark.parametrize("name", ["paced_server", "demo_server"])
 def test_the_whole_answer_is_the_streamed_one(serving: Callable[[str], Server], name: str) -> None:
     server = serving(name)
-    with Grpc(server.grpc_address) as connection:
+    with GrpcConnection(server.grpc_address) as connection:
         for prompt in PROMPTS:
             stream = connection.text(prompt, 20)
             text = joined(stream)
@@ -120,7 +129,7 @@ def test_the_prompt_precedes_a_whole_answer_unless_excluded(paced_server: Server
     length = len(tokenizer_of(paced_server).encode(prompt).ids)
     both = echo(paced_server, prompt, length + 20)
     answer_alone = echo(paced_server, prompt, 20)
-    with Grpc(paced_server.grpc_address) as connection:
+    with GrpcConnection(paced_server.grpc_address) as connection:
 
         def whole(**values: Any) -> str:
             return joined(connection.text(prompt, 20, stream=False, **values))
@@ -133,7 +142,7 @@ def test_the_prompt_precedes_a_whole_answer_unless_excluded(paced_server: Server
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_last_response_says_why_it_ended_and_counts_tokens(paced_server: Server, stream: bool) -> None:
     ids = tokenizer_of(paced_server).encode(PROMPTS[0]).ids
-    with Grpc(paced_server.grpc_address) as connection:
+    with GrpcConnection(paced_server.grpc_address) as connection:
         *before, length = connection.text(PROMPTS[0], 15, stream=stream).finish()
         assert (length.finish_reason, length.count("num_input_tokens"), length.count("num_output_tokens")) == (
             "length",
@@ -148,7 +157,7 @@ def test_the_last_response_says_why_it_ended_and_counts_tokens(paced_server: Ser
 @pytest.mark.slow
 def test_a_model_ends_its_answer_itself(trained_server: Server) -> None:
     prompt = "Product: teapot | Brand: Müller | Colour: blue | Material: clay | Description:"
-    with Grpc(trained_server.grpc_address) as connection:
+    with GrpcConnection(trained_server.grpc_address) as connection:
         stream = connection.text(prompt, 300)
         text = joined(stream)
     assert stream.responses[-1].finish_reason == "stop"
@@ -166,10 +175,10 @@ def test_the_first_chunk_comes_soon_and_the_others_one_by_one(
 ) -> None:
     server = serving(name)
     shares = []
-    with Grpc(server.grpc_address) as connection:
+    with GrpcConnection(server.grpc_address) as connection:
         for number in range(ATTEMPTS):
             call = connection.text(f"{number} little foxes jump over the lazy dogs.", tokens, end_id=-1)
-            responses = call.finish(4 * PATIENCE)
+            responses = call.finish(4 * TIMEOUT)
             if name == "paced_server":  # it says the prompt, where each token completes its characters
                 assert sum(bool(response.text) for response in responses) >= 0.9 * tokens
             shares.append((responses[0].at - call.sent_at) / (responses[-1].at - call.sent_at))

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from inflight_client._grpc.sync_transport import GrpcTransport
+from inflight_client._sync.http_transport import HttpTransport
 from inflight_client.address import Address
 from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError
-from inflight_client.grpc_transport import GrpcTransport
-from inflight_client.http_transport import HttpTransport
 from inflight_client.transport import InferRequest, Tensor, Transport
 
-from inflight.deploy.server import Server
+from inflight.deploy.server.server import Server
 from tests.fixtures.engines import TinyCheckpoint
 from tests.standins.kserve import StandInServer
 from tests.standins.kserve.repository import text_models

@@ -8,30 +8,30 @@ from collections.abc import Iterator
 from typing import Any
 
 from inflight.batch.errors import BatchError
-from inflight.batch.files import Reading, StoredFile
-from inflight.batch.job import Format
-from inflight.batch.row import Position, Record
-from inflight.batch.sources.file_source import LONGEST, FileSource, offset_of, skip_line
+from inflight.batch.job.rows import InputRecord, Position
+from inflight.batch.job.spec import FileFormat
+from inflight.batch.sources.file_source import MAX_ROW_BYTES, FileSource, offset_of, skip_line
+from inflight.batch.storage.files import Reading, StoredFile
 
 _DELIMITERS = ",;\t"
 _BOM = b"\xef\xbb\xbf"
 
 
-class Csv(FileSource):
+class CsvSource(FileSource):
     """A file of CSV, in UTF-8. All values are texts, and all rows have the header's columns.
 
     The delimiter is that of `,`, `;` and tab which makes most columns of the header. A row that is none (a quote that
     is never closed, too many or too few fields) is told, and reading goes on with the line after its first.
     """
 
-    format: Format = "csv"
+    format: FileFormat = "csv"
 
     def __init__(self, file: StoredFile) -> None:
         super().__init__(file)
         self._delimiter, self._names, self._begin = self._header()
         self.columns = self._names
 
-    def read(self, after: Position | None = None, line: int = 0) -> Iterator[Record]:
+    def read(self, after: Position | None = None, line: int = 0) -> Iterator[InputRecord]:
         offset, line = self._begin if after is None else offset_of(after)
         names = self._names
         with self._file.reading(offset) as reading:
@@ -47,16 +47,16 @@ class Csv(FileSource):
                     fault = _why(error, lines)
                     lines.back_to_second()
                     reader = self._reader(lines)
-                    yield Record(first, None, lines.position, fault)
+                    yield InputRecord(first, None, lines.position, fault)
                     continue
                 if not fields:
                     continue
-                if lines.position[0] >= self._next_note:
-                    self._note(reading, lines.position[0])
+                if lines.position[0] >= self._next_offset_record:
+                    self._record_offset(reading, lines.position[0])
                 if len(fields) == len(names):
-                    yield Record(first, dict(zip(names, fields, strict=True)), lines.position)
+                    yield InputRecord(first, dict(zip(names, fields, strict=True)), lines.position)
                 else:
-                    yield Record(first, None, lines.position, _counted(len(fields), len(names)))
+                    yield InputRecord(first, None, lines.position, _counted(len(fields), len(names)))
 
     def _header(self) -> tuple[str, list[str], tuple[int, int]]:
         """Delimiter, names, and where the first row begins."""
@@ -82,7 +82,7 @@ class Csv(FileSource):
         return found
 
     def _reader(self, lines: _Lines, delimiter: str | None = None) -> Any:
-        csv.field_size_limit(LONGEST)
+        csv.field_size_limit(MAX_ROW_BYTES)
         return csv.reader(lines, delimiter=delimiter or self._delimiter, strict=True)
 
 
@@ -94,7 +94,7 @@ class _Lines:
     """Feeds a reader of CSV with lines, and knows where it stands. Lines of a record may be given once more."""
 
     def __init__(self, reading: Reading, offset: int, line: int) -> None:
-        self._file = reading.inside
+        self._file = reading.content
         self._again: deque[bytes] = deque()
         self._record: list[bytes] = []
         self._bytes = 0
@@ -105,13 +105,13 @@ class _Lines:
         return self
 
     def __next__(self) -> str:
-        raw = self._again.popleft() if self._again else self._file.readline(LONGEST + 1)
+        raw = self._again.popleft() if self._again else self._file.readline(MAX_ROW_BYTES + 1)
         if not raw:
             raise StopIteration
         self._record.append(raw)
         self._bytes += len(raw)
         offset, line = self.position
-        if self._bytes > LONGEST:
+        if self._bytes > MAX_ROW_BYTES:
             if len(self._record) == 1 and not raw.endswith(b"\n"):
                 self._skipped = skip_line(self._file)
             self.position = (offset + len(raw) + self._skipped, line + 1)
@@ -134,7 +134,7 @@ class _Lines:
 
 def _why(error: Exception, lines: _Lines) -> str:
     if isinstance(error, _TooLongError):
-        return f"the row is longer than {LONGEST >> 20} MiB; is a quote missing that ends a field?"
+        return f"the row is longer than {MAX_ROW_BYTES >> 20} MiB; is a quote missing that ends a field?"
     if isinstance(error, UnicodeDecodeError):
         return f"line {lines.position[1]} is not UTF-8: {error.reason} at byte {error.start + 1}"
     words = str(error).partition(" - ")[0]

@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 
 from inflight.batch.errors import BatchError
-from inflight.batch.files import StoredFile
-from inflight.batch.job import Format
-from inflight.batch.row import Position, Record
-from inflight.batch.sources.file_source import LONGEST, FileSource, offset_of, skip_line
+from inflight.batch.job.rows import InputRecord, Position
+from inflight.batch.job.spec import FileFormat
+from inflight.batch.sources.file_source import MAX_ROW_BYTES, FileSource, offset_of, skip_line
+from inflight.batch.storage.files import StoredFile
 
 _KEYS = re.compile(rb'"[ \t\r]*:')
 """What ends a key; in texts too, so a line has as many or more of them as keys."""
@@ -21,16 +21,16 @@ _HEAD = 4096
 _BOM = b"\xef\xbb\xbf"
 
 
-class JsonLines(FileSource):
+class JsonLinesSource(FileSource):
     """A file of JSON lines. What is wrong with a line stays with that line."""
 
-    format: Format = "jsonl"
+    format: FileFormat = "jsonl"
 
     def __init__(self, file: StoredFile) -> None:
         super().__init__(file)
         if file.suffix == ".json":
             with file.reading() as reading:
-                head = reading.inside.read(_HEAD).removeprefix(_BOM).lstrip()
+                head = reading.content.read(_HEAD).removeprefix(_BOM).lstrip()
             if head.startswith(b"["):
                 raise BatchError(
                     f"{file.shown} is one list, and must be JSON lines, an object a line: `jq -c '.[]'` makes them",
@@ -38,34 +38,34 @@ class JsonLines(FileSource):
                 )
 
         with file.reading() as reading:
-            while (raw := reading.inside.readline(LONGEST)).isspace():
+            while (raw := reading.content.readline(MAX_ROW_BYTES)).isspace():
                 pass
         if not raw:
             raise BatchError(f"{file.shown} has nothing but blank lines; there is nothing to ask", "input_invalid")
 
-    def read(self, after: Position | None = None, line: int = 0) -> Iterator[Record]:
+    def read(self, after: Position | None = None, line: int = 0) -> Iterator[InputRecord]:
         offset, line = offset_of(after)
         with self._file.reading(offset) as reading:
-            file = reading.inside
-            while raw := file.readline(LONGEST + 1):
+            file = reading.content
+            while raw := file.readline(MAX_ROW_BYTES + 1):
                 line += 1
                 start, offset = offset, offset + len(raw)
                 if raw.isspace():
                     continue
-                if len(raw) > LONGEST and not raw.endswith(b"\n"):
+                if len(raw) > MAX_ROW_BYTES and not raw.endswith(b"\n"):
                     offset += skip_line(file)
-                    values: dict[str, Any] | str = f"the line is longer than {LONGEST >> 20} MiB"
+                    values: dict[str, Any] | str = f"the line is longer than {MAX_ROW_BYTES >> 20} MiB"
                 else:
-                    values = row_of(raw if start else raw.removeprefix(_BOM))
-                if offset >= self._next_note:
-                    self._note(reading, offset)
+                    values = parse_line(raw if start else raw.removeprefix(_BOM))
+                if offset >= self._next_offset_record:
+                    self._record_offset(reading, offset)
                 if isinstance(values, str):
-                    yield Record(line, None, (offset, line), values)
+                    yield InputRecord(line, None, (offset, line), values)
                 else:
-                    yield Record(line, values, (offset, line))
+                    yield InputRecord(line, values, (offset, line))
 
 
-def row_of(raw: bytes) -> dict[str, Any] | str:
+def parse_line(raw: bytes) -> dict[str, Any] | str:
     """The object in a line, or what is wrong with the line, in a sentence."""
     try:
         values = orjson.loads(raw)

@@ -8,23 +8,23 @@ from itertools import accumulate
 from typing import Any, cast
 
 from inflight.batch.errors import BatchError
-from inflight.batch.files import StoredFile
-from inflight.batch.job import Format
-from inflight.batch.row import Position, Record
+from inflight.batch.job.rows import InputRecord, Position
+from inflight.batch.job.spec import FileFormat
+from inflight.batch.storage.files import StoredFile
 
 _ROWS = 256
 """Rows that are held at a time."""
 _BUFFER = 1 << 20
 
 
-class Parquet:
+class ParquetSource:
     """A file of Parquet, read row group by row group, and of each a little at a time. A position is a row's number.
 
     `wanted` are the columns to read, of those that there are; None: all.
     """
 
-    format: Format = "parquet"
-    key: str | None = None
+    format: FileFormat = "parquet"
+    key_column: str | None = None
 
     def __init__(self, file: StoredFile, wanted: frozenset[str] | None = None) -> None:
         self._file = file
@@ -41,14 +41,14 @@ class Parquet:
     def total(self) -> int | None:
         return sum(self._groups)
 
-    def check_places(self) -> None:
+    def check_unchanged(self) -> None:
         pass
 
-    def share_read(self, position: Position) -> float | None:
+    def fraction_read(self, position: Position) -> float | None:
         total = sum(self._groups)
         return _number(position) / total if total else None
 
-    def read(self, after: Position | None = None, line: int = 0) -> Iterator[Record]:
+    def read(self, after: Position | None = None, line: int = 0) -> Iterator[InputRecord]:
         number = 0 if after is None else _number(after)
         ends = list(accumulate(self._groups))
         groups = [group for group, end in enumerate(ends) if end > number]
@@ -63,9 +63,9 @@ class Parquet:
                 for values in _rows(batch.slice(skip)):
                     number += 1
                     if isinstance(values, str):
-                        yield Record(number, None, number, values)
+                        yield InputRecord(number, None, number, values)
                     else:
-                        yield Record(number, values, number)
+                        yield InputRecord(number, values, number)
                 skip = 0
 
     @contextmanager
@@ -78,7 +78,7 @@ class Parquet:
                 f"{self._file.shown} needs the package pyarrow ({error}); install inflight with its extra, [batch]",
                 "package_missing",
             ) from error
-        with self._file.whole() as file:
+        with self._file.open_seekable() as file:
             try:
                 # Without pre_buffer: it would hold whole row groups.
                 with pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=_BUFFER) as parquet:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from inflight.batch.errors import BatchError
-from inflight.batch.failpoints import reach
-from inflight.batch.state.line_file import private
+from inflight.batch.failpoints import failpoint
+from inflight.common.atomic_files import open_private
 
 FORMAT = 1
 
@@ -18,18 +18,18 @@ CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 -- ids that rows have, by hash: whoever comes later with the same is a duplicate
 CREATE TABLE ids(id BLOB PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
 -- rows that are done while one before them is not (the text of a dead letter is written already)
-CREATE TABLE results(number INTEGER PRIMARY KEY, kind TEXT NOT NULL, text BLOB);
-CREATE TABLE failures(number INTEGER PRIMARY KEY, line INTEGER NOT NULL, id TEXT, kind TEXT NOT NULL,
+CREATE TABLE results(number INTEGER PRIMARY KEY, status TEXT NOT NULL, text BLOB);
+CREATE TABLE failures(number INTEGER PRIMARY KEY, line INTEGER NOT NULL, id TEXT, status TEXT NOT NULL,
                       code TEXT NOT NULL, message TEXT NOT NULL, attempts INTEGER NOT NULL);
 -- rows under which engines died, until they are done
 CREATE TABLE suspects(number INTEGER PRIMARY KEY, deaths INTEGER NOT NULL);
 -- what becomes of rows that are asked once more
-CREATE TABLE retried(number INTEGER PRIMARY KEY, line INTEGER, id TEXT, kind TEXT, text BLOB, code TEXT, message TEXT,
+CREATE TABLE retried(number INTEGER PRIMARY KEY, line INTEGER, id TEXT, status TEXT, text BLOB, code TEXT, message TEXT,
                      input_tokens INTEGER, output_tokens INTEGER, attempts INTEGER);
 """
 
 
-class Database:
+class StateDatabase:
     """One connection, for one process alone; its owner locks it among threads. Everything waits for `commit`.
 
     A commit is on the disk when it returns (WAL, synchronous FULL). The lock is exclusive, so the WAL needs no shared
@@ -39,7 +39,7 @@ class Database:
     def __init__(self, path: Path) -> None:
         new = not path.exists()
         if new:  # SQLite gives its other files the mode of this one
-            open(path, "ab", opener=private).close()
+            open(path, "ab", opener=open_private).close()
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
         try:
             self._set_up(new)
@@ -66,16 +66,16 @@ class Database:
         self.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, json.dumps(value)))
 
     def commit(self) -> None:
-        reach("commit")
+        failpoint("commit")
         self.execute("COMMIT")
-        reach("committed")
+        failpoint("committed")
         self._begin()
 
     def snapshot(self, path: Path) -> None:
         """A copy of what is committed, as a file of its own."""
         self.execute("ROLLBACK")
         try:
-            open(path, "wb", opener=private).close()
+            open(path, "wb", opener=open_private).close()
             self._connection.execute("VACUUM INTO ?", (str(path),))
         finally:
             self._begin()

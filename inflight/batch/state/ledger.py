@@ -11,18 +11,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from inflight.batch.counts import Counts
-from inflight.batch.errors import BatchError, writing
-from inflight.batch.job_directory import JobDirectory
-from inflight.batch.row import Kind, Outcome, Position
-from inflight.batch.state.database import Database
-from inflight.batch.state.line_file import LineFile, rename
+from inflight.batch.errors import BatchError, map_disk_errors
+from inflight.batch.job.counts import Counts
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import Position, RowResult, RowStatus
+from inflight.batch.state.database import StateDatabase
+from inflight.batch.state.line_file import LineFile, install_merged
 
-Stored = tuple[int, str, bytes | None]
-"""A row that is done: its number, its kind, and its line, unless that is written already."""
+PendingLine = tuple[int, str, bytes | None]
+"""A row that is done: its number, its status, and its line, unless that is written already."""
 
 
-_MOST_BYTES = 4 << 20
+_MAX_WRITE_BYTES = 4 << 20
 """Of lines that are written at once: a row that took long may let go of many."""
 
 
@@ -42,20 +42,22 @@ class Ledger:
         self._directory = directory
         self._lock = threading.RLock()
         self._broken: BatchError | None = None
-        self._outcomes: list[Outcome] = []
-        self._marks: deque[tuple[int, int, Position]] = deque()
-        with writing(directory.path):
-            self.database = Database(directory.state)
-            stands = self.database.get("stands", {})
-            self.next: int = stands.get("next", first)
-            self.line: int = stands.get("line", 0)
-            self.position: Position | None = stands.get("position")
-            self._place: int = stands.get("place", self.next)
-            self.counts = Counts(**stands.get("counts", {}))
-            lengths = stands.get("lengths", {})
-            self._files = {kind: LineFile(directory.lines(kind), lengths.get(kind, 0)) for kind in Kind}
-            self.deaths = dict(self.database.execute("SELECT number, deaths FROM suspects").fetchall())
-            self._above = {number for (number,) in self.database.execute("SELECT number FROM results")}
+        self._results: list[RowResult] = []
+        self._positions: deque[tuple[int, int, Position]] = deque()
+        with map_disk_errors(directory.path):
+            self.database = StateDatabase(directory.state)
+            checkpoint = self.database.get("checkpoint", {})
+            self.next: int = checkpoint.get("next", first)
+            self.line: int = checkpoint.get("line", 0)
+            self.position: Position | None = checkpoint.get("position")
+            self._position_number: int = checkpoint.get("place", self.next)
+            self.counts = Counts(**checkpoint.get("counts", {}))
+            lengths = checkpoint.get("lengths", {})
+            self._files = {
+                status: LineFile(directory.result_file(status), lengths.get(status, 0)) for status in RowStatus
+            }
+            self.crash_counts = dict(self.database.execute("SELECT number, deaths FROM suspects").fetchall())
+            self._done_out_of_order = {number for (number,) in self.database.execute("SELECT number FROM results")}
 
     @property
     def start(self) -> tuple[int, Position | None, int]:
@@ -63,24 +65,28 @@ class Ledger:
 
         Rows that are done may come from there on: not every row's position is told in a merge of parts.
         """
-        return self._place, self.position, self.line
+        return self._position_number, self.position, self.line
 
     @property
-    def read(self) -> tuple[int, Position | None]:
+    def read_position(self) -> tuple[int, Position | None]:
         """How far the input was read: the number behind the last row of it, and the position there."""
         with self._lock:
-            return (self._marks[-1][0] + 1, self._marks[-1][2]) if self._marks else (self._place, self.position)
+            return (
+                (self._positions[-1][0] + 1, self._positions[-1][2])
+                if self._positions
+                else (self._position_number, self.position)
+            )
 
     @property
-    def ahead(self) -> int:
+    def out_of_order(self) -> int:
         """How many rows were done at the last checkpoint while one before them was not: they wait in the state."""
-        return len(self._above)
+        return len(self._done_out_of_order)
 
-    def done(self, number: int) -> bool:
+    def is_done(self, number: int) -> bool:
         """Whether that row has its outcome."""
-        return number < self.next or number in self._above
+        return number < self.next or number in self._done_out_of_order
 
-    def claim(self, rows: Sequence[tuple[str, int]]) -> set[int]:
+    def claim_ids(self, rows: Sequence[tuple[str, int]]) -> set[int]:
         """The numbers among these rows, by id and number, whose id an earlier row has."""
         hashed = sorted((hashlib.blake2b(one.encode("utf-8", "surrogatepass"), digest_size=16).digest(), number)
                         for one, number in rows)  # fmt: skip
@@ -95,22 +101,22 @@ class Ledger:
             find = "SELECT number FROM ids WHERE id = ?"
             return {number for key, number in hashed if self.database.execute(find, (key,)).fetchone()[0] != number}
 
-    def mark(self, marks: Iterable[tuple[int, int, Position]]) -> None:
+    def record_positions(self, positions: Iterable[tuple[int, int, Position]]) -> None:
         """Rows were read: of each its number, its line, and the position behind it."""
         with self._lock:
-            self._marks.extend(marks)
+            self._positions.extend(positions)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, result: RowResult) -> None:
         """A row has its outcome; the next checkpoint makes it last. A second outcome of a row is dropped there."""
-        self._outcomes.append(outcome)
+        self._results.append(result)
 
     def checkpoint(self, seconds: float = 0.0) -> None:
         """Make all that was added last. `seconds`: how long the job has run since the checkpoint before."""
         with self._writing():
-            outcomes, self._outcomes = self._outcomes, []
-            new = self._take(outcomes)
-            self._write_down(new)
-            self._pass_marks()
+            outcomes, self._results = self._results, []
+            new = self._apply(outcomes)
+            self._write_ready_lines(new)
+            self._advance_position()
             self.counts.seconds += seconds
             self._commit()
 
@@ -118,15 +124,15 @@ class Ledger:
         """The input was read to its end: the number behind its last row."""
         self.remember("rows", rows)
 
-    def note_deaths(self, number: int, deaths: int) -> None:
+    def record_crashes(self, number: int, crashes: int) -> None:
         """How many engines died under a row so far."""
         with self._writing():
-            self.deaths[number] = deaths
-            self.database.execute("INSERT OR REPLACE INTO suspects VALUES (?, ?)", (number, deaths))
+            self.crash_counts[number] = crashes
+            self.database.execute("INSERT OR REPLACE INTO suspects VALUES (?, ?)", (number, crashes))
 
     def failures(self) -> Iterator[tuple[int, str, str]]:
-        """The rows without an answer, by number: number, kind, code."""
-        yield from self.database.execute("SELECT number, kind, code FROM failures ORDER BY number")
+        """The rows without an answer, by number: number, status, code."""
+        yield from self.database.execute("SELECT number, status, code FROM failures ORDER BY number")
 
     def remember(self, name: str, value: Any) -> None:
         """A fact about the job, at once."""
@@ -138,12 +144,12 @@ class Ledger:
         with self._lock:
             return self.database.get(name, default)
 
-    def lengths(self) -> dict[Kind, int]:
+    def lengths(self) -> dict[RowStatus, int]:
         """How long each file of lines is, as the state has it: this waits for the end of a checkpoint."""
         with self._lock:
-            return {kind: file.length for kind, file in self._files.items()}
+            return {status: file.length for status, file in self._files.items()}
 
-    def snapshot(self, path: Path) -> dict[Kind, int]:
+    def snapshot(self, path: Path) -> dict[RowStatus, int]:
         """Copy the state into a file of its own; how long the files of lines are that belong to the copy.
 
         What no commit has seen is committed first: the copy drops it.
@@ -159,10 +165,10 @@ class Ledger:
         Of a job whose rows are all done nothing is cut: what its files have beyond that is somebody's.
         """
         with self._writing():
-            self._end_merge()
+            self._finish_merge()
             for file in self._files.values():
-                if file.beyond and self.next != self.recall("rows"):
-                    file.cut()
+                if file.uncommitted_bytes and self.next != self.recall("rows"):
+                    file.truncate()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -173,7 +179,7 @@ class Ledger:
             if self._broken is not None:
                 raise self._broken
             try:
-                with writing(self._directory.path):
+                with map_disk_errors(self._directory.path):
                     yield
             except BaseException as error:
                 where = self._directory.path
@@ -188,55 +194,55 @@ class Ledger:
                 file.close()
             self.database.close()
 
-    def _end_merge(self) -> None:
+    def _finish_merge(self) -> None:
         """Where a death came between the commit of a merge and the names of its files."""
         if self.database.get("renames", False):
-            rename([self._directory.lines(kind) for kind in Kind])
+            install_merged([self._directory.result_file(status) for status in RowStatus])
             self.database.put("renames", False)
             self.database.commit()
 
-    def _take(self, outcomes: list[Outcome]) -> list[Stored]:
+    def _apply(self, results: list[RowResult]) -> list[PendingLine]:
         """Count them and keep what failed; dead letters are written at once. What is done already is dropped."""
-        new: list[Stored] = []
+        new: list[PendingLine] = []
         letters: list[bytes] = []
         failed: list[tuple[Any, ...]] = []
-        for one in outcomes:
-            if self.done(one.number):
+        for one in results:
+            if self.is_done(one.number):
                 continue
-            self._above.add(one.number)
+            self._done_out_of_order.add(one.number)
             self.counts.add(one)
-            if one.kind is Kind.DEAD:
+            if one.status is RowStatus.DEAD:
                 letters.append(one.text)
-            if one.kind is not Kind.OK:
-                failed.append((one.number, one.line, one.id, one.kind, one.code, one.message, one.attempts))
-            new.append((one.number, one.kind, None if one.kind is Kind.DEAD else one.text))
+            if one.status is not RowStatus.OK:
+                failed.append((one.number, one.line, one.id, one.status, one.code, one.message, one.attempts))
+            new.append((one.number, one.status, None if one.status is RowStatus.DEAD else one.text))
         if letters:
-            self._files[Kind.DEAD].write(letters)
+            self._files[RowStatus.DEAD].write(letters)
         if failed:
             self.database.execute_many("INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?)", failed)
-        self._clear(outcomes)
+        self._clear_suspects(results)
         return sorted(new)
 
-    def _clear(self, outcomes: list[Outcome]) -> None:
+    def _clear_suspects(self, results: list[RowResult]) -> None:
         """Rows that are done are no suspects any more."""
-        cleared = [(one.number,) for one in outcomes if self.deaths.pop(one.number, None) is not None]
+        cleared = [(one.number,) for one in results if self.crash_counts.pop(one.number, None) is not None]
         self.database.execute_many("DELETE FROM suspects WHERE number = ?", cleared)
 
-    def _write_down(self, new: list[Stored]) -> None:
+    def _write_ready_lines(self, new: list[PendingLine]) -> None:
         """Write the lines of all rows up to the first that is not done; keep the rest in the state."""
-        stored = self.database.execute("SELECT number, kind, text FROM results ORDER BY number")
-        lines: dict[str, list[bytes]] = {Kind.OK: [], Kind.ERROR: []}
+        stored = self.database.execute("SELECT number, status, text FROM results ORDER BY number")
+        lines: dict[str, list[bytes]] = {RowStatus.OK: [], RowStatus.ERROR: []}
         began, held = self.next, 0
-        for number, kind, text in heapq.merge(stored, new):
+        for number, status, text in heapq.merge(stored, new):
             if number != self.next:
                 break
             if text is not None:
-                lines[kind].append(text)
+                lines[status].append(text)
                 held += len(text)
-                if held >= _MOST_BYTES:
+                if held >= _MAX_WRITE_BYTES:
                     self._append(lines)
                     held = 0
-            self._above.discard(number)
+            self._done_out_of_order.discard(number)
             self.next += 1
         stored.close()
         later = [one for one in new if one[0] >= self.next]
@@ -246,26 +252,26 @@ class Ledger:
         self._append(lines)
 
     def _append(self, lines: dict[str, list[bytes]]) -> None:
-        for kind, found in lines.items():
+        for status, found in lines.items():
             if found:
-                self._files[Kind(kind)].write(found)
+                self._files[RowStatus(status)].write(found)
                 found.clear()
 
-    def _pass_marks(self) -> None:
-        while self._marks and self._marks[0][0] < self.next:
-            number, self.line, self.position = self._marks.popleft()
-            self._place = number + 1
+    def _advance_position(self) -> None:
+        while self._positions and self._positions[0][0] < self.next:
+            number, self.line, self.position = self._positions.popleft()
+            self._position_number = number + 1
 
     def _commit(self) -> None:
         for file in self._files.values():
             file.sync()
-        stands = {
+        checkpoint = {
             "next": self.next,
-            "place": self._place,
+            "place": self._position_number,
             "line": self.line,
             "position": self.position,
-            "counts": self.counts.values(),
+            "counts": self.counts.as_dict(),
             "lengths": self.lengths(),
         }
-        self.database.put("stands", stands)
+        self.database.put("checkpoint", checkpoint)
         self.database.commit()

@@ -8,7 +8,8 @@ from io import FileIO
 from pathlib import Path
 
 from inflight.batch.errors import BatchError
-from inflight.batch.failpoints import reach
+from inflight.batch.failpoints import failpoint
+from inflight.common.atomic_files import install, sync
 
 
 class LineFile:
@@ -32,18 +33,18 @@ class LineFile:
         data = memoryview(b"\n".join(lines) + b"\n")
         half = len(data) // 2
         self._dirty = True
-        reach("lines.write")
+        failpoint("lines.write")
         for part in (data[:half], data[half:]):
             while part:
                 part = part[self._file.write(part) :]
-            reach("lines.written")
+            failpoint("lines.written")
         self.length += len(data)
 
     def sync(self) -> None:
         """Wait until it is on the disk."""
         if self._dirty and self._file is not None:
             os.fsync(self._file.fileno())
-            reach("lines.synced")
+            failpoint("lines.synced")
             self._dirty = False
 
     def close(self) -> None:
@@ -51,14 +52,14 @@ class LineFile:
             self._file.close()
             self._file = None
 
-    def cut(self) -> None:
+    def truncate(self) -> None:
         """Cut off the lines of a life that died before it could commit them."""
-        if self.beyond:
-            reach("lines.cut")
+        if self.uncommitted_bytes:
+            failpoint("lines.cut")
             os.truncate(self.path, self.length)
 
     @property
-    def beyond(self) -> int:
+    def uncommitted_bytes(self) -> int:
         """How many bytes it has behind its committed end."""
         size = self.path.stat().st_size if self.path.exists() else 0
         if size < self.length:
@@ -70,53 +71,33 @@ class LineFile:
         return size - self.length
 
     def _open(self) -> None:
-        if self.beyond:
+        if self.uncommitted_bytes:
             raise BatchError(
                 f"{self.path} was written to by somebody else while the job ran; move it away, and resume the job",
                 "output_exists",
             )
         self._file = FileIO(self.path, "ab")
-        sync_directory(self.path.parent)  # also where it is there: the process that made it may have died before this
+        sync(self.path.parent)  # also where it is there: the process that made it may have died before this
 
 
-def merging(path: Path) -> Path:
+def merge_path(path: Path) -> Path:
     """Where a file's new lines lie until they are all there."""
     return path.with_name(f"{path.name}.merging")
 
 
-def rename(paths: Iterable[Path]) -> None:
+def install_merged(paths: Iterable[Path]) -> None:
     """Give new files, which are whole, the names of the old ones; those that have them already are left.
 
     They may have got them from a process that died before its directory was synced.
     """
     for path in paths:
-        new = merging(path)
+        new = merge_path(path)
         if new.exists():
-            reach("merge.rename")
-            new.replace(path)
-            reach("merge.renamed")
-        sync_directory(path.parent)
-
-
-def make_directory(path: Path) -> None:
-    """Make it, and the directories above it, where they are missing; their names last when this returns."""
-    if not path.is_dir():
-        make_directory(path.parent)
-        path.mkdir(exist_ok=True)
-        sync_directory(path.parent)
-
-
-def private(path: str, flags: int) -> int:
-    """For `open(..., opener=private)`: a file that only its owner may read."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
-    os.fchmod(descriptor, 0o600)
-    return descriptor
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory as durable as its files."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            install(
+                new,
+                path,
+                before_rename=lambda: failpoint("merge.rename"),
+                after_rename=lambda: failpoint("merge.renamed"),
+            )
+        else:
+            sync(path.parent)

@@ -1,6 +1,6 @@
-"""Token ids to text; see inflight/runtime/triton_postprocessing.py."""
+"""Token ids to text; see inflight/runtime/triton/postprocessing.py."""
 
-from inflight.runtime.triton_postprocessing import Postprocessing
+from inflight.runtime.triton.postprocessing import Postprocessing
 
 
 class TritonPythonModel:

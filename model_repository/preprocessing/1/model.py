@@ -1,6 +1,6 @@
-"""Text to token ids; see inflight/runtime/triton_preprocessing.py."""
+"""Text to token ids; see inflight/runtime/triton/preprocessing.py."""
 
-from inflight.runtime.triton_preprocessing import Preprocessing
+from inflight.runtime.triton.preprocessing import Preprocessing
 
 
 class TritonPythonModel:

@@ -1,11 +1,11 @@
-"""Token ids to token ids, in flight; see inflight/runtime/triton_engine.py."""
+"""Token ids to token ids, in flight; see inflight/runtime/triton/engine_model.py."""
 
-from inflight.runtime.triton_engine import TritonEngine
+from inflight.runtime.triton.engine_model import EngineModel
 
 
 class TritonPythonModel:
     def initialize(self, args):
-        self._model = TritonEngine(args)
+        self._model = EngineModel(args)
 
     def execute(self, requests):
         self._model.execute(requests)

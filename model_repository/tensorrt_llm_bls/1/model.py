@@ -1,11 +1,11 @@
-"""Text to text, scripted; see inflight/runtime/triton_bls.py."""
+"""Text to text, scripted; see inflight/runtime/triton/bls/model.py."""
 
-from inflight.runtime.triton_bls import TritonBls
+from inflight.runtime.triton.bls.model import BlsModel
 
 
 class TritonPythonModel:
     def initialize(self, args):
-        self._model = TritonBls(args)
+        self._model = BlsModel(args)
 
     def execute(self, requests):
         self._model.execute(requests)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from inflight.deploy.repository import DeploymentOptions
-from inflight.deploy.server import Server
-from tests.batch.crash.lives import Lives
+from inflight.deploy.repository.configure import DeploymentOptions
+from inflight.deploy.server.server import Server
+from tests.batch.crash.job_processes import JobProcesses
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import fake_engine
@@ -26,6 +26,6 @@ def crash_server(tiny_engine: TinyEngine) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="package")
-def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
-    with Lives(tmp_path_factory.mktemp("lives")) as found:
+def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JobProcesses]:
+    with JobProcesses(tmp_path_factory.mktemp("lives")) as found:
         yield found

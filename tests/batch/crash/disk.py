@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from inflight.batch.job_directory import JobDirectory
-from inflight.batch.row import Kind
-from inflight.batch.state.line_file import merging
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import RowStatus
+from inflight.batch.state.line_file import merge_path
 
 _FULL = 2
 """What `PRAGMA synchronous` gives for FULL: a commit is on the disk when it returns."""
@@ -155,11 +155,11 @@ class Disk:
             self.faults.append(fault)
 
     def _check_lines(self, directory: JobDirectory, said: dict[str, Any], what: str) -> None:
-        lengths = said.get("stands", {}).get("lengths", {})
+        lengths = said.get("checkpoint", {}).get("lengths", {})
         for kind, length in lengths.items():
-            path = directory.lines(Kind(kind))
-            merged = bool(said.get("renames")) and merging(path).exists()
-            path = merging(path) if merged else path
+            path = directory.result_file(RowStatus(kind))
+            merged = bool(said.get("renames")) and merge_path(path).exists()
+            path = merge_path(path) if merged else path
             if (length or merged) and not self.lasting(path, length):
                 self.faults.append(f"{what} counts {length} bytes of {path.name} that are not on the disk")
         if any(lengths.values()) and not self.lasting(directory.path / "job.json"):

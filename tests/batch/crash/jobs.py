@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inflight.batch.job_directory import JobDirectory
-from inflight.batch.row import Kind
-from inflight.batch.verify import verify
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import RowStatus
+from inflight.batch.verify.checker import verify
 
 WORDS = ("tea", "cup", "leaf", "pot", "milk", "water", "sugar", "spoon", "steam", "lemon")
 
@@ -44,11 +44,11 @@ def write_rows(path: Path, count: int, *, odd: bool = True) -> list[str]:
     return ids
 
 
-def lines_of(out: Path) -> dict[Kind, bytes]:
+def lines_of(out: Path) -> dict[RowStatus, bytes]:
     """The three files; the dead letters sorted, since they are written as they come."""
     directory = JobDirectory.find(out)
-    found = {kind: path.read_bytes() if (path := directory.lines(kind)).exists() else b"" for kind in Kind}
-    found[Kind.DEAD] = b"".join(sorted(found[Kind.DEAD].splitlines(keepends=True)))
+    found = {kind: path.read_bytes() if (path := directory.result_file(kind)).exists() else b"" for kind in RowStatus}
+    found[RowStatus.DEAD] = b"".join(sorted(found[RowStatus.DEAD].splitlines(keepends=True)))
     return found
 
 
@@ -56,16 +56,16 @@ def check_whole(out: Path, undisturbed: Path, ids: Iterable[str], rows: int) -> 
     """What every job must come to: each id has one record, the records are those of a job that nothing befell."""
     found = lines_of(out)
     assert found == lines_of(undisturbed)
-    records = [json.loads(line) for kind in (Kind.OK, Kind.ERROR) for line in found[kind].splitlines()]
+    records = [json.loads(line) for kind in (RowStatus.OK, RowStatus.ERROR) for line in found[kind].splitlines()]
     assert Counter(record["id"] for record in records) == dict.fromkeys(set(ids), 1)
     assert sum(text.count(b"\n") for text in found.values()) == rows
     assert all(text.endswith(b"\n") for text in found.values() if text)
     verdict = verify(JobDirectory.find(out))
-    assert verdict.agrees, verdict
+    assert verdict.complete, verdict
 
 
 @dataclass(frozen=True)
-class Stand:
+class DoneRows:
     """What a dead process left behind: what its state has committed, and the files' own lengths, by kind."""
 
     next: int
@@ -79,29 +79,29 @@ class Stand:
         return sum(length - self.committed.get(kind, 0) for kind, length in self.lengths.items())
 
 
-def stand(out: Path, scratch: Path) -> Stand:
+def done_rows(out: Path, scratch: Path) -> DoneRows:
     """Look at a copy, so that the next life finds what the dead one left."""
     try:
         directory = JobDirectory.find(out)
     except Exception:
-        return Stand(0, {}, {}, False)
+        return DoneRows(0, {}, {}, False)
     for path in scratch.glob("state.db*"):
         path.unlink()
     for path in directory.path.glob("state.db*"):
         shutil.copy(path, scratch / path.name)
-    stands: dict[str, Any] = {}
+    checkpoint: dict[str, Any] = {}
     if directory.state.exists():
         with closing(sqlite3.connect(scratch / "state.db")) as database:
             try:
-                value = database.execute("SELECT value FROM meta WHERE name = 'stands'").fetchone()
+                value = database.execute("SELECT value FROM meta WHERE name = 'checkpoint'").fetchone()
             except sqlite3.OperationalError:
                 value = None  # it died before it had a table
-            stands = json.loads(value[0]) if value else {}
-    files = {str(kind): path for kind in Kind if (path := directory.lines(kind)).exists()}
+            checkpoint = json.loads(value[0]) if value else {}
+    files = {str(kind): path for kind in RowStatus if (path := directory.result_file(kind)).exists()}
     ends = [path.read_bytes()[-1:] for path in files.values() if path.stat().st_size]
-    return Stand(
-        stands.get("next", 0),
-        stands.get("lengths", {}),
+    return DoneRows(
+        checkpoint.get("next", 0),
+        checkpoint.get("lengths", {}),
         {kind: path.stat().st_size for kind, path in files.items()},
         any(end != b"\n" for end in ends),
     )

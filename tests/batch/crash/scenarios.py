@@ -10,11 +10,11 @@ from pathlib import Path
 
 import fsspec
 
-from inflight.batch.job_directory import JobDirectory
-from inflight.batch.row import Kind
-from inflight.batch.verify import verify
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import RowStatus
+from inflight.batch.verify.checker import verify
+from tests.batch.crash.job_processes import JobProcesses
 from tests.batch.crash.jobs import lines_of, write_rows
-from tests.batch.crash.lives import Lives
 
 ROWS = 100
 FAILED = 3
@@ -52,7 +52,7 @@ class Trial:
     """One job of a scenario, in a folder of its own. `environment` is that of each life."""
 
     scenario: Scenario
-    lives: Lives
+    lives: JobProcesses
     server: str
     folder: Path
     place: str = ""
@@ -114,11 +114,11 @@ class Trial:
         """How it is gone on with; one that died before it was begun is begun again."""
         return ("resume",) if (self.folder / "job" / "job.json").exists() else ("run",)
 
-    def came_to(self) -> tuple[dict[Kind, bytes], object]:
+    def came_to(self) -> tuple[dict[RowStatus, bytes], object]:
         """The job's own files of lines, and its output. The job says itself that it agrees."""
         directory = JobDirectory.find(self.folder / "job")
         verdict = verify(directory)
-        assert verdict.agrees, verdict
+        assert verdict.complete, verdict
         if "sqlite" in self.out:
             with closing(sqlite3.connect(self.folder / "shop.db")) as database:
                 return lines_of(directory.path), database.execute("SELECT id, text FROM answers ORDER BY id").fetchall()

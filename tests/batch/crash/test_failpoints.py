@@ -6,21 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from inflight.deploy.server import Server
-from tests.batch.crash.lives import Lives
-from tests.batch.crash.points import points_in_code
+from inflight.deploy.server.server import Server
+from tests.batch.crash.failpoint_names import failpoint_names
+from tests.batch.crash.job_processes import JobProcesses
 from tests.batch.crash.scenarios import RAY, SCENARIOS, STORAGE, Trial
-from tests.deploy.storage import storage_server
+from tests.fixtures.s3_server import s3_server
 
 OF_STORAGE = {"output.upload", "output.uploaded"}
-CARRYING = "carry."
+CARRYING = "remote_state."
 """So begin the points of a state on its way to a storage and back."""
 OF_RAY = {"merge", "merged"}
 OF_WORKERS = {"agree", "agreed"}
-"""Those of Ray's workers, of which tests/batch/ray_runner/test_worker.py has the failures."""
+"""Those of Ray's workers, of which tests/batch/ray/test_worker.py has the failures."""
 
 
-def test_a_job_dies_at_every_point_and_comes_to_the_same(lives: Lives, paced_server: Server, tmp_path: Path) -> None:
+def test_a_job_dies_at_every_point_and_comes_to_the_same(
+    lives: JobProcesses, paced_server: Server, tmp_path: Path
+) -> None:
     died: set[str] = set()
     for name, scenario in SCENARIOS.items():
         place = tmp_path / name
@@ -34,7 +36,7 @@ def test_a_job_dies_at_every_point_and_comes_to_the_same(lives: Lives, paced_ser
             trial = Trial(scenario, lives, paced_server.grpc_address, place / left[0])
             left = trial.die_at_each(left)
             assert trial.came_to() == wanted, name
-    for written, pattern in points_in_code().items():
+    for written, pattern in failpoint_names().items():
         known = any(pattern.fullmatch(name) for name in died | OF_STORAGE | OF_RAY | OF_WORKERS)
         assert known or CARRYING in written, f"no scenario comes by reach({written})"
 
@@ -42,7 +44,7 @@ def test_a_job_dies_at_every_point_and_comes_to_the_same(lives: Lives, paced_ser
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_job_dies_at_a_point_for_the_first_and_for_a_later_time(
-    name: str, lives: Lives, paced_server: Server, tmp_path: Path
+    name: str, lives: JobProcesses, paced_server: Server, tmp_path: Path
 ) -> None:
     undisturbed = Trial(SCENARIOS[name], lives, paced_server.grpc_address, tmp_path / "undisturbed")
     reached = undisturbed.noted()
@@ -56,9 +58,9 @@ def test_a_job_dies_at_a_point_for_the_first_and_for_a_later_time(
 
 @pytest.mark.slow
 def test_a_job_that_dies_at_an_upload_uploads_again(
-    lives: Lives, paced_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lives: JobProcesses, paced_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with storage_server() as storage:
+    with s3_server() as storage:
         monkeypatch.setenv("AWS_ENDPOINT_URL", storage.endpoint)  # for looking at what came there
         keys = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_ENDPOINT_URL": storage.endpoint}
 
@@ -79,7 +81,7 @@ def test_a_job_that_dies_at_an_upload_uploads_again(
 
 @pytest.mark.slow
 def test_a_job_that_dies_while_parts_are_merged_merges_them_again(
-    lives: Lives, paced_server: Server, tmp_path: Path
+    lives: JobProcesses, paced_server: Server, tmp_path: Path
 ) -> None:
     undisturbed = Trial(RAY, lives, paced_server.grpc_address, tmp_path / "undisturbed")
     assert undisturbed.noted().keys() >= OF_RAY

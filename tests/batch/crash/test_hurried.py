@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from inflight.batch.flow.order import SHARED
-from inflight.batch.job_directory import JobDirectory
-from inflight.batch.verify import verify
-from inflight.deploy.server import Server
-from inflight.runtime.fake import traced_log_prob
+from inflight.batch.dispatch.order import SHARED_PREFIX_CHARACTERS
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.verify.checker import verify
+from inflight.deploy.server.server import Server
+from inflight.runtime.engine.fake import traced_log_prob
+from tests.batch.crash.job_processes import JobProcesses, wait_until
 from tests.batch.crash.jobs import WORDS
-from tests.batch.crash.lives import Lives, until
 from tests.fixtures.engines import TinyEngine
 
 LONGEST = 240.0
@@ -28,7 +28,7 @@ LONGEST = 240.0
 def write_requests(path: Path, count: int) -> dict[str, dict[str, Any]]:
     """Requests of OpenAI's form, some with a long beginning that others share; gives the body of each by its id."""
     draw = random.Random(count)
-    beginnings = ["", "", *(" ".join(draw.choices(WORDS, k=SHARED // 4)) for _ in range(3))]
+    beginnings = ["", "", *(" ".join(draw.choices(WORDS, k=SHARED_PREFIX_CHARACTERS // 4)) for _ in range(3))]
     bodies = {
         f"row-{number:05}": {
             "model": "ensemble",
@@ -59,16 +59,16 @@ def expected(bodies: dict[str, dict[str, Any]], tokenizer: Tokenizer) -> dict[st
 
 @pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_each_row_has_its_own_answer(
-    count: int, lives: Lives, hurried_server: Server, tiny_engine: TinyEngine, tmp_path: Path
+    count: int, lives: JobProcesses, hurried_server: Server, tiny_engine: TinyEngine, tmp_path: Path
 ) -> None:
     bodies = write_requests(tmp_path / "rows.jsonl", count)
     wanted = expected(bodies, Tokenizer.from_file(str(tiny_engine("llama") / "tokenizer.json")))
     address = f"{hurried_server.grpc_address},metrics=http://{hurried_server.metrics_address}/metrics"
     asked = (tmp_path / "rows.jsonl", "--server", address, "--checkpoint-seconds", "0.1")
     best, arrival = tmp_path / "best.jsonl", tmp_path / "arrival.jsonl"
-    killed = lives.start("run", *asked, "--out", best, "--order", "best", "--priority", "-1")
+    killed = lives.start("run", *asked, "--out", best, "--order", "prefix", "--priority", "-1")
     other = lives.start("run", *asked, "--out", arrival, "--order", "arrival", "--priority", "1")
-    until(lambda: best.exists() and best.read_bytes().count(b"\n") > count / 3)
+    wait_until(lambda: best.exists() and best.read_bytes().count(b"\n") > count / 3)
     killed.send(signal.SIGKILL)
     assert killed.wait() == -9
     resumed = lives.start("resume", best)
@@ -79,4 +79,4 @@ def test_each_row_has_its_own_answer(
         assert list(found) == list(bodies)
         wrong = {id: (choice, wanted[id]) for id, choice in found.items() if choice != wanted[id]}
         assert not wrong, f"{len(wrong)} rows of {out.name} are wrong: {next(iter(wrong.items()))}"
-        assert verify(JobDirectory.find(out)).agrees
+        assert verify(JobDirectory.find(out)).complete

@@ -7,16 +7,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from inflight.batch.job_directory import JobDirectory
-from inflight.batch.row import Kind
-from inflight.deploy.repository import DeploymentOptions
-from inflight.deploy.server import Server
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import RowStatus
+from inflight.deploy.repository.configure import DeploymentOptions
+from inflight.deploy.server.server import Server
+from tests.batch.crash.job_processes import JobProcesses, wait_until
 from tests.batch.crash.jobs import check_whole, write_rows
-from tests.batch.crash.lives import Lives, until
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import fake_engine
-from tests.standins.weak_network import Faults, WeakNetwork
-from tests.standins.weak_toxics import Cut
+from tests.standins.faulty_network.proxy import Faults, FaultyNetwork
+from tests.standins.faulty_network.toxics import CutAt
 
 ROWS = 300
 ENDED = 3
@@ -34,28 +34,28 @@ def answers(out: Path) -> int:
 
 def engine_of(server: Server) -> psutil.Process:
     processes = psutil.Process(server.pid).children(recursive=True)
-    return next(one for one in processes if "inflight.runtime.child" in " ".join(one.cmdline()))
+    return next(one for one in processes if "inflight.runtime.engine.worker" in " ".join(one.cmdline()))
 
 
-def undisturbed(lives: Lives, address: str, tmp_path: Path) -> tuple[Path, list[str]]:
+def undisturbed(lives: JobProcesses, address: str, tmp_path: Path) -> tuple[Path, list[str]]:
     ids = write_rows(tmp_path / "rows.jsonl", ROWS)
     out = tmp_path / "undisturbed.jsonl"
-    assert lives.live("run", tmp_path / "rows.jsonl", "--out", out, *asked(address)).wait() == ENDED
+    assert lives.run("run", tmp_path / "rows.jsonl", "--out", out, *asked(address)).wait() == ENDED
     return out, ids
 
 
 def test_a_job_outlives_the_death_of_its_engine_and_of_its_server(
-    lives: Lives, tiny_engine: TinyEngine, tmp_path: Path
+    lives: JobProcesses, tiny_engine: TinyEngine, tmp_path: Path
 ) -> None:
     options = DeploymentOptions(parameters=fake_engine(step_seconds=0.02))
     with Server(tiny_engine("llama"), options) as server:
         wanted, ids = undisturbed(lives, server.grpc_address, tmp_path)
         out = tmp_path / "answers.jsonl"
         life = lives.start("run", tmp_path / "rows.jsonl", "--out", out, *asked(server.grpc_address))
-        until(lambda: answers(out) > 50)
+        wait_until(lambda: answers(out) > 50)
         engine_of(server).kill()
         before = answers(out)
-        until(lambda: answers(out) > before + 40)
+        wait_until(lambda: answers(out) > before + 40)
         psutil.Process(server.pid).kill()
         assert life.wait() == ENDED, life.said
         assert server.restarts >= 1
@@ -63,20 +63,20 @@ def test_a_job_outlives_the_death_of_its_engine_and_of_its_server(
 
 
 @pytest.mark.slow
-def test_a_job_outlives_a_network_that_breaks(lives: Lives, paced_server: Server, tmp_path: Path) -> None:
+def test_a_job_outlives_a_network_that_breaks(lives: JobProcesses, paced_server: Server, tmp_path: Path) -> None:
     wanted, ids = undisturbed(lives, paced_server.grpc_address, tmp_path)
     out = tmp_path / "answers.jsonl"
-    with WeakNetwork(paced_server.grpc_address) as network:
+    with FaultyNetwork(paced_server.grpc_address) as network:
         life = lives.start("run", tmp_path / "rows.jsonl", "--out", out, *asked(network.address))
         for number in range(4):
             before = answers(out)
-            until(lambda: answers(out) > before + 30)  # noqa: B023  it is over before the next turn
+            wait_until(lambda: answers(out) > before + 30)  # noqa: B023  it is over before the next turn
             if number == 2:
                 network.refuse()
-            network.afflict(Faults(down=(Cut(0, "rst" if number % 2 else "fin"),)))
+            network.disturb(Faults(down=(CutAt(0, "rst" if number % 2 else "fin"),)))
             if number == 2:
-                until(lambda: "does not answer" in life.said)
+                wait_until(lambda: "does not answer" in life.said)
                 network.listen()
         assert life.wait() == ENDED, life.said
     check_whole(out, wanted, ids, ROWS)
-    assert not JobDirectory.find(out).lines(Kind.DEAD).read_bytes().count(b"row_kills_engine")
+    assert not JobDirectory.find(out).result_file(RowStatus.DEAD).read_bytes().count(b"row_crashed_engine")

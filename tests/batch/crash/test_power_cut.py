@@ -12,17 +12,17 @@ import pytest
 
 from inflight.batch import failpoints
 from inflight.batch.errors import BatchError
-from inflight.batch.job import Job, OutputSpec
-from inflight.batch.job_directory import JobDirectory
-from inflight.batch.ray_runner.agreement import agree
-from inflight.batch.ray_runner.parts import Parts
-from inflight.batch.row import Kind, Outcome
-from inflight.batch.runner import Runner
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import RowResult, RowStatus
+from inflight.batch.job.spec import Job, OutputSpec
+from inflight.batch.ray.parts import PartPlan
+from inflight.batch.ray.shared_facts import set_once
+from inflight.batch.runner import JobRunner
 from inflight.batch.state.ledger import Ledger
-from inflight.batch.state.retrial import Retrial, choose, open_ledger
+from inflight.batch.state.retry_ledger import RetryLedger, open_ledger, select_failed_rows
 from tests.batch.crash.disk import Disk
-from tests.batch.flow.scripted import Scripted, echo
-from tests.batch.seen.jobs import job_of, picky
+from tests.batch.sample_jobs import job_of, picky
+from tests.batch.scripted_backend import ScriptedBackend, echo
 
 PROMPTS = ["tea long" if number % 9 == 4 else f"tea {number}" for number in range(60)]
 
@@ -52,11 +52,13 @@ def test_a_job_counts_what_is_on_the_disk(
     job = job_to(tmp_path, str(tmp_path / output), [*dead, *PROMPTS])
     disk = Disk(tmp_path, monkeypatch)
     disk.settle()
-    directory = JobDirectory.of(job.output)
-    assert Runner(job, directory, backends=[Scripted(picky)]).run().exit_code == 3
+    directory = JobDirectory.from_output(job.output)
+    assert JobRunner(job, directory, backends=[ScriptedBackend(picky)]).run().exit_code == 3
     disk.check_all("the end of the job")
     assert disk.faults == []
-    assert Runner(job, directory, backends=[Scripted(echo)]).run(again=()).exit_code == (3 if dead else 0)
+    assert JobRunner(job, directory, backends=[ScriptedBackend(echo)]).run(retry_codes=()).exit_code == (
+        3 if dead else 0
+    )
     disk.check_all("the end of the retry")
     assert disk.faults == []
     assert disk.commits > 10
@@ -65,12 +67,12 @@ def test_a_job_counts_what_is_on_the_disk(
 def test_a_job_counts_as_delivered_what_its_table_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = tmp_path / "shop.db"
     job = job_to(tmp_path, f"sqlite:///{shop}", table="answers")
-    directory = JobDirectory.of(job.output, tmp_path / "shop.job")
+    directory = JobDirectory.from_output(job.output, tmp_path / "shop.job")
 
     def undelivered(said: dict[str, Any]) -> str:
         if not said.get("delivered"):
             return ""
-        told = directory.lines(Kind.OK).read_bytes()[: said["delivered"]].count(b"\n")
+        told = directory.result_file(RowStatus.OK).read_bytes()[: said["delivered"]].count(b"\n")
         with closing(sqlite3.connect(shop)) as table:
             made = table.execute("SELECT 1 FROM sqlite_master WHERE name = 'answers'").fetchone()
             (rows,) = table.execute("SELECT count(*) FROM answers").fetchone() if made else (0,)
@@ -78,30 +80,30 @@ def test_a_job_counts_as_delivered_what_its_table_has(tmp_path: Path, monkeypatc
 
     disk = Disk(tmp_path, monkeypatch, also=undelivered)
     disk.settle()
-    assert Runner(job, directory, backends=[Scripted(picky)]).run().exit_code == 3
+    assert JobRunner(job, directory, backends=[ScriptedBackend(picky)]).run().exit_code == 3
     assert disk.faults == []
 
 
 def test_names_that_a_dead_process_gave_are_made_to_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have died between a name and the directory's sync: of a new file, and of a merged one."""
-    directory = JobDirectory.of(OutputSpec(address=str(tmp_path / "answers.jsonl")))
+    directory = JobDirectory.from_output(OutputSpec(address=str(tmp_path / "answers.jsonl")))
     directory.path.mkdir()
     directory.write_job(job_of(tmp_path, PROMPTS))
     disk = Disk(tmp_path, monkeypatch)
     disk.settle()
-    for kind in (Kind.OK, Kind.ERROR):
-        directory.lines(kind).touch()
+    for kind in (RowStatus.OK, RowStatus.ERROR):
+        directory.result_file(kind).touch()
     with closing(Ledger(directory)) as ledger:
         for number in range(20):
-            kind = Kind.ERROR if number % 3 else Kind.OK
-            ledger.add(Outcome(number, number + 1, str(number), kind, b"{}", "deadline_exceeded"))
+            kind = RowStatus.ERROR if number % 3 else RowStatus.OK
+            ledger.add(RowResult(number, number + 1, str(number), kind, b"{}", "deadline_exceeded"))
         ledger.checkpoint()
-        choose(ledger, ())
+        select_failed_rows(ledger, ())
     retrial = open_ledger(directory, 0)
-    assert isinstance(retrial, Retrial)
+    assert isinstance(retrial, RetryLedger)
     for number in range(20):
-        kind = Kind.ERROR if number % 3 == 1 else Kind.OK
-        retrial.add(Outcome(number, number + 1, str(number), kind, b"[]", "deadline_exceeded"))
+        kind = RowStatus.ERROR if number % 3 == 1 else RowStatus.OK
+        retrial.add(RowResult(number, number + 1, str(number), kind, b"[]", "deadline_exceeded"))
     retrial.checkpoint()
     with stopped_at("merge.renamed", monkeypatch, times=2):
         retrial.merge()
@@ -116,11 +118,11 @@ def test_what_the_parts_of_a_job_agree_on_is_on_the_disk(tmp_path: Path, monkeyp
     (tmp_path / "whole.job").mkdir()
     disk = Disk(tmp_path, monkeypatch)
     disk.settle()
-    parts = Parts(JobDirectory(tmp_path / "whole.job"))
+    parts = PartPlan(JobDirectory(tmp_path / "whole.job"))
     parts.write(())
     with stopped_at("agreed", monkeypatch):
-        agree(parts.path / "build", "one")
-    assert agree(parts.path / "build", "two") == "one"
+        set_once(parts.path / "build", "one")
+    assert set_once(parts.path / "build", "two") == "one"
     assert disk.lasting(parts.path / "build")
-    assert disk.lasting(parts.plan)
+    assert disk.lasting(parts.plan_file)
     assert disk.faults == []

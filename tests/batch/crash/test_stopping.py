@@ -7,10 +7,10 @@ import signal
 import time
 from pathlib import Path
 
-from inflight.batch.job_directory import JobDirectory
-from inflight.deploy.server import Server
+from inflight.batch.job.directory import JobDirectory
+from inflight.deploy.server.server import Server
+from tests.batch.crash.job_processes import JobProcesses, wait_until
 from tests.batch.crash.jobs import check_whole, lines_of, write_rows
-from tests.batch.crash.lives import Lives, until
 from tests.fixtures.server import STEP_SECONDS
 
 ROWS = 150
@@ -28,43 +28,45 @@ def in_flight(out: Path) -> int:
 
 
 def test_sigterm_lets_what_is_in_flight_finish_and_leaves_the_rest(
-    lives: Lives, paced_server: Server, tmp_path: Path
+    lives: JobProcesses, paced_server: Server, tmp_path: Path
 ) -> None:
     ids = write_rows(tmp_path / "rows.jsonl", ROWS)
     undisturbed, out = tmp_path / "undisturbed.jsonl", tmp_path / "answers.jsonl"
     fast = (*asked(paced_server, 20), "--concurrency", "64")
-    assert lives.live("run", tmp_path / "rows.jsonl", "--out", undisturbed, *fast).wait() == ENDED
+    assert lives.run("run", tmp_path / "rows.jsonl", "--out", undisturbed, *fast).wait() == ENDED
     life = lives.start("run", tmp_path / "rows.jsonl", "--out", out, *asked(paced_server, 20))
-    until(lambda: in_flight(out) == 8)
+    wait_until(lambda: in_flight(out) == 8)
     life.send(signal.SIGTERM)
     assert life.wait() == STOPPED, life.said
     progress = json.loads(JobDirectory.find(out).progress.read_text())
     assert progress["state"] == "stopped"
     assert progress["counts"]["ok"] + progress["counts"]["error"] >= 8
     assert progress["counts"]["retries"] == 0
-    assert lives.live("resume", out, "--concurrency", "64").wait() == ENDED
+    assert lives.run("resume", out, "--concurrency", "64").wait() == ENDED
     check_whole(out, undisturbed, ids, ROWS)
 
 
-def test_a_second_sigterm_stops_at_once(lives: Lives, paced_server: Server, tmp_path: Path) -> None:
+def test_a_second_sigterm_stops_at_once(lives: JobProcesses, paced_server: Server, tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.jsonl", 20, odd=False)
     out = tmp_path / "answers.jsonl"
     life = lives.start("run", tmp_path / "rows.jsonl", "--out", out, *asked(paced_server, 3000))
-    until(lambda: in_flight(out) == 8)
+    wait_until(lambda: in_flight(out) == 8)
     began = time.monotonic()
     life.send(signal.SIGTERM)
-    until(lambda: "Stopping" in life.said)
+    wait_until(lambda: "Stopping" in life.said)
     life.send(signal.SIGTERM)
     assert life.wait() == STOPPED, life.said
     assert time.monotonic() - began < 3000 * STEP_SECONDS / 2
     assert not any(lines_of(out).values())
 
 
-def test_the_notice_is_kept(lives: Lives, paced_server: Server, tmp_path: Path) -> None:
+def test_the_notice_is_kept(lives: JobProcesses, paced_server: Server, tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.jsonl", 20, odd=False)
     out = tmp_path / "answers.jsonl"
-    life = lives.start("run", tmp_path / "rows.jsonl", "--out", out, *asked(paced_server, 3000), "--notice", "0.5")
-    until(lambda: in_flight(out) == 8)
+    life = lives.start(
+        "run", tmp_path / "rows.jsonl", "--out", out, *asked(paced_server, 3000), "--drain-seconds", "0.5"
+    )
+    wait_until(lambda: in_flight(out) == 8)
     began = time.monotonic()
     life.send(signal.SIGTERM)
     assert life.wait() == STOPPED, life.said

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from inflight.batch.job_directory import JobDirectory
-from inflight.batch.row import Kind
-from inflight.deploy.server import Server
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import RowStatus
+from inflight.deploy.server.server import Server
+from tests.batch.crash.job_processes import JobProcesses
 from tests.batch.crash.jobs import check_whole, write_rows
-from tests.batch.crash.lives import Lives
 
 ROWS = 400
 ENDED = 3
 
 
-class Cut:
+class TornFile:
     """A job that died on the way, and the same job without that."""
 
-    def __init__(self, lives: Lives, server: Server, directory: Path) -> None:
+    def __init__(self, lives: JobProcesses, server: Server, directory: Path) -> None:
         self._lives, self._rows = lives, directory / "rows.jsonl"
         self.ids = write_rows(self._rows, ROWS)
         self.undisturbed, self.out = directory / "undisturbed.jsonl", directory / "answers.jsonl"
@@ -33,27 +33,27 @@ class Cut:
 
     def _run(self, out: Path, failpoint: str = "") -> int:
         job = ("run", self._rows, "--out", out, "--id", "id", "--max-tokens", "4", "--order", "arrival")
-        return self._lives.live(*job, *self.running, failpoint=failpoint).wait()
+        return self._lives.run(*job, *self.running, failpoint=failpoint).wait()
 
     def resume(self) -> tuple[int, str]:
         """The exit code, and what was said."""
-        life = self._lives.live("resume", self.out, *self.running)
+        life = self._lives.run("resume", self.out, *self.running)
         return life.wait(), life.said
 
 
 @pytest.fixture(scope="module")
-def cut(lives: Lives, paced_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Cut:
-    return Cut(lives, paced_server, tmp_path_factory.mktemp("cut"))
+def cut(lives: JobProcesses, paced_server: Server, tmp_path_factory: pytest.TempPathFactory) -> TornFile:
+    return TornFile(lives, paced_server, tmp_path_factory.mktemp("cut"))
 
 
 def garbage(directory: JobDirectory) -> None:
-    for kind in Kind:
-        with directory.lines(kind).open("ab") as file:
+    for kind in RowStatus:
+        with directory.result_file(kind).open("ab") as file:
             file.write(random.Random(1).randbytes(10_000) + b"\x00" * 512)
 
 
 def half_a_line(directory: JobDirectory) -> None:
-    path = directory.lines(Kind.OK)
+    path = directory.result_file(RowStatus.OK)
     line = path.read_bytes().splitlines(keepends=True)[0]
     with path.open("ab") as file:
         file.write(line * 3 + line[: len(line) // 2])
@@ -67,7 +67,9 @@ def short_log(directory: JobDirectory) -> None:
 
 
 @pytest.mark.parametrize("tear", [garbage, half_a_line, short_log])
-def test_what_no_commit_speaks_of_is_cut_off(cut: Cut, tmp_path: Path, tear: Callable[[JobDirectory], None]) -> None:
+def test_what_no_commit_speaks_of_is_cut_off(
+    cut: TornFile, tmp_path: Path, tear: Callable[[JobDirectory], None]
+) -> None:
     kept = Kept(cut.directory, tmp_path)
     tear(cut.directory)
     code, said = cut.resume()
@@ -76,9 +78,9 @@ def test_what_no_commit_speaks_of_is_cut_off(cut: Cut, tmp_path: Path, tear: Cal
     kept.put_back()
 
 
-def test_answers_that_are_gone_are_told_of(cut: Cut, tmp_path: Path) -> None:
+def test_answers_that_are_gone_are_told_of(cut: TornFile, tmp_path: Path) -> None:
     kept = Kept(cut.directory, tmp_path)
-    path = cut.directory.lines(Kind.OK)
+    path = cut.directory.result_file(RowStatus.OK)
     os.truncate(path, path.stat().st_size // 2)
     code, said = cut.resume()
     assert code == 1
@@ -95,7 +97,7 @@ class Kept:
         self._directory, self._place = directory, place
         self._files = {
             path: path.read_bytes()
-            for path in (*directory.path.glob("*"), *(directory.lines(kind) for kind in Kind))
+            for path in (*directory.path.glob("*"), *(directory.result_file(kind) for kind in RowStatus))
             if path.is_file()
         }
 

@@ -13,21 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inflight.batch.errors import BatchError
-from inflight.batch.job import InputSpec
+from inflight.batch.job.spec import InputSpec
 from inflight.batch.sources import csv as csv_source
-from inflight.batch.sources.open import open_source
-from inflight.batch.sources.source import Source
+from inflight.batch.sources.factory import open_source
+from inflight.batch.sources.interface import RowSource
 
 _VALUES = st.text(st.sampled_from('ab",;\n\t é漢'), max_size=6)
 _LINES = st.lists(st.text(st.sampled_from('ab",\n'), max_size=8), min_size=1, max_size=12)
 
 
-def _source(path: Path, text: bytes) -> Source:
+def _source(path: Path, text: bytes) -> RowSource:
     path.write_bytes(text)
     return open_source(InputSpec(address=str(path)))
 
 
-def _check_reading_on(source: Source) -> list[Any]:
+def _check_reading_on(source: RowSource) -> list[Any]:
     records = list(source.read())
     for number, record in enumerate(records):
         position = json.loads(json.dumps(record.position))
@@ -58,7 +58,7 @@ def test_a_quote_that_is_never_closed_costs_its_own_row_alone(tmp_path: Path) ->
     assert [(record.line, record.values and record.values["id"]) for record in records] == [
         *((2, "1"), (3, None), (4, "3"), (5, "4")),
     ]
-    assert "not CSV" in records[1].fault
+    assert "not CSV" in records[1].error
 
 
 @pytest.mark.parametrize(
@@ -73,21 +73,21 @@ def test_a_quote_that_is_never_closed_costs_its_own_row_alone(tmp_path: Path) ->
 def test_a_row_that_is_none_is_told_and_read_over(tmp_path: Path, row: bytes, words: str) -> None:
     records = list(_source(tmp_path / "rows.csv", b"id,text\n" + row + b"\n2,good\n").read())
     assert [record.values for record in records] == [None, {"id": "2", "text": "good"}]
-    assert words in records[0].fault
+    assert words in records[0].error
 
 
 def test_a_last_row_that_is_cut_off_is_told(tmp_path: Path) -> None:
     records = list(_source(tmp_path / "rows.csv", b'id,text\n1,good\n2,"Tea is').read())
-    assert "cut off" in records[1].fault
+    assert "cut off" in records[1].error
 
 
 def test_a_row_too_long_to_hold_is_read_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_source, "LONGEST", 1 << 20)
+    monkeypatch.setattr(csv_source, "MAX_ROW_BYTES", 1 << 20)
     text = b'id,text\n1,%s\n2,good\n3,"%s\n4,good\n' % (b"x" * (3 << 20), b"%s\n" % (b"y" * 9999) * 110)
     records = list(_source(tmp_path / "rows.csv", text).read())
-    assert "longer than 1 MiB" in records[0].fault
+    assert "longer than 1 MiB" in records[0].error
     assert records[1].values == {"id": "2", "text": "good"}
-    assert "longer than 1 MiB" in records[2].fault
+    assert "longer than 1 MiB" in records[2].error
     assert records[-1].values == {"id": "4", "text": "good"}
 
 

@@ -12,16 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inflight.batch.errors import BatchError
-from inflight.batch.job import InputSpec
+from inflight.batch.job.spec import InputSpec
+from inflight.batch.row_formats.detection import first_record
 from inflight.batch.sources import jsonl
-from inflight.batch.sources.open import first_record, open_source
-from inflight.batch.sources.source import Source
+from inflight.batch.sources.factory import open_source
+from inflight.batch.sources.interface import RowSource
 
 _TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
 _ROWS = st.lists(st.dictionaries(_TEXTS, _TEXTS | st.integers(-(2**63), 2**63) | st.none(), max_size=3), min_size=1)
 
 
-def _source(path: Path, text: bytes) -> Source:
+def _source(path: Path, text: bytes) -> RowSource:
     path.write_bytes(text)
     return open_source(InputSpec(address=str(path)))
 
@@ -59,21 +60,21 @@ def test_reading_on_after_any_row_gives_the_rest(tmp_path_factory: Any, rows: An
 def test_a_line_that_is_no_row_is_told_and_read_over(tmp_path: Path, line: bytes, words: str) -> None:
     records = list(_source(tmp_path / "rows.jsonl", b'{"a": 1}\n' + line + b'\n{"a": 2}\n').read())
     assert [record.values for record in records] == [{"a": 1}, None, {"a": 2}]
-    assert words in records[1].fault
+    assert words in records[1].error
     assert records[1].line == 2
 
 
 def test_a_last_line_that_is_cut_off_is_told(tmp_path: Path) -> None:
     records = list(_source(tmp_path / "rows.jsonl", b'{"a": 1}\n{"a": "Tea is').read())
     assert [record.values for record in records] == [{"a": 1}, None]
-    assert "cut off" in records[1].fault
+    assert "cut off" in records[1].error
 
 
 def test_a_line_too_long_to_hold_is_read_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl, "LONGEST", 1 << 20)
+    monkeypatch.setattr(jsonl, "MAX_ROW_BYTES", 1 << 20)
     records = list(_source(tmp_path / "rows.jsonl", b'{"a": "%s"}\n{"a": 2}\n' % (b"x" * (3 << 20))).read())
     assert [record.values for record in records] == [None, {"a": 2}]
-    assert "longer than 1 MiB" in records[0].fault
+    assert "longer than 1 MiB" in records[0].error
 
 
 def test_colons_and_quotes_in_texts_name_nothing_twice(tmp_path: Path) -> None:
@@ -85,10 +86,10 @@ def test_colons_and_quotes_in_texts_name_nothing_twice(tmp_path: Path) -> None:
 def test_the_share_that_is_read_grows_to_all(tmp_path: Path) -> None:
     source = _source(tmp_path / "rows.jsonl", b'{"a": 1}\n' * 100)
     records = list(source.read())
-    assert source.share_read(records[49].position) == pytest.approx(0.5)
-    assert source.share_read(records[-1].position) == 1
+    assert source.fraction_read(records[49].position) == pytest.approx(0.5)
+    assert source.fraction_read(records[-1].position) == 1
     resumed = _source(tmp_path / "rows.jsonl", b'{"a": 1}\n' * 100)
-    assert resumed.share_read(records[49].position) == pytest.approx(0.5), "before anything is read again"
+    assert resumed.fraction_read(records[49].position) == pytest.approx(0.5), "before anything is read again"
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ import pytest
 from pyarrow import parquet
 
 from inflight.batch.errors import BatchError
-from inflight.batch.job import InputSpec
-from inflight.batch.sources.open import open_source
+from inflight.batch.job.spec import InputSpec
+from inflight.batch.row_formats.template import wanted_columns
+from inflight.batch.sources.factory import open_source
 
 
 def _write(path: Path, rows: list[dict[str, Any]], **options: Any) -> InputSpec:
@@ -30,7 +31,7 @@ def test_rows_of_several_groups_are_read_from_any_row_on(tmp_path: Path) -> None
     assert (source.total, source.columns) == (1000, ["id", "prompt"])
     for number in (0, 255, 298, 299, 300, 899, 998, 999):
         assert list(source.read(json.loads(json.dumps(records[number].position)))) == records[number + 1 :]
-    assert source.share_read(records[499].position) == 0.5
+    assert source.fraction_read(records[499].position) == 0.5
 
 
 def test_values_are_those_of_the_file(tmp_path: Path) -> None:
@@ -53,12 +54,13 @@ def test_a_text_that_is_no_text_leaves_the_other_rows_alone(tmp_path: Path) -> N
     parquet.write_table(pyarrow.table({"prompt": bad}), tmp_path / "rows.parquet")
     records = list(open_source(InputSpec(address=str(tmp_path / "rows.parquet"))).read())
     assert [record.values for record in records] == [{"prompt": "a"}, None, {"prompt": "c"}]
-    assert "'prompt' is not UTF-8" in records[1].fault
+    assert "'prompt' is not UTF-8" in records[1].error
 
 
 def test_columns_that_no_row_needs_are_not_read(tmp_path: Path) -> None:
     spec = _write(tmp_path / "rows.parquet", [{"id": 1, "prompt": "tea", "picture": b"x" * 100}])
-    (record,) = open_source(spec.model_copy(update={"template": None, "id": "id"})).read()
+    spec = spec.model_copy(update={"template": None, "id": "id"})
+    (record,) = open_source(spec, columns=wanted_columns(spec)).read()
     assert record.values == {"id": 1, "prompt": "tea"}
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from inflight.batch import database_engine
 from inflight.batch.errors import BatchError
-from inflight.batch.job import InputSpec
-from inflight.batch.sources.open import open_source
+from inflight.batch.job.spec import InputSpec
+from inflight.batch.row_formats.template import wanted_columns
+from inflight.batch.sources.factory import open_source
+from inflight.batch.storage import database_engine
 from tests.fixtures.postgresql import PostgreSql
 
 Make = Callable[..., str]
@@ -60,7 +61,7 @@ def _products(count: int) -> tuple[str, str]:
 def test_a_table_is_read_in_the_order_of_its_key_from_any_row_on(make: Make) -> None:
     source = open_source(InputSpec(address=make(*_products(1234)), table="products"))
     records = list(source.read())
-    assert (source.total, source.key, source.columns) == (1234, "id", ["id", "name", "description"])
+    assert (source.total, source.key_column, source.columns) == (1234, "id", ["id", "name", "description"])
     assert [record.line for record in records] == list(range(1, 1235))
     assert records[7].values is not None
     assert records[7].values["id"] == 7
@@ -133,7 +134,7 @@ def test_keys_of_text_and_of_several_columns_tell_rows_apart(make: Make) -> None
     )
     source = open_source(InputSpec(address=address, table="words"))
     records = list(source.read())
-    assert source.key is None
+    assert source.key_column is None
     assert len({tuple((record.values or {}).values()) for record in records}) == 1100
     position = json.loads(json.dumps(records[600].position))
     assert list(source.read(position, 601)) == records[601:]
@@ -162,7 +163,7 @@ def test_a_query_for_what_is_not_done_yet_goes_on_where_the_job_was(make: Make) 
 
 def test_columns_that_no_row_needs_are_not_read(make: Make) -> None:
     spec = InputSpec(address=make(*_products(1)), table="products", template="{{ name }}")
-    (record,) = open_source(spec).read()
+    (record,) = open_source(spec, columns=wanted_columns(spec)).read()
     assert record.values == {"id": 0, "name": "tea 0"}
 
 
@@ -196,7 +197,7 @@ def test_a_table_of_sqlite_without_a_key_is_read_by_rowid(tmp_path: Path) -> Non
     source = open_source(InputSpec(address=f"sqlite:///{path}", table="t", prompt="name"))
     records = list(source.read())
     assert [record.values for record in records] == [{"name": "b"}, {"name": "a"}, {"name": "a"}]
-    assert source.key is None
+    assert source.key_column is None
     with pytest.raises(BatchError, match="1 of the 3 rows of the table t"):
         open_source(InputSpec(address=f"sqlite:///{path}", table="t", id="name"))
 
@@ -232,7 +233,7 @@ def test_a_database_that_is_not_there_is_told(tmp_path: Path, address: str, code
 def test_a_database_that_another_program_holds_is_to_be_asked_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database_engine, "LOCKED_SECONDS", 0.05)
+    monkeypatch.setattr(database_engine, "LOCK_TIMEOUT", 0.05)
     address = f"sqlite:///{tmp_path}/shop.db"
     _do(address, *_products(3))
     source = open_source(InputSpec(address=address, table="products"))

@@ -11,16 +11,16 @@ import pytest
 
 from inflight.batch import failpoints
 from inflight.batch.errors import BatchError
-from inflight.batch.job import OutputSpec
-from inflight.batch.job_directory import JobDirectory
-from inflight.batch.row import Kind, Outcome
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import RowResult, RowStatus
+from inflight.batch.job.spec import OutputSpec
 from inflight.batch.state.ledger import Ledger
 
 ROWS = 300
 
 
 def directory_at(path: Path) -> JobDirectory:
-    directory = JobDirectory.of(OutputSpec(address=str(path / "answers.jsonl")))
+    directory = JobDirectory.from_output(OutputSpec(address=str(path / "answers.jsonl")))
     directory.path.mkdir(exist_ok=True)
     return directory
 
@@ -32,23 +32,23 @@ def opened(directory: JobDirectory) -> Ledger:
     return ledger
 
 
-def kind_of(number: int) -> Kind:
-    return Kind.ERROR if number % 7 == 3 else Kind.DEAD if number % 11 == 5 else Kind.OK
+def kind_of(number: int) -> RowStatus:
+    return RowStatus.ERROR if number % 7 == 3 else RowStatus.DEAD if number % 11 == 5 else RowStatus.OK
 
 
-def outcome(number: int) -> Outcome:
+def outcome(number: int) -> RowResult:
     kind = kind_of(number)
     text = f'{{"id":"{number}","line":{number + 1}}}'.encode()
-    code = "" if kind is Kind.OK else "prompt_too_long" if kind is Kind.ERROR else "row_invalid"
-    return Outcome(number, number + 1, str(number), kind, text, code, code, tokens=(3, 5), attempts=2)
+    code = "" if kind is RowStatus.OK else "prompt_too_long" if kind is RowStatus.ERROR else "row_invalid"
+    return RowResult(number, number + 1, str(number), kind, text, code, code, tokens=(3, 5), attempts=2)
 
 
-def lines(directory: JobDirectory, kind: Kind) -> list[bytes]:
-    path = directory.lines(kind)
+def lines(directory: JobDirectory, kind: RowStatus) -> list[bytes]:
+    path = directory.result_file(kind)
     return path.read_bytes().splitlines() if path.exists() else []
 
 
-def expected(kind: Kind, rows: int = ROWS) -> list[bytes]:
+def expected(kind: RowStatus, rows: int = ROWS) -> list[bytes]:
     return [outcome(number).text for number in range(rows) if kind_of(number) is kind]
 
 
@@ -65,10 +65,12 @@ def test_each_row_has_one_line_in_order_however_often_it_dies(tmp_path: Path, se
     directory = directory_at(tmp_path)
     for _ in range(1000):
         ledger = opened(directory)
-        left = [number for number in range(ledger.next, min(ROWS, ledger.next + 80)) if not ledger.done(number)]
+        left = [number for number in range(ledger.next, min(ROWS, ledger.next + 80)) if not ledger.is_done(number)]
         if not left:
             break
-        ledger.mark((number, number + 1, number + 1) for number in range(ledger.next, min(ROWS, ledger.next + 80)))
+        ledger.record_positions(
+            (number, number + 1, number + 1) for number in range(ledger.next, min(ROWS, ledger.next + 80))
+        )
         chance.shuffle(left)
         for number in left[: chance.randrange(1, 60)]:
             ledger.add(outcome(number))
@@ -77,19 +79,19 @@ def test_each_row_has_one_line_in_order_however_often_it_dies(tmp_path: Path, se
             if chance.random() < 0.2:
                 ledger.checkpoint()
         die(ledger)
-        for kind in Kind:
-            if directory.lines(kind).exists() and chance.random() < 0.5:
-                with directory.lines(kind).open("ab") as file:
+        for kind in RowStatus:
+            if directory.result_file(kind).exists() and chance.random() < 0.5:
+                with directory.result_file(kind).open("ab") as file:
                     file.write(b'{"id": "torn')
     assert ledger.next == ROWS == ledger.position
-    for kind in (Kind.OK, Kind.ERROR):
+    for kind in (RowStatus.OK, RowStatus.ERROR):
         assert lines(directory, kind) == expected(kind)
-    assert sorted(lines(directory, Kind.DEAD)) == sorted(expected(Kind.DEAD))
+    assert sorted(lines(directory, RowStatus.DEAD)) == sorted(expected(RowStatus.DEAD))
     counts = ledger.counts
-    assert (counts.ok, counts.error, counts.dead) == tuple(len(expected(kind)) for kind in Kind)
+    assert (counts.ok, counts.error, counts.dead) == tuple(len(expected(kind)) for kind in RowStatus)
     assert counts.done == ROWS == counts.retries
     assert counts.codes == {"prompt_too_long": counts.error, "row_invalid": counts.dead}
-    assert [number for number, _, _ in ledger.failures()] == [n for n in range(ROWS) if kind_of(n) is not Kind.OK]
+    assert [number for number, _, _ in ledger.failures()] == [n for n in range(ROWS) if kind_of(n) is not RowStatus.OK]
     ledger.close()
 
 
@@ -99,11 +101,11 @@ def test_lines_wait_for_those_before_them_and_dead_letters_do_not(tmp_path: Path
     for number in (1, 2, 5):
         ledger.add(outcome(number))
     ledger.checkpoint()
-    assert lines(directory, Kind.OK) == []
-    assert lines(directory, Kind.DEAD) == [outcome(5).text]
+    assert lines(directory, RowStatus.OK) == []
+    assert lines(directory, RowStatus.DEAD) == [outcome(5).text]
     ledger.add(outcome(0))
     ledger.checkpoint()
-    assert lines(directory, Kind.OK) == expected(Kind.OK, 3)
+    assert lines(directory, RowStatus.OK) == expected(RowStatus.OK, 3)
     ledger.close()
 
 
@@ -111,7 +113,7 @@ def test_many_rows_that_waited_for_one_are_written_without_being_held_at_once(tm
     directory = directory_at(tmp_path)
     ledger = Ledger(directory)
     for number in range(1, 16_001):
-        ledger.add(Outcome(number, number + 1, str(number), Kind.OK, b"%08d" % number * 250))
+        ledger.add(RowResult(number, number + 1, str(number), RowStatus.OK, b"%08d" % number * 250))
         if number % 4000 == 0:
             ledger.checkpoint()
     ledger.add(outcome(0))
@@ -121,7 +123,7 @@ def test_many_rows_that_waited_for_one_are_written_without_being_held_at_once(tm
     tracemalloc.stop()
     ledger.close()
     assert most < 24 << 20  # where all lines are 31 MB, and would be held thrice
-    found = lines(directory, Kind.OK)
+    found = lines(directory, RowStatus.OK)
     assert len(found) == 16_001
     assert [int(one[:8]) for one in found[1:]] == [*range(1, 16_001)]
 
@@ -129,29 +131,29 @@ def test_many_rows_that_waited_for_one_are_written_without_being_held_at_once(tm
 def test_ids_are_claimed_once_and_again_by_the_same_row(tmp_path: Path) -> None:
     directory = directory_at(tmp_path)
     ledger = Ledger(directory)
-    assert ledger.claim([("a", 0), ("b", 1)]) == set()
-    assert ledger.claim([("a", 2), ("c", 3), ("c", 4)]) == {2, 4}
+    assert ledger.claim_ids([("a", 0), ("b", 1)]) == set()
+    assert ledger.claim_ids([("a", 2), ("c", 3), ("c", 4)]) == {2, 4}
     ledger.checkpoint()
     ledger.close()
     ledger = Ledger(directory)
-    assert ledger.claim([("c", 3), ("a", 0), ("b", 9)]) == {9}
+    assert ledger.claim_ids([("c", 3), ("a", 0), ("b", 9)]) == {9}
     ledger.close()
 
 
 def test_deaths_of_suspects_are_remembered_until_they_are_done(tmp_path: Path) -> None:
     directory = directory_at(tmp_path)
     ledger = Ledger(directory)
-    ledger.note_deaths(4, 1)
-    ledger.note_deaths(4, 2)
+    ledger.record_crashes(4, 1)
+    ledger.record_crashes(4, 2)
     ledger.checkpoint()
     die(ledger)
     ledger = Ledger(directory)
-    assert ledger.deaths == {4: 2}
+    assert ledger.crash_counts == {4: 2}
     ledger.add(outcome(4))
     ledger.checkpoint()
     ledger.close()
     ledger = Ledger(directory)
-    assert ledger.deaths == {}
+    assert ledger.crash_counts == {}
     ledger.close()
 
 
@@ -177,7 +179,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ledger.add(outcome(number))
     ledger.checkpoint()
     ledger.close()
-    assert lines(directory, Kind.OK) == expected(Kind.OK)
+    assert lines(directory, RowStatus.OK) == expected(RowStatus.OK)
 
 
 def test_a_full_disk_in_the_middle_ends_a_ledger_and_what_was_committed_stands(tmp_path: Path) -> None:
@@ -192,12 +194,12 @@ def test_a_full_disk_in_the_middle_ends_a_ledger_and_what_was_committed_stands(t
     (pages,) = ledger.database.execute("PRAGMA page_count").fetchone()
     ledger.database.execute(f"PRAGMA max_page_count = {pages + 4}")
     with pytest.raises(BatchError) as refused:
-        ledger.claim([(str(number), number) for number in range(ROWS, 100 * ROWS)])
+        ledger.claim_ids([(str(number), number) for number in range(ROWS, 100 * ROWS)])
     assert refused.value.code == "disk_full"
     for call in (
         ledger.checkpoint,
-        lambda: ledger.claim([("a", ROWS)]),
-        lambda: ledger.note_deaths(15, 1),
+        lambda: ledger.claim_ids([("a", ROWS)]),
+        lambda: ledger.record_crashes(15, 1),
         lambda: ledger.remember("rows", 20),
         lambda: ledger.snapshot(tmp_path / "copy.db"),
     ):
@@ -209,12 +211,12 @@ def test_a_full_disk_in_the_middle_ends_a_ledger_and_what_was_committed_stands(t
     ledger.close()
     ledger = opened(directory)
     assert (ledger.next, ledger.recall("rows"), ledger.recall("finished")) == (10, None, None)
-    assert ledger.claim([(str(number), number) for number in range(ROWS)]) == set()
+    assert ledger.claim_ids([(str(number), number) for number in range(ROWS)]) == set()
     for number in range(10, ROWS):
         ledger.add(outcome(number))
     ledger.checkpoint()
     ledger.close()
-    assert lines(directory, Kind.OK) == expected(Kind.OK)
+    assert lines(directory, RowStatus.OK) == expected(RowStatus.OK)
 
 
 def test_a_file_that_was_shortened_is_told(tmp_path: Path) -> None:
@@ -224,7 +226,7 @@ def test_a_file_that_was_shortened_is_told(tmp_path: Path) -> None:
         ledger.add(outcome(number))
     ledger.checkpoint()
     ledger.close()
-    directory.lines(Kind.OK).write_bytes(b"")
+    directory.result_file(RowStatus.OK).write_bytes(b"")
     with pytest.raises(BatchError, match="has 0 bytes where the job's state says") as caught:
         opened(directory)
     assert caught.value.code == "job_damaged"
@@ -236,26 +238,26 @@ def test_nothing_is_cut_before_it_is_certain_whose_it_is(tmp_path: Path) -> None
     ledger.add(outcome(0))
     ledger.checkpoint()
     ledger.close()
-    with directory.lines(Kind.OK).open("ab") as file:
+    with directory.result_file(RowStatus.OK).open("ab") as file:
         file.write(b'{"id": "torn')
     ledger = Ledger(directory)
     assert ledger.recall("created") is None
     ledger.close()
-    assert lines(directory, Kind.OK) == [outcome(0).text, b'{"id": "torn']
+    assert lines(directory, RowStatus.OK) == [outcome(0).text, b'{"id": "torn']
     opened(directory).close()
-    assert lines(directory, Kind.OK) == [outcome(0).text]
+    assert lines(directory, RowStatus.OK) == [outcome(0).text]
 
 
 def test_a_file_that_somebody_has_made_meanwhile_is_left_alone(tmp_path: Path) -> None:
     directory = directory_at(tmp_path)
     ledger = opened(directory)
-    directory.lines(Kind.OK).write_bytes(b"theirs\n")
+    directory.result_file(RowStatus.OK).write_bytes(b"theirs\n")
     ledger.add(outcome(0))
     with pytest.raises(BatchError, match=r"answers\.jsonl was written to by somebody else") as caught:
         ledger.checkpoint()
     assert caught.value.code == "output_exists"
     ledger.close()
-    assert directory.lines(Kind.OK).read_bytes() == b"theirs\n"
+    assert directory.result_file(RowStatus.OK).read_bytes() == b"theirs\n"
 
 
 def test_what_is_added_to_the_file_of_a_job_at_its_end_stays(tmp_path: Path) -> None:
@@ -265,10 +267,10 @@ def test_what_is_added_to_the_file_of_a_job_at_its_end_stays(tmp_path: Path) -> 
     ledger.checkpoint()
     ledger.remember("rows", 1)
     ledger.close()
-    with directory.lines(Kind.OK).open("ab") as file:
+    with directory.result_file(RowStatus.OK).open("ab") as file:
         file.write(b"mine\n")
     opened(directory).close()
-    assert lines(directory, Kind.OK) == [outcome(0).text, b"mine"]
+    assert lines(directory, RowStatus.OK) == [outcome(0).text, b"mine"]
 
 
 @pytest.mark.parametrize("content", [b"not a database, though it is long enough to be looked at" * 20])

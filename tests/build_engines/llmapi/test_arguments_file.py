@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from build_engines.errors import BuildError
-from build_engines.llmapi.arguments import Arguments, KvCache
+from build_engines.llmapi.arguments import KvCacheArguments, LlmArguments
 from build_engines.llmapi.arguments_file import read_arguments
 
 UPSTREAM = json.loads((Path(__file__).parents[2] / "standins" / "llmapi" / "upstream.json").read_text())["1.2"]
@@ -21,9 +21,9 @@ def test_a_file_and_what_is_said_over_it(tmp_path: Path) -> None:
     path.write_text("tensor_parallel_size: 2\nkv_cache_config:\n  max_tokens: 1000\n  tokens_per_block: 64\n")
     said = ["kv_cache_config.max_tokens=65536", "guided_decoding_backend=null", "extra.stream_interval=4"]
     found = read_arguments(path, said)
-    assert found == Arguments(
+    assert found == LlmArguments(
         tensor_parallel_size=2,
-        kv_cache_config=KvCache(max_tokens=65536, tokens_per_block=64),
+        kv_cache_config=KvCacheArguments(max_tokens=65536, tokens_per_block=64),
         guided_decoding_backend=None,
         extra={"stream_interval": 4},
     )
@@ -31,33 +31,35 @@ def test_a_file_and_what_is_said_over_it(tmp_path: Path) -> None:
 
 def test_without_anything_the_defaults_hold(tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").write_text("")
-    assert read_arguments(tmp_path / "empty.yaml") == read_arguments(None) == Arguments()
+    assert read_arguments(tmp_path / "empty.yaml") == read_arguments(None) == LlmArguments()
 
 
 def test_what_is_handed_to_the_library_has_its_names() -> None:
     known = {*UPSTREAM["LLM"]["committed"], *UPSTREAM["LLM"]["others"]}
-    everything = Arguments(
+    everything = LlmArguments(
         max_beam_width=2,
         sampler_type="TorchSampler",
         enable_lora=True,
         lora_config={"max_lora_rank": 8},
         speculative_config={"decoding_type": "NGram", "max_draft_len": 4},
     )
-    for arguments in (Arguments(), everything):
+    for arguments in (LlmArguments(), everything):
         keywords = arguments.keywords(4096)
         assert keywords.keys() - known == set()
         assert keywords["kv_cache_config"].keys() - UPSTREAM["KvCacheConfig"]["fields"].keys() == set()
-    assert Arguments.model_fields.keys() - known == {"extra"}
-    assert KvCache.model_fields.keys() - UPSTREAM["KvCacheConfig"]["fields"].keys() == set()
+    assert LlmArguments.model_fields.keys() - known == {"extra"}
+    assert KvCacheArguments.model_fields.keys() - UPSTREAM["KvCacheConfig"]["fields"].keys() == set()
 
 
 def test_the_documentation_names_them_all() -> None:
     text = (Path(__file__).parents[3] / "docs" / "llmapi.md").read_text(encoding="utf-8")
-    assert [name for name in [*Arguments.model_fields, *KvCache.model_fields] if f"`{name}`" not in text] == []
+    assert [
+        name for name in [*LlmArguments.model_fields, *KvCacheArguments.model_fields] if f"`{name}`" not in text
+    ] == []
 
 
 def test_what_says_nothing_is_left_to_the_library() -> None:
-    assert Arguments(guided_decoding_backend=None).keywords(4096) == {
+    assert LlmArguments(guided_decoding_backend=None).keywords(4096) == {
         "tensor_parallel_size": 1,
         "pipeline_parallel_size": 1,
         "max_batch_size": 256,
@@ -76,7 +78,7 @@ def test_what_says_nothing_is_left_to_the_library() -> None:
 
 
 def test_a_beam_search_is_made_possible_and_extra_has_the_last_word() -> None:
-    keywords = Arguments(max_beam_width=4, extra={"cuda_graph_config": {"enable_padding": True}}).keywords(4096)
+    keywords = LlmArguments(max_beam_width=4, extra={"cuda_graph_config": {"enable_padding": True}}).keywords(4096)
     assert keywords["disable_overlap_scheduler"] is True
     assert keywords["cuda_graph_config"] == {"enable_padding": True}
 

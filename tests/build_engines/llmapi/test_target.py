@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import yaml
 
-from build_engines.build import Options, build_engine
+from build_engines.build import BuildOptions, build_engine
 from build_engines.errors import BuildError
-from build_engines.llmapi.arguments import Arguments, KvCache
+from build_engines.llmapi.arguments import KvCacheArguments, LlmArguments
 from build_engines.llmapi.target import model_yaml
 from build_engines.manifest import Manifest, verify
-from inflight.runtime.engine import EngineOptions
-from inflight.runtime.llmapi_settings import Settings
+from inflight.runtime.backends.llmapi.settings import LlmApiSettings
+from inflight.runtime.engine.interface import EngineOptions
 
 
-def built(checkpoint: Path, out: Path, arguments: Arguments | None = None, **options: Any) -> Manifest:
-    return build_engine(str(checkpoint), out, Options("llmapi", settings=arguments, **options)).manifest
+def built(checkpoint: Path, out: Path, arguments: LlmArguments | None = None, **options: Any) -> Manifest:
+    return build_engine(str(checkpoint), out, BuildOptions("llmapi", settings=arguments, **options)).manifest
 
 
 def said_by(engine: Path) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def test_code_of_the_checkpoint_comes_along_when_it_is_trusted(checkpoint: Path,
         other_weights.truncate(17 << 20)
     built(checkpoint, tmp_path / "plain")
     assert not (tmp_path / "plain/checkpoint/modeling_own.py").exists()
-    trusting = Options("llmapi", settings=Arguments(trust_remote_code=True))
+    trusting = BuildOptions("llmapi", settings=LlmArguments(trust_remote_code=True))
     assert build_engine(str(checkpoint), tmp_path / "engine", trusting).fresh
     names = {path.name for path in (tmp_path / "engine/checkpoint").iterdir()}
     assert {"modeling_own.py", "table.dat", "config.json", "model.safetensors"} <= names
@@ -110,13 +110,13 @@ def test_where_nothing_can_be_linked_it_is_copied(
 
 def test_the_manifest_says_what_the_checkpoint_says(checkpoint: Path, tmp_path: Path) -> None:
     config = json.loads((checkpoint / "config.json").read_text())
-    cache = KvCache(enable_block_reuse=False, dtype="fp8")
-    arguments = Arguments(tensor_parallel_size=2, max_batch_size=16, max_num_tokens=512, kv_cache_config=cache)
-    manifest = built(checkpoint, tmp_path / "engine", arguments, max_sequence_length=100, precision="fp16")
+    cache = KvCacheArguments(enable_block_reuse=False, dtype="fp8")
+    arguments = LlmArguments(tensor_parallel_size=2, max_batch_size=16, max_num_tokens=512, kv_cache_config=cache)
+    manifest = built(checkpoint, tmp_path / "engine", arguments, max_seq_len=100, precision="fp16")
     assert (manifest.target, manifest.architecture) == ("llmapi", config["architectures"][0])
     assert (manifest.precision, manifest.kv_cache_precision) == ("fp16", "fp8")
     assert (manifest.layers, manifest.vocab_size) == (config["num_hidden_layers"], config["vocab_size"])
-    assert manifest.max_sequence_length == 100
+    assert manifest.max_seq_len == 100
     assert manifest.end_ids
     assert (manifest.tensor_parallel, manifest.pipeline_parallel) == (2, 1)
     assert manifest.limits is not None
@@ -135,9 +135,9 @@ def test_the_manifest_says_what_the_checkpoint_says(checkpoint: Path, tmp_path: 
     ("held", "options", "dtype", "precisions"),
     [
         ("float32", {}, "bfloat16", ("bf16", "bf16")),
-        ("float64", {"precision": "fp16", "settings": Arguments(dtype="float16")}, "float16", ("fp16", "f16")),
+        ("float64", {"precision": "fp16", "settings": LlmArguments(dtype="float16")}, "float16", ("fp16", "f16")),
         ("float32", {"precision": "fp32"}, "float32", ("fp32", "f32")),
-        ("float32", {"settings": Arguments(dtype="float16")}, "float16", ("fp16", "f16")),
+        ("float32", {"settings": LlmArguments(dtype="float16")}, "float16", ("fp16", "f16")),
         ("float16", {}, "auto", ("fp16", "f16")),
         ("bfloat16", {}, "auto", ("bf16", "bf16")),
     ],
@@ -146,34 +146,36 @@ def test_numbers_are_those_of_the_checkpoint_or_of_16_bits(
     checkpoint: Path, tmp_path: Path, held: str, options: dict[str, Any], dtype: str, precisions: tuple[str, str]
 ) -> None:
     write_config(checkpoint, torch_dtype=held)
-    done = build_engine(str(checkpoint), tmp_path / "engine", Options("llmapi", **options))
+    done = build_engine(str(checkpoint), tmp_path / "engine", BuildOptions("llmapi", **options))
     assert said_by(tmp_path / "engine")["dtype"] == dtype
     assert (done.manifest.precision, done.manifest.kv_cache_precision) == precisions
     assert any("computes in bfloat16" in note for note in done.notes) == (held == "float32" and not options)
 
 
 def test_the_runtime_reads_what_the_build_wrote(checkpoint: Path, tmp_path: Path) -> None:
-    manifest = built(checkpoint, tmp_path / "engine", Arguments(max_batch_size=8))
-    settings = Settings.read(EngineOptions("llmapi", str(tmp_path / "engine"), kv_cache_tokens=0, max_num_tokens=8192))
+    manifest = built(checkpoint, tmp_path / "engine", LlmArguments(max_batch_size=8))
+    settings = LlmApiSettings.from_options(
+        EngineOptions("llmapi", str(tmp_path / "engine"), kv_cache_tokens=0, max_num_tokens=8192)
+    )
     assert settings.arguments == said_by(tmp_path / "engine")
-    assert settings.max_sequence_length == manifest.max_sequence_length
+    assert settings.max_seq_len == manifest.max_seq_len
     assert settings.max_num_sequences == 8
     assert (Path(settings.checkpoint) / "config.json").is_file()
     assert settings.guides
 
 
 def test_a_dry_run_says_what_a_build_writes(checkpoint: Path, tmp_path: Path) -> None:
-    options = Options("llmapi", settings=Arguments(max_beam_width=2))
+    options = BuildOptions("llmapi", settings=LlmArguments(max_beam_width=2))
     foretold = model_yaml(checkpoint, options)
     build_engine(str(checkpoint), tmp_path / "engine", options)
     assert (tmp_path / "engine" / "model.yaml").read_text() == foretold
 
 
 def test_an_unchanged_build_is_kept_and_a_changed_argument_builds_again(checkpoint: Path, tmp_path: Path) -> None:
-    options = Options("llmapi")
+    options = BuildOptions("llmapi")
     assert build_engine(str(checkpoint), tmp_path / "engine", options).fresh
     assert not build_engine(str(checkpoint), tmp_path / "engine", options).fresh
-    other = Options("llmapi", settings=Arguments(max_batch_size=8))
+    other = BuildOptions("llmapi", settings=LlmArguments(max_batch_size=8))
     assert build_engine(str(checkpoint), tmp_path / "engine", other).fresh
 
 
@@ -187,10 +189,10 @@ def test_what_modelopt_quantized_stays_so(checkpoint: Path, tmp_path: Path) -> N
 
 def test_a_checkpoint_that_tells_in_its_config_alone_may_need_a_later_version(checkpoint: Path, tmp_path: Path) -> None:
     write_config(checkpoint, quantization_config={"quant_method": "modelopt", "quant_algo": "FP8"})
-    notes = build_engine(str(checkpoint), tmp_path / "engine", Options("llmapi")).notes
+    notes = build_engine(str(checkpoint), tmp_path / "engine", BuildOptions("llmapi")).notes
     assert any("look for hf_quant_config.json alone" in note for note in notes)
     (checkpoint / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}')
-    notes = build_engine(str(checkpoint), tmp_path / "other", Options("llmapi")).notes
+    notes = build_engine(str(checkpoint), tmp_path / "other", BuildOptions("llmapi")).notes
     assert not any("hf_quant_config.json" in note for note in notes)
 
 
@@ -201,15 +203,15 @@ def test_a_checkpoint_that_tells_in_its_config_alone_may_need_a_later_version(ch
         (None, {"precision": "fp8"}, "is not quantized, and --target llmapi quantizes nothing"),
         (None, {"precision": "int8"}, "--target llmapi has no --precision int8"),
         (None, {"kv_precision": "u8"}, "--target llmapi has no --kv-cache-precision u8"),
-        (None, {"max_sequence_length": 1 << 24}, "so max_seq_len 16777216 is too much; lower it"),
+        (None, {"max_seq_len": 1 << 24}, "so max_seq_len 16777216 is too much; lower it"),
         (
             None,
-            {"max_sequence_length": 64, "settings": Arguments(max_seq_len=32)},
-            "--max-sequence-length is 64 and max_seq_len 32; leave one out",
+            {"max_seq_len": 64, "settings": LlmArguments(max_seq_len=32)},
+            "--max-seq-len is 64 and max_seq_len 32; leave one out",
         ),
         (
             None,
-            {"precision": "fp16", "settings": Arguments(dtype="bfloat16")},
+            {"precision": "fp16", "settings": LlmArguments(dtype="bfloat16")},
             "--precision is fp16 and dtype bfloat16; leave one out",
         ),
     ],
@@ -221,7 +223,7 @@ def test_what_can_not_be_had_is_refused(
         content = {"quantization": {"quant_algo": quantized}}
         (checkpoint / "hf_quant_config.json").write_text(json.dumps(content))
     with pytest.raises(BuildError) as raised:
-        build_engine(str(checkpoint), tmp_path / "engine", Options("llmapi", **options))
+        build_engine(str(checkpoint), tmp_path / "engine", BuildOptions("llmapi", **options))
     assert said in str(raised.value)
     assert raised.value.code == "invalid_parameter"
     assert not (tmp_path / "engine").exists()

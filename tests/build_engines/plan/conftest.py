@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from build_engines.manifest import Precision
-from build_engines.synthetic.shapes import SHAPES, Shape
-from tests.fixtures.engines import _kept_checkpoint, _kept_engine
+from build_engines.synthetic.shapes import SHAPES, CheckpointShape
+from tests.fixtures.engines import _cached_checkpoint, _cached_engine
 
-WIDE = Shape(
+WIDE = CheckpointShape(
     "llama",
     {
         "num_hidden_layers": 4,
@@ -39,10 +39,10 @@ def wide_checkpoint(monkeypatch: pytest.MonkeyPatch) -> Path:
     from build_engines.synthetic.write import write_synthetic_checkpoint
 
     monkeypatch.setitem(SHAPES, "plan-wide", WIDE)
-    return _kept_checkpoint("plan-wide", "synthetic", lambda out: write_synthetic_checkpoint("plan-wide", out))
+    return _cached_checkpoint("plan-wide", "synthetic", lambda out: write_synthetic_checkpoint("plan-wide", out))
 
 
 @pytest.fixture
 def wide_engine(wide_checkpoint: Path) -> WideEngine:
     """`wide_engine("bf16")`: the engine of that checkpoint."""
-    return lambda precision: _kept_engine(wide_checkpoint, precision)
+    return lambda precision: _cached_engine(wide_checkpoint, precision)

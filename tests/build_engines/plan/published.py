@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from build_engines.plan.gpu import Split
+from build_engines.plan.gpu_memory import Split
 from build_engines.plan.size import GIB
 
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from build_engines.errors import BuildError
-from build_engines.plan.formats import EMBEDDED_WEIGHTS, GPU_WEIGHTS, kv_format, weight_format
-from build_engines.plan.parameters import Parameters
+from build_engines.plan.formats import GPU_WEIGHTS, OPENVINO_WEIGHTS, kv_format, weight_format
+from build_engines.plan.parameters import ParameterCounts
 
-PARAMETERS = Parameters(embedding=1000, output=1000, linear=128_000, other=100, channels=50)
+PARAMETERS = ParameterCounts(embedding=1000, output=1000, linear=128_000, other=100, channels=50)
 
 
 @pytest.mark.parametrize(
@@ -24,23 +24,23 @@ def test_quantization_leaves_embedding_output_and_the_rest_at_16_bits(name: str,
 
 
 def test_openvino_quantizes_embedding_and_output_too() -> None:
-    assert EMBEDDED_WEIGHTS["int8"].checkpoint_bytes(PARAMETERS) == 128_000 + 3 * 50 + 2000 + 2 * 100
-    assert EMBEDDED_WEIGHTS["int4"].checkpoint_bytes(PARAMETERS) == 64_000 + 2500 + 2000 + 2 * 100
+    assert OPENVINO_WEIGHTS["int8"].checkpoint_bytes(PARAMETERS) == 128_000 + 3 * 50 + 2000 + 2 * 100
+    assert OPENVINO_WEIGHTS["int4"].checkpoint_bytes(PARAMETERS) == 64_000 + 2500 + 2000 + 2 * 100
 
 
 @pytest.mark.parametrize(("name", "found"), [("int4-awq", "int4_awq"), ("INT8", "int8_wo"), ("bfloat16", "bf16")])
 def test_names_are_taken_as_people_write_them(name: str, found: str) -> None:
-    assert weight_format(name, embedded=False).name == found
+    assert weight_format(name, openvino=False).name == found
 
 
 def test_int8_on_a_processor_is_openvinos() -> None:
-    assert weight_format("int8", embedded=True) is EMBEDDED_WEIGHTS["int8"]
+    assert weight_format("int8", openvino=True) is OPENVINO_WEIGHTS["int8"]
 
 
 @pytest.mark.parametrize(("name", "embedded"), [("fp8", True), ("int3", False), ("fp32", False)])
 def test_an_unknown_precision_names_the_known_ones(name: str, embedded: bool) -> None:
     with pytest.raises(BuildError, match="choose of") as caught:
-        weight_format(name, embedded=embedded)
+        weight_format(name, openvino=embedded)
     assert caught.value.code == "invalid_parameter"
     assert "bf16" in str(caught.value)
 
@@ -48,5 +48,5 @@ def test_an_unknown_precision_names_the_known_ones(name: str, embedded: bool) ->
 @pytest.mark.parametrize(("name", "embedded"), [("fp8", True), ("u8", False)])
 def test_each_target_has_kv_formats_of_its_own(name: str, embedded: bool) -> None:
     with pytest.raises(BuildError, match="--kv-cache-precision"):
-        kv_format(name, embedded=embedded)
-    assert kv_format(name, embedded=not embedded).number == 1
+        kv_format(name, openvino=embedded)
+    assert kv_format(name, openvino=not embedded).number == 1

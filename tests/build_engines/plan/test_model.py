@@ -8,7 +8,7 @@ import pytest
 
 from build_engines.errors import BuildError
 from build_engines.plan.model import read_model
-from build_engines.plan.parameters import count
+from build_engines.plan.parameters import count_parameters
 from tests.fixtures.engines import TinyCheckpoint
 
 
@@ -52,8 +52,8 @@ def test_a_download_that_is_not_whole_is_counted_by_its_config(checkpoint: Path)
     shard(checkpoint)
     (checkpoint / "model-1.safetensors").unlink()
     model = read_model(checkpoint)
-    assert model.counted == "config.json"
-    assert model.parameters == count(model.shape)
+    assert model.counted_from == "config.json"
+    assert model.parameters == count_parameters(model.shape)
 
 
 def test_a_damaged_file_is_one_sentence(checkpoint: Path) -> None:

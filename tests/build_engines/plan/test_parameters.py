@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from build_engines.plan.families import FAMILIES
-from build_engines.plan.parameters import corrected, count, stored
+from build_engines.plan.parameters import count_parameters, count_stored_parameters, with_total
 from build_engines.plan.shape import read_shape
 from tests.fixtures.engines import TinyCheckpoint
 
@@ -86,7 +86,7 @@ def test_the_shape_gives_as_many_parameters_as_the_model_class_has(model_type: s
     config = AutoConfig.for_model(model_type, **sizes(model_type) | changes)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-    counted = count(read_shape(config.to_dict(), model_type))
+    counted = count_parameters(read_shape(config.to_dict(), model_type))
     assert counted.total == sum(one.numel() for one in model.parameters())
     matrices = [
         part.weight
@@ -105,9 +105,9 @@ def test_the_headers_of_weight_files_give_the_same(architecture: str, tiny_check
 
     directory: Path = tiny_checkpoint(architecture)
     model = read_model(directory)
-    assert model.counted == "weight files"
+    assert model.counted_from == "weight files"
     assert model.notes == ()
-    assert model.parameters == count(model.shape)
+    assert model.parameters == count_parameters(model.shape)
 
 
 def test_masks_and_a_second_copy_of_a_tied_matrix_are_no_parameters(tmp_path: Path) -> None:
@@ -122,11 +122,11 @@ def test_masks_and_a_second_copy_of_a_tied_matrix_are_no_parameters(tmp_path: Pa
         "h.0.attn.c_attn.bias": torch.zeros(12),
     }
     save_file(tensors, path)
-    assert stored([path], tied=True) == 8 * 4 + 12
-    assert stored([path], tied=False) == 2 * 8 * 4 + 12
+    assert count_stored_parameters([path], tied=True) == 8 * 4 + 12
+    assert count_stored_parameters([path], tied=False) == 2 * 8 * 4 + 12
 
 
 def test_what_files_hold_beyond_the_shape_belongs_to_the_layers() -> None:
-    parameters = count(read_shape(_SIZES | {"model_type": "llama"}, "here"))
-    assert corrected(parameters, parameters.total + 1000).linear == parameters.linear + 1000
-    assert corrected(parameters, parameters.total + 1000).total == parameters.total + 1000
+    parameters = count_parameters(read_shape(_SIZES | {"model_type": "llama"}, "here"))
+    assert with_total(parameters, parameters.total + 1000).linear == parameters.linear + 1000
+    assert with_total(parameters, parameters.total + 1000).total == parameters.total + 1000

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from build_engines.plan.cards import CARDS
 from build_engines.plan.formats import GPU_KV, GPU_WEIGHTS
-from build_engines.plan.gpu import Split, sequence_bytes, token_bytes
-from build_engines.plan.parameters import Parameters, count
+from build_engines.plan.gpu_memory import Split, sequence_bytes, token_bytes
+from build_engines.plan.gpus import GPUS
+from build_engines.plan.parameters import ParameterCounts, count_parameters
 from build_engines.plan.shape import ModelShape, read_shape
 from build_engines.plan.size import GIB
 from tests.build_engines.plan.published import CACHES, COUNTS, SHAPES, WEIGHTS, Cache, Count, Weights
@@ -21,8 +21,8 @@ def shape_of(model: str) -> ModelShape:
     return read_shape(SHAPES[model], model)
 
 
-def parameters_of(model: str) -> Parameters:
-    return count(shape_of(model))
+def parameters_of(model: str) -> ParameterCounts:
+    return count_parameters(shape_of(model))
 
 
 @pytest.mark.parametrize("figure", COUNTS, ids=lambda figure: f"{figure.model}-{figure.part}")
@@ -56,7 +56,7 @@ def test_a_window_saves_what_the_paper_of_mistral_says() -> None:
 
 def test_an_h200_has_left_beside_the_weights_what_upstream_prints() -> None:
     # perf-benchmarking.md, Llama 3.1 8B in FP8: "Estimated total available memory for KV cache: 132.37 GB".
-    left = CARDS["h200"].memory - GPU_WEIGHTS["fp8"].checkpoint_bytes(parameters_of("llama-3.1-8b"))
+    left = GPUS["h200"].memory - GPU_WEIGHTS["fp8"].checkpoint_bytes(parameters_of("llama-3.1-8b"))
     assert left == pytest.approx(132.37 * GIB, rel=0.05)
 
 

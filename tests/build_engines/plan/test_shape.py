@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from build_engines.errors import BuildError
-from build_engines.plan.parameters import count
+from build_engines.plan.parameters import count_parameters
 from build_engines.plan.shape import ModelShape, read_shape
 from tests.build_engines.plan.published import SHAPES
 
@@ -50,8 +50,8 @@ def test_a_length_that_a_config_leaves_out_is_the_familys() -> None:
 
 
 def test_all_that_is_compiled_can_be_planned() -> None:
+    from build_engines.capabilities.tensorrt_llm import CAPABILITIES
     from build_engines.plan.families import FAMILIES
-    from build_engines.tensorrt_llm.capabilities import CAPABILITIES
 
     compiled = {name for architectures in CAPABILITIES.values() for name in architectures}
     assert compiled - {family.name for family in FAMILIES.values()} == set()
@@ -154,6 +154,6 @@ def test_no_value_of_any_field_is_a_traceback(model: str) -> None:
             sentences.append(str(error))
         else:
             assert len(shape.windows) == shape.layers
-            assert count(shape).total > 0
+            assert count_parameters(shape).total > 0
     assert len(sentences) > 3 * len(config)
     assert not any("\n" in sentence for sentence in sentences)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from build_engines.errors import BuildError
-from build_engines.plan.size import GIB, parse_size, say
+from build_engines.plan.size import GIB, format_size, parse_size
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_what_is_no_size_says_how_to_write_one(text: str) -> None:
 
 
 def test_sizes_are_said_with_what_counts() -> None:
-    assert [say(size) for size in (1536, 3 * 2**19, 24 * GIB + GIB // 2, 2000 * GIB)] == [
+    assert [format_size(size) for size in (1536, 3 * 2**19, 24 * GIB + GIB // 2, 2000 * GIB)] == [
         "1.5 KiB",
         "2 MiB",
         "24.5 GiB",

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from build_engines.checkpoint import read_checkpoint
+from build_engines.checkpoints.checkpoint import read_checkpoint
 from build_engines.errors import BuildError
 from build_engines.synthetic.shapes import KNOWN
 from build_engines.synthetic.write import write_synthetic_checkpoint

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from build_engines.build import Built, Options, build_engine
+from build_engines.build import BuildOptions, Built, build_engine
 from build_engines.tensorrt_llm.programs import Docker, Native
 from build_engines.tensorrt_llm.recipe_file import read_recipe
-from build_engines.tensorrt_llm.target import Settings
-from tests.build_engines.building import Heard
+from build_engines.tensorrt_llm.target import TensorRtLlmSettings
+from tests.build_engines.build_runs import RecordedProgress
 from tests.fixtures.engines import TinyCheckpoint
 from tests.fixtures.nvidia import NvidiaPrograms
 
@@ -30,11 +30,14 @@ def build(tmp_path: Path, checkpoint: Path, nvidia_programs: NvidiaPrograms) -> 
     """`build({"quantization": "fp8"})` builds `checkpoint` into tmp_path/engine."""
 
     def make(
-        fields: dict[str, Any] | None = None, heard: Heard | None = None, docker: bool = False, **options: Any
+        fields: dict[str, Any] | None = None,
+        heard: RecordedProgress | None = None,
+        docker: bool = False,
+        **options: Any,
     ) -> Built:
         programs = Docker() if docker else Native(nvidia_programs.examples)
-        settings = Settings(read_recipe(None, fields or {}), programs)
-        chosen = Options(target="tensorrt-llm", settings=settings, **options)
+        settings = TensorRtLlmSettings(read_recipe(None, fields or {}), programs)
+        chosen = BuildOptions(target="tensorrt-llm", settings=settings, **options)
         return build_engine(str(checkpoint), tmp_path / "engine", chosen, progress=heard)
 
     return make

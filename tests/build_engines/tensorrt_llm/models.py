@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from build_engines.capabilities.tensorrt_llm import CAPABILITIES, Architecture
 from build_engines.containers import ENGINE_LINE
-from build_engines.tensorrt_llm.capabilities import CAPABILITIES, Architecture
 from build_engines.tensorrt_llm.recipe import Recipe
 from build_engines.tensorrt_llm.recipe_file import read_recipe
-from build_engines.tensorrt_llm.target import Plan, plan_build
+from build_engines.tensorrt_llm.target import BuildPlan, plan_build
 
 ARCHITECTURES = CAPABILITIES[ENGINE_LINE]
 _MODERN: dict[str, Any] = {
@@ -89,7 +89,7 @@ def config_of(architecture: str) -> dict[str, Any]:
     return {"architectures": [architecture], "model_type": _MODEL_TYPES.get(architecture, "llama")} | own
 
 
-def plan_of(architecture: Architecture, fields: dict[str, Any]) -> Plan:
+def plan_of(architecture: Architecture, fields: dict[str, Any]) -> BuildPlan:
     """Settle and check a recipe for a model of that architecture, as a build does."""
     return plan_build(recipe_of(fields), Path("/models/m"), config_of(architecture.name))
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from build_engines.capabilities.tensorrt_llm import CAPABILITIES, Architecture
 from build_engines.errors import BuildError
-from build_engines.tensorrt_llm.capabilities import CAPABILITIES, Architecture
-from build_engines.tensorrt_llm.commands import Command, Places, commands
-from build_engines.tensorrt_llm.speculation_rules import DRAFTING
+from build_engines.tensorrt_llm.commands import BuildPaths, Command, commands
+from build_engines.tensorrt_llm.rules.speculation import DRAFTING
 from tests.build_engines.tensorrt_llm.models import ARCHITECTURES, plan_of
 from tests.standins.nvidia.standin import FLAGS, parser_of, program_tables
 
-PLACES = Places(
+PLACES = BuildPaths(
     PurePath("/models/m"), PurePath("/engines/e/tllm_checkpoint"), PurePath("/engines/e"), PurePath("/app/x/examples")
 )
 TABLES = program_tables()

@@ -13,7 +13,7 @@ import pytest
 
 from build_engines.errors import BuildError
 from build_engines.manifest import verify
-from tests.build_engines.building import names
+from tests.build_engines.build_runs import names
 from tests.build_engines.tensorrt_llm.conftest import Build
 from tests.fixtures.nvidia import NvidiaPrograms
 

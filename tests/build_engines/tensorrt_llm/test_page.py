@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import yaml
 from pydantic_core import PydanticUndefined
 
-from build_engines.tensorrt_llm.capabilities import PYTORCH_ONLY, WEIGHT_ONLY
+from build_engines.capabilities.tensorrt_llm import PYTORCH_ONLY, WEIGHT_ONLY
 from build_engines.tensorrt_llm.recipe import Recipe
-from build_engines.tensorrt_llm.recipe_file import fields_of
+from build_engines.tensorrt_llm.recipe_file import recipe_fields
 from tests.build_engines.tensorrt_llm.models import ARCHITECTURES
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "tensorrt-llm.md"
@@ -22,7 +22,7 @@ FORMATS = ("fp8", "nvfp4", "int8_sq", "int4_awq", "w4a8_awq")
 def field_rows() -> Iterator[str]:
     yield "| field | takes | default | |"
     yield "|---|---|---|---|"
-    for dotted, part, name in fields_of():
+    for dotted, part, name in recipe_fields():
         field = part.model_fields[name]
         description = " ".join((field.description or "").split())
         yield f"| `{dotted}` | {said(field.annotation)} | {default(field.default)} | {description} |"
@@ -75,7 +75,7 @@ def test_the_page_tells_of_every_architecture() -> None:
 
 
 def test_every_field_says_what_it_is() -> None:
-    assert all(part.model_fields[name].description for _, part, name in fields_of())
+    assert all(part.model_fields[name].description for _, part, name in recipe_fields())
 
 
 def test_the_recipe_of_the_page_is_one() -> None:

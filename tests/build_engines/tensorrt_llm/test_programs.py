@@ -13,7 +13,7 @@ from build_engines.errors import BuildError
 from build_engines.manifest import Manifest
 from build_engines.tensorrt_llm.commands import Command
 from build_engines.tensorrt_llm.programs import EXAMPLES, Docker, Native, docker_for
-from tests.build_engines.building import names
+from tests.build_engines.build_runs import names
 from tests.build_engines.tensorrt_llm.conftest import Build
 from tests.fixtures.nvidia import NvidiaPrograms
 
@@ -69,7 +69,7 @@ def test_what_docker_is_told(tmp_path: Path) -> None:
     assert line[-4:] == ["some/image:1", "trtllm-build", "--workers", "1"]
     pairs = set(pairwise(line))
     assert {("--gpus", "device=1"), ("--shm-size", "2g"), ("-e", "HF_HUB_OFFLINE=1"), ("-e", "A=1")} <= pairs
-    assert docker.end == ["docker", "kill", docker.name]
+    assert docker.stop_command == ["docker", "kill", docker.name]
     assert docker.container() == "some/image:1"
     assert docker_for(tmp_path / "other", docker).name != docker.name
 
@@ -98,7 +98,7 @@ def test_a_machine_without_docker_or_the_programs_is_told(
     monkeypatch.setenv("PATH", str(tmp_path))
     for programs, said in ((Docker(), "There is no docker"), (Native(), "There is no trtllm-build")):
         with pytest.raises(BuildError, match=said) as caught:
-            programs.look() if isinstance(programs, Docker) else programs.check("quantization/quantize.py")
+            programs.detect() if isinstance(programs, Docker) else programs.check("quantization/quantize.py")
         assert caught.value.code == "package_missing"
 
 

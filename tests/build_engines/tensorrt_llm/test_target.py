@@ -7,7 +7,7 @@ import pytest
 
 from build_engines.errors import BuildError
 from build_engines.manifest import GpuLimits, GpuMachine, verify
-from tests.build_engines.building import Heard, names
+from tests.build_engines.build_runs import RecordedProgress, names
 from tests.build_engines.tensorrt_llm.conftest import Build
 from tests.fixtures.nvidia import A100, B200, H100, NvidiaPrograms, TrtLlmEngine
 from tests.standins.nvidia.standin import read_engine
@@ -16,7 +16,7 @@ LIMITS = {"limits.max_batch_size": 8, "limits.max_num_tokens": 1024}
 
 
 def test_an_engine_says_what_it_was_made_for_where_and_with_what(tmp_path: Path, build: Build) -> None:
-    heard = Heard()
+    heard = RecordedProgress()
     built = build(LIMITS, heard)
     engine = tmp_path / "engine"
     manifest = verify(engine, hashes=True)
@@ -26,7 +26,7 @@ def test_an_engine_says_what_it_was_made_for_where_and_with_what(tmp_path: Path,
     assert names(tmp_path) == ["checkpoint", "engine"]
     assert (manifest.target, manifest.architecture) == ("tensorrt-llm", "LlamaForCausalLM")
     assert (manifest.precision, manifest.kv_cache_precision) == ("fp16", "f16")
-    assert (manifest.max_sequence_length, manifest.vocab_size) == (2048, 1536)
+    assert (manifest.max_seq_len, manifest.vocab_size) == (2048, 1536)
     assert (manifest.layers, manifest.kv_heads, manifest.head_dim) == (2, 2, 16)
     assert (manifest.end_ids, manifest.pad_id, manifest.bos_id) == ([1], 0, 2)
     assert manifest.limits == GpuLimits(max_batch_size=8, max_num_tokens=1024, max_input_len=2047)
@@ -46,7 +46,7 @@ def test_an_engine_says_what_it_was_made_for_where_and_with_what(tmp_path: Path,
 
 def test_the_fixture_that_others_use_builds_such_an_engine(tmp_path: Path, trtllm_engine: TrtLlmEngine) -> None:
     engine = trtllm_engine(tmp_path / "engine", {"limits.max_seq_len": 256})
-    assert verify(engine).max_sequence_length == 256
+    assert verify(engine).max_seq_len == 256
 
 
 def test_the_log_holds_the_commands_and_all_that_the_programs_said(tmp_path: Path, build: Build) -> None:
@@ -61,7 +61,7 @@ def test_the_log_holds_the_commands_and_all_that_the_programs_said(tmp_path: Pat
 
 def test_quantizing_for_two_gpus(tmp_path: Path, build: Build, nvidia_programs: NvidiaPrograms) -> None:
     nvidia_programs.having(gpus=[H100, H100])
-    heard = Heard()
+    heard = RecordedProgress()
     recipe = LIMITS | {"quantization": "fp8", "kv_cache_dtype": "fp8", "tensor_parallel": 2, "workers": 2}
     manifest = build(recipe, heard).manifest
     assert (manifest.precision, manifest.kv_cache_precision, manifest.tensor_parallel) == ("fp8", "fp8", 2)
@@ -80,11 +80,11 @@ def test_quantizing_for_two_gpus(tmp_path: Path, build: Build, nvidia_programs: 
 
 
 def test_precision_and_length_of_the_command_line_go_into_the_recipe(build: Build) -> None:
-    options = {"precision": "int8_wo", "kv_precision": "fp8", "max_sequence_length": 512}
+    options = {"precision": "int8_wo", "kv_precision": "fp8", "max_seq_len": 512}
     built = build(LIMITS | {"paged_context_fmha": False}, **options)
     manifest = built.manifest
     assert (manifest.precision, manifest.kv_cache_precision) == ("int8_wo", "fp8")
-    assert manifest.max_sequence_length == 512
+    assert manifest.max_seq_len == 512
     assert manifest.features is not None
     assert not manifest.features.kv_cache_reuse
 
@@ -122,7 +122,7 @@ def test_an_fp8_cache_stays_in_pages_through_the_build(build: Build, nvidia_prog
 def test_drafts_have_room_beyond_what_a_request_may_take(build: Build) -> None:
     recipe = LIMITS | {"speculation.mode": "draft_tokens_external", "speculation.max_draft_len": 10}
     manifest = build(recipe).manifest
-    assert manifest.max_sequence_length == 2048
+    assert manifest.max_seq_len == 2048
     assert manifest.features is not None
     assert (manifest.features.speculative_decoding_mode, manifest.features.max_draft_len) == (
         "draft_tokens_external",
@@ -192,7 +192,7 @@ def test_what_this_machine_can_not_build_is_refused_before_anything_runs(
 ) -> None:
     found = {name: version for name, version in (nvidia_programs.versions | versions).items() if version}
     nvidia_programs.having(gpus=gpus, versions=found)
-    heard = Heard()
+    heard = RecordedProgress()
     with pytest.raises(BuildError, match=said) as caught:
         build(recipe | LIMITS, heard)
     assert caught.value.code == code

@@ -8,43 +8,43 @@ import pytest
 from loadtests.analysis import report_file
 from loadtests.analysis.summarize import summarize
 from loadtests.analysis.summary import Summary
-from loadtests.analysis.sweep import Step, Sweep
+from loadtests.analysis.sweep.result import Sweep, SweepStep
 from loadtests.errors import LoadError
-from loadtests.plan import Plan
+from loadtests.plan import LoadPlan
 from loadtests.run_directory import RunDirectory
-from tests.loadtests.analysis.made import OPEN_LOOP, failure, record, run_of, steady
+from tests.fixtures.load_runs import OPEN_LOOP, failure, record, steady_generator, write_run
 from tests.loadtests.analysis.test_timeline import PAGES
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
-    plan = Plan(seconds=10, promise=("p99 ttft <= 1s", "error_rate <= 5%"), price_per_hour=3, arrivals=OPEN_LOOP)
+    plan = LoadPlan(seconds=10, slo=("p99 ttft <= 1s", "error_rate <= 5%"), price_per_hour=3, arrivals=OPEN_LOOP)
     records = [*(record(i, i, ttft=0.1 / (i + 1)) for i in range(10)), failure(10, 4.5, "überladen")]
-    return run_of(tmp_path / "run", records, plan, PAGES, steady(10, 11))
+    return write_run(tmp_path / "run", records, plan, PAGES, steady_generator(10, 11))
 
 
 def test_a_report_is_read_back_as_it_was(run: RunDirectory) -> None:
     summary = summarize(run)
-    assert report_file.read(report_file.write(summary, run)) == summary
+    assert report_file.read_summary(report_file.write_summary(summary, run)) == summary
 
 
 def test_the_report_of_an_empty_run_is_read_back_too(tmp_path: Path) -> None:
-    directory = run_of(tmp_path / "run", [])
+    directory = write_run(tmp_path / "run", [])
     summary = summarize(directory)
-    assert report_file.read(report_file.write(summary, directory)) == summary
+    assert report_file.read_summary(report_file.write_summary(summary, directory)) == summary
 
 
 def test_scripts_find_the_figures_under_their_names(run: RunDirectory) -> None:
-    found = json.loads(report_file.write(summarize(run), run).read_text())
+    found = json.loads(report_file.write_summary(summarize(run), run).read_text())
     assert found["format"] == report_file.FORMAT
     assert found["latencies"]["ttft"]["p50"] == pytest.approx(0.1 / 5.5, rel=0.02)
-    assert found["promise"][0]["text"] == "p99 ttft <= 1s"
-    assert found["facts"]["plan"]["seconds"] == 10
+    assert found["slo"][0]["text"] == "p99 ttft <= 1s"
+    assert found["metadata"]["plan"]["seconds"] == 10
 
 
 def test_a_sweep_is_read_back_as_it_was(run: RunDirectory, tmp_path: Path) -> None:
-    step = Step(4.0, "rate-4", summarize(run), kept=True)
-    sweep = Sweep(("p99 ttft <= 1s",), (step,), 4.0, None, 0.1, settled=False)
+    step = SweepStep(4.0, "rate-4", summarize(run), met=True)
+    sweep = Sweep(("p99 ttft <= 1s",), (step,), 4.0, None, 0.1, converged=False)
     found = report_file.read_sweep(report_file.write_sweep(sweep, tmp_path))
     assert found == sweep
     assert found.best == step
@@ -65,15 +65,15 @@ def test_a_sweep_is_read_back_as_it_was(run: RunDirectory, tmp_path: Path) -> No
 def test_what_is_no_report_is_refused(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "report.json").write_text(text)
     with pytest.raises(LoadError, match=says) as caught:
-        report_file.read(tmp_path / "report.json")
+        report_file.read_summary(tmp_path / "report.json")
     assert caught.value.code == "run_damaged"
 
 
 def test_a_report_that_is_not_there_or_can_not_be_written_is_told(run: RunDirectory) -> None:
     with pytest.raises(LoadError, match="does not exist") as caught:
-        report_file.read(run.path / "report.json")
+        report_file.read_summary(run.path / "report.json")
     assert caught.value.code == "run_not_found"
     summary: Summary = summarize(run)
     (run.path / "report.json").mkdir()
     with pytest.raises(LoadError, match="can't be written"):
-        report_file.write(summary, run)
+        report_file.write_summary(summary, run)

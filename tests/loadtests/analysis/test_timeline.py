@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from loadtests.analysis import tables
+from loadtests.analysis import csv_tables
 from loadtests.analysis.summarize import summarize
 from loadtests.errors import LoadError
-from loadtests.plan import Plan
-from loadtests.record import Outcome
+from loadtests.plan import LoadPlan
+from loadtests.record import RequestOutcome
 from loadtests.run_directory import RunDirectory
-from tests.loadtests.analysis.made import failure, process, record, run_of
+from tests.fixtures.load_runs import failure, generator_sample, record, write_run
 
 PAGES = [
     {
@@ -29,11 +29,11 @@ def run(tmp_path: Path) -> RunDirectory:
     records = [
         record(0, 0.2, ttft=0.5, gaps=(1.0, 1.0), output_tokens=6),  # at 0.7, 1.7, 2.7
         record(1, 0.4, ttft=0.1, gaps=(), chunks=(0.5,), ended=0.5, output_tokens=1, worker=1),
-        record(2, 1.5, ttft=0.2, gaps=(0.1,), outcome=Outcome.CANCELLED, ended=3.2, sent=1.9),  # at 2.1, 2.2
+        record(2, 1.5, ttft=0.2, gaps=(0.1,), outcome=RequestOutcome.CANCELLED, ended=3.2, sent=1.9),  # at 2.1, 2.2
         failure(3, 2.5, "engine_died"),
     ]
-    generator = [process(0, 1.0, 0.3, 0.01), process(1, 1.2, 0.4, 0.02)]
-    return run_of(tmp_path / "run", records, Plan(warmup=1, seconds=10), PAGES, generator)
+    generator = [generator_sample(0, 1.0, 0.3, 0.01), generator_sample(1, 1.2, 0.4, 0.02)]
+    return write_run(tmp_path / "run", records, LoadPlan(warmup=1, seconds=10), PAGES, generator)
 
 
 def test_a_run_second_by_second(run: RunDirectory) -> None:
@@ -64,13 +64,13 @@ def test_every_column_has_a_value_a_second(run: RunDirectory) -> None:
 
 
 def test_a_record_that_ends_in_three_years_makes_no_endless_timeline(tmp_path: Path) -> None:
-    plan = Plan(seconds=10, grace=5)
-    directory = run_of(tmp_path / "run", [record(0, 0.5), record(1, 1, ended=9e7)], plan)
+    plan = LoadPlan(seconds=10, drain_seconds=5)
+    directory = write_run(tmp_path / "run", [record(0, 0.5), record(1, 1, ended=9e7)], plan)
     assert len(summarize(directory).timeline.t) < 100
 
 
 def test_the_table_of_requests_has_every_request_and_units_in_its_names(run: RunDirectory) -> None:
-    with tables.write_requests(run).open(newline="") as file:
+    with csv_tables.write_requests(run).open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["session"] for row in rows] == ["0", "1", "2", "3"]
     assert [row["measured"] for row in rows] == ["0", "0", "1", "1"]
@@ -84,16 +84,16 @@ def test_the_table_of_requests_has_every_request_and_units_in_its_names(run: Run
 
 def test_the_table_of_seconds_is_the_timeline(run: RunDirectory) -> None:
     timeline = summarize(run).timeline
-    with tables.write_timeline(timeline, run).open(newline="") as file:
+    with csv_tables.write_timeline(timeline, run).open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["second"] for row in rows] == ["0", "1", "2", "3"]
     assert [row["open_requests"] for row in rows] == ["1.0", "2.0", "1.0", "0.0"]
     assert [row["running_requests"] for row in rows] == ["2.0", "", "", ""]
-    assert {"ttft_p99_s", "itl_p50_s", "tokens", "kv_use_share", "cpu_cores", "lag_s"} < set(rows[0])
+    assert {"ttft_p99_s", "itl_p50_s", "tokens", "kv_use_fraction", "cpu_cores", "lag_s"} < set(rows[0])
 
 
 def test_a_table_that_can_not_be_written_is_told(run: RunDirectory) -> None:
     (run.path / "requests.csv").mkdir()
     with pytest.raises(LoadError, match="can't be written") as caught:
-        tables.write_requests(run)
+        csv_tables.write_requests(run)
     assert caught.value.code == "load_failed"

@@ -42,7 +42,7 @@ def total(profile: Profile, t: float) -> float:
 
 
 def when(profile: Profile, *totals: float) -> list[float]:
-    found: list[float] = profile.moments(np.array(totals)).tolist()
+    found: list[float] = profile.times(np.array(totals)).tolist()
     return found
 
 

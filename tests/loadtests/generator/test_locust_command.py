@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from inflight.deploy.server import Server
-from loadtests.arrivals.schedule import due_moments
-from loadtests.record import Outcome
-from loadtests.reporting import report_run
+from inflight.deploy.server.server import Server
+from loadtests.arrivals.schedule import due_times
+from loadtests.record import RequestOutcome
+from loadtests.report.write_reports import write_run_report
 from loadtests.run_directory import RunDirectory
 from tests.fixtures.engines import ROOT
+from tests.fixtures.load_generator import TIMEOUT, running_generator, wait_until
 from tests.fixtures.server import STEP_SECONDS
-from tests.loadtests.generator.generating import LONGEST, started, wait_until
 
 TOKENS = 4
 LOCUST = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtests" / "locustfile.py")]
@@ -45,7 +45,7 @@ def headless(server: Server, place: Path) -> dict[str, list[str]]:
         "open": [*quiet, "--host", http, "--rate", "8", "-t", "6s", "--out", str(place / "open")],
         "whole": [*quiet, "--host", http, "-u", "2", "-r", "2", "-t", "6s", "GenerateUser"],
         "nobody": [*quiet, "--host", "127.0.0.1:1", "-t", "600s"],
-        "wrong": [*quiet, "--host", grpc, "--promise", "p99 speed <= 1s"],
+        "wrong": [*quiet, "--host", grpc, "--slo", "p99 speed <= 1s"],
         "unfit": [*quiet, "--host", grpc, "GenerateUser"],
         "master": [
             *(*quiet, "--host", http, "-u", "4", "-r", "4", "-t", "10s", "--out", str(place / "master")),
@@ -63,7 +63,7 @@ def place(paced_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Pat
     commands = headless(paced_server, place)
     with ExitStack() as stack:
         processes = {
-            name: stack.enter_context(started([*LOCUST, *arguments], place / f"{name}.out"))
+            name: stack.enter_context(running_generator([*LOCUST, *arguments], place / f"{name}.out"))
             for name, arguments in commands.items()
         }
         port = commands["master"][-1]
@@ -71,7 +71,7 @@ def place(paced_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Pat
         with pytest.raises(ConnectionRefusedError):  # but on loopback nobody can become a worker
             socket.create_connection(("127.0.0.2", int(port)))
         for name, process in processes.items():
-            (place / f"{name}.code").write_text(str(process.wait(LONGEST)))
+            (place / f"{name}.code").write_text(str(process.wait(TIMEOUT)))
     return place
 
 
@@ -94,7 +94,7 @@ def test_a_closed_loop_has_an_entry_for_each_quantity_and_can_be_reported(place:
     counts = {name: int(table[name][3]) for name in ENTRIES}
     assert counts["ITL"] == (TOKENS - 1) * counts["TTFT"]
     assert counts["TTFT"] == counts["TPOT"] == counts["E2E"] == counts["tokens/s"] == int(table["Aggregated"][1])
-    summary, page = report_run(RunDirectory(place / "closed"))
+    summary, page = write_run_report(RunDirectory(place / "closed"))
     assert page.exists()
     assert summary.requests.completed + summary.requests.unfinished == summary.requests.due
     assert summary.requests.completed == counts["E2E"]
@@ -105,16 +105,16 @@ def test_an_open_loop_keeps_its_schedule(place: Path) -> None:
     said(place, "open")
     directory = RunDirectory(place / "open")
     plan, records = directory.plan(), sorted(directory.records(), key=lambda record: record.session)
-    assert (plan.arrivals.kind, plan.address[:7]) == ("rate", "http://")
+    assert (plan.arrivals.kind, plan.server[:7]) == ("rate", "http://")
     assert 0.0 < plan.seconds < 6.0  # Locust counts from its own beginning, the plan from the run's
-    moments = list(due_moments(plan.arrivals, plan.seed, plan.end))[: len(records)]
+    moments = list(due_times(plan.arrivals, plan.seed, plan.end))[: len(records)]
     assert len(records) > 3
     assert [record.due for record in records] == pytest.approx(moments, abs=1e-5)
 
 
 def test_users_that_wait_for_whole_answers_have_no_first_token(place: Path) -> None:
     table = rows(said(place, "whole"))
-    assert table["E2E"][1:3] == ["whole", "ensemble"]
+    assert table["E2E"][1:3] == ["unary", "ensemble"]
     assert not table.keys() & {"TTFT", "ITL", "TPOT"}
 
 
@@ -125,13 +125,13 @@ def test_a_master_has_what_all_workers_told(place: Path) -> None:
     records = RunDirectory(place / "master").records()
     assert {record.worker for record in records} == {0, 1}
     assert len({record.session for record in records}) == len(records)
-    completed = sum(record.outcome is Outcome.COMPLETED for record in records)
+    completed = sum(record.outcome is RequestOutcome.COMPLETED for record in records)
     assert completed == int(table["E2E"][3])
 
 
 def test_what_can_not_be_is_told_at_once(place: Path) -> None:
     assert "no server answers at 127.0.0.1:1; check the address" in said(place, "nobody", 1)
-    assert "Error: the promise 'p99 speed <= 1s' can't be read" in said(place, "wrong", 1)
+    assert "Error: the SLO 'p99 speed <= 1s' can't be read" in said(place, "wrong", 1)
     assert "GenerateUser can't make this load at 127.0.0.1:" in said(place, "unfit", 1)
 
 
@@ -141,7 +141,7 @@ def web(paced_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Itera
     port, out = free_port(), tmp_path_factory.mktemp("web") / "out"
     secret = ["--header", "authorization: Bearer SECRET"]
     command = [*LOCUST, *SHORT, "--host", paced_server.grpc_address, *secret, "--web-port", port]
-    with started(command, out):
+    with running_generator(command, out):
         wait_until(lambda: answers(port), "the web page")
         yield f"http://127.0.0.1:{port}"
 
@@ -154,7 +154,7 @@ def answers(port: str) -> bool:
 
 def ask(url: str, form: dict[str, str] | None = None) -> Any:
     data = None if form is None else urllib.parse.urlencode(form).encode()
-    with urllib.request.urlopen(url, data, timeout=LONGEST) as answer:
+    with urllib.request.urlopen(url, data, timeout=TIMEOUT) as answer:
         return json.loads(answer.read())
 
 
@@ -205,7 +205,7 @@ def test_the_page_is_for_this_machine_and_chooses_no_server_for_a_secret_no_file
         with pytest.raises(TimeoutError):
             stranger.accept()
     assert ask(f"{web}/stats/requests")["state"] != "running"
-    with urllib.request.urlopen(web, timeout=LONGEST) as answer:
+    with urllib.request.urlopen(web, timeout=TIMEOUT) as answer:
         page = answer.read().decode()
     assert "output_tokens" in page
     assert not any(name in page for name in ("SECRET", "chat_template", "metrics_url"))

@@ -13,13 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from inflight.deploy.server import Server
+from inflight.deploy.server.server import Server
 from loadtests.analysis.summarize import summarize
-from loadtests.plan import Arrivals, Plan
-from loadtests.record import Outcome
+from loadtests.plan import Arrivals, LoadPlan
+from loadtests.record import RequestOutcome
 from loadtests.run_directory import RunDirectory
 from loadtests.workloads.spec import WorkloadSpec
-from tests.loadtests.generator.generating import LONGEST, has_told, of_generator, started, wait_until
+from tests.fixtures.load_generator import TIMEOUT, generator_command, has_reported, running_generator, wait_until
 
 SHORT = WorkloadSpec(input_tokens="6", output_tokens="4")
 SECONDS = 6.0
@@ -29,72 +29,72 @@ LONG = 600.0
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningLoad:
     directory: RunDirectory
     process: subprocess.Popen[bytes]
     workers: int
 
-    def await_told(self) -> None:
-        wait_until(lambda: has_told(self.directory, self.workers), "a record of each process")
+    def wait_for_records(self) -> None:
+        wait_until(lambda: has_reported(self.directory, self.workers), "a record of each process")
 
-    def family(self) -> list[psutil.Process]:
+    def process_tree(self) -> list[psutil.Process]:
         """The process and those that it started."""
         return [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
 
 
 @contextmanager
-def running(server: Server, place: Path, seconds: float, workers: int, through: str = "") -> Iterator[Running]:
+def running(server: Server, place: Path, seconds: float, workers: int, through: str = "") -> Iterator[RunningLoad]:
     """A closed loop; `through`: by a process of its own, as whoever asks for a run has it."""
-    plan = Plan(
-        address=server.grpc_address,
+    plan = LoadPlan(
+        server=server.grpc_address,
         workload=SHORT,
         arrivals=Arrivals(kind="users", profile="4", pause=0.1),
         seconds=seconds,
-        grace=1.0,
+        drain_seconds=1.0,
     )
-    directory = RunDirectory.make(place / "run")
-    command = of_generator(directory, plan, workers)
+    directory = RunDirectory.create(place / "run")
+    command = generator_command(directory, plan, workers)
     if through:
         command = [sys.executable, "-c", through, *command]
-    with started(command, place / "said") as process:
-        yield Running(directory, process, workers)
+    with running_generator(command, place / "said") as process:
+        yield RunningLoad(directory, process, workers)
 
 
 @pytest.mark.slow
 def test_a_run_goes_on_without_a_worker_that_was_killed_and_says_so(paced_server: Server, tmp_path: Path) -> None:
     with running(paced_server, tmp_path, SECONDS, workers=2) as run:
-        run.await_told()
-        victim = run.family()[-1]
+        run.wait_for_records()
+        victim = run.process_tree()[-1]
         victim.kill()
-        assert run.process.wait(LONGEST) == 0, (tmp_path / "said").read_text()
+        assert run.process.wait(TIMEOUT) == 0, (tmp_path / "said").read_text()
     records = run.directory.records()
     (lost,) = {int(sample["worker"]) for sample in run.directory.generator_samples() if sample.get("lost")}
     assert {record.worker for record in records} == {0, 1}
-    assert {record.outcome for record in records if record.worker != lost} == {Outcome.COMPLETED}
+    assert {record.outcome for record in records if record.worker != lost} == {RequestOutcome.COMPLETED}
     last = {worker: max(record.due for record in records if record.worker == worker) for worker in (0, 1)}
     assert last[1 - lost] > SECONDS - 1 > last[lost]
-    reasons = " ".join(summarize(run.directory).grade.reasons)
+    reasons = " ".join(summarize(run.directory).validity.reasons)
     assert f"process {lost} of the load generator was lost" in reasons
 
 
 def test_workers_end_with_their_master(paced_server: Server, tmp_path: Path) -> None:
     with running(paced_server, tmp_path, LONG, workers=2) as run:
-        run.await_told()
-        master, *workers = run.family()
+        run.wait_for_records()
+        master, *workers = run.process_tree()
         assert len(workers) == 2
         master.kill()
-        assert psutil.wait_procs(workers, LONGEST)[1] == []
-    reasons = summarize(run.directory).grade.reasons
+        assert psutil.wait_procs(workers, TIMEOUT)[1] == []
+    reasons = summarize(run.directory).validity.reasons
     assert any("before its time" in reason for reason in reasons)
 
 
 def test_a_run_ends_with_the_process_that_asked_for_it(paced_server: Server, tmp_path: Path) -> None:
     through = "import subprocess, sys; subprocess.run(sys.argv[1:])"
     with running(paced_server, tmp_path, LONG, workers=1, through=through) as run:
-        run.await_told()
-        asker, generator = run.family()
+        run.wait_for_records()
+        asker, generator = run.process_tree()
         asker.kill()
-        assert psutil.wait_procs([generator], LONGEST)[1] == []
+        assert psutil.wait_procs([generator], TIMEOUT)[1] == []
     # It told what was on its way, as at any other end.
     records = run.directory.records()
     last = run.directory.generator_samples()[-1]
@@ -105,12 +105,12 @@ def test_a_run_ends_with_the_process_that_asked_for_it(paced_server: Server, tmp
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_sigterm_ends_a_run_and_all_is_told(workers: int, paced_server: Server, tmp_path: Path) -> None:
     with running(paced_server, tmp_path, LONG, workers) as run:
-        run.await_told()
-        family = run.family()
+        run.wait_for_records()
+        family = run.process_tree()
         run.process.send_signal(signal.SIGTERM)
-        assert run.process.wait(LONGEST) == 0, (tmp_path / "said").read_text()
-        assert psutil.wait_procs(family[1:], LONGEST)[1] == []
+        assert run.process.wait(TIMEOUT) == 0, (tmp_path / "said").read_text()
+        assert psutil.wait_procs(family[1:], TIMEOUT)[1] == []
     records = run.directory.records()
     told = {sample["worker"]: sample["sent"] for sample in run.directory.generator_samples()}
     assert len(records) == sum(told.values())
-    assert {record.outcome for record in records} <= {Outcome.COMPLETED, Outcome.UNFINISHED}
+    assert {record.outcome for record in records} <= {RequestOutcome.COMPLETED, RequestOutcome.UNFINISHED}

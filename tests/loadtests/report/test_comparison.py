@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.analysis.compare import compare
-from loadtests.analysis.comparison import Comparison
-from loadtests.plan import Plan
+from loadtests.analysis.comparison.compare import compare
+from loadtests.analysis.comparison.result import Comparison
+from loadtests.plan import LoadPlan
 from loadtests.report.page import comparison_page
 from loadtests.run_directory import RunDirectory
-from tests.loadtests.analysis.made import record, run_of
-from tests.loadtests.report.reader import Reader, read
-from tests.loadtests.report.summaries import comparison
+from tests.fixtures.load_runs import record, write_run
+from tests.fixtures.load_summaries import sample_comparison
+from tests.fixtures.page_reader import PageReader, read
 
 
 def headline(found: Comparison) -> str:
@@ -26,15 +26,15 @@ def headline(found: Comparison) -> str:
 
 
 def test_the_headline_names_the_regressions_with_their_intervals() -> None:
-    assert headline(comparison()) == (
+    assert headline(sample_comparison()) == (
         "2 regressions beyond 5% (shares: by 1% of all): p99 ttft +27.4% (+12.1% to +44%); "
         "errors +2.7 points (+1.6 to +3.9 points)."
     )
-    assert '<h1 class="bad">' in comparison_page(comparison())
+    assert '<h1 class="bad">' in comparison_page(sample_comparison())
 
 
 def test_without_a_regression_it_says_what_changed_all_the_same() -> None:
-    found = comparison()
+    found = sample_comparison()
     calm = replace(found, changes=tuple(replace(change, regression=False) for change in found.changes[:5]))
     assert headline(calm) == (
         "No regression beyond 5% was shown; better: p50 itl -10.8%; "
@@ -46,7 +46,7 @@ def test_without_a_regression_it_says_what_changed_all_the_same() -> None:
 
 
 def test_each_figure_stands_in_its_unit_with_what_is_known_of_its_change() -> None:
-    text = read(comparison_page(comparison()))
+    text = read(comparison_page(sample_comparison()))
     assert "p99 ttft 402 ms 512 ms +27.4% +12.1% to +44% 1,600 / 1,580 regression" in text
     assert "p99.9 ttft 900 ms 1.1 s – – 1,600 / 1,580 n/a (few)" in text
     assert "p99.9 ttft: it takes 2,995 requests" in text
@@ -55,17 +55,17 @@ def test_each_figure_stands_in_its_unit_with_what_is_known_of_its_change() -> No
 
 
 def test_warnings_and_runs_are_told() -> None:
-    text = read(comparison_page(comparison()))
+    text = read(comparison_page(sample_comparison()))
     assert "Each side is one run: how much runs differ from one another by themselves can't be known." in text
     assert "before runs/main after runs/change" in text
-    text = read(comparison_page(replace(comparison(), served=("tea (bf16 weights)", "tea (int8 weights)"))))
+    text = read(comparison_page(replace(sample_comparison(), served=("tea (bf16 weights)", "tea (int8 weights)"))))
     assert "before runs/main tea (bf16 weights) after runs/change tea (int8 weights)" in text
 
 
 def test_names_of_runs_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, plan in (("run2", Plan(seconds=10, grace=1)), ("my-first-run", Plan(seconds=11))):
-        run_of(Path(name), [record(session, session / 10) for session in range(30)], plan)
+    for name, plan in (("run2", LoadPlan(seconds=10, drain_seconds=1)), ("my-first-run", LoadPlan(seconds=11))):
+        write_run(Path(name), [record(session, session / 10) for session in range(30)], plan)
     found = compare([RunDirectory(Path("run2"))], [RunDirectory(Path("my-first-run"))])
     text = read(comparison_page(found))
     assert "The run run2 can't be trusted" in text
@@ -76,10 +76,10 @@ def test_names_of_runs_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_hostile_names_of_figures_and_runs_do_nothing() -> None:
     hostile = "</script><script>alert(1)</script>\x00"
-    found = comparison()
+    found = sample_comparison()
     changes = tuple(replace(change, metric=f"{hostile}{place}") for place, change in enumerate(found.changes))
     page = comparison_page(replace(found, before=(hostile,), warnings=(hostile,), changes=changes))
-    assert Reader(page).tags.count("script") <= Reader(comparison_page(found)).tags.count("script")
+    assert PageReader(page).tags.count("script") <= PageReader(comparison_page(found)).tags.count("script")
     assert "alert(1)</script>␀" in read(page)
 
 

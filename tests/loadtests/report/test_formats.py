@@ -6,11 +6,11 @@ import doctest
 
 import pytest
 
-from loadtests.report import bounds, formats
+from loadtests.report import formats, slo_text
 
 
 def test_the_examples_in_the_docstrings_are_true() -> None:
-    for module in (formats, bounds):
+    for module in (formats, slo_text):
         found = doctest.testmod(module)
         assert found.attempted
         assert not found.failed
@@ -35,7 +35,7 @@ def test_a_time_has_the_unit_that_fits_it(value: float, shown: str) -> None:
 
 
 def test_a_share_that_is_not_all_never_reads_as_all() -> None:
-    assert [formats.share(value) for value in (0.0, 0.9996, 0.999_999_9, 1e-9, 1.0)] == [
+    assert [formats.percent(value) for value in (0.0, 0.9996, 0.999_999_9, 1e-9, 1.0)] == [
         "0%",
         "99.96%",
         ">99.999%",

@@ -10,9 +10,9 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Request
 
 from loadtests.analysis.summary import Requests, Summary
-from loadtests.report.document import LIBRARY, write_library
+from loadtests.report.document import CHART_LIBRARY, write_library
 from loadtests.report.page import comparison_page, run_page, sweep_page
-from tests.loadtests.report.summaries import comparison, empty, sweep, usual
+from tests.fixtures.load_summaries import empty_summary, sample_comparison, sample_sweep, typical_summary
 
 HOSTILE = (
     "</script><script>document.title='taken'</script><img src=//example.org/x onerror=alert(1)>"
@@ -35,11 +35,11 @@ DRAWN = "() => document.documentElement.dataset.charts !== undefined"
 
 
 @dataclass
-class Screen:
+class OpenedPage:
     """A page that was opened, and all that the browser had to say about it."""
 
     page: Page
-    said: list[str]
+    messages: list[str]
 
     def text(self, selector: str = "main") -> str:
         return " ".join(self.page.locator(selector).inner_text().split())
@@ -57,7 +57,7 @@ class Screen:
         return int(self.page.evaluate("document.scrollingElement.scrollWidth"))
 
 
-Show = Callable[[str], Screen]
+Show = Callable[[str], OpenedPage]
 
 
 @pytest.fixture
@@ -77,7 +77,11 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
 
     def ask(request: Request) -> None:
         # Pages that share the chart library find it beside them, where `write_library` puts it.
-        allowed = {file.as_uri(), (tmp_path / LIBRARY).as_uri()} if (tmp_path / LIBRARY).exists() else {file.as_uri()}
+        allowed = (
+            {file.as_uri(), (tmp_path / CHART_LIBRARY).as_uri()}
+            if (tmp_path / CHART_LIBRARY).exists()
+            else {file.as_uri()}
+        )
         if request.url not in allowed and not request.url.startswith("data:"):
             said.append(f"request: {request.url}")
 
@@ -85,12 +89,12 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
     page.on("pageerror", fail)
     page.on("request", ask)
 
-    def opened(html: str) -> Screen:
+    def opened(html: str) -> OpenedPage:
         file.write_text(html, encoding="utf-8")
         page.goto(file.as_uri())
         if 'id="figures"' in html:
             page.wait_for_function(DRAWN, timeout=60_000)
-        return Screen(page, said)
+        return OpenedPage(page, said)
 
     yield opened
     context.close()
@@ -98,7 +102,7 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
 
 
 def test_a_usual_run_fits_a_laptop_with_all_its_charts_and_no_complaint(show: Show) -> None:
-    screen = show(run_page(usual()))
+    screen = show(run_page(typical_summary()))
     assert screen.width() <= 1366
     assert screen.lines("timeline") == 13
     assert screen.lines("curve-ttft") == screen.lines("curve-e2e") == 2
@@ -117,18 +121,18 @@ def test_a_usual_run_fits_a_laptop_with_all_its_charts_and_no_complaint(show: Sh
 
 
 def test_a_sweep_shows_its_runs_the_limit_and_the_highest_rate_that_held(show: Show) -> None:
-    screen = show(sweep_page(sweep()))
+    screen = show(sweep_page(sample_sweep()))
     assert screen.width() <= 1366
     assert screen.lines("trade-off-ttft") == screen.lines("trade-off-itl") == 2
     stars = screen.page.locator("#trade-off-ttft .legendtext").all_text_contents()
-    assert stars == ["p50", "p95", "kept", "broken", "highest kept"]
+    assert stars == ["p50", "p95", "met", "missed", "highest met"]
     assert screen.page.locator("#trade-off-ttft .annotation-text").text_content() == "limit: p95 ttft ≤ 500ms"
     points = screen.page.locator("#trade-off-ttft .scatterlayer .trace:not(:has(.js-line)) .point")
-    assert points.count() == len(sweep().steps)
+    assert points.count() == len(sample_sweep().steps)
 
 
 def test_a_comparison_shows_the_interval_of_each_change(show: Show) -> None:
-    screen = show(comparison_page(comparison()))
+    screen = show(comparison_page(sample_comparison()))
     assert screen.width() <= 1366
     intervals = screen.page.locator(".errorbar .xerror")
     assert intervals.count() == 7, "one for each figure with an interval"
@@ -140,9 +144,9 @@ def test_a_comparison_shows_the_interval_of_each_change(show: Show) -> None:
 @pytest.mark.parametrize("page", ["run", "sweep", "comparison"])
 def test_a_phone_shows_every_chart_whole_and_breaks_no_word(show: Show, page: str) -> None:
     pages = {
-        "run": run_page(usual(), "my-run"),
-        "sweep": sweep_page(sweep()),
-        "comparison": comparison_page(comparison()),
+        "run": run_page(typical_summary(), "my-run"),
+        "sweep": sweep_page(sample_sweep()),
+        "comparison": comparison_page(sample_comparison()),
     }
     screen = show(pages[page])
     assert screen.page.evaluate(OVERLAPS) == []
@@ -163,22 +167,22 @@ def test_a_phone_shows_every_chart_whole_and_breaks_no_word(show: Show, page: st
 
 
 def test_titles_name_the_run(show: Show) -> None:
-    little = replace(usual(), timeline=empty().timeline, curves={}, slices=())
+    little = replace(typical_summary(), timeline=empty_summary().timeline, curves={}, load_phases=())
     screen = show(run_page(little, "my-run <1>"))
     assert screen.page.title() == "my-run <1>: 14 requests/s, load test"
     assert screen.text("h1").startswith("my-run <1> At 14 requests/s")
     assert "of 127.0.0.1:8001, 2026-11-22T00:30:00Z, measured for 120 s" in screen.text(".kind")
     served = {"model": "tea", "precision": "int8", "kv_cache_precision": "u8", "max_sequences": 64}
-    screen = show(run_page(replace(little, facts={**little.facts, "served": served})))
+    screen = show(run_page(replace(little, metadata={**little.metadata, "served": served})))
     assert "of tea (int8 weights, u8 KV cache, at most 64 sequences) at 127.0.0.1:8001" in screen.text(".kind")
-    screen = show(comparison_page(comparison()))
+    screen = show(comparison_page(sample_comparison()))
     assert screen.page.title() == "main and change: comparison of load tests"
     assert screen.text("h1").startswith("main and change")
 
 
 def test_pages_may_share_the_chart_library_and_run_no_other_script(show: Show, tmp_path: Path) -> None:
     write_library(tmp_path)
-    html = sweep_page(sweep(), "my-sweep", LIBRARY)
+    html = sweep_page(sample_sweep(), "my-sweep", CHART_LIBRARY)
     assert len(html) < 200_000
     screen = show(html)
     assert screen.lines("trade-off-ttft") == 2
@@ -188,21 +192,21 @@ def test_pages_may_share_the_chart_library_and_run_no_other_script(show: Show, t
         html.replace("</body>", "<script src='other.js'></script><script>document.title='taken'</script></body>")
     )
     assert screen.page.title() == "my-sweep: sweep of load tests"
-    assert len([line for line in screen.said if "Content Security Policy" in line]) == 2
-    screen.said.clear()
+    assert len([line for line in screen.messages if "Content Security Policy" in line]) == 2
+    screen.messages.clear()
 
 
 def test_a_page_without_its_chart_library_says_what_makes_a_whole_one(show: Show) -> None:
-    screen = show(run_page(usual(), "my-run", f"../{LIBRARY}"))
+    screen = show(run_page(typical_summary(), "my-run", f"../{CHART_LIBRARY}"))
     assert "inflight load report" in screen.text("#timeline")
-    assert screen.said
-    screen.said.clear()
+    assert screen.messages
+    screen.messages.clear()
 
 
 def test_charts_follow_the_theme_and_fit_the_paper(show: Show) -> None:
-    timeline = usual().timeline
+    timeline = typical_summary().timeline
     timeline = replace(timeline, columns={"open": timeline.columns["open"]})
-    screen = show(run_page(replace(usual(), timeline=timeline, curves={}, slices=())))
+    screen = show(run_page(replace(typical_summary(), timeline=timeline, curves={}, load_phases=())))
     colour = "() => getComputedStyle(document.querySelector('#timeline .xtitle')).fill"
     light = screen.page.evaluate(colour)
     screen.page.emulate_media(color_scheme="dark")
@@ -218,8 +222,12 @@ def test_charts_follow_the_theme_and_fit_the_paper(show: Show) -> None:
 
 def test_a_run_that_is_not_to_be_trusted_says_so_in_red_before_all_else(show: Show) -> None:
     reason = "one request in a hundred was sent 230 ms or more after it was due"
-    grade = replace(usual().grade, reasons=(reason,))
-    screen = show(run_page(replace(usual(), grade=grade, timeline=empty().timeline, curves={}, slices=())))
+    grade = replace(typical_summary().validity, reasons=(reason,))
+    screen = show(
+        run_page(
+            replace(typical_summary(), validity=grade, timeline=empty_summary().timeline, curves={}, load_phases=())
+        )
+    )
     banner = screen.page.get_by_role("alert")
     assert banner.is_visible()
     assert reason.capitalize() in banner.inner_text()
@@ -233,9 +241,18 @@ def test_a_run_that_is_not_to_be_trusted_says_so_in_red_before_all_else(show: Sh
 
 def test_hostile_texts_are_shown_and_do_nothing(show: Show) -> None:
     requests = Requests(3, 1, 0, 0, 0, 2, 0, {HOSTILE: 1, "unknown": 1}, {HOSTILE: HOSTILE, "unknown": "é" * 1_048_576})
-    facts = {HOSTILE: {HOSTILE: [HOSTILE]}, "plan": {"address": HOSTILE, "x" * 300: "y" * 3000}}
-    summary = replace(usual(), requests=requests, facts=facts, grade=replace(usual().grade, reasons=(HOSTILE,)))
-    html = run_page(replace(summary, timeline=empty().timeline, slices=(), curves={"itl": usual().curves["itl"]}))
+    facts = {HOSTILE: {HOSTILE: [HOSTILE]}, "plan": {"server": HOSTILE, "x" * 300: "y" * 3000}}
+    summary = replace(
+        typical_summary(),
+        requests=requests,
+        metadata=facts,
+        validity=replace(typical_summary().validity, reasons=(HOSTILE,)),
+    )
+    html = run_page(
+        replace(
+            summary, timeline=empty_summary().timeline, load_phases=(), curves={"itl": typical_summary().curves["itl"]}
+        )
+    )
     assert len(html) < 5_200_000
     screen = show(html)
     assert screen.page.title() == "14 requests/s, load test"
@@ -246,9 +263,11 @@ def test_hostile_texts_are_shown_and_do_nothing(show: Show) -> None:
     assert screen.page.locator("img").count() == 0
 
 
-@pytest.mark.parametrize("summary", [empty(), replace(usual(), server=None, matches=(), cost=None, promise=())])
+@pytest.mark.parametrize(
+    "summary", [empty_summary(), replace(typical_summary(), server=None, reconciliation=(), cost=None, slo=())]
+)
 def test_a_run_with_little_to_tell_has_a_whole_page(show: Show, summary: Summary) -> None:
-    screen = show(run_page(replace(summary, timeline=empty().timeline, curves={}, slices=())))
+    screen = show(run_page(replace(summary, timeline=empty_summary().timeline, curves={}, load_phases=())))
     assert screen.width() <= 1366
     assert "The server's metrics were not read" in screen.text()
     assert "What the figures mean" in screen.text()

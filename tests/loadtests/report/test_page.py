@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from loadtests.analysis.summary import Bound, Grade, Match, Requests, Spread, Summary
+from loadtests.analysis.summary import CountComparison, DistributionSummary, Requests, SloResult, Summary, Validity
 from loadtests.report.page import run_page
-from tests.loadtests.report.reader import Reader
-from tests.loadtests.report.summaries import empty, usual
+from tests.fixtures.load_summaries import empty_summary, typical_summary
+from tests.fixtures.page_reader import PageReader
 
 
 def figures(page: str) -> list[dict[str, Any]]:
@@ -23,105 +23,103 @@ def figures(page: str) -> list[dict[str, Any]]:
 
 
 def read(summary: Summary) -> str:
-    return Reader(run_page(summary)).text
+    return PageReader(run_page(summary)).text
 
 
 def test_the_headline_answers_the_question_in_one_sentence() -> None:
-    summary = usual()
+    summary = typical_summary()
     fast = {name: replace(spread, p99=0.04) for name, spread in summary.latencies.items()}
-    kept = replace(
-        summary, latencies=fast, promise=tuple(replace(bound, found=0.04, kept=True) for bound in summary.promise)
-    )
+    kept = replace(summary, latencies=fast, slo=tuple(replace(bound, value=0.04, met=True) for bound in summary.slo))
     assert (
         "At 14 requests/s the first token came within 40 ms and each further one within 40 ms (p99); "
-        "the promise was kept (p99 ttft ≤ 500ms, p99 itl ≤ 50ms); "
+        "the SLO was met (p99 ttft ≤ 500ms, p99 itl ≤ 50ms); "
         "2.4% of the requests were lost and are not in these times; a million output tokens cost 0.814 USD."
     ) in read(kept)
     whole = replace(kept, requests=Requests(1640, 1600, 40, 0, 0, 0, 0))
     assert "were lost" not in read(whole).partition("Lost")[0]
-    broken = replace(kept, promise=(replace(kept.promise[0], found=0.7, kept=False), kept.promise[1]))
-    assert "the promise was broken (p99 ttft ≤ 500ms);" in read(broken)
+    broken = replace(kept, slo=(replace(kept.slo[0], value=0.7, met=False), kept.slo[1]))
+    assert "the SLO was missed (p99 ttft ≤ 500ms);" in read(broken)
 
 
 def test_a_closed_loop_is_told_by_how_many_were_at_it_at_a_time() -> None:
     plan = {"arrivals": {"kind": "users", "profile": "32"}}
-    summary = replace(usual(), facts={"plan": plan})
+    summary = replace(typical_summary(), metadata={"plan": plan})
     summary = replace(summary, timeline=replace(summary.timeline, columns={"open": (0.0, *[32.0] * 138, 3.0)}))
     assert "At 32 requests at a time (14 requests/s) the first token" in read(summary)
 
 
 def test_a_run_that_is_not_to_be_trusted_says_so_before_all_else() -> None:
     reasons = ("Requests were sent up to 1.4 s late (p99 230 ms).", "Worker 1 used 1.0 of its processor core.")
-    page = run_page(replace(usual(), grade=replace(usual().grade, reasons=reasons)))
+    page = run_page(replace(typical_summary(), validity=replace(typical_summary().validity, reasons=reasons)))
     assert page.index('role="alert"') < page.index("<h1>")
-    text = Reader(page).text
+    text = PageReader(page).text
     assert text.index(reasons[0]) < text.index(reasons[1]) < text.index("At 14 requests/s")
     assert "can be relied on" not in text
-    assert 'role="alert"' not in run_page(usual())
+    assert 'role="alert"' not in run_page(typical_summary())
 
 
 def test_a_bound_stands_with_its_limit_what_was_found_and_what_makes_it_unsure() -> None:
     unsure = "160 requests are too few to be 95% sure: it takes 299"
     bounds = (
-        Bound("p99 ttft<=500ms", 0.4321, 0.5, True, 160, unsure),
-        Bound("error_rate <= 1%", 0.0204, 0.01, False),
-        Bound("mean e2e < 3s", None, 3.0, False),
+        SloResult("p99 ttft<=500ms", 0.4321, 0.5, True, 160, unsure),
+        SloResult("error_rate <= 1%", 0.0204, 0.01, False),
+        SloResult("mean e2e < 3s", None, 3.0, False),
     )
-    text = read(replace(usual(), promise=bounds))
-    assert f"p99 ttft ≤ 500ms {unsure}. 500 ms 432 ms kept" in text
-    assert "error_rate ≤ 1% 1% 2% broken" in text
+    text = read(replace(typical_summary(), slo=bounds))
+    assert f"p99 ttft ≤ 500ms {unsure}. 500 ms 432 ms met" in text
+    assert "error_rate ≤ 1% 1% 2% missed" in text
     assert "mean e2e < 3s 3 s – broken" in text
-    assert "the promise was broken (error_rate ≤ 1%, mean e2e < 3s);" in text
+    assert "the SLO was missed (error_rate ≤ 1%, mean e2e < 3s);" in text
 
 
 def test_goodput_is_told_of_sent_and_of_completed() -> None:
-    assert "Goodput 93.9% / 96.2% of sent / of completed; 12.8 requests/s" in read(usual())
+    assert "Goodput 93.9% / 96.2% of sent / of completed; 12.8 requests/s" in read(typical_summary())
 
 
 def test_each_latency_stands_with_all_its_percentiles() -> None:
-    spread = Spread(1234, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1)
-    text = read(replace(usual(), latencies={"tpot": spread}))
+    spread = DistributionSummary(1234, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1)
+    text = read(replace(typical_summary(), latencies={"tpot": spread}))
     assert "TPOT 1,234 300 ms 100 ms 400 ms 500 ms 600 ms 700 ms 800 ms 900 ms 1.1 s 200 ms" in text
 
 
 def test_counts_that_differ_between_the_sides_are_red() -> None:
-    page = run_page(usual())
+    page = run_page(typical_summary())
     assert '<td class="figure bad">+1</td>' in page
     assert page.count('<td class="figure good">0</td>') == 2
-    explained = Match("output tokens", 10, 12, "with tokens that nobody saw", more=None)
-    page = run_page(replace(usual(), matches=(explained,)))
+    explained = CountComparison("output tokens", 10, 12, "with tokens that nobody saw", allowed_more=None)
+    page = run_page(replace(typical_summary(), reconciliation=(explained,)))
     assert '<td class="figure">-2</td>' in page
 
 
 def test_a_page_without_the_servers_side_says_what_is_not_known() -> None:
-    text = read(replace(usual(), server=None, matches=()))
+    text = read(replace(typical_summary(), server=None, reconciliation=()))
     assert "The server's metrics were not read" in text
     assert "nothing to compare with" in text
 
 
 def test_counts_that_can_not_be_compared_say_why() -> None:
-    server = usual().server
+    server = typical_summary().server
     assert server
     started = replace(server, notes=("the server was started again, so its counts are not set against the client's",))
-    text = read(replace(usual(), server=started, matches=()))
+    text = read(replace(typical_summary(), server=started, reconciliation=()))
     sides, _, agree = text.partition("Do both sides agree?")
     assert "The server was started again, so its counts are not set against the client's." in sides
     assert agree.startswith(" They are not compared; the reason stands with the server's own figures. ")
-    unknown = read(replace(usual(), matches=()))
+    unknown = read(replace(typical_summary(), reconciliation=()))
     assert "The server's metrics have no counts of requests and tokens to compare with." in unknown
     assert "nothing to compare with" not in text + unknown
 
 
 def test_the_definitions_say_what_becomes_of_lost_requests_in_each_figure() -> None:
-    text = read(usual()).partition("What the figures mean")[2]
+    text = read(typical_summary()).partition("What the figures mean")[2]
     assert "the tables and charts of latencies are without them" in text
-    assert "in the promise's percentiles and maxima each counts as one that took for ever" in text
+    assert "in the SLO's percentiles and maxima each counts as one that took for ever" in text
     assert "one figure for each request of two responses or more" in text
 
 
 @pytest.mark.parametrize("facts", [{}, {"plan": None}, {"plan": {"warmup": "x"}}, {"plan": {"arrivals": {}}}])
 def test_a_run_of_which_nothing_is_known_has_a_page_still(facts: dict[str, Any]) -> None:
-    page = run_page(replace(empty(), facts=facts))
+    page = run_page(replace(empty_summary(), metadata=facts))
     assert "Nothing was measured: no request was due" in page
     assert len(page) < 100_000, "a page without charts needs no plotly"
 
@@ -134,7 +132,7 @@ def test_facts_are_told_in_words() -> None:
         "models": [{"name": "ensemble", "state": "READY"}, {"name": "tensorrt_llm", "state": "READY"}],
         "plan": {"arrivals": {"kind": "rate", "profile": "8"}, "tenant": "", "price_per_hour": None},
     }
-    text = read(replace(empty(), facts=facts)).partition("Versions, machine and plan")[2]
+    text = read(replace(empty_summary(), metadata=facts)).partition("Versions, machine and plan")[2]
     assert "interrupted no models ensemble READY, tensorrt_llm READY" in text
     assert "Machine fact value memory 23.5 GiB load average 0.1, 0.2" in text
     assert text.endswith("Plan fact value arrivals: kind rate arrivals: profile 8")
@@ -142,19 +140,21 @@ def test_facts_are_told_in_words() -> None:
 
 def test_a_run_in_which_nothing_was_completed_says_so() -> None:
     requests = Requests(40, 0, 0, 40, 0, 0, 0, {"overloaded": 40}, {"overloaded": "No room."})
-    text = read(replace(empty(), measured_seconds=10.0, requests=requests, grade=Grade((), None, {}, 0, 0)))
+    text = read(
+        replace(empty_summary(), measured_seconds=10.0, requests=requests, validity=Validity((), None, {}, 0, 0))
+    )
     assert "None of 40 requests was completed in 10 s." in text
     assert "overloaded No room. 40" in text
 
 
 def test_a_page_names_nothing_that_would_be_fetched() -> None:
-    page = run_page(usual())
-    assert Reader(page).addresses == ["data:,"]
+    page = run_page(typical_summary())
+    assert PageReader(page).addresses == ["data:,"]
     assert "default-src 'none'" in page.replace("&#39;", "'")
 
 
 def test_charts_hold_what_was_measured_in_the_unit_that_they_name() -> None:
-    summary = usual()
+    summary = typical_summary()
     drawn = {figure["name"]: figure for figure in figures(run_page(summary))}
     assert set(drawn) == {
         "timeline",
@@ -175,7 +175,7 @@ def test_charts_hold_what_was_measured_in_the_unit_that_they_name() -> None:
 
 
 def test_the_delays_of_the_load_generators_event_loops_stand_over_time() -> None:
-    summary = usual()
+    summary = typical_summary()
     columns = dict(summary.timeline.columns) | {"lag": (None, 0.004, *[0.012] * 138)}
     drawn = figures(run_page(replace(summary, timeline=replace(summary.timeline, columns=columns))))
     (lag,) = [trace for trace in drawn[0]["data"] if trace["name"] == "delay of event loops"]
@@ -185,10 +185,10 @@ def test_the_delays_of_the_load_generators_event_loops_stand_over_time() -> None
 
 
 def test_latencies_that_differ_widely_have_a_logarithmic_axis_with_whole_figures() -> None:
-    summary = usual()
-    slow = {name: replace(spread, p99=28.0) for name, spread in summary.slices[-1].latencies.items()}
-    slices = (*summary.slices[:-1], replace(summary.slices[-1], latencies=slow))
-    drawn = {figure["name"]: figure for figure in figures(run_page(replace(summary, slices=slices)))}
+    summary = typical_summary()
+    slow = {name: replace(spread, p99=28.0) for name, spread in summary.load_phases[-1].latencies.items()}
+    slices = (*summary.load_phases[:-1], replace(summary.load_phases[-1], latencies=slow))
+    drawn = {figure["name"]: figure for figure in figures(run_page(replace(summary, load_phases=slices)))}
     layout = drawn["trade-off-ttft"]["layout"]
     assert layout["yaxis"]["type"] == "log"
     assert layout["yaxis"]["ticktext"][:5] == ["0.01", "0.02", "0.05", "0.1", "0.2"]
@@ -197,11 +197,11 @@ def test_latencies_that_differ_widely_have_a_logarithmic_axis_with_whole_figures
 
 
 def test_parts_of_a_run_are_told_as_steps_or_pieces_of_ramps() -> None:
-    assert "the load was level, or nearly so: a step, or a short piece of a ramp" in read(usual())
+    assert "the load was level, or nearly so: a step, or a short piece of a ramp" in read(typical_summary())
 
 
 def test_figures_that_are_no_numbers_leave_gaps() -> None:
-    summary = usual()
+    summary = typical_summary()
     broken = dict(summary.timeline.columns) | {"tokens": (float("nan"), float("inf"), *[1.0] * 138)}
     drawn = figures(run_page(replace(summary, timeline=replace(summary.timeline, columns=broken))))
     tokens = next(trace for trace in drawn[0]["data"] if trace["name"] == "output tokens")

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from inflight.deploy.repository import DeploymentOptions
-from inflight.deploy.server import Server
-from loadtests.plan import Arrivals, Plan
-from loadtests.record import Outcome
+from inflight.deploy.repository.configure import DeploymentOptions
+from inflight.deploy.server.server import Server
+from loadtests.plan import Arrivals, LoadPlan
+from loadtests.record import RequestOutcome
 from loadtests.workloads.spec import WorkloadSpec
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import STEP_SECONDS, fake_engine
-from tests.loadtests.truth.runs import run_load, write_prompts
+from tests.loadtests.truth.run_load import run_load, write_prompts
 
 IN_FLIGHT = 8
 LONGEST = 256
-ENDS = ("stop", "length", "stop_word", "cancelled", "late", "engine died", "refused")
+ENDS = ("stop", "length", "stop_word", "cancelled", "timed out", "engine died", "refused")
 """Each request has one of them."""
 
 
@@ -30,7 +30,7 @@ def server(tiny_engine: TinyEngine) -> Iterator[Server]:
     options = DeploymentOptions(
         max_num_sequences=IN_FLIGHT,
         max_queue_size=6,
-        parameters=fake_engine(step_seconds=STEP_SECONDS, max_sequence_length=LONGEST),
+        parameters=fake_engine(step_seconds=STEP_SECONDS, max_seq_len=LONGEST),
     )
     with shared_server(tiny_engine("llama"), options) as running:
         yield running
@@ -40,9 +40,13 @@ def server(tiny_engine: TinyEngine) -> Iterator[Server]:
 def test_all_counts_are_the_servers_own(server: Server, tmp_path: Path, http: bool) -> None:
     """Answers to their ends, a full queue, and prompts that can't be served: each count, and each token, is equal."""
     run = run_load(plan(server, tmp_path, http, seconds=2.0), tmp_path / "run")
-    assert {record.outcome for record in run.records} == {Outcome.COMPLETED, Outcome.REJECTED, Outcome.FAILED}
-    assert {match.name for match in run.summary.matches} >= {*ENDS, "requests", "input tokens", "output tokens"}
-    assert {match.name: match.difference for match in run.summary.matches if match.difference} == {}
+    assert {record.outcome for record in run.records} == {
+        RequestOutcome.COMPLETED,
+        RequestOutcome.REJECTED,
+        RequestOutcome.FAILED,
+    }
+    assert {match.name for match in run.summary.reconciliation} >= {*ENDS, "requests", "input tokens", "output tokens"}
+    assert {match.name: match.difference for match in run.summary.reconciliation if match.difference} == {}
 
 
 @pytest.mark.parametrize("http", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["grpc", "http"])
@@ -51,27 +55,27 @@ def test_clients_that_leave_or_are_too_late_are_counted_once(server: Server, tmp
 
     Of the tokens the server made some more than such clients saw.
     """
-    asked = plan(server, tmp_path, http, seconds=4.0, timeout=1.2, cancel_share=0.25, cancel_after="0.3")
+    asked = plan(server, tmp_path, http, seconds=4.0, timeout=1.2, cancel_fraction=0.25, cancel_after="0.3")
     run = run_load(asked, tmp_path / "run")
-    assert {record.outcome for record in run.records} == set(Outcome) - {Outcome.UNFINISHED}
-    found = {match.name: match for match in run.summary.matches}
-    assert [match for match in run.summary.matches if not match.agrees] == []
+    assert {record.outcome for record in run.records} == set(RequestOutcome) - {RequestOutcome.UNFINISHED}
+    found = {match.name: match for match in run.summary.reconciliation}
+    assert [match for match in run.summary.reconciliation if not match.consistent] == []
     assert found["requests"].difference == 0
     assert sum(found[name].client for name in ENDS) == len(run.records)
     assert sum(found[name].server for name in ENDS) == len(run.records)
     assert found["cancelled"].server > 0
-    assert found["late"].server > 0
+    assert found["timed out"].server > 0
     assert found["output tokens"].server > found["output tokens"].client
 
 
 @pytest.mark.parametrize("http", [pytest.param(False, marks=pytest.mark.slow), True], ids=["grpc", "http"])
 def test_a_fast_server_is_counted_rightly_too(hurried_server: Server, tmp_path: Path, http: bool) -> None:
     """Steps of 1 to 5 ms, many answers of many lengths at a time, and clients that leave within them."""
-    asked = plan(hurried_server, tmp_path, http, rate=80, seconds=1.5, cancel_share=0.25, cancel_after="0.03")
+    asked = plan(hurried_server, tmp_path, http, rate=80, seconds=1.5, cancel_fraction=0.25, cancel_after="0.03")
     run = run_load(asked, tmp_path / "run")
-    assert {record.outcome for record in run.records} == {Outcome.COMPLETED, Outcome.CANCELLED}
-    assert [match for match in run.summary.matches if not match.agrees] == []
-    whole = [record for record in run.records if record.outcome is Outcome.COMPLETED]
+    assert {record.outcome for record in run.records} == {RequestOutcome.COMPLETED, RequestOutcome.CANCELLED}
+    assert [match for match in run.summary.reconciliation if not match.consistent] == []
+    whole = [record for record in run.records if record.outcome is RequestOutcome.COMPLETED]
     assert [(len(one.chunks), one.output_tokens) for one in whole] == [
         (one.max_tokens, one.max_tokens) for one in whole
     ]
@@ -96,10 +100,10 @@ def plan(
     rate: float = 24,
     timeout: float = 60.0,
     **workload: object,
-) -> Plan:
+) -> LoadPlan:
     file = write_prompts(place / "prompts.jsonl", prompts())
-    return Plan(
-        address=f"http://{server.http_address}" if http else server.grpc_address,
+    return LoadPlan(
+        server=f"http://{server.http_address}" if http else server.grpc_address,
         metrics_url=f"http://{server.metrics_address}/metrics",
         workload=WorkloadSpec.model_validate({"prompts": file, **workload}),
         arrivals=Arrivals(kind="rate", profile=str(rate)),

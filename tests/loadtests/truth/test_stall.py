@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadtests.plan import Arrivals, Plan
+from loadtests.plan import Arrivals, LoadPlan
 from loadtests.workloads.spec import WorkloadSpec
-from tests.loadtests.truth.runs import Run, run_together, write_prompts
-from tests.standins.clockwork.server import Clockwork, clockwork
+from tests.loadtests.truth.run_load import LoadRun, run_together, write_prompts
+from tests.standins.timed_server.server import TimedServer, timed_server
 
 pytestmark = pytest.mark.alone
 
@@ -28,17 +28,17 @@ LOOPS = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LoadRun]:
     place = tmp_path_factory.mktemp("stall")
-    with clockwork(**dict.fromkeys(LOOPS, "")) as server:
+    with timed_server(**dict.fromkeys(LOOPS, "")) as server:
         plans = [plan(server, name, place) for name in LOOPS]
         return dict(zip(LOOPS, run_together(plans, place), strict=True))
 
 
-def plan(server: Clockwork, name: str, place: Path) -> Plan:
+def plan(server: TimedServer, name: str, place: Path) -> LoadPlan:
     prompts = ((f"ttft={TTFT} stall={int(number == STALLS[name])}", 1) for number in range(500))
-    return Plan(
-        address=server.grpc_address,
+    return LoadPlan(
+        server=server.grpc_address,
         metrics_url=server.metrics_url,
         model=name,
         workload=WorkloadSpec(prompts=write_prompts(place / f"{name}.jsonl", prompts)),
@@ -47,7 +47,7 @@ def plan(server: Clockwork, name: str, place: Path) -> Plan:
     )
 
 
-def test_an_open_loop_shows_a_second_in_which_the_server_stands_still(runs: dict[str, Run]) -> None:
+def test_an_open_loop_shows_a_second_in_which_the_server_stands_still(runs: dict[str, LoadRun]) -> None:
     """Who was due during that second waited for its end; who was due just before it waited for all of it.
 
     How much longer they waited on a busy machine is its own matter; `test_known_delays` bounds figures from both sides.
@@ -63,7 +63,7 @@ def test_an_open_loop_shows_a_second_in_which_the_server_stands_still(runs: dict
     assert ttft.p50 < ttft.p90
 
 
-def test_a_closed_loop_hides_it_where_the_open_one_shows_it(runs: dict[str, Run]) -> None:
+def test_a_closed_loop_hides_it_where_the_open_one_shows_it(runs: dict[str, LoadRun]) -> None:
     """The one request of its user that met that second is the slowest, and few others could be."""
     ttft = runs["closed"].summary.latencies["ttft"]
     assert ttft.count > 20  # so that one of them is no p95

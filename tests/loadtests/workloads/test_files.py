@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadtests.errors import LoadError
-from loadtests.samples.make import SAMPLES
+from loadtests.samples.generate import SAMPLES
 from loadtests.workloads import files
 from loadtests.workloads.files import load_files, sample_names
 from loadtests.workloads.spec import WorkloadSpec
@@ -20,7 +20,7 @@ def test_every_file_is_read_once_under_the_name_it_has(tmp_path: Path) -> None:
         prompts=prompts,
         tokenizer=tokenizer,
         input_tokens=f"trace:{numbers}#x",
-        think=f"trace:{numbers},1..2",
+        think_time=f"trace:{numbers},1..2",
         output_tokens="trace:sample:azure",
     )
     found = load_files(spec)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from loadtests.ask import Ask, Workload
 from loadtests.errors import LoadError
-from loadtests.workloads.make import make_workload
+from loadtests.workloads.factory import make_workload
+from loadtests.workloads.interface import RequestSpec, Workload
 from loadtests.workloads.spec import WorkloadSpec
 from tests.loadtests.workloads.test_synthetic import asked
-from tests.loadtests.workloads.test_trace_rows import LONG, nested
+from tests.loadtests.workloads.test_trace_formats import LONG, nested
 
 HELLO = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello?"}]
 
@@ -23,9 +23,9 @@ def made(data: bytes, seed: int = 0, **fields: Any) -> Workload:
     return make_workload(WorkloadSpec(prompts="my.jsonl", **fields), {"my.jsonl": data}, seed)
 
 
-def all_asked(data: bytes, **fields: Any) -> list[list[Ask]]:
+def all_asked(data: bytes, **fields: Any) -> list[list[RequestSpec]]:
     workload = made(data, repeat=False, **fields)
-    found: list[list[Ask]] = []
+    found: list[list[RequestSpec]] = []
     while (session := workload.session(len(found))) is not None:
         found.append(asked(session))
     return found
@@ -53,10 +53,10 @@ def test_conversations_get_the_servers_answers() -> None:
         {"from": "human", "value": "And?"},
     ]
     rows = [{"turns": ["Hello?", "And?"]}, {"id": "1", "conversations": share}]
-    for ask_first, ask_second in all_asked(lines(*rows), think="2"):
+    for ask_first, ask_second in all_asked(lines(*rows), think_time="2"):
         assert ask_first.prompt[-1] == HELLO[-1]
         assert ask_second.prompt[-2:] == [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "And?"}]
-        assert (ask_first.think, ask_second.think) == (0, 2)
+        assert (ask_first.think_time, ask_second.think_time) == (0, 2)
     assert ask_second.prompt[0] == HELLO[0]
 
 
@@ -67,8 +67,8 @@ def test_a_json_array_will_do_as_well() -> None:
 
 def test_the_form_can_be_chosen() -> None:
     rows = lines({"prompt": "Hello?"}, {"messages": HELLO})
-    as_text = [ask.prompt for (ask,) in all_asked(rows, form="text")]
-    as_messages = [ask.prompt for (ask,) in all_asked(rows, form="messages")]
+    as_text = [ask.prompt for (ask,) in all_asked(rows, prompt_format="text")]
+    as_messages = [ask.prompt for (ask,) in all_asked(rows, prompt_format="messages")]
     assert as_text == ["Hello?", "Be kind.\n\nHello?"]
     assert as_messages == [[HELLO[1]], HELLO]
 
@@ -146,4 +146,4 @@ def test_what_can_not_be_sent_as_text_is_told_at_once() -> None:
     parts = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}
     assert all_asked(lines(parts))[0][0].prompt == parts["messages"]
     with pytest.raises(LoadError, match="line 2, has a message whose content is no text"):
-        made(GOOD + lines(parts), form="text")
+        made(GOOD + lines(parts), prompt_format="text")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from loadtests.ask import Ask, Session, Workload
-from loadtests.workloads.make import make_workload
+from loadtests.workloads.factory import make_workload
+from loadtests.workloads.interface import RequestSpec, Session, Workload
 from loadtests.workloads.spec import WorkloadSpec
 
 
@@ -15,10 +15,10 @@ def made(seed: int = 0, **fields: Any) -> Workload:
     return make_workload(WorkloadSpec(**fields), {}, seed)
 
 
-def asked(session: Session | None, answer: str = "yes") -> list[Ask]:
+def asked(session: Session | None, answer: str = "yes") -> list[RequestSpec]:
     """All that a session asks, when each answer is the same."""
     assert session is not None
-    asks = session.asks()
+    asks = session.requests()
     found = [next(asks)]
     while True:
         try:
@@ -27,11 +27,11 @@ def asked(session: Session | None, answer: str = "yes") -> list[Ask]:
             return found
 
 
-def first(workload: Workload, count: int) -> list[Ask]:
+def first(workload: Workload, count: int) -> list[RequestSpec]:
     return [asked(workload.session(number))[0] for number in range(count)]
 
 
-def words(ask: Ask) -> list[str]:
+def words(ask: RequestSpec) -> list[str]:
     assert isinstance(ask.prompt, str)
     return ask.prompt.split()
 
@@ -42,7 +42,7 @@ def test_prompts_have_the_lengths_that_were_asked_for_and_all_differ() -> None:
     assert (min(lengths), max(lengths), len(lengths)) == (20, 40, 21)
     assert {ask.max_tokens for ask in found} == {5, 6, 7, 8, 9}
     assert len({" ".join(words(ask)[:8]) for ask in found}) == 400
-    assert {(ask.think, ask.leave_after) for ask in found} == {(0.0, None)}
+    assert {(ask.think_time, ask.cancel_after) for ask in found} == {(0.0, None)}
 
 
 def test_a_word_can_count_for_several_tokens() -> None:
@@ -55,7 +55,7 @@ def test_maxima_hold() -> None:
 
 
 def test_a_share_of_sessions_begins_with_one_of_the_prefixes() -> None:
-    found = first(made(input_tokens="10", prefix_tokens=50, prefix_count=4, prefix_share=0.75), 800)
+    found = first(made(input_tokens="10", prefix_tokens=50, prefix_count=4, prefix_fraction=0.75), 800)
     prefixes = Counter(" ".join(words(ask)[:50]) for ask in found if len(words(ask)) == 60)
     assert len(prefixes) == 4
     assert sum(prefixes.values()) / 800 == pytest.approx(0.75, abs=0.06)
@@ -65,7 +65,9 @@ def test_a_share_of_sessions_begins_with_one_of_the_prefixes() -> None:
 
 
 def test_each_turn_holds_all_before_as_messages() -> None:
-    session = made(turns="3", input_tokens="20", turn_tokens="5", think="uniform:1,2", form="messages").session(0)
+    session = made(
+        turns="3", input_tokens="20", turn_tokens="5", think_time="uniform:1,2", prompt_format="messages"
+    ).session(0)
     found = asked(session, "the answer")
     roles = [[message["role"] for message in ask.prompt if isinstance(message, dict)] for ask in found]
     assert roles == [["user"], ["user", "assistant", "user"], ["user", "assistant", "user", "assistant", "user"]]
@@ -74,8 +76,8 @@ def test_each_turn_holds_all_before_as_messages() -> None:
     last = found[-1].prompt[-1]
     assert isinstance(last, dict)
     assert len(last["content"].split()) == 5
-    assert found[0].think == 0
-    assert all(1 <= ask.think <= 2 for ask in found[1:])
+    assert found[0].think_time == 0
+    assert all(1 <= ask.think_time <= 2 for ask in found[1:])
 
 
 def test_each_turn_holds_all_before_as_text() -> None:
@@ -101,7 +103,7 @@ def test_a_conversation_ends_before_it_is_too_long() -> None:
 
 
 def test_a_share_of_clients_leaves() -> None:
-    found = first(made(input_tokens="5", cancel_share=0.2, cancel_after="uniform:0.5,1.5"), 1000)
-    leaving = [ask.leave_after for ask in found if ask.leave_after is not None]
+    found = first(made(input_tokens="5", cancel_fraction=0.2, cancel_after="uniform:0.5,1.5"), 1000)
+    leaving = [ask.cancel_after for ask in found if ask.cancel_after is not None]
     assert len(leaving) / 1000 == pytest.approx(0.2, abs=0.05)
     assert 0.5 <= min(leaving) < 0.6 < 1.4 < max(leaving) <= 1.5

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-MOST_PROMPT_TOKENS = 1024
+MAX_PROMPT_TOKENS = 1024
 LOG_PROB = -0.5
 """Of every token, as the fake engine's."""
 
 
 @dataclass(eq=False)
-class Run:
+class RunningRequest:
     """One request that is being answered."""
 
     id: str
@@ -26,7 +26,7 @@ class Run:
     gone: threading.Event
     """Set when its client has gone."""
     stopped: threading.Event = field(default_factory=threading.Event)
-    """Set when somebody had it stopped by its id."""
+    """Set when a request with `stop` and its id came."""
     arrival_ns: int = field(default_factory=time.monotonic_ns)
     first_token_ns: int = 0
     last_token_ns: int = 0
@@ -37,7 +37,7 @@ class StandInEngine:
         self.step_seconds = step_seconds
         self._tokenizer = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
         self._lock = threading.Lock()
-        self._runs: list[Run] = []
+        self._runs: list[RunningRequest] = []
         self.cancels = 0
         """Requests that ended early: stopped by their id, or left by their client."""
 
@@ -52,16 +52,16 @@ class StandInEngine:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
 
     @contextmanager
-    def running(self, run: Run) -> Iterator[Iterator[int]]:
+    def running(self, run: RunningRequest) -> Iterator[Iterator[int]]:
         """Register a request and give its tokens, which end early once it is stopped or its client has gone.
 
         Raises ValueError in upstream's words for a prompt that it takes none of.
         """
         if not run.prompt_ids:
             raise ValueError("Prompt must not be empty")
-        if len(run.prompt_ids) > MOST_PROMPT_TOKENS:
+        if len(run.prompt_ids) > MAX_PROMPT_TOKENS:
             raise ValueError(
-                f"Prompt length ({len(run.prompt_ids)}) exceeds maximum input length ({MOST_PROMPT_TOKENS})."
+                f"Prompt length ({len(run.prompt_ids)}) exceeds maximum input length ({MAX_PROMPT_TOKENS})."
             )
         with self._lock:
             self._runs.append(run)
@@ -84,7 +84,7 @@ class StandInEngine:
             for run in self._runs:
                 run.gone.set()
 
-    def _tokens(self, run: Run) -> Iterator[int]:
+    def _tokens(self, run: RunningRequest) -> Iterator[int]:
         for position in range(run.max_tokens):
             if run.stopped.wait(self.step_seconds) or run.gone.is_set():
                 return

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.standins.kserve.engine import Run, StandInEngine
-from tests.standins.kserve.requests import RefusedError, Request
-from tests.standins.kserve.responses import Output, Response, texts
+from tests.standins.kserve.engine import RunningRequest, StandInEngine
+from tests.standins.kserve.requests import ModelRequest, RefusedError
+from tests.standins.kserve.responses import ModelResponse, OutputTensor, texts
 
 _MAX_TOKENS = 32
 """SamplingParams' own default."""
 _MOMENTS = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
 
 
-def answer(engine: StandInEngine, request: Request, end_ids: tuple[int, ...]) -> Iterator[Response]:
+def answer(engine: StandInEngine, request: ModelRequest, end_ids: tuple[int, ...]) -> Iterator[ModelResponse]:
     if request.value("stop", False):
         _stop(engine, request)
     if len(request.inputs["text_input"].shape) > 1:
@@ -21,7 +21,7 @@ def answer(engine: StandInEngine, request: Request, end_ids: tuple[int, ...]) ->
     streaming = request.value("streaming", False)
     if streaming and not request.model.decoupled:
         raise ValueError("Streaming is only supported in decoupled mode.")
-    run = Run(
+    run = RunningRequest(
         request.id,
         engine.encode(request.value("text_input")),
         request.value("sampling_param_max_tokens", _MAX_TOKENS),
@@ -33,10 +33,12 @@ def answer(engine: StandInEngine, request: Request, end_ids: tuple[int, ...]) ->
                 run.gone.wait()  # upstream sends nothing more, not even that it was the end
                 return
             if streaming or reason is not None:
-                yield Response(_outputs(request, run, engine.decode(said), reason, stop_reason), reason is not None)
+                yield ModelResponse(
+                    _outputs(request, run, engine.decode(said), reason, stop_reason), reason is not None
+                )
 
 
-def _stop(engine: StandInEngine, request: Request) -> None:
+def _stop(engine: StandInEngine, request: ModelRequest) -> None:
     if not request.id:
         raise RefusedError("A request id must be provided for request cancellation", "INTERNAL")
     engine.stop(request.id)
@@ -44,7 +46,7 @@ def _stop(engine: StandInEngine, request: Request) -> None:
 
 
 def _so_far(
-    engine: StandInEngine, request: Request, run: Run, tokens: Iterator[int], end_ids: tuple[int, ...]
+    engine: StandInEngine, request: ModelRequest, run: RunningRequest, tokens: Iterator[int], end_ids: tuple[int, ...]
 ) -> Iterator[tuple[list[int], str | None, str | None]]:
     """All tokens so far, and with the last ones why they are; a stop word's tokens are taken back then."""
     stops = request.inputs["sampling_param_stop"].values if "sampling_param_stop" in request.inputs else ()
@@ -66,7 +68,9 @@ def _so_far(
     yield said, "cancelled", None
 
 
-def _outputs(request: Request, run: Run, text: str, reason: str | None, stop_reason: str | None) -> dict[str, Output]:
+def _outputs(
+    request: ModelRequest, run: RunningRequest, text: str, reason: str | None, stop_reason: str | None
+) -> dict[str, OutputTensor]:
     outputs = {"text_output": texts(text)}
     for asked, name, value in (
         ("return_finish_reason", "finish_reason", reason),

@@ -11,11 +11,11 @@ from typing import Any
 UPSTREAM = json.loads((Path(__file__).parents[2] / "data" / "tensorrt_llm_triton.json").read_text(encoding="utf-8"))
 
 _OLDER_NAMES = {"min_tokens": "min_length", "seed": "random_seed"}
-_NOT_BEFORE_0_19 = ("return_perf_metrics", "guided_decoding_guide_type", "guided_decoding_guide")
+_ADDED_IN_0_19 = ("return_perf_metrics", "guided_decoding_guide_type", "guided_decoding_guide")
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorSpec:
     """An input or output: KServe's type, and the shape without the batch."""
 
     datatype: str
@@ -24,17 +24,17 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelSpec:
     name: str
     platform: str
     max_batch_size: int
-    inputs: Mapping[str, Tensor]
-    outputs: Mapping[str, Tensor]
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
     decoupled: bool = False
     parameters: Mapping[str, str] = field(default_factory=dict)
     steps: Sequence[str] = ()
 
-    def shape(self, tensor: Tensor) -> list[int]:
+    def shape(self, tensor: TensorSpec) -> list[int]:
         """With the batch, as metadata has it."""
         return [-1, *tensor.dims] if self.max_batch_size else list(tensor.dims)
 
@@ -71,7 +71,7 @@ def text_models(
     batches: bool = True,
     add_special_tokens: str = "true",
     without: Sequence[str] = (),
-) -> dict[str, Model]:
+) -> dict[str, ModelSpec]:
     """`all_models/inflight_batcher_llm`: `older` has the inputs of 0.18, `without` leaves models out."""
     models = [_upstream(name, older, batches) for name in UPSTREAM["models"]]
     changed = {
@@ -98,28 +98,28 @@ def text_models(
     }
 
 
-def llmapi(*, decoupled: bool = True) -> dict[str, Model]:
+def llmapi(*, decoupled: bool = True) -> dict[str, ModelSpec]:
     """`all_models/llmapi`, which has no batches; `triton_config` in its model.yaml says whether it is decoupled."""
     one, several = (1,), (-1,)
     inputs = {
-        "text_input": Tensor("BYTES", several),
-        "image_url": Tensor("BYTES", several, True),
-        **{f"sampling_param_{name}": Tensor(kind, one, True) for name, kind in _LLMAPI_SAMPLING.items()},
-        "sampling_param_stop": Tensor("BYTES", several, True),
-        **{name: Tensor("BOOL", one, True) for name in _LLMAPI_FLAGS},
-        "lora_id": Tensor("UINT64", one, True),
-        **{name: Tensor("BYTES", one, True) for name in ("lora_name", "lora_path", "lora_ckpt_source")},
+        "text_input": TensorSpec("BYTES", several),
+        "image_url": TensorSpec("BYTES", several, True),
+        **{f"sampling_param_{name}": TensorSpec(kind, one, True) for name, kind in _LLMAPI_SAMPLING.items()},
+        "sampling_param_stop": TensorSpec("BYTES", several, True),
+        **{name: TensorSpec("BOOL", one, True) for name in _LLMAPI_FLAGS},
+        "lora_id": TensorSpec("UINT64", one, True),
+        **{name: TensorSpec("BYTES", one, True) for name in ("lora_name", "lora_path", "lora_ckpt_source")},
     }
     outputs = {
-        **{name: Tensor("BYTES", several) for name in ("text_output", "finish_reason", "stop_reason")},
-        "cumulative_logprob": Tensor("FP32", several),
-        **{f"kv_cache_{name}": Tensor("INT32", several) for name in _LLMAPI_BLOCKS},
-        "kv_cache_hit_rate": Tensor("FP32", several),
-        **{f"{name}_time_ns": Tensor("INT64", one) for name in _MOMENTS},
-        "acceptance_rate": Tensor("FP32", one),
-        **{name: Tensor("INT32", one) for name in ("total_accepted_draft_tokens", "total_draft_tokens")},
+        **{name: TensorSpec("BYTES", several) for name in ("text_output", "finish_reason", "stop_reason")},
+        "cumulative_logprob": TensorSpec("FP32", several),
+        **{f"kv_cache_{name}": TensorSpec("INT32", several) for name in _LLMAPI_BLOCKS},
+        "kv_cache_hit_rate": TensorSpec("FP32", several),
+        **{f"{name}_time_ns": TensorSpec("INT64", one) for name in _MOMENTS},
+        "acceptance_rate": TensorSpec("FP32", one),
+        **{name: TensorSpec("INT32", one) for name in ("total_accepted_draft_tokens", "total_draft_tokens")},
     }
-    return {"tensorrt_llm": Model("tensorrt_llm", "python", 0, inputs, outputs, decoupled)}
+    return {"tensorrt_llm": ModelSpec("tensorrt_llm", "python", 0, inputs, outputs, decoupled)}
 
 
 _LLMAPI_SAMPLING = {
@@ -139,7 +139,7 @@ _LLMAPI_BLOCKS = ("reused_block", "missed_block", "alloc_new_blocks", "alloc_tot
 _MOMENTS = ("arrival", "first_scheduled", "first_token", "last_token")
 
 
-def _upstream(name: str, older: bool, batches: bool) -> Model:
+def _upstream(name: str, older: bool, batches: bool) -> ModelSpec:
     said = UPSTREAM["models"][name]
     added = {} if older else UPSTREAM["additions_1x"].get(name, {})
     inputs, outputs = (
@@ -147,14 +147,16 @@ def _upstream(name: str, older: bool, batches: bool) -> Model:
         for side in ("input", "output")
     )
     if older:
-        inputs = {_OLDER_NAMES.get(key, key): each for key, each in inputs.items() if key not in _NOT_BEFORE_0_19}
-    return Model(name, "python", 64 if batches else 0, inputs, outputs)
+        inputs = {_OLDER_NAMES.get(key, key): each for key, each in inputs.items() if key not in _ADDED_IN_0_19}
+    return ModelSpec(name, "python", 64 if batches else 0, inputs, outputs)
 
 
-def _tensor(said: Mapping[str, Any]) -> Tensor:
+def _tensor(said: Mapping[str, Any]) -> TensorSpec:
     datatype = said["data_type"].removeprefix("TYPE_")
-    return Tensor("BYTES" if datatype == "STRING" else datatype, tuple(said["dims"]), bool(said.get("optional", False)))
+    return TensorSpec(
+        "BYTES" if datatype == "STRING" else datatype, tuple(said["dims"]), bool(said.get("optional", False))
+    )
 
 
-def _triton_type(tensor: Tensor) -> str:
+def _triton_type(tensor: TensorSpec) -> str:
     return "TYPE_STRING" if tensor.datatype == "BYTES" else f"TYPE_{tensor.datatype}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.standins.kserve.repository import Model
+from tests.standins.kserve.repository import ModelSpec
 
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each"
@@ -25,19 +25,19 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True)
-class Input:
+class InputTensor:
     datatype: str
     shape: tuple[int, ...]
     values: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Request:
+class ModelRequest:
     """A request to one model; `cancelled` is set when its client has gone."""
 
-    model: Model
+    model: ModelSpec
     id: str
-    inputs: Mapping[str, Input]
+    inputs: Mapping[str, InputTensor]
     outputs: tuple[str, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Request:
         for name, given in self.inputs.items():
             self._check_tensor(name, given)
 
-    def _check_tensor(self, name: str, given: Input) -> None:
+    def _check_tensor(self, name: str, given: InputTensor) -> None:
         wanted = self.model.inputs[name]
         where = f"[request id: {self.id or '<id_unknown>'}] "
         if given.datatype != wanted.datatype:

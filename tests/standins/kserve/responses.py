@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputTensor:
     """An output of a response, of the type that it really has, whatever the configuration says."""
 
     datatype: str
@@ -17,23 +17,23 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Response:
+class ModelResponse:
     """Outputs, and Triton's flag for the last response. Without `outputs_sent` the flag comes by itself."""
 
-    outputs: Mapping[str, Output] = field(default_factory=dict)
+    outputs: Mapping[str, OutputTensor] = field(default_factory=dict)
     final: bool = False
     outputs_sent: bool = True
 
 
-def flag_only() -> Response:
+def flag_only() -> ModelResponse:
     """The flag without a response, of which neither protocol shows anything unless asked to."""
-    return Response(final=True, outputs_sent=False)
+    return ModelResponse(final=True, outputs_sent=False)
 
 
-def texts(*values: str) -> Output:
+def texts(*values: str) -> OutputTensor:
     """In one dimension, as postprocessing and the LLM API's model have them."""
-    return Output("BYTES", (len(values),), values)
+    return OutputTensor("BYTES", (len(values),), values)
 
 
-def one(datatype: str, value: Any) -> Output:
-    return Output(datatype, (1, 1), (value,))
+def one(datatype: str, value: Any) -> OutputTensor:
+    return OutputTensor(datatype, (1, 1), (value,))

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from tests.standins.kserve import llmapi_model, text_models
 from tests.standins.kserve.engine import StandInEngine
-from tests.standins.kserve.grpc_face import GrpcFace
-from tests.standins.kserve.http_face import HttpFace
-from tests.standins.kserve.repository import Model
-from tests.standins.kserve.requests import RefusedError, Request
-from tests.standins.kserve.responses import Response
+from tests.standins.kserve.grpc_frontend import GrpcFrontend
+from tests.standins.kserve.http_frontend import HttpFrontend
+from tests.standins.kserve.repository import ModelSpec
+from tests.standins.kserve.requests import ModelRequest, RefusedError
+from tests.standins.kserve.responses import ModelResponse
 
 
 class StandInServer:
@@ -23,7 +23,7 @@ class StandInServer:
 
     def __init__(
         self,
-        models: Mapping[str, Model],
+        models: Mapping[str, ModelSpec],
         tokenizer: Path,
         step_seconds: float = 0.001,
         restricted: tuple[str, ...] = (),
@@ -31,13 +31,13 @@ class StandInServer:
         self.models = models
         self.restricted = restricted
         self.engine = StandInEngine(tokenizer, step_seconds)
-        self.requests: list[Request] = []
+        self.requests: list[ModelRequest] = []
         """All that came, in order, refused or not."""
         said = json.loads((tokenizer / "config.json").read_text(encoding="utf-8"))["eos_token_id"]
         self._end_ids = tuple(said) if isinstance(said, list) else (said,)
 
     def __enter__(self) -> StandInServer:
-        self._grpc, self._http = GrpcFace(self), HttpFace(self)
+        self._grpc, self._http = GrpcFrontend(self), HttpFrontend(self)
         self.grpc_address, self.http_address = self._grpc.address, self._http.address
         return self
 
@@ -46,7 +46,7 @@ class StandInServer:
         self._grpc.close()
         self._http.close()
 
-    def model(self, name: str) -> Model:
+    def model(self, name: str) -> ModelSpec:
         if name not in self.models:
             raise RefusedError(f"Request for unknown model: '{name}' is not found", "NOT_FOUND")
         return self.models[name]
@@ -55,7 +55,7 @@ class StandInServer:
         if group in self.restricted:
             raise RefusedError("restricted", "RESTRICTED")
 
-    def infer(self, request: Request) -> Iterator[Response]:
+    def infer(self, request: ModelRequest) -> Iterator[ModelResponse]:
         """The responses to a request; RefusedError in the middle of them is an error that ends them."""
         self.requests.append(request)
         request.check()
@@ -74,7 +74,7 @@ class StandInServer:
         return preprocessing is None or preprocessing.parameters.get("add_special_tokens", "true") == "true"
 
 
-def _in_words(answer: Iterator[Response], where: str) -> Iterator[Response]:
+def _in_words(answer: Iterator[ModelResponse], where: str) -> Iterator[ModelResponse]:
     """The answer, and what the engine refuses as its models put it."""
     try:
         yield from answer

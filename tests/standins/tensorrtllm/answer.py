@@ -18,7 +18,7 @@ def tensor(name: str, values: Any, dtype: Any) -> Any:
     return pb_utils.Tensor(name, np.array(values, dtype=dtype))
 
 
-class Answer:
+class SequenceAnswer:
     """One sequence of one prompt of a request; all its beams say the same."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Answer:
             raise ValueError("input_ids or encoder_input_features is not present in the request.")
         self.request_id = request_id
         self.sender: Any = None
-        self.pending: list[Answer] = []
+        self.pending: list[SequenceAnswer] = []
         self.cancelled = self.ended = False
         self.streaming = self._flag(inputs, "streaming", False)
         self._prompt = inputs["input_ids"].ravel()[: int(inputs["input_lengths"].item())].tolist()

@@ -25,7 +25,7 @@ import triton_python_backend_utils as pb_utils
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from tests.standins.mpi.ranks import join
-from tests.standins.tensorrtllm.answer import Answer
+from tests.standins.tensorrtllm.answer import SequenceAnswer
 from tests.standins.tensorrtllm.parameters import read_parameters
 from tests.standins.tensorrtllm.plan import check_engine
 
@@ -44,8 +44,8 @@ class TritonPythonModel:
         join(self.parameters["gpt_model_path"], self.parameters["executor_worker_path"])
         self.step_seconds = float(os.environ.get("STANDIN_STEP_SECONDS", "0.002"))
         self.lock = threading.Lock()
-        self.running: list[Answer] = []
-        self.by_id: dict[str, list[Answer]] = {}
+        self.running: list[SequenceAnswer] = []
+        self.by_id: dict[str, list[SequenceAnswer]] = {}
         self.checked = time.monotonic()
         self.closing = False
         self.thread = threading.Thread(target=self.run, daemon=True)
@@ -94,16 +94,18 @@ class TritonPythonModel:
                 raise ValueError(
                     f"Maximum queue size of {self.max_queue_size} has been reached, please try again later"
                 )
-            pending: list[Answer] = []
+            pending: list[SequenceAnswer] = []
             for row in range(rows):
                 one = {name: array[row] for name, array in inputs.items()}
                 for sequence in range(one["num_return_sequences"].item() if "num_return_sequences" in one else 1):
-                    pending.append(Answer(one, row, rows, sequence, wanted, self.parameters, request.request_id()))
+                    pending.append(
+                        SequenceAnswer(one, row, rows, sequence, wanted, self.parameters, request.request_id())
+                    )
             for answer in pending:
                 answer.sender, answer.pending = sender, pending
             self.running += pending
             if request.request_id():
-                # Upstream knows the latest request of an id alone, whoever sent it.
+                # Upstream knows only the latest request of an id, from any client.
                 self.by_id[request.request_id()] = list(pending)
 
     def stop(self, request_id: str) -> None:
@@ -113,7 +115,7 @@ class TritonPythonModel:
             for answer in self.by_id.get(request_id, []):
                 answer.cancelled = True
 
-    def forget(self, answer: Answer) -> None:
+    def forget(self, answer: SequenceAnswer) -> None:
         of_its_id = self.by_id.get(answer.request_id, [])
         if answer in of_its_id:
             of_its_id.remove(answer)
@@ -129,7 +131,7 @@ class TritonPythonModel:
             for answer in running:
                 self.advance(answer)
 
-    def look_for_cancelled(self, running: list[Answer]) -> None:
+    def look_for_cancelled(self, running: list[SequenceAnswer]) -> None:
         if time.monotonic() < self.checked + self.parameters["cancellation_check_period_ms"] / 1000:
             return
         self.checked = time.monotonic()
@@ -137,7 +139,7 @@ class TritonPythonModel:
             if answer.sender.is_cancelled():  # Meanwhile `stop` may have set it, so nothing sets it back.
                 answer.cancelled = True
 
-    def advance(self, answer: Answer) -> None:
+    def advance(self, answer: SequenceAnswer) -> None:
         answer.step()
         if not (answer.streaming or answer.ended):
             return

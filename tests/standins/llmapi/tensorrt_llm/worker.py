@@ -19,7 +19,7 @@ from typing import Any
 LOG_PROB = -0.5
 
 
-class Answer:
+class RunningAnswer:
     def __init__(self, request_id: int, prompt: list[int], params: dict[str, Any], adapter: int) -> None:
         self.id, self.prompt, self.params, self.adapter = request_id, prompt, params, adapter
         self.random = random.Random(params["seed"])
@@ -81,13 +81,13 @@ class Answer:
 
 def serve(connection: Connection) -> None:
     wishes = connection.recv()
-    answers: dict[int, Answer] = {}
+    answers: dict[int, RunningAnswer] = {}
     while True:
         told = []
         while connection.poll(0 if answers else None):
             command, argument = connection.recv()
             if command == "submit":
-                answers[argument[0]] = Answer(*argument)
+                answers[argument[0]] = RunningAnswer(*argument)
             elif argument in answers:
                 told.append(answers.pop(argument).last("cancelled"))
         time.sleep(wishes.get("step_seconds", 0.002))
@@ -100,7 +100,7 @@ def serve(connection: Connection) -> None:
         connection.send(told)
 
 
-def step(answer: Answer, wishes: dict[str, Any]) -> dict[str, Any] | None:
+def step(answer: RunningAnswer, wishes: dict[str, Any]) -> dict[str, Any] | None:
     if len(answer.made[0]) == 2:
         if answer.prompt[0] == wishes.get("die_token"):
             os.kill(os.getpid(), signal.SIGKILL)

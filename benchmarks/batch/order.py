@@ -1,0 +1,160 @@
+"""`make bench`: whether the order in which a job asks its rows is worth it: the best order against that of arrival.
+
+Two kinds of rows: documents with several questions each, whose rows come in turns, on a KV cache that holds only some
+of the documents; and short prompts with answers of mixed lengths, which prompts don't tell. Runs are interleaved, on
+prompts that the server has not seen, of the same lengths in each pair; what counts is the median of the pairs' ratios.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+from inflight_client import InflightError
+from inflight_client.results import Generation
+from inflight_client.sampling import Sampling
+from rich.console import Console
+from rich.table import Table
+from tokenizers import Tokenizer
+
+from benchmarks.fixtures import BENCH_DIRECTORY, bench_engine
+from benchmarks.prompts import Prompts
+from inflight.batch.dispatch.dispatcher import Dispatcher
+from inflight.batch.dispatch.ephemeral_server import ephemeral_server
+from inflight.batch.dispatch.order import order_by_prefix
+from inflight.batch.dispatch.triton_backend import TritonBackend
+from inflight.batch.job.rows import Row, RowRequest
+from inflight.batch.job.spec import RunOptions
+
+KV_CACHE_TOKENS = 2048
+MAX_SEQUENCES = 8
+_TO_THE_LENGTH = Sampling(end_id=-1)
+
+
+@dataclass(frozen=True)
+class OrderComparison:
+    """Seconds of the runs, pair by pair, and the median of arrival / best."""
+
+    rows: str
+    arrival_seconds: list[float]
+    best_seconds: list[float]
+    ratio: float
+
+
+class PreloadedFeed:
+    """A feed of rows that are all there."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._left = iter(rows)
+
+    async def get(self) -> Row | None:
+        return next(self._left, None)
+
+
+class NoCrashes:
+    """No row kills anything here."""
+
+    def __init__(self) -> None:
+        self.crash_counts: dict[int, int] = {}
+
+    def record_crashes(self, number: int, crashes: int) -> None:
+        raise click.ClickException(f"an engine died under row {number}")
+
+
+def documents(prompts: Prompts, seed: int) -> list[Row]:
+    """Twelve documents of 192 tokens with four questions each, in turns; answers of 8 tokens."""
+    texts = [text for text, _ in prompts.next_prompts(12, 192)]
+    asked = [f"{text} {question}" for question, _ in prompts.next_prompts(4, 12) for text in texts]
+    return _rows([(prompt, 8) for prompt in asked])
+
+
+def mixed(prompts: Prompts, seed: int) -> list[Row]:
+    """64 prompts of 16 to 64 tokens; answers of 8 to 160, log-normal around 30."""
+    draw = random.Random(seed)
+    return _rows(
+        [
+            (
+                prompts.next_prompts(1, draw.randint(16, 64))[0][0],
+                min(160, max(8, round(draw.lognormvariate(3.4, 0.9)))),
+            )
+            for _ in range(64)
+        ]
+    )
+
+
+def _rows(asks: Sequence[tuple[str, int]]) -> list[Row]:
+    return [
+        Row(n, n + 1, str(n), RowRequest(prompt, tokens, _TO_THE_LENGTH)) for n, (prompt, tokens) in enumerate(asks)
+    ]
+
+
+async def seconds(rows: Sequence[Row], running: RunOptions, address: str) -> float:
+    """How long a pool takes for them in that order."""
+
+    def done(row: Row, result: Generation | InflightError, attempts: int) -> None:
+        if isinstance(result, InflightError):
+            raise click.ClickException(f"row {row.number} failed: {result}")
+
+    pool = Dispatcher(
+        [TritonBackend(address, running)], running, PreloadedFeed(rows), done, NoCrashes(), lambda build: None, print
+    )
+    began = time.perf_counter()
+    await pool.run()
+    took = time.perf_counter() - began
+    await pool.close()
+    return took
+
+
+def compare(
+    name: str,
+    make: Callable[[Prompts, int], list[Row]],
+    prompts: Prompts,
+    running: RunOptions,
+    address: str,
+    pairs: int,
+) -> OrderComparison:
+    """The first of each pair alternates."""
+    took: dict[str, list[float]] = {"arrival": [], "best": []}
+    for pair in range(pairs):
+        for order in ("arrival", "best") if pair % 2 else ("best", "arrival"):
+            rows = make(prompts, pair)
+            ordered = order_by_prefix(rows) if order == "best" else rows
+            took[order].append(asyncio.run(seconds(ordered, running, address)))
+            print(f"{name}, pair {pair}, {order}: {took[order][-1]:.1f} s", flush=True)
+    ratios = [arrival / best for arrival, best in zip(took["arrival"], took["best"], strict=True)]
+    return OrderComparison(name, took["arrival"], took["best"], statistics.median(ratios))
+
+
+@click.command(help=__doc__)
+@click.option("--pairs", default=3, show_default=True)
+@click.option("--like", default="qwen2.5-0.5b", show_default=True, help="The engine's shape.")
+@click.option("--out", type=click.Path(path_type=Path), default=BENCH_DIRECTORY / "batch_order.json", show_default=True)
+def main(pairs: int, like: str, out: Path) -> None:
+    console = Console()
+    engine = bench_engine(like, "bf16")
+    prompts = Prompts(Tokenizer.from_file(str(engine / "tokenizer.json")), seed=time.time_ns())
+    options = {"kv_cache_tokens": KV_CACHE_TOKENS, "max_num_sequences": MAX_SEQUENCES}
+    running = RunOptions(ephemeral=str(engine), ephemeral_options=options)
+    with ephemeral_server(running, console.print) as address:
+        asyncio.run(seconds(mixed(prompts, 0)[:8], running, address))  # warms up
+        found = [
+            compare("documents", documents, prompts, running, address, pairs),
+            compare("mixed answers", mixed, prompts, running, address, pairs),
+        ]
+    table = Table("rows", "arrival", "best order", "times faster")
+    for one in found:
+        means = (statistics.median(one.arrival_seconds), statistics.median(one.best_seconds))
+        table.add_row(one.rows, *(f"{mean:.1f} s" for mean in means), f"{one.ratio:.2f}")
+    console.print(table)
+    out.write_text(json.dumps([asdict(one) for one in found], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

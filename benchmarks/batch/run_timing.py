@@ -1,0 +1,84 @@
+"""A life of a job in a process of its own, and what its parts took: `python -m benchmarks.batch.run_timing FIGURES run
+...`.
+
+It is the command `inflight batch` itself; only the time of its parts is taken, and written to FIGURES as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from inflight.batch.errors import BatchError
+from inflight.batch.runner import JobRunner
+from inflight.batch.state.ledger import Ledger
+from inflight.cli import main
+
+
+@dataclass
+class RunTimings:
+    """Seconds. `life`: from the job's opening until all is written down, manifest and all; so without Python's start.
+
+    `checkpoints`: of the thread that makes them, waiting for the disk included; `checkpoint_processor`: processor time
+    of the same. `processor`: of the whole process, its start included.
+    """
+
+    run: float = 0.0
+    checkpoints: float = 0.0
+    checkpoint_processor: float = 0.0
+    checkpoint_count: int = 0
+    processor: float = 0.0
+
+
+def run_measured(*arguments: str) -> RunTimings:
+    """Run `inflight batch` with these arguments to its end. Raises BatchError where that is not exit code 0."""
+    figures = Path(".cache/bench/batch_life.json")
+    figures.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "benchmarks.batch.run_timing", str(figures), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BatchError(f"inflight batch ended with {done.returncode}: {done.stderr[-2000:]}", "job_failed")
+    return RunTimings(**json.loads(figures.read_text()))
+
+
+def _measured() -> RunTimings:
+    found = RunTimings()
+
+    def around(whole: type, name: str, note: Callable[[float, float], None]) -> None:
+        inner = getattr(whole, name)
+
+        def measured(*args: Any, **kwargs: Any) -> Any:
+            began, processor = time.perf_counter(), time.thread_time()
+            try:
+                return inner(*args, **kwargs)
+            finally:
+                note(time.perf_counter() - began, time.thread_time() - processor)
+
+        setattr(whole, name, measured)
+
+    def checkpoint(seconds: float, processor: float) -> None:
+        found.checkpoints += seconds
+        found.checkpoint_processor += processor
+        found.checkpoint_count += 1
+
+    def life(seconds: float, processor: float) -> None:
+        found.run += seconds
+
+    around(Ledger, "checkpoint", checkpoint)
+    around(JobRunner, "run", life)
+    return found
+
+
+if __name__ == "__main__":
+    figures = _measured()
+    try:
+        main(["batch", *sys.argv[2:]])
+    finally:
+        figures.processor = time.process_time()
+        Path(sys.argv[1]).write_text(json.dumps(asdict(figures)))

@@ -1,0 +1,22 @@
+"""Engines for measuring, made once and kept in the ignored folder .cache/bench."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from build_engines.build import BuildOptions, build_engine
+from build_engines.checkpoints.make_checkpoint import make_checkpoint
+from build_engines.manifest import Precision
+from build_engines.progress import NoBuildProgress
+from build_engines.synthetic.write import write_synthetic_checkpoint
+
+BENCH_DIRECTORY = Path(".cache/bench")
+
+
+def bench_engine(like: str, precision: Precision) -> Path:
+    """The engine of a synthetic checkpoint; an unchanged one is recognised and used again."""
+    checkpoint, engine = BENCH_DIRECTORY / like, BENCH_DIRECTORY / f"{like}-{precision}"
+    if not checkpoint.exists():
+        make_checkpoint(checkpoint, lambda directory: write_synthetic_checkpoint(like, directory), NoBuildProgress())
+    build_engine(str(checkpoint), engine, BuildOptions(precision=precision))
+    return engine

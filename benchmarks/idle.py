@@ -1,0 +1,53 @@
+"""Where a server's requests stand, by its metrics page: how many have ended, and whether its engine rests."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+
+from inflight.deploy.server.server import Server
+
+_GAUGES = re.compile(
+    r'^nv_trt_llm_(?:request_metrics|kv_cache_block_metrics)\{[^}]*?_type="(active|waiting|used)"[^}]*\} (\S+)$',
+    re.MULTILINE,
+)
+_ENDED = re.compile(r"^inflight_requests_total\{[^}]*\} (\S+)$", re.MULTILINE)
+_TIMEOUT = 300.0
+
+
+def held_resources(server: Server) -> dict[str, float]:
+    """Requests that are `active` or `waiting`, and KV blocks that are `used`, as the metrics page says."""
+    return {kind: float(value) for kind, value in _GAUGES.findall(_page(server))}
+
+
+def ended_requests(server: Server) -> int:
+    """Requests that have come to an end, whichever."""
+    return sum(int(float(value)) for value in _ENDED.findall(_page(server)))
+
+
+def wait_for_ended(server: Server, count: int) -> None:
+    """Wait until so many have; TimeoutError says how many did within some minutes."""
+    deadline = time.monotonic() + _TIMEOUT
+    while (found := ended_requests(server)) < count:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{found} of {count} requests have ended within {_TIMEOUT:.0f} s")
+        time.sleep(0.2)
+
+
+def wait_until_idle(server: Server, seconds: float) -> dict[str, float]:
+    """Wait for it; what is still held when `seconds` are over, {} when nothing is."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = held_resources(server)
+        if len(found) == 3 and not any(found.values()):
+            return {}
+        if time.monotonic() > deadline:
+            return found or {"no gauges on the metrics page": 1.0}
+        time.sleep(0.2)
+
+
+def _page(server: Server) -> str:
+    with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=30) as page:
+        text: str = page.read().decode()
+        return text

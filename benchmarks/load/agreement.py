@@ -1,0 +1,170 @@
+"""`make bench`: the same load measured by our load tests and by NVIDIA's perf_analyzer.
+
+Both stream the same answers from the same server, whose engine is the fake one, one after the other, in pairs whose
+order alternates; what counts are the medians of the pairs' ratios. Definitions: docs/load-tests-truth.md.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.fixtures import bench_engine
+from benchmarks.load import perf_analyzer
+from inflight.deploy.repository.configure import DeploymentOptions
+from inflight.deploy.server.server import Server
+from loadtests.analysis.summarize import summarize
+from loadtests.plan import Arrivals, LoadPlan
+from loadtests.run.controller import run_load_test
+from loadtests.run.worker_spec import WorkerSpec
+from loadtests.run_directory import RunDirectory
+from loadtests.workloads.spec import WorkloadSpec
+
+GOAL = 0.05
+"""By how much, in parts, the two may differ."""
+
+
+@dataclass(frozen=True)
+class AgreementLoad:
+    """So many users, or requests a second at equal intervals; the first `warmup` seconds don't count."""
+
+    kind: Literal["users", "rate"]
+    level: int
+    prompt: str
+    max_tokens: int
+    answer_seconds: float
+    """No answer takes less."""
+    warmup: float = 2.0
+    seconds: float = 8.0
+
+    @property
+    def requests(self) -> int:
+        """More than can be sent until the end."""
+        until = self.warmup + self.seconds + 1.0
+        per_second = self.level if self.kind == "rate" else self.level / self.answer_seconds
+        return int(until * per_second) + self.level
+
+
+@dataclass(frozen=True)
+class MeasuredLoad:
+    """Tokens that came in a second, and the median of the seconds to a request's first one."""
+
+    tokens_per_second: float
+    ttft_p50: float
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What both found in each pair of runs, ours first."""
+
+    load: AgreementLoad
+    pairs: list[tuple[MeasuredLoad, MeasuredLoad]]
+
+    @property
+    def throughput(self) -> float:
+        """Our throughput in parts of theirs."""
+        return statistics.median(ours.tokens_per_second / theirs.tokens_per_second for ours, theirs in self.pairs)
+
+    @property
+    def ttft(self) -> float:
+        """Our median time to the first token in parts of theirs."""
+        return statistics.median(ours.ttft_p50 / theirs.ttft_p50 for ours, theirs in self.pairs)
+
+
+@click.command(help=__doc__)
+@click.option("--like", default="tiny-llama", show_default=True, help="Whose tokenizer makes the text.")
+@click.option("--step-ms", default=100.0, show_default=True, help="From one token of a stream to the next.")
+@click.option("--users", default=16, show_default=True)
+@click.option("--rate", default=8, show_default=True, help="Requests a second of the open loop.")
+@click.option("--pairs", default=3, show_default=True)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path(".cache/bench/load_agreement.json"), show_default=True
+)
+def main(like: str, step_ms: float, users: int, rate: int, pairs: int, out: Path) -> None:
+    console = Console()
+    program = perf_analyzer.install()
+    levels: list[tuple[Literal["users", "rate"], int]] = [("users", users), ("rate", rate)]
+    loads = [AgreementLoad(kind, level, "tell me about tea", 16, 16 * step_ms / 1e3) for kind, level in levels]
+    with Server(bench_engine(like, "fp32"), _engine(step_ms / 1e3)) as server:
+        found = [compare(server.grpc_address, program, load, pairs, console.print) for load in loads]
+    table = Table(title="inflight load / perf_analyzer, medians of the pairs' ratios")
+    for column in ("load", "tokens/s", "TTFT p50", "goal"):
+        table.add_column(column, justify="right")
+    for one in found:
+        load = f"{one.load.level} {'users' if one.load.kind == 'users' else 'requests/s'}"
+        table.add_row(load, f"{one.throughput:.3f}", f"{one.ttft:.3f}", f"{1 - GOAL:.2f} to {1 + GOAL:.2f}")
+    console.print(table)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps([asdict(one) for one in found], indent=2))
+    console.print(f"All figures: {out}")
+
+
+def compare(
+    address: str, program: Path, load: AgreementLoad, pairs: int, on_message: Callable[[str], None]
+) -> Agreement:
+    """Measure a server of gRPC `address` in so many pairs of runs."""
+    found: list[tuple[MeasuredLoad, MeasuredLoad]] = []
+    for pair in range(pairs):
+        if pair % 2:
+            theirs = measure_theirs(address, program, load)
+            ours = measure_ours(address, load)
+        else:
+            ours = measure_ours(address, load)
+            theirs = measure_theirs(address, program, load)
+        found.append((ours, theirs))
+        figures = (f"{one.tokens_per_second:.1f} tokens/s, TTFT {one.ttft_p50 * 1e3:.1f} ms" for one in found[-1])
+        on_message(f"{load.level} {load.kind}, pair {pair + 1}: " + "; perf_analyzer: ".join(figures))
+    return Agreement(load, found)
+
+
+def measure_ours(address: str, load: AgreementLoad) -> MeasuredLoad:
+    with tempfile.TemporaryDirectory() as place:
+        prompts = Path(place) / "prompts.jsonl"
+        prompts.write_text(json.dumps({"prompt": load.prompt, "max_tokens": load.max_tokens}) + "\n")
+        plan = LoadPlan(
+            server=address,
+            workload=WorkloadSpec(prompts=str(prompts)),
+            arrivals=Arrivals(kind=load.kind, profile=str(load.level), process="constant"),
+            warmup=load.warmup,
+            seconds=load.seconds,
+        )
+        directory = RunDirectory.create(Path(place) / "run")
+        run_load_test(plan, directory, WorkerSpec(), lambda progress: None)
+        summary = summarize(directory)
+    if summary.requests.completed < summary.requests.due:
+        raise RuntimeError(f"not all requests were answered: {dict(summary.requests.messages)}")
+    return MeasuredLoad(summary.tokens.per_second, summary.latencies["ttft"].p50)
+
+
+def measure_theirs(address: str, program: Path, load: AgreementLoad) -> MeasuredLoad:
+    """By the moments that it exports, over the same part of the run as ours, which it can't leave out itself."""
+    inputs = {"text_input": load.prompt, "max_tokens": load.max_tokens, "stream": True}
+    level = "--concurrency-range" if load.kind == "users" else "--request-rate-range"
+    asked = perf_analyzer.run(program, address, inputs, [level, str(load.level), "--request-count", str(load.requests)])
+    start = asked[0].sent + load.warmup
+    end = start + load.seconds
+    ttft = [one.responses[0] - one.sent for one in asked if start <= one.sent < end]
+    responses = np.concatenate([one.responses for one in asked])
+    return MeasuredLoad(float(((responses >= start) & (responses < end)).sum()) / load.seconds, float(np.median(ttft)))
+
+
+def _engine(step_seconds: float) -> DeploymentOptions:
+    options = {"vocabulary_size": "1536", "step_seconds": str(step_seconds)}
+    return DeploymentOptions(
+        kv_cache_tokens=64 * 256,
+        parameters={"tensorrt_llm": {"inflight_engine": "fake", "inflight_engine_options": json.dumps(options)}},
+    )
+
+
+if __name__ == "__main__":
+    main()

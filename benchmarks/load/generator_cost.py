@@ -1,0 +1,150 @@
+"""`make bench`: what the load generator costs at 2,000 token events a second, and whether it keeps its schedule.
+
+Streams of the fake engine's answers, over gRPC and over HTTP, at equal intervals. The server shares the processors with
+the generator, so on a small machine the schedule's lag is that of both; the generator's own processor time is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.fixtures import bench_engine
+from inflight.deploy.repository.configure import DeploymentOptions
+from inflight.deploy.server.server import Server
+from loadtests.analysis.summarize import summarize
+from loadtests.plan import Arrivals, LoadPlan
+from loadtests.run.controller import run_load_test
+from loadtests.run.worker_spec import WorkerSpec
+from loadtests.run_directory import RunDirectory
+from loadtests.workloads.spec import WorkloadSpec
+
+MAX_CORES = 1.0
+MAX_LAG = 0.010
+"""Seconds, for the 99th percentile of the schedule's lag."""
+
+
+@dataclass(frozen=True)
+class GeneratorCost:
+    """Of one run: tokens that came a second, processor cores of the generator, and lags in seconds.
+
+    `load_average` is the machine's over the last minute, at the run's end: processes that ran or wanted to.
+    `waiting` is the share of the time in which any process of the machine wanted a processor and had none, where Linux
+    tells (its pressure stall information).
+    """
+
+    protocol: str
+    tokens_per_second: float
+    cores: float
+    cores_peak: float
+    lag_p50: float
+    lag_p99: float
+    loop_lag: float
+    load_average: float
+    waiting: float | None
+    unreliable_reasons: tuple[str, ...]
+
+
+@click.command(help=__doc__)
+@click.option("--like", default="tiny-llama", show_default=True, help="Whose tokenizer makes the text.")
+@click.option("--tokens-per-second", default=2000, show_default=True)
+@click.option("--streams", default=80, show_default=True, help="Open at a time.")
+@click.option("--max-tokens", default=64, show_default=True)
+@click.option("--seconds", default=15.0, show_default=True)
+@click.option("--workers", default=1, show_default=True, help="Processes of the generator.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path(".cache/bench/load_generator.json"), show_default=True
+)
+def main(
+    like: str, tokens_per_second: int, streams: int, max_tokens: int, seconds: float, workers: int, out: Path
+) -> None:
+    console = Console()
+    step = streams / tokens_per_second
+    with Server(bench_engine(like, "fp32"), _engine(step, streams, max_tokens)) as server:
+        addresses = {"gRPC": server.grpc_address, "HTTP": f"http://{server.http_address}"}
+        plans = {name: _plan(address, tokens_per_second, max_tokens, seconds) for name, address in addresses.items()}
+        page = f"http://{server.metrics_address}/metrics"
+        found = [_measure(name, plan, page, WorkerSpec(workers)) for name, plan in plans.items()]
+    table = Table(title=f"the load generator with workers: {workers}, {tokens_per_second} tokens/s asked for")
+    for column in ("", "tokens/s", "cores", "peak", "lag p50", "lag p99", "loop's worst", "waiting", "load"):
+        table.add_column(column, justify="right")
+    for one in found:
+        cores = (f"{cores:.2f}" for cores in (one.cores, one.cores_peak))
+        lags = (f"{lag * 1e3:.1f} ms" for lag in (one.lag_p50, one.lag_p99, one.loop_lag))
+        waiting = "-" if one.waiting is None else f"{one.waiting:.0%}"
+        table.add_row(one.protocol, f"{one.tokens_per_second:.0f}", *cores, *lags, waiting, f"{one.load_average:.0f}")
+    table.add_row("under", "", f"{MAX_CORES:g}", "", "", f"{MAX_LAG * 1e3:g} ms")
+    console.print(table)
+    for one in found:
+        for reason in one.unreliable_reasons:
+            console.print(f"{one.protocol}: {reason}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps([asdict(one) for one in found], indent=2))
+    console.print(f"All figures: {out}")
+
+
+def _measure(protocol: str, plan: LoadPlan, metrics_url: str, workers: WorkerSpec) -> GeneratorCost:
+    with tempfile.TemporaryDirectory() as place:
+        directory = RunDirectory.create(Path(place) / "run")
+        began, waited = time.monotonic(), _cpu_wait_seconds()
+        run_load_test(plan.model_copy(update={"metrics_url": metrics_url}), directory, workers, lambda progress: None)
+        waiting = None if waited is None else ((_cpu_wait_seconds() or 0.0) - waited) / (time.monotonic() - began)
+        summary = summarize(directory)
+    if summary.requests.completed < summary.requests.due:
+        raise RuntimeError(f"not all requests were answered: {dict(summary.requests.messages)}")
+    lag = summary.validity.schedule_lag
+    assert lag is not None
+    return GeneratorCost(
+        protocol,
+        summary.tokens.per_second,
+        sum(summary.validity.cpu_cores.values()),
+        summary.validity.cpu_peak,
+        lag.p50,
+        lag.p99,
+        summary.validity.loop_lag,
+        os.getloadavg()[0],
+        waiting,
+        summary.validity.reasons,
+    )
+
+
+def _cpu_wait_seconds() -> float | None:
+    """Seconds, since the machine's start, in which somebody waited for a processor."""
+    try:
+        found = re.search(r"some .*total=(\d+)", Path("/proc/pressure/cpu").read_text())
+    except OSError:
+        return None
+    return int(found[1]) / 1e6 if found else None
+
+
+def _plan(address: str, tokens_per_second: int, max_tokens: int, seconds: float) -> LoadPlan:
+    return LoadPlan(
+        server=address,
+        workload=WorkloadSpec(input_tokens="8", output_tokens=str(max_tokens)),
+        arrivals=Arrivals(kind="rate", profile=str(tokens_per_second / max_tokens), process="constant"),
+        warmup=5.0,
+        seconds=seconds,
+    )
+
+
+def _engine(step_seconds: float, streams: int, max_tokens: int) -> DeploymentOptions:
+    """With room for more streams than there should be, so that none waits for a place."""
+    options = {"vocabulary_size": "1536", "step_seconds": str(step_seconds)}
+    return DeploymentOptions(
+        max_num_sequences=8 * streams,
+        kv_cache_tokens=8 * streams * (max_tokens + 128),
+        parameters={"tensorrt_llm": {"inflight_engine": "fake", "inflight_engine_options": json.dumps(options)}},
+    )
+
+
+if __name__ == "__main__":
+    main()

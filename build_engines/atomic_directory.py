@@ -1,0 +1,193 @@
+"""A directory that appears whole or not at all.
+
+`atomic_directory` hands out an empty directory beside the place where the result shall stand, and exchanges the two
+by one rename when the block ends well. Whatever ends it otherwise (an exception, Ctrl-C, SIGTERM, a full disk)
+leaves what stood there before as it was. What a SIGKILL or a power cut leaves behind, the next run sweeps.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from build_engines.errors import BuildError
+from inflight.common.atomic_files import sync
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+@contextmanager
+def atomic_directory(out: Path, *, is_ours: Callable[[Path], bool], kind: str) -> Iterator[Path]:
+    """Yield an empty directory that becomes `out` when the block ends well.
+
+    `ours(out)` says whether an existing directory may be replaced; an empty one always may. `said` names what is
+    being written ("engine") in messages. Raises BuildError with the codes `output_exists`, `output_unwritable` and
+    `disk_full`.
+    The caller that wants to look at `out` before writing holds `writing(out)` around both.
+    """
+    check_replaceable(out, is_ours, kind)
+    partial = _beside(out, "partial")
+    try:
+        _remove(partial)
+        with _terminate_as_interrupt():
+            partial.mkdir(parents=True)
+            yield partial
+            _sync_tree(partial)
+            check_replaceable(out, is_ours, kind)
+            _put_in_place(partial, out)
+    except OSError as error:
+        raise _build_error(error, out, kind) from error
+    finally:
+        with suppress(OSError):  # what went wrong is said by the first
+            _remove(partial)
+
+
+@contextmanager
+def exclusive_writer(out: Path, on_message: Callable[[str], None]) -> Iterator[None]:
+    """Hold the place `out` for one writer; a second one waits and says so."""
+    lock = _beside(out, "lock")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = _lock(lock, lambda: on_message(f"Another process is writing {out}; waiting for it to finish."))
+    except OSError as error:
+        raise _build_error(error, out, "output") from error
+    try:
+        yield
+    finally:
+        # Unlinked while held: whoever waits sees that its file is no longer the one on disk, and takes a new one.
+        lock.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def check_replaceable(out: Path, is_ours: Callable[[Path], bool], kind: str) -> None:
+    """Raise `output_exists` where something stands that a `said` may not replace."""
+    if not os.path.lexists(out):
+        return
+    if not out.is_dir():
+        raise BuildError(f"{out} is a file, not a directory; choose another --out.", "output_exists")
+    try:
+        foreign = any(out.iterdir()) and not is_ours(out)
+    except OSError as error:
+        raise _build_error(error, out, kind) from error
+    if foreign:
+        raise BuildError(
+            f"{out} holds something that is no {kind} of inflight; choose another --out or remove it.",
+            "output_exists",
+        )
+
+
+def is_disk_full(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def _build_error(error: OSError, out: Path, kind: str) -> BuildError:
+    if is_disk_full(error):
+        return BuildError(
+            f"The disk of {out.parent} is full, so the {kind} was not written; free space or choose another --out.",
+            "disk_full",
+        )
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        return BuildError(
+            f"Can't write the {kind} to {out}: {error.strerror}; a file is in the way, so choose another --out.",
+            "output_exists",
+        )
+    return BuildError(
+        f"Can't write the {kind} to {out}: {error.strerror or error}; check the path and its permissions, or choose"
+        " another --out.",
+        "output_unwritable",
+    )
+
+
+def _beside(out: Path, purpose: str) -> Path:
+    # Resolved, so that the sibling stands on the file system of the real place and can be renamed to it.
+    real = out.resolve()
+    return real.parent / f".{real.name}.inflight-{purpose}"
+
+
+def _lock(path: Path, on_wait: Callable[[], None]) -> int:
+    told = False
+    while True:
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not told:
+                on_wait()
+                told = True
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        os.close(descriptor)
+
+
+@contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM unwind the stack as Ctrl-C does, so that cleaning up happens."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _sync_tree(root: Path) -> None:
+    for directory, _, names in os.walk(root):
+        for path in [*(os.path.join(directory, name) for name in names), directory]:
+            sync(path)
+
+
+def _put_in_place(partial: Path, out: Path) -> None:
+    real = out.resolve()
+    if real.exists():
+        _exchange(partial, real)
+    else:
+        partial.rename(real)
+    sync(real.parent)
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Swap two directories in one step, where the file system can; else in two, undone if the second fails."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "renameat2"):
+        names = (os.fsencode(one), os.fsencode(other))
+        if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
+            return
+        number = ctypes.get_errno()
+        if number not in (errno.EINVAL, errno.ENOSYS, errno.EXDEV):
+            raise OSError(number, os.strerror(number), str(other))
+    old = _beside(other, "old")
+    _remove(old)
+    other.rename(old)
+    try:
+        one.rename(other)
+    except OSError:
+        old.rename(other)
+        raise
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        path.unlink()

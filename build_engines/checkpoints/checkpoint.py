@@ -1,0 +1,240 @@
+"""A Hugging Face checkpoint directory, checked before hours of work are spent on it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from build_engines.checkpoints.safetensors_header import check_safetensors
+from build_engines.checkpoints.tokenizer_files import FURTHER_TEMPLATES
+from build_engines.errors import BuildError
+
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+# Any one of these is a tokenizer that transformers can read; the rest is hashed with them.
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tiktoken.model")
+_TOKENIZER_FILES = (
+    *_TOKENIZERS,
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "tokenizer_config.json",
+)
+_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A directory that passed all checks: parsed config, weight files and their number of parameters, tokenizer."""
+
+    directory: Path
+    config: dict[str, Any]
+    weights: tuple[Path, ...]
+    parameters: int
+    tokenizer: tuple[Path, ...]
+
+    @property
+    def architecture(self) -> str:
+        return str(self.config["architectures"][0])
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.weights)
+
+    def hash_weights(self, on_progress: Callable[[int, int], None]) -> str:
+        """Hash the weights, by names and contents, and the configs; `report(done, total)` hears bytes."""
+        total, done = self.weight_bytes, 0
+        digest = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode())
+        generation = self.directory / "generation_config.json"
+        if generation.is_file():
+            digest.update(generation.read_bytes())
+        for path in self.weights:
+            digest.update(f"\0{path.name}\0{path.stat().st_size}\0".encode())
+            with path.open("rb") as file:
+                while chunk := file.read(_CHUNK):
+                    digest.update(chunk)
+                    done += len(chunk)
+                    on_progress(done, total)
+        return digest.hexdigest()
+
+    def hash_tokenizer(self) -> str:
+        digest = hashlib.sha256()
+        for path in self.tokenizer:
+            content = path.read_bytes()
+            digest.update(f"\0{path.name}\0{len(content)}\0".encode())
+            digest.update(content)
+        return digest.hexdigest()
+
+    def hash_chat_template(self) -> str | None:
+        """Hash the chat templates: files of their own, or a field of tokenizer_config.json; None without any."""
+        further = sorted((self.directory / FURTHER_TEMPLATES).glob("*.jinja"))
+        templates = [path for path in (self.directory / "chat_template.jinja", *further) if path.is_file()]
+        if templates:
+            names = "".join(path.name for path in further).encode()
+            return hashlib.sha256(names + b"".join(path.read_bytes() for path in templates)).hexdigest()
+        settings = self.directory / "tokenizer_config.json"
+        found = read_json(settings).get("chat_template") if settings.is_file() else None
+        return None if found is None else hashlib.sha256(json.dumps(found).encode()).hexdigest()
+
+
+@contextmanager
+def map_read_errors(directory: Path) -> Iterator[None]:
+    """Say as BuildError (`checkpoint_damaged`) what the system doesn't let us read of a checkpoint."""
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(
+            f"The checkpoint {directory} can't be read ({_reason(error)}); mend that, or fetch the checkpoint again.",
+            "checkpoint_damaged",
+        ) from error
+
+
+def check_buildable(directory: Path, config: dict[str, Any]) -> None:
+    """Raise BuildError (`unsupported_architecture`) for what is no text generator, or quantized already."""
+    architecture = str(config["architectures"][0])
+    if not architecture.endswith(("ForCausalLM", "LMHeadModel")):
+        raise BuildError(
+            f"{directory} holds a {architecture}, and only models that generate text (…ForCausalLM) can be built.",
+            "unsupported_architecture",
+        )
+    if quantized := config.get("quantization_config"):
+        method = quantized.get("quant_method", "another method") if isinstance(quantized, dict) else "another method"
+        raise BuildError(
+            f"{directory} is quantized already ({method}); build from the original weights, "
+            "with --precision int8 or int4.",
+            "unsupported_architecture",
+        )
+
+
+def read_checkpoint(directory: Path, *, check: Callable[[Path, dict[str, Any]], None] = check_buildable) -> Checkpoint:
+    """Check `directory` and return it as a Checkpoint, reading headers only (milliseconds).
+
+    Raises BuildError: `checkpoint_not_found`, `not_a_checkpoint` (no config, weights or tokenizer),
+    `checkpoint_damaged` (a file that is truncated, garbled, unreadable or missing from the index' list), and what
+    `refuse` raises for the directory and its config, before anything else is read.
+    """
+    with map_read_errors(directory):
+        return _read(directory, check)
+
+
+def _read(directory: Path, check: Callable[[Path, dict[str, Any]], None]) -> Checkpoint:
+    config = read_config(directory)
+    check(directory, config)
+    weights = _find_weights(directory)
+    tokenizer = tuple(path for name in _TOKENIZER_FILES if (path := directory / name).is_file())
+    if not any(path.name in _TOKENIZERS for path in tokenizer):
+        raise BuildError(
+            f"{directory} has no tokenizer (none of {', '.join(_TOKENIZERS)}); copy the tokenizer's files there.",
+            "not_a_checkpoint",
+        )
+    return Checkpoint(directory, config, tuple(weights), sum(weights.values()), tokenizer)
+
+
+def gguf_error(place: str | Path) -> BuildError:
+    return BuildError(
+        f"{place} is in GGUF, which is not supported; use the original Hugging Face model (config.json, safetensors and"
+        " a tokenizer), with --precision int4 or int8 for small weights.",
+        "not_a_checkpoint",
+    )
+
+
+def find_config(directory: Path) -> Path:
+    """Return the path of a checkpoint's config.json; raises BuildError as `read_checkpoint` does where it has none."""
+    if directory.suffix.lower() == ".gguf" and directory.exists():
+        raise gguf_error(directory)
+    if not directory.is_dir():
+        what = "is a file, not a directory" if directory.exists() else "doesn't exist"
+        raise BuildError(f"The checkpoint {directory} {what}; check the path.", "checkpoint_not_found")
+    path = directory / "config.json"
+    if not path.is_file():
+        if any(directory.glob("*.[gG][gG][uU][fF]")):
+            raise gguf_error(directory)
+        raise BuildError(
+            f"{directory} holds no config.json, so it is no Hugging Face checkpoint; check the path.",
+            "not_a_checkpoint",
+        )
+    return path
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """Return the parsed config.json of a checkpoint; raises BuildError as `read_checkpoint` does, before `refuse`."""
+    path = find_config(directory)
+    config = read_json(path)
+    architectures = config.get("architectures")
+    if not isinstance(config.get("model_type"), str) or not isinstance(architectures, list) or not architectures:
+        raise BuildError(
+            f"{path} names no model_type or no architectures, so it is no checkpoint of a language model.",
+            "not_a_checkpoint",
+        )
+    return config
+
+
+def _find_weights(directory: Path) -> dict[Path, int]:
+    """The weight files in order, each with its number of parameters."""
+    index = directory / _INDEX
+    if index.is_file():
+        return _read_index(index)
+    single = directory / _SINGLE
+    if single.is_file():
+        return {single: sum(check_safetensors(single).values())}
+    if any(directory.glob("*.bin")) or any(directory.glob("*.pt")) or any(directory.glob("*.pth")):
+        raise BuildError(
+            f"{directory} holds its weights as pickles (*.bin), which can run code when read; "
+            "convert them to safetensors (save_pretrained does) and build from those.",
+            "not_a_checkpoint",
+        )
+    if any(directory.glob("*.[gG][gG][uU][fF]")):
+        raise gguf_error(directory)
+    raise BuildError(
+        f"{directory} holds no weights (neither {_SINGLE} nor {_INDEX}); download the checkpoint again.",
+        "not_a_checkpoint",
+    )
+
+
+def _read_index(index: Path) -> dict[Path, int]:
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
+        raise BuildError(f"{index} has no weight_map; fetch the checkpoint again.", "checkpoint_damaged")
+    shards = [index.parent / name for name in sorted(set(places.values()))]
+    missing = [path.name for path in shards if not path.is_file()]
+    if missing:
+        raise BuildError(
+            f"{index.parent} lacks {len(missing)} of {len(shards)} weight files named in its index "
+            f"({missing[0]}{' and others' if len(missing) > 1 else ''}); fetch the checkpoint again.",
+            "checkpoint_damaged",
+        )
+    found = {}
+    for path in shards:
+        tensors = check_safetensors(path)
+        absent = {name for name, file in places.items() if file == path.name} - tensors.keys()
+        if absent:
+            raise BuildError(
+                f"{path} lacks the tensor {min(absent)} that the index places there; fetch the checkpoint again.",
+                "checkpoint_damaged",
+            )
+        found[path] = sum(tensors.values())
+    return found
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a file of a checkpoint; raises BuildError (`checkpoint_damaged`) for anything else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise BuildError(
+            f"{path} is not valid JSON ({error}); fetch the checkpoint again.", "checkpoint_damaged"
+        ) from error
+    if not isinstance(content, dict):
+        raise BuildError(f"{path} is not a JSON object; fetch the checkpoint again.", "checkpoint_damaged")
+    return content
+
+
+def _reason(error: OSError) -> str:
+    """The system's words, with the file where it names one."""
+    words = error.strerror or str(error)
+    return words if error.filename is None else f"{Path(error.filename).name}: {words}"

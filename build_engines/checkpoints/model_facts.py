@@ -1,0 +1,125 @@
+"""What the manifest says of a model, read from its checkpoint's configs and tokenizer alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from build_engines.checkpoints.checkpoint import read_json
+from build_engines.checkpoints.config_file import ConfigFile
+
+# Some families have names of their own for the same things.
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_HEADS = ("num_attention_heads", "n_head", "n_heads")
+_HIDDEN = ("hidden_size", "n_embd", "d_model", "n_embed")
+_INNER = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+# What transformers' Falcon has without it, and what BLOOM was trained with: ALiBi has no end of its own.
+_DEFAULT_POSITIONS = {"falcon": 2048, "bloom": 2048}
+_MAX_LAYERS = 1000
+_MAX_SCALING = 10_000
+_DTYPES = ("bfloat16", "float16", "float32")
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Sizes, the most tokens that the model knows (`positions`), and the numbers' type in the checkpoint.
+
+    `inner` is the feed-forward layers' size, four times `hidden` where the config doesn't say it.
+    """
+
+    architecture: str
+    layers: int
+    hidden: int
+    inner: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab_size: int
+    positions: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """Any of `end_ids` ends an answer."""
+
+    end_ids: list[int]
+    pad_id: int | None
+    bos_id: int | None
+
+
+def read_facts(directory: Path, config: dict[str, Any]) -> ModelFacts:
+    """Return the facts of the checkpoint `directory` with the parsed config.json `config`.
+
+    Raises BuildError (`not_a_checkpoint`) where the config lacks one of them, or has one that no model has.
+    """
+    file = ConfigFile(config, str(directory), "used")
+    heads, hidden = file.size(*_HEADS), file.size(*_HIDDEN)
+    kv_heads = _kv_heads(file, heads)
+    if heads % kv_heads:
+        raise file.error(f"{heads} attention heads don't share {kv_heads} KV heads evenly")
+    head_dim = file.optional("head_dim") or hidden // heads
+    if not head_dim:
+        raise file.error(f"{hidden} numbers can't be shared by {heads} heads")
+    return ModelFacts(
+        architecture=str(config["architectures"][0]),
+        layers=file.size(*_LAYERS, most=_MAX_LAYERS),
+        hidden=hidden,
+        inner=file.optional(*_INNER) or (file.optional("expansion_ratio") or 4) * hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocab_size=file.size("vocab_size"),
+        positions=_positions(file),
+        dtype=_dtype(config),
+    )
+
+
+def read_special_ids(directory: Path, config: dict[str, Any], tokenizer: Any) -> SpecialIds:
+    """Return the ids as generation_config.json, config.json and the tokenizer say, in this order of who knows best."""
+    path = directory / "generation_config.json"
+    generation = read_json(path) if path.is_file() else {}
+    return SpecialIds(
+        end_ids=next((ids for ids in _end_ids(generation, config, tokenizer) if ids), []),
+        pad_id=_first_id(generation.get("pad_token_id"), config.get("pad_token_id"), tokenizer.pad_token_id),
+        bos_id=_first_id(generation.get("bos_token_id"), config.get("bos_token_id"), tokenizer.bos_token_id),
+    )
+
+
+def _kv_heads(file: ConfigFile, heads: int) -> int:
+    # Falcon 7B and GPT BigCode have one, whatever else Falcon's config says; Falcon 40B is of the new kind.
+    kind = file.content.get("model_type")
+    if file.flag("multi_query", kind in ("falcon", "gpt_bigcode")) and not file.flag("new_decoder_architecture", False):
+        return 1
+    return file.optional("num_key_value_heads", "num_kv_heads") or heads
+
+
+def _positions(file: ConfigFile) -> int:
+    known = file.optional(*_POSITIONS) or _DEFAULT_POSITIONS.get(str(file.content.get("model_type")))
+    known = known or file.size(*_POSITIONS)
+    scaling = file.part("rope_scaling")
+    # With YaRN, some configs keep the length before scaling in max_position_embeddings, some the one after it.
+    if scaling is None or (scaling.identifier("rope_type") or scaling.identifier("type")) != "yarn":
+        return known
+    original = scaling.optional("original_max_position_embeddings") or known
+    factor = scaling.content.get("factor", 1.0)
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= _MAX_SCALING:
+        raise scaling.error("the factor of rope_scaling is no number of times that a text can be longer")
+    return max(known, int(original * factor))
+
+
+def _dtype(config: dict[str, Any]) -> str:
+    named = config.get("torch_dtype") or config.get("dtype")
+    return named if named in _DTYPES else "float32"
+
+
+def _end_ids(generation: dict[str, Any], config: dict[str, Any], tokenizer: Any) -> Iterator[list[int]]:
+    for found in (generation.get("eos_token_id"), config.get("eos_token_id"), tokenizer.eos_token_id):
+        yield [] if found is None else sorted({found} if isinstance(found, int) else set(found))
+
+
+def _first_id(*ids: int | None) -> int | None:
+    return next((number for number in ids if number is not None), None)

@@ -1,0 +1,66 @@
+"""The process that exports: `python -m build_engines.openvino.export_process`, started by
+`build_engines.openvino.target`.
+
+It reads an ExportTask as JSON from standard input and writes one JSON object per line to standard output:
+`{"step": sentence}` as it goes, and at the end `{"facts": ...}` or `{"error": sentence, "code": code}`. Whatever the
+libraries print goes to standard error, which is a log.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import json
+import os
+import signal
+import sys
+import traceback
+from typing import TextIO
+
+from build_engines.errors import BuildError
+from build_engines.openvino.export import ExportTask, export
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    answers = _keep_stdout()
+    _die_with_parent()
+    task = ExportTask(**json.load(sys.stdin))
+    try:
+        facts = export(task, lambda sentence: _send(answers, {"step": sentence}))
+    except BuildError as error:
+        _send(answers, {"error": str(error), "code": error.code})
+        return 1
+    except Exception as error:
+        traceback.print_exc()
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        _send(answers, {"failure": reason[:200], "errno": getattr(error, "errno", None)})
+        return 1
+    _send(answers, {"facts": dataclasses.asdict(facts)})
+    # Interpreters that hold torch and OpenVINO at once take seconds to take themselves apart, or crash at it.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _keep_stdout() -> TextIO:
+    """Return standard output for ourselves, and send what the libraries print there to standard error."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+def _die_with_parent() -> None:
+    """A parent that was killed can't stop this process any more, so the kernel shall."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "prctl"):
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _send(answers: TextIO, message: dict[str, object]) -> None:
+    answers.write(json.dumps(message) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""The OpenVINO target: starts the exporting process, listens to it, and puts what went wrong into one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import importlib.metadata
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from build_engines.checkpoints.checkpoint import Checkpoint, check_buildable
+from build_engines.errors import BuildError
+from build_engines.manifest import GpuKvPrecision, GpuPrecision, KvPrecision, Precision
+from build_engines.openvino.export import ExportResult, ExportTask
+from build_engines.progress import BuildProgress
+from build_engines.target import BuildOptions, CompiledEngine, Host
+
+PACKAGES = ("openvino", "openvino-genai", "openvino-tokenizers", "optimum-intel", "transformers", "torch", "nncf")
+_HINTS = {"fp32": "f32", "fp16": "f16"}
+# Bytes of a parameter on disk while building; integer weights stand beside the bf16 ones for a while.
+_BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 3.1, "int4": 2.8}
+# What is left of a disk where writing failed for want of space; the libraries don't pass the reason on.
+_DISK_FULL_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class OpenVinoTarget:
+    """The target `openvino`: an engine for this machine's CPU."""
+
+    precision: Precision | GpuPrecision
+    kv_precision: KvPrecision | GpuKvPrecision
+    max_seq_len: int | None
+    smoke_test: bool
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """What ContinuousBatchingPipeline is given; integer weights are multiplied in bf16."""
+        hint = _HINTS.get(self.precision, "bf16")
+        return {"INFERENCE_PRECISION_HINT": hint, "KV_CACHE_PRECISION": self.kv_precision}
+
+    def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
+        check_buildable(directory, config)
+
+    def cache_key(self) -> list[Any]:
+        return [self.precision, self.kv_precision, self.max_seq_len]
+
+    def host(self) -> Host:
+        found = {}
+        for package in PACKAGES:
+            try:
+                found[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+        return Host(found)
+
+    def bytes_needed(self, checkpoint: Checkpoint) -> int:
+        return int(checkpoint.parameters * _BYTES[self.precision])
+
+    def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEngine:
+        task = ExportTask(
+            checkpoint=str(checkpoint.directory),
+            out=str(out),
+            precision=self.precision,
+            max_seq_len=self.max_seq_len,
+            properties=self.properties,
+            smoke_test=self.smoke_test,
+        )
+        facts = dataclasses.asdict(compile_checkpoint(task, progress))
+        return CompiledEngine(
+            precision=self.precision,
+            kv_cache_precision=self.kv_precision,
+            properties=self.properties,
+            **facts | {"notes": tuple(facts["notes"])},
+        )
+
+
+def target(options: BuildOptions) -> OpenVinoTarget:
+    """What the options leave open: weights in bf16, and a KV cache of 8 bits, exact where the weights are."""
+    precision = options.precision or "bf16"
+    kv_precision = options.kv_precision or ("f32" if precision == "fp32" else "u8")
+    return OpenVinoTarget(precision, kv_precision, options.max_seq_len, options.smoke_test)
+
+
+def compile_checkpoint(task: ExportTask, progress: BuildProgress) -> ExportResult:
+    """Run the export in a process of its own, which ends when this call does, however that is.
+
+    Raises BuildError: what the export found wrong with the checkpoint, `disk_full`, or `build_failed` with the
+    path of a log that is then kept.
+    """
+    log = tempfile.NamedTemporaryFile(prefix="inflight-build-", suffix=".log", delete=False)  # noqa: SIM115
+    keep = False
+    try:
+        with _child(log.file) as child:
+            answer = _converse(child, task, progress)
+        if "facts" in answer:
+            return ExportResult(**answer["facts"])
+        if "code" in answer:
+            raise BuildError(answer["error"], answer["code"])
+        if answer.get("errno") == errno.ENOSPC or shutil.disk_usage(task.out).free < _DISK_FULL_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        keep = True
+        reason = answer.get("failure") or _exit_reason(child.returncode)
+        raise BuildError(f"Compiling {task.checkpoint} failed ({reason}); see {log.name}.", "build_failed")
+    finally:
+        log.close()
+        if not keep:
+            os.unlink(log.name)
+
+
+@contextlib.contextmanager
+def _child(log: IO[bytes]) -> Iterator[subprocess.Popen[str]]:
+    # A session of its own: Ctrl-C reaches this process alone, which then ends the child and what that started.
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "build_engines.openvino.export_process"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        encoding="utf-8",
+        start_new_session=True,
+        env=os.environ | {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"},
+    )
+    try:
+        yield child
+        child.wait()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def _converse(child: subprocess.Popen[str], task: ExportTask, progress: BuildProgress) -> dict[str, Any]:
+    """Send the task and return the last answer, {} if the child died without one."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.write(json.dumps(dataclasses.asdict(task)))
+        child.stdin.close()
+    answer: dict[str, Any] = {}
+    for line in child.stdout:
+        answer = json.loads(line)
+        if "step" in answer:
+            progress.step(answer["step"])
+    return {} if "step" in answer else answer
+
+
+def _exit_reason(code: int | None) -> str:
+    if code == -signal.SIGKILL:
+        return "its process was killed, most likely because memory ran out"
+    return f"its process ended with {code}"

@@ -1,0 +1,216 @@
+"""`make_plan`: what a model takes in each precision, what fits, and what to build."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from build_engines.errors import BuildError
+from build_engines.plan import gpu_memory, openvino_memory
+from build_engines.plan.fit import NOT_BUILT, Choices, Demand, Fit, Refusal, choose_fit
+from build_engines.plan.footprint import Footprint
+from build_engines.plan.formats import (
+    GPU_KV,
+    GPU_WEIGHTS,
+    OPENVINO_KV,
+    OPENVINO_WEIGHTS,
+    KvFormat,
+    WeightFormat,
+)
+from build_engines.plan.gpu_memory import Split
+from build_engines.plan.model import PlannedModel
+from build_engines.plan.size import format_size
+from build_engines.plan.support_matrix import TargetSupport, target_support
+
+DEFAULT_LENGTH = 8192
+"""Tokens of a sequence where none are asked for: the longest that a model knows is seldom what it is served with."""
+
+_MAX_GPUS = 64
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What the plan is for. `memory` in bytes of each of `devices`; `sm` None: every format computes. `target` is what
+    runs the engine.
+
+    `length` in tokens of prompt and answer, None for the default; `max_num_sequences` sequences at once, None for as
+    many as fit.
+    """
+
+    memory: int
+    device: str
+    devices: int = 1
+    sm: int | None = None
+    target: str = "tensorrt-llm"
+    weights: tuple[WeightFormat, ...] = ()
+    kv: tuple[KvFormat, ...] = ()
+    length: int | None = None
+    max_num_sequences: int | None = None
+
+    @property
+    def is_openvino(self) -> bool:
+        return self.target == "openvino"
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """All choices in order of preference, the first that fits, and a sentence where none does. `notes` are sentences
+    about the model on this target."""
+
+    model: PlannedModel
+    request: PlanRequest
+    length: int
+    fits: tuple[Fit, ...]
+    recommended: Fit | None
+    advice: str | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def max_attention_window(self) -> tuple[int, ...]:
+        """TensorRT-LLM's `max_attention_window_size`: a pattern that repeats over the layers; () without windows."""
+        windows = self.model.shape.windows
+        if self.request.is_openvino or all(window is None or window >= self.length for window in windows):
+            return ()
+        sizes = tuple(self.length if window is None else min(window, self.length) for window in windows)
+        for period in range(1, len(sizes) + 1):
+            if all(size == sizes[at % period] for at, size in enumerate(sizes)):
+                break
+        return sizes[:period]
+
+
+def make_plan(model: PlannedModel, request: PlanRequest) -> MemoryPlan:
+    """Plan `model` for `wish`; without formats in it, for those that a table shows by default.
+
+    Raises BuildError: `invalid_parameter` for a length beyond what the model knows, `unsupported_architecture` where
+    the target builds nothing of the model.
+    """
+    known = model.shape.positions
+    if request.length is not None and request.length > known:
+        raise BuildError(
+            f"{model.where} knows {known:,} tokens at most, so --max-seq-len {request.length} is too much; lower it.",
+            "invalid_parameter",
+        )
+    length = request.length or min(known, DEFAULT_LENGTH)
+    builder = target_support(request.target, model, request.device, request.sm)
+    request = replace(
+        request, weights=request.weights or _default_weights(request, builder), kv=request.kv or _default_kv(request)
+    )
+    settled = _FitChooser(model, length, builder)
+    fits = tuple(settled(request, weights, kv) for weights in request.weights for kv in request.kv)
+    recommended = next((fit for fit in fits if fit.fits), None)
+    advice = None if recommended else _advice(settled, request, fits)
+    return MemoryPlan(model, request, length, fits, recommended, advice, (*model.notes, *builder.notes))
+
+
+def _default_weights(wish: PlanRequest, builder: TargetSupport) -> tuple[WeightFormat, ...]:
+    if wish.is_openvino:
+        return tuple(OPENVINO_WEIGHTS[name] for name in ("bf16", "int8", "int4"))
+    if builder.kept is not None:
+        return (builder.kept,)
+    names = ["bf16", "fp8", "int8_wo", "int4_awq"]
+    if wish.target == "llmapi":
+        names.remove("int8_wo")
+    if wish.sm is not None and wish.sm >= GPU_WEIGHTS["nvfp4"].min_sm:
+        names.append("nvfp4")
+    return tuple(GPU_WEIGHTS[name] for name in names)
+
+
+def _default_kv(wish: PlanRequest) -> tuple[KvFormat, ...]:
+    if wish.is_openvino:
+        return tuple(OPENVINO_KV[name] for name in ("u8", "bf16"))
+    return tuple(GPU_KV[name] for name in (("bf16", "fp8") if wish.target == "llmapi" else ("bf16", "fp8", "int8")))
+
+
+@dataclass(frozen=True)
+class _FitChooser:
+    """Settles one choice of formats for the model at that length."""
+
+    model: PlannedModel
+    length: int
+    builder: TargetSupport
+
+    def __call__(self, wish: PlanRequest, weights: WeightFormat, kv: KvFormat) -> Fit:
+        return _choose_fit(self.model, wish, self.length, self.builder, weights, kv)
+
+
+def _choose_fit(
+    model: PlannedModel, wish: PlanRequest, length: int, builder: TargetSupport, weights: WeightFormat, kv: KvFormat
+) -> Fit:
+    shape, parameters = model.shape, model.parameters
+
+    def embedded_footprint(split: Split, batch: int, tokens: int) -> Footprint:
+        return openvino_memory.footprint(shape, parameters, weights, kv, max_num_sequences=batch, max_num_tokens=tokens)
+
+    def gpu_footprint(split: Split, batch: int, tokens: int) -> Footprint:
+        return gpu_memory.footprint(shape, parameters, weights, kv, split, max_batch_size=batch, max_num_tokens=tokens)
+
+    asked = Demand(wish.memory, length, wish.max_num_sequences)
+    if wish.is_openvino:
+        choices = Choices([Split()], openvino_memory.BATCH_SIZES, (openvino_memory.MAX_NUM_TOKENS,))
+        return choose_fit(weights, kv, choices, embedded_footprint, asked)
+    return choose_fit(
+        weights, kv, _choices(gpu_memory.splits(shape, wish.devices), wish, builder, weights, kv), gpu_footprint, asked
+    )
+
+
+def _choices(
+    splits: list[Split], wish: PlanRequest, builder: TargetSupport, weights: WeightFormat, kv: KvFormat
+) -> Choices:
+    """The splits that are built; all of them beside a refusal where none is."""
+    for one in (weights, kv):
+        if wish.sm is not None and one.min_sm > wish.sm:
+            reason = f"{wish.device} has compute capability {wish.sm / 10:.1f}, and {one.name} takes"
+            reason += f" {one.min_sm / 10:.1f}"
+            return Choices(splits, refusal=Refusal(f"no {one.name} here", reason))
+    verdicts = {split: builder.check(weights, kv, split) for split in splits}
+    built = [split for split, verdict in verdicts.items() if verdict.reason is None]
+    if not built:
+        reason = next(iter(verdicts.values())).reason or ""
+        return Choices(splits, refusal=Refusal(NOT_BUILT, reason))
+    return Choices(built, notes=verdicts[built[0]].notes)
+
+
+def _advice(settled: _FitChooser, wish: PlanRequest, fits: tuple[Fit, ...]) -> str:
+    """One sentence: how far it is from fitting, and each single change that would be enough."""
+    length = settled.length
+    able = [fit for fit in fits if fit.refusal is None]
+    ways = []
+    if other := _other_format(settled, wish):
+        ways.append(f"--precision {other.weights.name} --kv-cache-precision {other.kv.name}")
+    if not wish.is_openvino and (more := _more_devices(settled, wish)):
+        ways.append(f"--gpus {more.split.gpus} ({more.weights.name} weights)")
+    if longest := max((fit.longest(length) for fit in able), default=0):
+        ways.append(f"--max-seq-len {longest}")
+    if fewer := max((fit.sequences for fit in able), default=0):
+        ways.append(f"--max-num-sequences {fewer}")
+    found = _shortfall(wish, length, able) if able else f"Nothing fits: {fits[0].reason}"
+    return f"{found}; it would fit with {_either(ways)}." if ways else f"{found}; take a smaller model."
+
+
+def _shortfall(wish: PlanRequest, length: int, able: list[Fit]) -> str:
+    least = min(able, key=lambda fit: fit.needed)
+    each = "" if wish.is_openvino else " on each GPU" if wish.devices > 1 else " on the GPU"
+    what = f"1 sequence of {length:,} tokens needs"
+    if least.wanted > 1:
+        what = f"{least.wanted:,} sequences of {length:,} tokens need"
+    return (
+        f"Nothing fits: {what} at least {format_size(least.needed)}{each} ({least.weights.name} weights, "
+        f"{least.kv.name} KV cache), and {wish.device} has {format_size(wish.memory)}"
+    )
+
+
+def _either(ways: list[str]) -> str:
+    return ways[0] if len(ways) == 1 else f"{', '.join(ways[:-1])} or {ways[-1]}"
+
+
+def _other_format(settled: _FitChooser, wish: PlanRequest) -> Fit | None:
+    """The first of all formats, the finest first, that fits."""
+    weights, kv = (OPENVINO_WEIGHTS, OPENVINO_KV) if wish.is_openvino else (GPU_WEIGHTS, GPU_KV)
+    fits = (settled(wish, one, other) for one in weights.values() for other in kv.values())
+    return next((fit for fit in fits if fit.fits), None)
+
+
+def _more_devices(settled: _FitChooser, wish: PlanRequest) -> Fit | None:
+    """The fewest GPUs that hold one of the formats asked for."""
+    many = replace(wish, devices=_MAX_GPUS)
+    fits = [settled(many, weights, kv) for weights in wish.weights for kv in wish.kv]
+    return min((fit for fit in fits if fit.fits), key=lambda fit: fit.split.gpus, default=None)

@@ -1,0 +1,224 @@
+"""What a target builds of a model, by the tables that its build refuses by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from build_engines.errors import BuildError
+from build_engines.plan.formats import GPU_WEIGHTS, KvFormat, WeightFormat
+from build_engines.plan.gpu_memory import Split
+from build_engines.plan.model import PlannedModel
+
+if TYPE_CHECKING:
+    from build_engines.machine import Machine
+
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+_QUANTIZED_CACHES = ("fp8", "int8")
+
+
+@dataclass(frozen=True)
+class FormatSupport:
+    """`reason`: why it isn't built, a sentence without its end; None where it is. `notes`: what it costs."""
+
+    reason: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+class TargetSupport(Protocol):
+    """Judges formats and splits."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about the model on this target."""
+
+    @property
+    def kept(self) -> WeightFormat | None:
+        """What the checkpoint's weights are quantized to already, for a target that takes them so."""
+
+    def check(self, weights: WeightFormat, kv: KvFormat, split: Split) -> FormatSupport:
+        """Whether it is built, and what it costs."""
+
+
+def target_support(target: str, model: PlannedModel, device: str, sm: int | None) -> TargetSupport:
+    """Return what judges for `target`; `sm` None: any GPU.
+
+    Raises BuildError (`unsupported_architecture`) where the target builds nothing of the model.
+    """
+    if target == "openvino":
+        return OpenVinoSupport(model)
+    return TensorRtLlmSupport(model, device, sm) if target == "tensorrt-llm" else LlmApiSupport(model, sm)
+
+
+def default_gpu_target(model: PlannedModel) -> str:
+    """The target for GPUs that suits the model: engines where they are compiled, the LLM API where it alone runs it."""
+    from build_engines.capabilities.llmapi import SUPPORTED_ARCHITECTURES
+    from build_engines.capabilities.tensorrt_llm import CAPABILITIES
+
+    name = model.shape.architecture
+    compiled = any(name in architectures for architectures in CAPABILITIES.values())
+    return "llmapi" if name in SUPPORTED_ARCHITECTURES and not compiled else "tensorrt-llm"
+
+
+def _of_the_original(model: PlannedModel) -> tuple[str, ...]:
+    if model.shape.quantized is None:
+        return ()
+    return (
+        f"The checkpoint is quantized already ({model.shape.quantized}); this plans an engine of the original weights, "
+        "which are what a build takes.",
+    )
+
+
+class OpenVinoSupport:
+    """OpenVINO, which compiles what it has formats for."""
+
+    kept: WeightFormat | None = None
+
+    def __init__(self, model: PlannedModel) -> None:
+        self.notes = _of_the_original(model)
+
+    def check(self, weights: WeightFormat, kv: KvFormat, split: Split) -> FormatSupport:
+        return FormatSupport()
+
+
+class TensorRtLlmSupport:
+    """trtllm-build and the programs before it, refused as a build refuses."""
+
+    kept: WeightFormat | None = None
+
+    def __init__(self, model: PlannedModel, device: str, sm: int | None) -> None:
+        from build_engines.capabilities.tensorrt_llm import find_architecture
+
+        self._config = _plain_config(model)
+        self._device = device
+        self._machine = _machine(device, sm)
+        self.notes = _of_the_original(model)
+        find_architecture(Path(model.where), self._config)
+
+    def check(self, weights: WeightFormat, kv: KvFormat, split: Split) -> FormatSupport:
+        from build_engines.tensorrt_llm.recipe import Recipe
+        from build_engines.tensorrt_llm.rules.machine import check_machine
+        from build_engines.tensorrt_llm.target import plan_build
+
+        recipe = Recipe.model_validate(
+            {
+                "dtype": _DTYPES.get(weights.name, "bfloat16"),
+                "quantization": "none" if weights.name in _DTYPES else weights.name,
+                "kv_cache_dtype": kv.name if kv.name in _QUANTIZED_CACHES else "auto",
+                "tensor_parallel": split.tensor,
+                "pipeline_parallel": split.pipeline,
+            }
+        )
+        try:
+            # The checkpoint may be built on another machine, where it has another path.
+            plan = plan_build(recipe, Path("/"), self._config)
+            if self._machine is not None:
+                check_machine(plan.recipe, self._machine, self._device)
+        except BuildError as error:
+            return FormatSupport(_without_advice(error))
+        return FormatSupport(notes=plan.notes)
+
+
+class LlmApiSupport:
+    """TensorRT-LLM's LLM API, which quantizes nothing but the KV cache, and reads what ModelOpt has quantized."""
+
+    def __init__(self, model: PlannedModel, sm: int | None) -> None:
+        from build_engines.capabilities.quantization import read_quantization
+        from build_engines.llmapi.supported_models import check_architecture
+
+        directory = Path(model.where)
+        self.notes = check_architecture(
+            directory, {"architectures": [model.shape.architecture]}, trust_remote_code=False
+        )
+        has = read_quantization(directory, model.config)
+        self._sm, self._has, self._kv = sm, has.precision, has.kv
+        self.kept = GPU_WEIGHTS.get(has.precision or "")
+        if has.precision is not None and self.kept is None:
+            raise BuildError(
+                f"{directory} is quantized to {has.precision}, which can't be planned; read the engine's own start-up "
+                "log.",
+                "unsupported_architecture",
+            )
+
+    def check(self, weights: WeightFormat, kv: KvFormat, split: Split) -> FormatSupport:
+        for rule in _LLM_API_RULES:
+            if reason := rule(self, weights, kv):
+                return FormatSupport(reason)
+        if self._has is None and weights.name not in _DTYPES:
+            return FormatSupport(
+                notes=(
+                    f"The LLM API quantizes nothing: build it of a checkpoint that ModelOpt has quantized to "
+                    f"{weights.name}.",
+                )
+            )
+        return FormatSupport()
+
+    def _kept_weights(self, weights: WeightFormat, kv: KvFormat) -> str | None:
+        if self._has is None or weights is self.kept:
+            return None
+        return f"the checkpoint's weights are quantized to {self._has}"
+
+    def _kept_cache(self, weights: WeightFormat, kv: KvFormat) -> str | None:
+        if self._kv is None or kv.name == self._kv:
+            return None
+        return f"the checkpoint's KV cache is quantized to {self._kv}"
+
+    def _read(self, weights: WeightFormat, kv: KvFormat) -> str | None:
+        if weights.name not in _LLM_API_WEIGHTS:
+            return f"the LLM API reads no checkpoints quantized to {weights.name}"
+        return f"the LLM API has no KV cache in {kv.name}" if kv.name == "int8" else None
+
+    def _computed(self, weights: WeightFormat, kv: KvFormat) -> str | None:
+        if self._sm is None or self._sm < _BLACKWELL or "awq" not in weights.name:
+            return None
+        return f"the LLM API has no {weights.name} for compute capability {self._sm / 10:.1f}"
+
+
+# Of read_quantization what has a name here, and what can be had without.
+_LLM_API_WEIGHTS = (*_DTYPES, "fp8", "nvfp4", "int4_awq", "w4a8_awq")
+# The hardware support matrix in docs/source/features/quantization.md of NVIDIA/TensorRT-LLM (09d4c79b): AWQ up to
+# Hopper.
+_BLACKWELL = 100
+_LLM_API_RULES: tuple[Callable[[LlmApiSupport, WeightFormat, KvFormat], str | None], ...] = (
+    LlmApiSupport._read,
+    LlmApiSupport._kept_weights,
+    LlmApiSupport._kept_cache,
+    LlmApiSupport._computed,
+)
+
+
+def _without_advice(error: BuildError) -> str:
+    """What is wrong, without other models that it is right for and what to do about it: the plan itself says that."""
+    said = str(error).removesuffix(".")
+    return re.sub(r" \([^()]*\)$", "", said.rpartition("; ")[0] or said)
+
+
+def _plain_config(model: PlannedModel) -> dict[str, Any]:
+    """The shape as a config.json of the most usual words, without a quantization: original weights are planned."""
+    shape = model.shape
+    return {
+        "architectures": [shape.architecture],
+        "num_hidden_layers": shape.layers,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.inner,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "vocab_size": shape.vocab,
+        "max_position_embeddings": shape.positions,
+        "torch_dtype": "bfloat16",
+    }
+
+
+def _machine(device: str, sm: int | None) -> Machine | None:
+    """A machine with the line of TensorRT-LLM that compiles, and one such GPU."""
+    if sm is None:
+        return None
+    from build_engines.containers import ENGINE_LINE
+    from build_engines.machine import Gpu, Machine, Software
+
+    gpu = Gpu(index=0, name=device, compute_capability=f"{sm // 10}.{sm % 10}", driver="", memory_bytes=0)
+    return Machine((gpu,), Software({"tensorrt_llm": f"{ENGINE_LINE}.0"}))

@@ -1,0 +1,61 @@
+"""What quantize.py would misread, and texts to calibrate with that can't be had."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from build_engines.capabilities.tensorrt_llm import Architecture
+from build_engines.errors import BuildError
+from build_engines.tensorrt_llm.recipe import Recipe
+
+# It takes a checkpoint for an MPT or a VILA by the letters of its path (quantize_by_modelopt.py, get_hf_config).
+_MODELS = {"mpt": "mpt", "vila": "vila", "llava-onevision-qwen2": "llava"}
+_HUB = "cnn_dailymail"
+# What it knows by name takes columns and a split of its own (quantize_by_modelopt.py, get_calib_dataloader).
+_DATASETS = (_HUB, "pileval", "scienceqa", "science_qa")
+
+
+def check_path(recipe: Recipe, architecture: Architecture, directory: Path) -> None:
+    """Raise BuildError (`invalid_parameter`) for the path of a checkpoint that quantize.py would misread."""
+    if not recipe.needs_calibration:
+        return
+    path = str(directory.resolve())
+    for letters, name in _MODELS.items():
+        if letters in path and name not in architecture.name.lower():
+            raise BuildError(
+                f"quantize.py takes a checkpoint with {letters!r} in its path for another model, and {path} has it; "
+                "give the checkpoint another path.",
+                "invalid_parameter",
+            )
+
+
+def check_calibration(recipe: Recipe) -> None:
+    """Raise BuildError (`invalid_parameter`) where texts to calibrate with can't be had, or would be misread."""
+    dataset = recipe.calibration.dataset
+    if not recipe.needs_calibration:
+        return
+    if os.path.isdir(dataset):
+        _check_texts(os.path.realpath(dataset))
+    elif _HUB not in dataset:
+        raise BuildError(
+            f"calibration.dataset {dataset} is no directory, and {_HUB} is the only one that is fetched; check the "
+            "path.",
+            "invalid_parameter",
+        )
+    elif os.environ.get("HF_HUB_OFFLINE") == "1":
+        raise BuildError(
+            f"calibration.dataset {dataset} is fetched from the hub, and HF_HUB_OFFLINE is set; name a directory with "
+            "a train split that has a text column.",
+            "invalid_parameter",
+        )
+
+
+def _check_texts(path: str) -> None:
+    for name in _DATASETS:
+        if name in path.lower():
+            raise BuildError(
+                f"quantize.py reads texts with {name!r} in their path as that dataset, and {path} has it; give the "
+                "directory another path.",
+                "invalid_parameter",
+            )

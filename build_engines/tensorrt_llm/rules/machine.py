@@ -1,0 +1,87 @@
+"""What of a recipe this machine, or the container on it, can't build."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import get_args
+
+from build_engines.capabilities.tensorrt_llm import MIN_CAPABILITY, is_computed
+from build_engines.containers import DEFAULT_CONTAINER, ENGINE_LINE, version_line
+from build_engines.errors import BuildError
+from build_engines.machine import Gpu, Machine
+from build_engines.tensorrt_llm.recipe import Recipe
+
+# The support matrix of TensorRT-LLM 1.x begins with Ampere.
+_OLDEST = (8, 0)
+_BLACKWELL = (10, 0)
+_HOPPER = (9, 0)
+
+
+def check_machine(recipe: Recipe, machine: Machine, where: str) -> None:
+    """Raise BuildError where `machine` can't build `recipe`; `where` says what was looked at.
+
+    The code is `package_missing` without TensorRT-LLM, `invalid_parameter` for a version or a GPU that doesn't fit.
+    """
+    _check_software(machine, where)
+    for sentence in (*_gpus(recipe, machine, where), *_features(recipe, machine.gpus[0] if machine.gpus else None)):
+        raise BuildError(sentence, "invalid_parameter")
+
+
+def _check_software(machine: Machine, where: str) -> None:
+    found = machine.software.tensorrt_llm
+    if found is None:
+        raise BuildError(
+            f"There is no TensorRT-LLM in {where}; run inflight in {DEFAULT_CONTAINER.image}, or give --docker.",
+            "package_missing",
+        )
+    if version_line(found) != ENGINE_LINE:
+        raise BuildError(
+            f"TensorRT-LLM {found} is in {where}, and engines are built with {ENGINE_LINE}; use "
+            f"{DEFAULT_CONTAINER.image}, or build with --target llmapi.",
+            "invalid_parameter",
+        )
+
+
+def _gpus(recipe: Recipe, machine: Machine, where: str) -> Iterator[str]:
+    if not machine.gpus:
+        yield (
+            f"nvidia-smi finds no GPU in {where}, and trtllm-build measures its kernels on one; --dry-run prints the "
+            "commands for a machine that has one."
+        )
+    kinds = sorted({gpu.compute_capability for gpu in machine.gpus})
+    if len(kinds) > 1:
+        yield (
+            f"The GPUs in {where} are of compute capability {' and '.join(kinds)}, and an engine runs on one kind "
+            "alone; choose one with CUDA_VISIBLE_DEVICES, or with --docker-gpus device=0."
+        )
+    if recipe.workers > len(machine.gpus) > 0:
+        yield f"workers {recipe.workers} is more than the {len(machine.gpus)} GPUs in {where}; lower it."
+
+
+def _features(recipe: Recipe, gpu: Gpu | None) -> Iterator[str]:
+    if gpu is None:
+        return
+    said = f"{gpu.name} has compute capability {gpu.compute_capability}"
+    capability = _numbers(gpu)
+    if capability < _OLDEST:
+        yield f"{said}, and TensorRT-LLM {ENGINE_LINE} begins with 8.0; choose another GPU."
+    for name, precision in (("quantization", recipe.quantization), ("kv_cache_dtype", recipe.kv_cache_dtype)):
+        if not is_computed(precision, capability):
+            begin = MIN_CAPABILITY.get(precision, _OLDEST)
+            why = f"begins with {begin[0]}.{begin[1]}" if capability < begin else "is refused by trtllm-build there"
+            yield f"{said}, and {name} {precision} {why}; choose {', '.join(_others(name, capability))}."
+    plugins = recipe.plugins
+    if plugins.gemm_swiglu != "disable" and capability != _HOPPER:
+        yield f"{said}, and plugins.gemm_swiglu is for 9.0 (Hopper); leave it out."
+    for name in ("low_latency_gemm", "low_latency_gemm_swiglu"):
+        if getattr(plugins, name) != "disable" and capability == _BLACKWELL:
+            yield f"{said}, and plugins.{name} has no kernel there; leave it out."
+
+
+def _others(name: str, capability: tuple[int, ...]) -> Iterator[str]:
+    every = Recipe.model_fields[name].annotation
+    return (one for one in get_args(every) if is_computed(one, capability))
+
+
+def _numbers(gpu: Gpu) -> tuple[int, ...]:
+    return tuple(int(part) for part in gpu.compute_capability.split("."))

@@ -1,0 +1,159 @@
+"""An asyncio client's way to its server: the transport, and which deployment stands at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, TypeVar
+
+from inflight_client._compat.answer import AnswerDecoder
+from inflight_client._compat.deployment import Deployment
+from inflight_client._compat.deployment_cache import DeploymentCache, as_not_ready, detection_deadline
+from inflight_client._compat.detection import ServerQuery, detect
+from inflight_client._compat.model_list import list_models
+from inflight_client._compat.requests import answer_decoder, build_request, build_stop_request
+from inflight_client._sync.connection import ABANDON_TIMEOUT, MAX_DISPATCH_SECONDS
+from inflight_client.call import Call
+from inflight_client.deadline import Deadline
+from inflight_client.errors import ClientClosed, InflightError, Overloaded
+from inflight_client.results import Health, Model
+from inflight_client.retry import Retries, Retry
+from inflight_client.settings import ClientSettings
+from inflight_client.transport import AsyncResponses, AsyncTransport, InferRequest
+
+Result = TypeVar("Result")
+
+
+class AsyncConnection:
+    """Used by all tasks of a client, in one event loop."""
+
+    def __init__(self, settings: ClientSettings, retry: Retry) -> None:
+        self.transport = _transport(settings)
+        self._settings = settings
+        self._deployment_cache = DeploymentCache()
+        self.retries = Retries(retry)
+        self._detection_lock = asyncio.Lock()
+
+    async def send(self, call: Call, whole: Deadline, first: Deadline) -> tuple[AnswerDecoder, AsyncResponses]:
+        """Send a call's request, once: how to read the answer, and its responses. Raises InflightError."""
+        deployment = await self.find_deployment(whole.sooner(first))
+        last = whole if deployment.streams(call) else whole.sooner(first)  # what the server need not go on behind
+        make = partial(build_request, deployment, call, last.left(), self._settings.chat_template)
+        # A template may take its time, and the loop belongs to all.
+        renders = call.is_chat and self._settings.chat_template is not None
+        request = await self._run_in_thread(make, whole.sooner(first)) if renders else make()
+        return answer_decoder(deployment, call), self.transport.infer(request, whole, first)
+
+    async def _run_in_thread(self, make: Callable[[], InferRequest], deadline: Deadline) -> InferRequest:
+        try:
+            async with asyncio.timeout(deadline.left()):
+                return await asyncio.to_thread(make)
+        except TimeoutError:
+            raise deadline.error() from None
+
+    async def abandon(self, call: Call, sent: float) -> None:
+        """The caller left before a whole answer came, which Triton tells nobody: ask the engine to end it.
+
+        `sent` is when the request was, on the monotonic clock: one that has hardly begun is asked to end once more.
+        """
+        deployment = self._deployment_cache.last
+        if deployment is None or deployment.streams(call):
+            return  # the end of a stream is noticed
+        with contextlib.suppress(InflightError):
+            deadline = Deadline(ABANDON_TIMEOUT, "the end of the request")
+            await self._cancel_with_retry(call.request_id, deadline)
+            if (early := sent + MAX_DISPATCH_SECONDS - time.monotonic()) > 0:
+                await asyncio.sleep(early)
+                await self._cancel_with_retry(call.request_id, deadline)
+
+    async def _cancel_with_retry(self, request_id: str, deadline: Deadline) -> None:
+        """A queue may be too full even for this, as where many leave at once."""
+        while True:
+            try:
+                return await self.cancel(request_id, deadline)
+            except Overloaded:
+                await asyncio.sleep(random.uniform(0.02, 0.1))
+
+    async def cancel(self, request_id: str, deadline: Deadline) -> None:
+        """Ask the server to end the requests of that id."""
+        deployment = await self.find_deployment(deadline)
+        responses = self.transport.infer(build_stop_request(deployment, request_id), deadline, deadline)
+        try:
+            async for _ in responses:
+                pass
+        except InflightError as error:
+            if not deployment.is_stop_response(error):
+                raise
+        finally:
+            await responses.close()
+
+    async def health(self, deadline: Deadline) -> Health:
+        live = ready = False
+        try:
+            live, ready = await self.transport.live(deadline), await self.transport.ready(deadline)
+            return Health.from_states(
+                live, ready, await self.transport.model_ready((await self.find_deployment(deadline)).model, deadline)
+            )
+        except ClientClosed:
+            raise
+        except InflightError as error:
+            return Health(live, ready, False, str(error))
+
+    async def models(self, deadline: Deadline) -> list[Model]:
+        return await self._run_queries(list_models(self._settings.model), deadline)
+
+    async def find_deployment(self, deadline: Deadline) -> Deployment:
+        """The deployment, asked for while it is not known. Raises InflightError."""
+        if (found := self._deployment_cache.fresh()) is not None:
+            return found
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(deadline.left()), self._detection_lock:
+                if (found := self._deployment_cache.fresh()) is not None:
+                    return found
+                self._deployment_cache.raise_recent_failure(began)
+                found = await self._run_queries(detect(self._settings.model), detection_deadline(deadline))
+                self._deployment_cache.store(found)
+                return found
+        except TimeoutError:
+            raise deadline.error() from None
+        except InflightError as error:
+            self._deployment_cache.record_failure(error)
+            raise as_not_ready(error, deadline) from None
+
+    def invalidate_after(self, error: InflightError) -> None:
+        self._deployment_cache.invalidate_after(error)
+
+    async def close(self) -> None:
+        await self.transport.close()
+
+    async def _run_queries(self, questions: Generator[ServerQuery, Any, Result], deadline: Deadline) -> Result:
+        """Carry questions to the server until whoever asks knows enough."""
+        try:
+            question = next(questions)
+            while True:
+                ask = getattr(self.transport, question.method)
+                try:
+                    answer = await (ask(question.argument, deadline) if question.argument else ask(deadline))
+                except InflightError as error:
+                    question = questions.throw(error)
+                else:
+                    question = questions.send(answer)
+        except StopIteration as end:
+            found: Result = end.value
+            return found
+
+
+def _transport(settings: ClientSettings) -> AsyncTransport:
+    """gRPC or HTTP; its library is imported only now."""
+    if settings.address.http:
+        from inflight_client._async.http_transport import AsyncHttpTransport
+
+        return AsyncHttpTransport(settings.address, settings.headers, settings.tls)
+    from inflight_client._grpc.async_transport import AsyncGrpcTransport
+
+    return AsyncGrpcTransport(settings.address, settings.headers, settings.tls)

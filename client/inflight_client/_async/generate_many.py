@@ -1,0 +1,93 @@
+"""Many prompts at once, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from typing import Any
+
+from inflight_client._async.stream import AsyncStream
+from inflight_client.call import Prompt
+from inflight_client.result_order import (
+    CLOSE_TIMEOUT,
+    READ_AHEAD_FACTOR,
+    Outcome,
+    ResultOrder,
+    SourceEnd,
+    validate_prompts,
+)
+
+AsyncPrompts = Iterable[Prompt] | AsyncIterable[Prompt]
+
+_END: Any = object()
+
+
+class AsyncPromptRunner:
+    """Runs prompts in tasks of its own, once.
+
+    One task reads the prompts, each when there is a place for it, so an asynchronous source that waits holds nobody up.
+    An ordinary one is read in the event loop, and holds up all of it.
+    """
+
+    def __init__(self, start: Callable[[Prompt], AsyncStream], concurrency: int) -> None:
+        self._start = start
+        self._free_slots = asyncio.Semaphore(concurrency)
+        self._read_ahead = asyncio.Semaphore(READ_AHEAD_FACTOR * concurrency)
+        self._results: asyncio.Queue[tuple[int, Outcome | BaseException | SourceEnd]] = asyncio.Queue()
+        self._count = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def outcomes(self, prompts: AsyncPrompts, handout: ResultOrder) -> AsyncGenerator[Any, None]:
+        """What comes of the prompts, as the handout gives it; at the end, however it comes, nothing goes on."""
+        try:
+            self._create_task(self._read(prompts))
+            while not handout.done:
+                for outcome in handout.add(*await self._results.get()):
+                    self._read_ahead.release()
+                    yield outcome
+        finally:
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT)
+
+    def _create_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _read(self, prompts: AsyncPrompts) -> None:
+        try:
+            await self._read_on(aiter(prompts) if isinstance(prompts, AsyncIterable) else iter(prompts))
+        except BaseException as error:  # the caller's, to whom it goes
+            self._results.put_nowait((self._count, SourceEnd(error)))
+        else:
+            self._results.put_nowait((self._count, SourceEnd()))
+
+    async def _read_on(self, source: AsyncIterator[Prompt] | Iterator[Prompt]) -> None:
+        """Read to the end, and start a task for each prompt."""
+        while True:
+            await self._free_slots.acquire()
+            await self._read_ahead.acquire()
+            prompt = await anext(source, _END) if isinstance(source, AsyncIterator) else next(source, _END)
+            if prompt is _END:
+                return
+            self._create_task(self._run(self._count, prompt))
+            self._count += 1
+            await asyncio.sleep(0)  # an ordinary source gives the others a turn, too
+
+    async def _run(self, place: int, prompt: Prompt) -> None:
+        try:
+            async with self._start(prompt) as stream:
+                outcome: Outcome | BaseException = await stream.read()
+        except BaseException as error:  # what is not ours is raised where its answer would stand
+            outcome = error
+        self._results.put_nowait((place, outcome))
+        self._free_slots.release()
+
+
+def validate_async_prompts(prompts: Any) -> AsyncPrompts:
+    """The prompts themselves; InflightError for what prompts can't be read from."""
+    source: AsyncPrompts = prompts if isinstance(prompts, AsyncIterable) else validate_prompts(prompts)
+    return source

@@ -1,0 +1,292 @@
+"""KServe v2 over HTTP for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+from weakref import WeakSet
+
+import httpcore2
+
+from inflight_client._http import channel as channel
+from inflight_client._http import responses as answers
+from inflight_client._http.async_network import AsyncDeadlineNetwork, AsyncDeadlineStream
+from inflight_client._http.call_context import AsyncCallContext
+from inflight_client._http.channel import HttpChannel
+from inflight_client._http.messages import (
+    EventParser,
+    HttpResponse,
+    generate_body,
+    generate_path,
+    model_path,
+    response_from_event,
+)
+from inflight_client.address import Address, Tls
+from inflight_client.deadline import Deadline
+from inflight_client.error_mapping import client_closed
+from inflight_client.errors import InflightError
+from inflight_client.results import Model
+from inflight_client.transport import AsyncResponses, InferRequest, ModelMetadata, ServerMetadata
+
+
+class AsyncHttpTransport:
+    """A server's HTTP endpoint, for the tasks of one event loop: the one in which it is first used.
+
+    A child process that inherits it has connections of its own, in its own loop.
+    """
+
+    def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
+        self._channel = HttpChannel(address, headers, tls)
+        self._closed = False
+        self._start()
+        _TRANSPORTS.add(self)
+
+    def _start(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._network = AsyncDeadlineNetwork()
+        self._pool = httpcore2.AsyncConnectionPool(network_backend=self._network, **self._channel.options)
+        self._calls: set[AsyncCallContext] = set()
+        self._background_tasks: set[asyncio.Task[None]] = set()
+
+    async def live(self, deadline: Deadline) -> bool:
+        return await self._check_health("/v2/health/live", deadline)
+
+    async def ready(self, deadline: Deadline) -> bool:
+        return await self._check_health("/v2/health/ready", deadline)
+
+    async def model_ready(self, model: str, deadline: Deadline) -> bool:
+        return await self._check_health(f"{model_path(model)}/ready", deadline)
+
+    async def server(self, deadline: Deadline) -> ServerMetadata:
+        return answers.server_metadata(await self._get_json("/v2", deadline))
+
+    async def index(self, deadline: Deadline) -> list[Model]:
+        return answers.repository_index(await self._get_json("/v2/repository/index", deadline, b"{}"))
+
+    async def metadata(self, model: str, deadline: Deadline) -> ModelMetadata:
+        return answers.model_metadata(await self._get_json(model_path(model), deadline), model)
+
+    async def config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
+        return answers.model_config(await self._get_json(f"{model_path(model)}/config", deadline), model)
+
+    def infer(self, request: InferRequest, whole: Deadline, first: Deadline) -> AsyncResponses:
+        """The request goes out with the first `anext`. Read to its end, an answer leaves its connection to the next."""
+        return AsyncHttpResponses(self, request, whole, first)
+
+    async def page(self, deadline: Deadline) -> bytes:
+        """What stands at the address itself."""
+        status, kind, body = await self._get("", deadline, None)
+        if status != 200:
+            raise answers.status_error(status, kind, body, self.where)
+        return body
+
+    async def close(self) -> None:
+        """Calls that are under way end with `client_closed`."""
+        self._closed = True
+        if self._loop is None:
+            return
+        self._bind_loop()
+        for exchange in list(self._calls):
+            exchange.cancel(client_closed())
+        if self._background_tasks:
+            await asyncio.wait(self._background_tasks)
+        await self._pool.aclose()
+        await self._network.wait_closed()
+
+    async def _check_health(self, path: str, deadline: Deadline) -> bool:
+        status, kind, body = await self._get(path, deadline, None)
+        return answers.is_ready(status, kind, body, self.where)
+
+    async def _get_json(self, path: str, deadline: Deadline, content: bytes | None = None) -> bytes:
+        return answers.json_body(*await self._get(path, deadline, content), self.where)
+
+    async def _get(self, path: str, deadline: Deadline, content: bytes | None) -> tuple[int, str, bytes]:
+        exchange = AsyncCallContext(self.where, deadline)
+        self.begin(exchange)
+        try:
+            async with exchange.active_within_deadline():
+                response = await self._pool.handle_async_request(self._channel.request(path, exchange, content))
+                try:
+                    return response.status, channel.content_type(response), await read_whole(response, self.where)
+                finally:
+                    await response.aclose()
+        finally:
+            self.end(exchange)
+
+    @property
+    def where(self) -> str:
+        return self._channel.where
+
+    def begin(self, exchange: AsyncCallContext) -> None:
+        """Before an exchange uses connections, so that `close` can end it. Raises InflightError `client_closed`."""
+        if self._closed:
+            raise client_closed()
+        self._bind_loop()
+        self._calls.add(exchange)
+
+    def end(self, exchange: AsyncCallContext) -> None:
+        exchange.release()
+        self._calls.discard(exchange)
+
+    async def send(self, request: InferRequest, body: bytes, exchange: AsyncCallContext) -> httpcore2.Response:
+        """Send an inference; its answer is still to be read."""
+        path = generate_path(request.model)
+        return await self._pool.handle_async_request(self._channel.request(path, exchange, body, request.headers))
+
+    def finish_in_background(self, responses: AsyncHttpResponses) -> None:
+        """Let a task end a call that nobody waits for any more; `close` waits for it."""
+        if self._loop is None or not self._loop.is_running():
+            return
+        task = self._loop.create_task(responses.finish())
+        self._background_tasks.add(task)
+        task.add_done_callback(self._background_tasks.discard)
+
+    def _bind_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise InflightError(
+                "the client belongs to the event loop in which it was first used; make one in each", "client_closed"
+            )
+
+    def after_fork_in_child(self) -> None:
+        """Start anew in a process that was just forked; nothing is sent over the parent's connections."""
+        for exchange in self._calls:
+            exchange.detach()
+        self._network.drop()
+        self._start()
+
+
+class AsyncHttpResponses:
+    """The responses to one request. One task reads them at a time; any of the loop's may close them."""
+
+    def __init__(self, transport: AsyncHttpTransport, request: InferRequest, whole: Deadline, first: Deadline) -> None:
+        self._transport = transport
+        self._request = request
+        self._body = generate_body(request)
+        self._whole = whole
+        self._context = AsyncCallContext(transport.where, first.sooner(whole))
+        self._parser = EventParser()
+        self._events: deque[bytes] = deque()
+        self._response: httpcore2.Response | None = None
+        self._chunks: AsyncGenerator[bytes] | None = None
+        self._reading: asyncio.Event | None = None
+        self._id_matched = False
+        self._keep_alive = False
+        self._ended = False
+
+    def __aiter__(self) -> AsyncHttpResponses:
+        return self
+
+    async def __anext__(self) -> HttpResponse:
+        self._reading = reading = asyncio.Event()
+        try:
+            response = await self._next()
+        except BaseException:
+            await self.finish()
+            raise
+        finally:
+            self._reading = None
+            reading.set()
+        if response is None:
+            await self.finish()
+            raise StopAsyncIteration
+        return response
+
+    def cancel(self) -> None:
+        if not self._ended:
+            self._context.cancel(_cancelled())
+            if self._reading is None:
+                self._transport.finish_in_background(self)
+
+    async def close(self) -> None:
+        if self._ended:
+            return
+        self._context.cancel(_cancelled())
+        if self._reading is not None:
+            await self._reading.wait()
+        await self.finish()
+
+    async def finish(self) -> None:
+        """Give the connection back to the pool, which keeps it after a whole answer alone.
+
+        Another is closed: so the server learns that nobody waits. And where the server does not give the request's id
+        back, nothing would tell what is still to come over the connection from the next call's answer.
+        """
+        if self._ended:
+            return
+        self._ended = True
+        if not self._keep_alive:
+            self._context.discard()
+        try:
+            if self._response is not None and not self._context.detached:
+                if self._chunks is not None:
+                    await self._chunks.aclose()
+                await self._response.aclose()
+                stream = self._response.extensions["network_stream"]
+                if not self._keep_alive and isinstance(stream, AsyncDeadlineStream):
+                    await stream.wait_closed()
+        finally:
+            self._transport.end(self._context)
+
+    async def _next(self) -> HttpResponse | None:
+        if self._context.cancelled_with is not None:
+            raise self._context.cancelled_with
+        if self._ended:
+            return None
+        if self._chunks is None:
+            self._chunks = await self._send()
+        if not self._events:
+            async with self._context.active_within_deadline():
+                while not self._events:
+                    chunk = await anext(self._chunks, None)
+                    if chunk is None:
+                        self._parser.check_end(self._transport.where)
+                        self._keep_alive = self._id_matched
+                        return None
+                    self._events.extend(self._parser.feed(chunk))
+        self._context.left()  # what is at hand may have come while nobody had the time to read it
+        self._context.deadline = self._whole
+        response = response_from_event(self._events.popleft(), self._request.id)
+        self._id_matched = response.id == self._request.id != ""
+        return response
+
+    async def _send(self) -> AsyncGenerator[bytes]:
+        """Send the request; gives the pieces of the answer. Raises InflightError for one that is an error's."""
+        self._transport.begin(self._context)
+        async with self._context.active_within_deadline():
+            self._response = response = await self._transport.send(self._request, self._body, self._context)
+            if response.status != 200:
+                body, kind = await read_whole(response, self._transport.where), channel.content_type(response)
+                raise answers.status_error(response.status, kind, body, self._transport.where)
+        channel.check_stream(response, self._transport.where)
+        return response.aiter_stream()
+
+
+async def read_whole(response: httpcore2.Response, where: str) -> bytes:
+    """An answer's body. Raises InflightError for one that is too long."""
+    body = bytearray()
+    async for chunk in response.aiter_stream():
+        body += chunk
+        if len(body) > channel.MAX_BODY_BYTES:
+            raise channel.body_too_long(where)
+    return bytes(body)
+
+
+def _cancelled() -> InflightError:
+    return InflightError("the request was cancelled", "cancelled")
+
+
+_TRANSPORTS: WeakSet[AsyncHttpTransport] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for transport in list(_TRANSPORTS):
+        transport.after_fork_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

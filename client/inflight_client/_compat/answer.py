@@ -1,0 +1,137 @@
+"""How the responses to one request are read: each becomes a delta, and what was lost on the way is found out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inflight_client._compat.stop_text_buffer import StopTextBuffer
+from inflight_client._compat.tensor_names import TIMING_OUTPUTS
+from inflight_client.call import Call
+from inflight_client.errors import InflightError
+from inflight_client.results import Delta, ServerTimings, Usage
+from inflight_client.transport import InferResponse
+
+if TYPE_CHECKING:
+    from inflight_client._compat.deployment import Deployment
+
+_FULLY_COUNTED = ("stop", "length")
+"""Answers with these ends hold every token that was counted; what is cut off others may be counted or not."""
+
+
+class AnswerDecoder:
+    """Reads the responses of a deployment of ours, one after another.
+
+    The last one has the finish reason, the counts of tokens, and how many responses there were.
+    """
+
+    done = False
+    """Whether nothing of what is still to come counts: the answer was ended here, and its stream is to be closed."""
+
+    def __init__(self, deployment: Deployment, call: Call) -> None:
+        self.cumulative_log_prob: float | None = None
+        """The sum of the log probabilities so far, where they were asked for."""
+        self.server_timings: ServerTimings | None = None
+        """Moments in the engine, where they were asked for and have come."""
+        self._deployment = deployment
+        self._call = call
+        asks_for_ids = call.wants_token_ids is not False and "return_token_ids" in deployment.inputs
+        self._asks_for_ids = asks_for_ids
+        self._buffer = StopTextBuffer((), whole=True) if deployment.streams(call) and deployment.accumulates else None
+        self._plain = not (asks_for_ids or call.return_log_probs or call.return_perf_metrics or self._buffer)
+        self._responses = 0
+        self._token_ids = 0
+        self._ended = False
+
+    def add_response(self, response: InferResponse) -> Delta:
+        """What a response adds. Raises InflightError (`answer_damaged`, `deadline_exceeded`, `cancelled`)."""
+        self._responses += 1
+        text = response.text("text_output")
+        reason = response.text("finish_reason")
+        if self._plain and reason is None and text is not None and not self._ended:
+            return Delta(text)
+        return self._add_full_response(response, text, reason)
+
+    def finish(self) -> Delta | None:
+        """For the end of the responses: the last delta, None where it has been given.
+
+        Raises ServerGone for an answer that has no end.
+        """
+        if self._ended:
+            return None
+        raise InflightError(
+            f"the server ended the answer of {self._deployment.display_name} without saying why; send the request"
+            " again",
+            "server_gone",
+        )
+
+    def _add_full_response(self, response: InferResponse, text: str | None, reason: str | None) -> Delta:
+        if self._ended:
+            raise self._damaged("something came after its end")
+        if text is None:
+            raise self._damaged("a response has no text_output")
+        token_ids = self._read_token_ids(response)
+        log_probs = response.numbers("output_log_probs") if self._call.return_log_probs else None
+        self._read_metrics(response)
+        if reason is None:
+            return Delta(text if self._buffer is None else self._buffer.feed(text), None, None, token_ids, log_probs)
+        self._ended = True
+        self._check_count(response)
+        text = text if self._buffer is None else self._buffer.flush(text)
+        return Delta(text, self._checked_reason(reason), self._usage(response, reason), token_ids, log_probs)
+
+    def _read_token_ids(self, response: InferResponse) -> tuple[int, ...] | None:
+        if not self._asks_for_ids:
+            return None
+        token_ids = response.integers("token_ids")
+        if token_ids is None:
+            raise self._damaged("a response has no token_ids, which were asked for")
+        self._token_ids += len(token_ids)
+        return token_ids
+
+    def _read_metrics(self, response: InferResponse) -> None:
+        if self._call.return_log_probs:
+            sums = response.numbers("cum_log_probs")
+            if sums:
+                self.cumulative_log_prob = sums[0]
+        if self._call.return_perf_metrics:
+            self.server_timings = self._timings(response) or self.server_timings
+
+    def _timings(self, response: InferResponse) -> ServerTimings | None:
+        """The moments after the request's arrival, in seconds; None in responses that do not have them."""
+        moments = [response.integer(name) for name in TIMING_OUTPUTS]
+        return server_timings(moments)
+
+    def _check_count(self, response: InferResponse) -> None:
+        sent = response.integer("num_responses")
+        if sent is not None and sent != self._responses:
+            raise self._damaged(f"the server sent {sent} responses and {self._responses} came")
+
+    def _checked_reason(self, reason: str) -> str:
+        if reason in ("deadline", "timeout"):
+            raise InflightError(
+                f"{self._deployment.display_name} dropped the request, since its time was over; allow more time",
+                "deadline_exceeded",
+            )
+        return reason
+
+    def _usage(self, response: InferResponse, reason: str) -> Usage | None:
+        read, written = response.integer("num_input_tokens"), response.integer("num_output_tokens")
+        if read is None or written is None:
+            return None
+        if self._asks_for_ids and reason in _FULLY_COUNTED and self._token_ids != written:
+            raise self._damaged(f"the server counts {written} tokens and {self._token_ids} came")
+        return Usage(read, written)
+
+    def _damaged(self, what: str) -> InflightError:
+        return InflightError(
+            f"the answer of {self._deployment.display_name} is damaged: {what}; send the request again",
+            "answer_damaged",
+        )
+
+
+def server_timings(moments: list[int | None]) -> ServerTimings | None:
+    """Seconds after the first moment, the arrival; None while one is missing or has not come (0)."""
+    arrival, scheduled, first, last = moments
+    if not (arrival and scheduled and first and last):
+        return None
+    return ServerTimings((scheduled - arrival) / 1e9, (first - arrival) / 1e9, (last - arrival) / 1e9)

@@ -1,0 +1,201 @@
+"""How a client finds out which deployment a server has: by questions that whoever asks carries to the server."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any, NamedTuple
+
+from inflight_client._compat import tensor_names
+from inflight_client._compat.deployment import Deployment, Kind, Tensors
+from inflight_client._compat.model_config import ModelConfig
+from inflight_client.errors import InflightError
+from inflight_client.transport import ModelMetadata
+
+TEXT_MODELS = ("ensemble", "tensorrt_llm_bls", "tensorrt_llm")
+"""Where text is sent to, by upstream's names; the first that is there."""
+
+_INFLIGHT_INPUTS = ("priority", "deadline_ms")
+REFUSAL_CODES = (
+    "permission_denied",
+    "invalid_request",
+    "model_not_found",
+    "unsupported_input",
+    "unsupported_deployment",
+)
+"""What a server answers that hands out no configurations or no index, or has no such calls."""
+
+
+class ServerQuery(NamedTuple):
+    """A question to the server: a method of Transport, and the model that it is about."""
+
+    method: str
+    argument: str = ""
+
+
+def detect(model: str | None) -> Generator[ServerQuery, Any, Deployment]:
+    """Find the model that takes text, or look at the named one.
+
+    Yields questions and is sent the answers; what the server refuses is thrown in. Raises InflightError
+    (`unsupported_deployment`, and whatever of `model_not_ready`, `server_gone`, ... is thrown in and can't be helped).
+    """
+    metadata = yield from (_find_text_model() if model is None else _check_named_model(model))
+    kind = _kind(metadata)
+    config = yield from _config(metadata.name)
+    steps = []
+    if kind != "inflight":  # of ours it is known what stands behind them
+        for step in config.steps:
+            steps.append((yield from _config(step)))
+    engine = next((step for step in steps if {"stop", "input_ids"} <= step.inputs), None)
+    special = [step.flag("add_special_tokens") for step in steps if "QUERY" in step.inputs]
+    return Deployment(
+        metadata.name,
+        kind,
+        _supported_inputs(metadata, config),
+        metadata.outputs,
+        _decoupled(config, steps),
+        config.parameter("inflight_version") or None,
+        _accumulates(metadata, config),
+        _stop_model(metadata, kind, config, engine),
+        special[0] if special else None,
+        config.parameter("inflight_build") or None,
+        config.json_parameter("inflight_served"),
+    )
+
+
+def _find_text_model() -> Generator[ServerQuery, Any, ModelMetadata]:
+    """The metadata of the first text model that is ready."""
+    try:
+        states = {model.name: model.state for model in (yield ServerQuery("index"))}
+    except InflightError as error:
+        if error.code not in REFUSAL_CODES:
+            raise
+        names, found = list(TEXT_MODELS), "unknown, since it hands out no index"
+    else:
+        names, found = _ready_text_models(states), ", ".join(sorted(states)) or "none"
+    failure: InflightError | None = None
+    for name in names:
+        try:
+            metadata = yield ServerQuery("metadata", name)
+        except InflightError as error:
+            if error.code not in ("model_not_ready", "model_not_found"):
+                raise
+            if failure is None or error.code == "model_not_ready":
+                failure = error
+            continue
+        if _takes_text(metadata):
+            return metadata  # type: ignore[no-any-return]
+    if failure is not None and failure.code == "model_not_ready":
+        raise failure
+    raise InflightError(
+        f"the server has none of the models {', '.join(TEXT_MODELS)} with text as its input (its models: {found});"
+        " name the model that takes text",
+        "unsupported_deployment",
+    )
+
+
+def _ready_text_models(states: Mapping[str, str]) -> list[str]:
+    """The text models of an index that are ready; all that it has, where none is."""
+    for name in TEXT_MODELS:
+        if states.get(name) == "LOADING":  # whoever came a little later would not take another one
+            raise InflightError(f"the server is loading its model {name}; wait until it is ready", "model_not_ready")
+        if states.get(name) == "READY":
+            break
+    ready = [name for name in TEXT_MODELS if states.get(name) == "READY"]
+    return ready or [name for name in TEXT_MODELS if name in states]
+
+
+def _check_named_model(model: str) -> Generator[ServerQuery, Any, ModelMetadata]:
+    try:
+        metadata = yield ServerQuery("metadata", model)
+    except InflightError as error:
+        there = (yield from _available_models()) if error.code == "model_not_found" else []
+        if not there:
+            raise
+        raise InflightError(
+            f"the server has no model {model}; name one that it has: {', '.join(there)}", error.code
+        ) from None
+    if not _takes_text(metadata):
+        raise InflightError(
+            f"the model {model} takes no text as TensorRT-LLM's models do (its inputs:"
+            f" {', '.join(sorted(metadata.inputs)) or 'none'}); name the model that takes text",
+            "unsupported_deployment",
+        )
+    return metadata  # type: ignore[no-any-return]
+
+
+def _available_models() -> Generator[ServerQuery, Any, list[str]]:
+    """The names of the server's models; of a server that hands out no index those of the text models."""
+    try:
+        return sorted({model.name for model in (yield ServerQuery("index"))})
+    except InflightError:
+        pass
+    found = []
+    for name in TEXT_MODELS:
+        try:
+            metadata = yield ServerQuery("metadata", name)
+        except InflightError:
+            continue
+        if _takes_text(metadata):
+            found.append(name)
+    return found
+
+
+def _config(model: str) -> Generator[ServerQuery, Any, ModelConfig]:
+    """The model's configuration; an empty one where the server keeps it to itself."""
+    try:
+        answer = yield ServerQuery("config", model)
+    except InflightError as error:
+        if error.code not in REFUSAL_CODES:
+            raise
+        return ModelConfig()
+    return ModelConfig(answer)
+
+
+def _takes_text(metadata: ModelMetadata) -> bool:
+    given = metadata.inputs.keys()
+    return (
+        "text_input" in given
+        and bool({tensor_names.TEXT_MODEL.max_tokens, tensor_names.LLMAPI.max_tokens} & given)
+        and "text_output" in metadata.outputs
+    )
+
+
+def _kind(metadata: ModelMetadata) -> Kind:
+    if tensor_names.LLMAPI.max_tokens in metadata.inputs:
+        return "llmapi"
+    if "finish_reason" in metadata.outputs and metadata.inputs.keys() >= set(_INFLIGHT_INPUTS):
+        return "inflight"
+    return "tensorrtllm"
+
+
+def _supported_inputs(metadata: ModelMetadata, config: ModelConfig) -> Tensors:
+    """The inputs that it takes. Our BLS model has some for our engines alone, and refuses them before another's."""
+    if config.flag("inflight_tensors") is False:
+        refused: tuple[str, ...] = _INFLIGHT_INPUTS
+    else:  # without being told, no more is sent than what the caller asks for
+        refused = () if config.known or "stop" not in metadata.inputs else ("deadline_ms",)
+    return {name: tensor for name, tensor in metadata.inputs.items() if name not in refused}
+
+
+def _decoupled(config: ModelConfig, steps: list[ModelConfig]) -> bool | None:
+    """An ensemble streams if any of its models does, which newer Tritons say in its own configuration."""
+    known = [found.decoupled for found in (config, *steps)]
+    if any(known):
+        return True
+    return None if None in known else False
+
+
+def _accumulates(metadata: ModelMetadata, config: ModelConfig) -> bool | None:
+    """Scripted models may, as their configuration says."""
+    scripted = "use_draft_logits" in metadata.inputs
+    return None if scripted and not config.known else bool(config.flag("accumulate_tokens"))
+
+
+def _stop_model(metadata: ModelMetadata, kind: Kind, config: ModelConfig, engine: ModelConfig | None) -> str | None:
+    """An ensemble's requests keep their ids behind it; upstream's BLS model gives them others."""
+    if "stop" in metadata.inputs:
+        return metadata.name
+    if engine is not None:
+        return engine.name
+    scripted = "use_draft_logits" in metadata.inputs
+    return None if scripted or kind == "llmapi" or (config.known and not config.steps) else "tensorrt_llm"

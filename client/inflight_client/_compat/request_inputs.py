@@ -1,0 +1,162 @@
+"""The input tensors of one request, as the deployment at hand wants them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from inflight_client._compat.tensor_names import GUIDE_TEXT
+from inflight_client.call import Call
+from inflight_client.errors import InflightError
+from inflight_client.sampling import Sampling
+from inflight_client.transport import Tensor
+
+if TYPE_CHECKING:
+    from inflight_client._compat.deployment import Deployment
+    from inflight_client.chat_template import ChatTemplate
+
+_SAMPLING = tuple(field.name for field in fields(Sampling) if field.name != "guide")
+_MAX_DEADLINE_MS = 2**31 - 1
+
+
+class RequestInputs:
+    """Collects the tensors of a call; a deployment that lacks what is asked for raises Unsupported."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self._names = deployment.tensor_names
+        self.tensors: dict[str, Tensor] = {}
+
+    def add_call(self, call: Call, seconds_left: float | None, template: ChatTemplate | None) -> None:
+        """All that a call asks for."""
+        names = self._names
+        self._add_prompt(call, template)
+        self.add(names.max_tokens, call.max_tokens)
+        self._add_stream(call)
+        self._add_sampling(_sampling_values(call.sampling, self._deployment.kind))
+        self._add_guide(call.sampling)
+        if call.return_log_probs:
+            self._add_option("return_log_probs", True)
+        if call.wants_token_ids or (call.wants_token_ids is None and self._has("return_token_ids")):
+            self._add_option("return_token_ids", True)
+        if call.return_perf_metrics:
+            self._require(names.perf_metrics, "return_perf_metrics")
+            self.add(names.perf_metrics, True)
+        if call.priority:
+            self._add_option("priority", call.priority)
+        if seconds_left is not None and self._has("deadline_ms"):
+            self.add("deadline_ms", min(max(1, math.ceil(seconds_left * 1000)), _MAX_DEADLINE_MS))
+        self._add_output_flags(call)
+
+    def add(self, name: str, *values: Any) -> None:
+        """A tensor of the type and rank that the deployment's metadata say."""
+        datatype, shape = self._deployment.inputs[name]
+        if datatype != "BYTES" and datatype != "BOOL":
+            convert = float if datatype.startswith(("FP", "BF")) else int
+            values = tuple(map(convert, values))
+        self.tensors[name] = Tensor(datatype, (1,) * (len(shape) - 1) + (len(values),), values)
+
+    def _add_prompt(self, call: Call, template: ChatTemplate | None) -> None:
+        if isinstance(call.prompt, str):
+            self.add("text_input", call.prompt)
+            return
+        if template is None and self._has("messages"):
+            self.add("text_input", "")
+            self.add("messages", call.messages_json)
+            if call.chat_template_kwargs:
+                self.add("chat_template_kwargs", call.template_kwargs_json)
+            return
+        if template is None:
+            raise InflightError(
+                f"{self._deployment.display_name} renders no messages, and the client has no chat template; give the"
+                " client chat_template=DIRECTORY, a checkpoint's or tokenizer's, or send text",
+                "no_chat_template",
+            )
+        text = template.render(json.loads(call.messages_json), **json.loads(call.template_kwargs_json))
+        self.add("text_input", template.without_bos(text, self._deployment.adds_special_tokens))
+
+    def _add_stream(self, call: Call) -> None:
+        names = self._names
+        if call.stream:
+            if self._deployment.decoupled is False:
+                raise self._deployment.unsupported(
+                    "stream",
+                    "it gives one response to a request; call generate instead, or deploy its engine decoupled",
+                )
+            if self._deployment.accumulates is None:
+                raise self._deployment.unsupported(
+                    "stream",
+                    "whether its texts accumulate stands in its configuration, which the server keeps to itself; give"
+                    " the client headers that let it read that, or call generate",
+                )
+            self._require(names.stream, "stream")
+        if self._has(names.stream):
+            self.add(names.stream, self._deployment.streams(call))
+        if self._has(names.exclude_input):
+            self.add(names.exclude_input, True)
+        elif not self._deployment.streams(call):
+            raise self._deployment.unsupported("generate", "its answers repeat the prompt; use stream instead")
+
+    def _add_sampling(self, values: Mapping[str, Any]) -> None:
+        for option, value in values.items():
+            if option in ("stop", "bad_words"):
+                self._add_option(option, *value)
+            else:
+                self._add_option(option, value)
+
+    def _add_guide(self, sampling: Sampling) -> None:
+        if sampling.guide is None:
+            return
+        self._add_option("guide", sampling.guide.type)
+        if sampling.guide.text:
+            self._require(GUIDE_TEXT, "guide")
+            self.add(GUIDE_TEXT, sampling.guide.text)
+
+    def _add_output_flags(self, call: Call) -> None:
+        """Ask for what comes beside the text, where it does not come by itself."""
+        asked = []
+        if not self._deployment.is_inflight:
+            asked += ["return_num_input_tokens", "return_num_output_tokens", "return_finish_reason"]
+            if call.sampling.stop:
+                asked.append("return_stop_reason")
+        for name in asked:
+            if self._has(name):
+                self.add(name, True)
+
+    def _add_option(self, option: str, *values: Any) -> None:
+        for name in self._names.options.get(option, ()):
+            if self._has(name):
+                self.add(name, *values)
+                return
+        raise self._deployment.unsupported(option, "it has no such input; leave it out")
+
+    def _require(self, name: str, option: str) -> None:
+        if not self._has(name):
+            raise self._deployment.unsupported(option, f"it has no input {name}; leave it out")
+
+    def _has(self, name: str) -> bool:
+        return name in self._deployment.inputs
+
+
+def _sampling_values(sampling: Sampling, kind: str) -> dict[str, Any]:
+    """What is given. As TensorRT-LLM has it, a temperature without top_k and top_p would change nothing."""
+    values = {name: value for name in _SAMPLING if (value := getattr(sampling, name)) not in (None, ())}
+    if values.get("temperature") and not {"top_k", "top_p"} & values.keys():
+        values["top_p"] = 1.0
+    if kind == "llmapi":
+        _adapt_to_llmapi(values)
+    return values
+
+
+def _adapt_to_llmapi(values: dict[str, Any]) -> None:
+    """There 0 is a bound of top_p (and greedy), and a temperature alone samples."""
+    temperature, top_k, top_p = (values.get(name) for name in ("temperature", "top_k", "top_p"))
+    if {"temperature", "top_k", "top_p"} & values.keys() and (temperature == 0 or top_k == 1 or not (top_k or top_p)):
+        for name in ("temperature", "top_p"):
+            values.pop(name, None)
+        values["top_k"] = 1
+    elif not top_p:
+        values.pop("top_p", None)

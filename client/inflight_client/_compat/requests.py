@@ -1,0 +1,85 @@
+"""Requests as a deployment takes them, and what reads the responses to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from inflight_client._compat.answer import AnswerDecoder
+from inflight_client._compat.deployment import Deployment
+from inflight_client._compat.request_inputs import RequestInputs
+from inflight_client._compat.tensor_names import TIMING_OUTPUTS
+from inflight_client.call import Call
+from inflight_client.transport import InferRequest, Tensor
+from inflight_client.versions import client_version
+
+if TYPE_CHECKING:
+    from inflight_client.chat_template import ChatTemplate
+
+
+def build_request(
+    deployment: Deployment, call: Call, seconds_left: float | None, template: ChatTemplate | None
+) -> InferRequest:
+    """The call as this deployment takes it. Raises Unsupported for what it lacks, and no_chat_template."""
+    inputs = RequestInputs(deployment)
+    inputs.add_call(call, seconds_left, template)
+    return InferRequest(
+        deployment.model,
+        call.request_id,
+        inputs.tensors,
+        _requested_outputs(deployment, call, inputs.tensors),
+        _parameters(deployment, call),
+        {"traceparent": call.traceparent} if call.traceparent else {},
+    )
+
+
+def answer_decoder(deployment: Deployment, call: Call) -> AnswerDecoder:
+    """What reads the responses to the call's request."""
+    if deployment.is_inflight:
+        return AnswerDecoder(deployment, call)
+    from inflight_client._compat.upstream_answer import UpstreamAnswerDecoder
+
+    return UpstreamAnswerDecoder(deployment, call)
+
+
+def build_stop_request(deployment: Deployment, request_id: str) -> InferRequest:
+    """A request that ends those of that id. Raises Unsupported where ids reach no engine."""
+    if deployment.stop_model is None:
+        raise deployment.unsupported("cancel", "it gives its engine ids of its own; close the stream instead")
+    if deployment.stop_model == deployment.model:
+        inputs = RequestInputs(deployment)
+        inputs.add("text_input", "")
+        if deployment.kind != "llmapi":
+            inputs.add("max_tokens", 1)
+        inputs.add("stop", True)
+        return InferRequest(deployment.model, request_id, inputs.tensors)
+    # What the engine's model takes no request without, and does not read; it has batches where this one has them.
+    shape = (1,) * len(deployment.inputs["text_input"][1])
+    needed = {name: Tensor("INT32", shape, (1,)) for name in ("input_lengths", "request_output_len")}
+    stop = {"input_ids": Tensor("INT32", shape, (0,)), **needed, "stop": Tensor("BOOL", shape, (True,))}
+    return InferRequest(deployment.stop_model, request_id, stop)
+
+
+def _requested_outputs(deployment: Deployment, call: Call, inputs: Mapping[str, Tensor]) -> tuple[str, ...]:
+    wanted = ["text_output", "finish_reason", "num_input_tokens", "num_output_tokens"]
+    if deployment.is_inflight:
+        wanted.append("num_responses")
+    if "return_stop_reason" in inputs:
+        wanted.append("stop_reason")
+    if "return_token_ids" in inputs:
+        wanted.append("token_ids")
+    if call.return_log_probs:
+        wanted += ["output_log_probs", "cum_log_probs"]
+    if call.return_perf_metrics:
+        wanted += TIMING_OUTPUTS
+    return tuple(name for name in wanted if name in deployment.outputs)
+
+
+def _parameters(deployment: Deployment, call: Call) -> dict[str, str | int | bool]:
+    # Parameters came with num_responses; older servers of ours refuse them.
+    if not (deployment.is_inflight and "num_responses" in deployment.outputs):
+        if call.tenant:
+            raise deployment.unsupported("tenant", "it keeps no account of tenants; leave it out")
+        return {}
+    given = {"tenant": call.tenant, "traceparent": call.traceparent, "inflight_client": client_version()}
+    return {name: value for name, value in given.items() if value}

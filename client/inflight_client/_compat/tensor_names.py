@@ -1,0 +1,68 @@
+"""What deployments call the tensors of a call: TensorRT-LLM's `ensemble` and `tensorrt_llm_bls`, and its `llmapi`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TensorNames:
+    """Names of inputs, by the option of a call that they carry; where there are several, the first that exists counts.
+
+    An option that has no name here has no place in such a deployment.
+    """
+
+    max_tokens: str
+    stream: str
+    exclude_input: str
+    perf_metrics: str
+    options: Mapping[str, tuple[str, ...]]
+
+
+TEXT_MODEL = TensorNames(
+    max_tokens="max_tokens",
+    stream="stream",
+    exclude_input="exclude_input_in_output",
+    perf_metrics="return_perf_metrics",
+    options={
+        "temperature": ("temperature",),
+        "top_k": ("top_k",),
+        "top_p": ("top_p",),
+        # The second names are upstream's up to 0.19.
+        "seed": ("seed", "random_seed"),
+        "min_tokens": ("min_tokens", "min_length"),
+        "repetition_penalty": ("repetition_penalty",),
+        "presence_penalty": ("presence_penalty",),
+        "frequency_penalty": ("frequency_penalty",),
+        "end_id": ("end_id",),
+        "stop": ("stop_words",),
+        "bad_words": ("bad_words",),
+        "adapter": ("lora_task_id",),
+        "guide": ("guided_decoding_guide_type",),
+        "return_log_probs": ("return_log_probs",),
+        "return_token_ids": ("return_token_ids",),
+        "priority": ("priority",),
+    },
+)
+
+LLMAPI = TensorNames(
+    max_tokens="sampling_param_max_tokens",
+    stream="streaming",
+    exclude_input="sampling_param_exclude_input_from_output",
+    perf_metrics="sampling_param_return_perf_metrics",
+    options={
+        "temperature": ("sampling_param_temperature",),
+        "top_k": ("sampling_param_top_k",),
+        "top_p": ("sampling_param_top_p",),
+        "seed": ("sampling_param_seed",),
+        "presence_penalty": ("sampling_param_presence_penalty",),
+        "frequency_penalty": ("sampling_param_frequency_penalty",),
+        "stop": ("sampling_param_stop",),
+    },
+)
+
+GUIDE_TEXT = "guided_decoding_guide"
+
+TIMING_OUTPUTS = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
+"""Outputs with moments of the engine's clock, in nanoseconds."""

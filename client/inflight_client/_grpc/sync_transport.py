@@ -1,0 +1,250 @@
+"""gRPC for ordinary, blocking code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import grpc
+from grpc._cython.cygrpc import OperationType
+from grpc.experimental import ChannelOptions
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from inflight_client._grpc import channel, fork, messages
+from inflight_client._grpc.errors import error_from_status
+from inflight_client.address import Address, Tls
+from inflight_client.deadline import Deadline
+from inflight_client.error_mapping import client_closed, error_from_message, mismatched_response
+from inflight_client.errors import InflightError
+from inflight_client.results import Model
+from inflight_client.transport import InferRequest, InferResponse, ModelMetadata, ServerMetadata
+
+_MESSAGE = int(OperationType.receive_message)
+
+
+class GrpcTransport:
+    """One connection, used by many threads at once; see transport.Transport.
+
+    Calls are read by the threads that make them: no other thread of Python's is started, whatever is asked at once.
+    """
+
+    def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
+        self._where = address.authority
+        self._headers = headers
+        self._options = channel.options(address)
+        self._credentials = channel.credentials(address, tls)
+        self._channels: dict[str, _Channel] = {}
+        self._closed = False
+
+    def live(self, deadline: Deadline) -> bool:
+        return bool(self._unary("ServerLive", service_pb2.ServerLiveRequest(), deadline).live)
+
+    def ready(self, deadline: Deadline) -> bool:
+        return bool(self._unary("ServerReady", service_pb2.ServerReadyRequest(), deadline).ready)
+
+    def model_ready(self, model: str, deadline: Deadline) -> bool:
+        try:
+            return bool(self._unary("ModelReady", service_pb2.ModelReadyRequest(name=model), deadline).ready)
+        except InflightError as error:
+            if error.code in ("model_not_found", "model_not_ready"):
+                return False
+            raise
+
+    def server(self, deadline: Deadline) -> ServerMetadata:
+        request = service_pb2.ServerMetadataRequest()
+        return messages.server_metadata(self._unary("ServerMetadata", request, deadline))
+
+    def index(self, deadline: Deadline) -> list[Model]:
+        request = service_pb2.RepositoryIndexRequest()
+        return messages.models(self._unary("RepositoryIndex", request, deadline))
+
+    def metadata(self, model: str, deadline: Deadline) -> ModelMetadata:
+        request = service_pb2.ModelMetadataRequest(name=model)
+        return messages.model_metadata(self._unary("ModelMetadata", request, deadline))
+
+    def config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
+        request = service_pb2.ModelConfigRequest(name=model)
+        return messages.model_config(self._unary("ModelConfig", request, deadline))
+
+    def infer(self, request: InferRequest, whole: Deadline, first: Deadline) -> GrpcResponses:
+        message = messages.infer_request(request)
+        call = self._call(self._connect().infer, message, whole, request.headers)
+        return GrpcResponses(call, request.id, whole, first, self.map_error)
+
+    def close(self) -> None:
+        self._closed = True
+        wire = self._channels.get("wire")
+        if wire is not None and wire.process == os.getpid():
+            wire.channel.close()
+            fork.channel_closed(self)
+
+    def map_error(self, error: grpc.RpcError, deadline: Deadline) -> InflightError:
+        """What a call of this connection failed of."""
+        if self._closed:
+            return client_closed()
+        return error_from_status(error.code(), error.details() or "", self._where, deadline)
+
+    def _connect(self) -> _Channel:
+        """The channel, made when it is first needed, so that a process may fork before."""
+        if self._closed:
+            raise client_closed()
+        wire = self._channels.get("wire")
+        if wire is None:
+            fork.channel_opening(self)
+            mine = _Channel(self._where, self._options, self._credentials)
+            wire = self._channels.setdefault("wire", mine)  # atomic, as a lock that a fork may inherit would not be
+            if wire is not mine:
+                mine.channel.close()
+            if self._closed:  # by another thread, meanwhile
+                wire.channel.close()
+                raise client_closed()
+        fork.check_process(wire.process)
+        return wire
+
+    def _unary(self, method: str, request: Any, deadline: Deadline) -> Any:
+        try:
+            return self._call(getattr(self._connect().stub, method), request, deadline, {})
+        except grpc.RpcError as error:
+            raise self.map_error(error, deadline) from None
+
+    def _call(self, method: Callable[..., Any], request: Any, deadline: Deadline, headers: Mapping[str, str]) -> Any:
+        if deadline.passed:
+            raise deadline.error()
+        try:
+            return method(request, timeout=deadline.left(), metadata=channel.metadata(self._headers, headers))
+        except ValueError:  # closed by another thread, meanwhile
+            raise client_closed() from None
+
+
+class _Channel:
+    """A channel, its calls, and the process that it belongs to."""
+
+    def __init__(self, where: str, options: list[tuple[str, int]], credentials: grpc.ChannelCredentials | None) -> None:
+        self.process = os.getpid()
+        options = [*options, (ChannelOptions.SingleThreadedUnaryStream, 1)]
+        self.channel = (
+            grpc.insecure_channel(where, options)
+            if credentials is None
+            else grpc.secure_channel(where, credentials, options)
+        )
+        self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self.channel)
+        self.infer = self.channel.unary_stream(
+            channel.STREAM_METHOD,
+            request_serializer=service_pb2.ModelInferRequest.SerializeToString,
+            response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
+        )
+
+
+class GrpcResponses(Iterator[InferResponse]):
+    """See transport.Responses. One thread reads them at a time; another one may close them."""
+
+    def __init__(
+        self,
+        call: Any,
+        request_id: str,
+        whole: Deadline,
+        first: Deadline,
+        failure: Callable[[grpc.RpcError, Deadline], InflightError],
+    ) -> None:
+        self._call = call
+        self._id = request_id
+        self._whole = whole
+        self._first: Deadline | None = first if first.sooner(whole) is first and first.at is not None else None
+        self._map_error = failure
+        self._reading = threading.Lock()
+        self._interrupted = False
+        self._process = os.getpid()
+
+    def __next__(self) -> InferResponse:
+        if self._process != os.getpid():
+            fork.check_process(self._process)
+        with self._reading:
+            try:
+                message = self._next() if self._first is None else self._next_within(self._first)
+                if message.error_message:
+                    self._read_to_end()
+                    raise error_from_message(message.error_message)
+            except (InflightError, StopIteration):
+                raise
+            except BaseException:  # a signal's: Ctrl-C
+                self._interrupted = True
+                raise
+        response = message.infer_response
+        if response.id and response.id != self._id:
+            raise mismatched_response(self._id, response.id)
+        return messages.GrpcInferResponse(response)
+
+    def close(self) -> None:
+        if self._process != os.getpid():
+            return
+        self._call.cancel()
+        # gRPC keeps a call, and with it the connection, until all that it still owes of it has been taken. After a
+        # cancel that is there at once; but iterating does not take it any more, as the call counts as ended.
+        with self._reading:
+            if not self._interrupted:
+                self._drain()
+                return
+            # A signal's exception may come after gRPC has handed over a message, and before its notes say so: they hold
+            # it for due, and it never comes. Were that the last event, the thread alone would wait for it.
+            rest = threading.Thread(target=self._drain_available, daemon=True)
+            rest.start()
+            rest.join(channel.END_OF_CALL_TIMEOUT)
+
+    def _drain_available(self) -> None:
+        with contextlib.suppress(KeyError):  # gRPC's for an event that its notes no longer have
+            self._drain(_MESSAGE)
+
+    def _drain(self, *but: int) -> None:
+        while self._call._state.due.difference(but):
+            self._call._consume_next_event()
+
+    def _next(self) -> Any:
+        try:
+            return next(self._call)
+        except grpc.RpcError as error:
+            raise self._map_error(error, self._whole) from None
+
+    def _next_within(self, deadline: Deadline) -> Any:
+        """The first response; a timer ends the call when it is late. No thread is left, whichever comes first."""
+        self._first = None
+        late = threading.Event()
+        with _cancel_after(self._call, deadline.left() or 0.0, late):
+            try:
+                message = next(self._call, None)
+            except grpc.RpcError as error:
+                raise (deadline.error() if late.is_set() else self._map_error(error, self._whole)) from None
+        if late.is_set():
+            raise deadline.error()
+        if message is None:
+            raise StopIteration
+        return message
+
+    def _read_to_end(self) -> None:
+        """Triton keeps for good what belongs to a call that is cancelled between its error and its end."""
+        with (
+            _cancel_after(self._call, channel.END_OF_CALL_TIMEOUT, threading.Event()),
+            contextlib.suppress(grpc.RpcError),
+        ):
+            for _ in self._call:
+                pass
+
+
+@contextlib.contextmanager
+def _cancel_after(call: Any, seconds: float, late: threading.Event) -> Iterator[None]:
+    """Cancels the call, and says so, unless the block ends in time."""
+
+    def end() -> None:
+        late.set()
+        call.cancel()
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()

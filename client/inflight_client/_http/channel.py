@@ -1,0 +1,147 @@
+"""How HTTP requests to one server are made: the same for ordinary code and for asyncio."""
+
+from __future__ import annotations
+
+import ssl
+import urllib.request
+from collections.abc import Mapping
+from typing import TypedDict
+from urllib.parse import quote, unquote, urlsplit
+
+import httpcore2
+
+from inflight_client import tls_files
+from inflight_client._http.call_context import CallContext
+from inflight_client.address import Address, Tls
+from inflight_client.error_mapping import not_triton
+from inflight_client.errors import InflightError
+
+MAX_CONNECTIONS = 1024
+"""Calls at once, each of which has a connection; those beyond wait, within their deadlines, until one comes free."""
+MAX_KEEPALIVE_CONNECTIONS = 128
+"""Connections kept for the next calls."""
+KEEPALIVE_EXPIRY = 20.0
+"""How long; less than the minute after which proxies commonly close them."""
+MAX_BODY_BYTES = 64 * 1024 * 1024
+"""Of an answer that is read whole."""
+
+
+_OWN_HEADERS = {"accept": "*/*", "user-agent": "inflight_client"}
+
+
+class PoolOptions(TypedDict):
+    ssl_context: ssl.SSLContext | None
+    proxy: httpcore2.Proxy | None
+    max_connections: int
+    max_keepalive_connections: int
+    keepalive_expiry: float
+
+
+class HttpChannel:
+    """A server, and what goes with every request to it. Raises InflightError for what can't be used.
+
+    Proxies are those of the environment (`http_proxy`, `https_proxy`, `no_proxy`), but for this machine itself none;
+    SOCKS is not among them.
+    """
+
+    def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
+        self.address = address
+        self.where = address.url
+        self._headers = dict(headers)
+        self._path = quote(address.path, safe="/%~!$&'()*+,;=:@")
+        try:
+            self._host = address.host.encode("ascii" if address.host.isascii() else "idna")
+        except UnicodeError as error:
+            raise InflightError(f"{address.host!r} can't be a host's name: {error}", "invalid_parameter") from None
+        self.options = PoolOptions(
+            ssl_context=_ssl_context(tls) if address.secure else None,
+            proxy=None if address.loopback else _proxy(address),
+            max_connections=MAX_CONNECTIONS,
+            max_keepalive_connections=MAX_KEEPALIVE_CONNECTIONS,
+            keepalive_expiry=KEEPALIVE_EXPIRY,
+        )
+
+    def request(
+        self, path: str, exchange: CallContext, content: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> httpcore2.Request:
+        """A GET, or with content a POST. `headers` win over the client's own.
+
+        Only inference (`headers` given) keeps its connection, since what comes over it carries the request's id:
+        nothing in any other answer would tell if it were that to an earlier question.
+        """
+        given = {
+            "host": self.address.authority,
+            "accept": "*/*",
+            "user-agent": "inflight_client",
+            **self._headers,
+            **(headers or {}),
+        }
+        if content is not None:
+            given["content-length"] = str(len(content))
+            given.setdefault("content-type", "application/json")
+        if headers is None:
+            given["connection"] = "close"
+        return httpcore2.Request(
+            "GET" if content is None else "POST",
+            httpcore2.URL(
+                scheme=self.address.scheme, host=self._host, port=self.address.port, target=self._path + path or "/"
+            ),
+            headers=[(name.encode(), value.encode()) for name, value in given.items()],
+            content=content,
+            extensions={"timeout": {"pool": exchange.left()}},
+        )
+
+
+def content_type(response: httpcore2.Response) -> str:
+    return next((_latin1(value) for name, value in response.headers if name.lower() == b"content-type"), "").lower()
+
+
+def check_stream(response: httpcore2.Response, where: str) -> None:
+    """Raises InflightError `unsupported_deployment` for what is no stream, or one whose end can't be told from a cut.
+
+    Triton's are sent in chunks. Behind a proxy that speaks HTTP/1.0 they would end where the connection does; and most
+    deployments of others don't tell by themselves that an answer is whole.
+    """
+    kind = content_type(response)
+    if not kind.startswith("text/event-stream"):
+        raise not_triton(where, f"it sends {kind or 'no type'!r} where server-sent events are due")
+    if not any(name.lower() in (b"transfer-encoding", b"content-length") for name, _ in response.headers):
+        raise InflightError(
+            f"the answer from {where} comes neither in chunks nor with a length, so that nobody can tell its end from "
+            "a broken connection; let the proxy on the way speak HTTP/1.1",
+            "unsupported_deployment",
+        )
+
+
+def body_too_long(where: str) -> InflightError:
+    return InflightError(f"the server at {where} answered with more than {MAX_BODY_BYTES} bytes", "answer_damaged")
+
+
+def _latin1(value: bytes) -> str:
+    return value.decode("latin-1")
+
+
+def _ssl_context(tls: Tls | None) -> ssl.SSLContext:
+    """Trusts the system's certificates (or SSL_CERT_FILE, SSL_CERT_DIR) unless a CA is given."""
+    given = tls or Tls()
+    tls_files.read_tls_files(given)  # says which file is wrong
+    context = httpcore2.default_ssl_context() if given.ca is None else ssl.create_default_context(cafile=given.ca)
+    if given.certificate is not None:
+        context.load_cert_chain(given.certificate, given.key, password="")
+    return context
+
+
+def _proxy(address: Address) -> httpcore2.Proxy | None:
+    url = urllib.request.getproxies().get(address.scheme, "")
+    if not url or urllib.request.proxy_bypass(f"{address.host}:{address.port}"):
+        return None
+    try:
+        proxy = urlsplit(url if "://" in url else f"http://{url}")
+        if proxy.scheme != "http" or not proxy.hostname:
+            raise ValueError("it must be http://HOST:PORT")
+        auth = None if proxy.username is None else (unquote(proxy.username), unquote(proxy.password or ""))
+        return httpcore2.Proxy(httpcore2.URL(scheme="http", host=proxy.hostname, port=proxy.port, target="/"), auth)
+    except ValueError as error:
+        raise InflightError(
+            f"the environment's {address.scheme}_proxy can't be used: {error}", "invalid_parameter"
+        ) from None

@@ -1,0 +1,231 @@
+"""Triton's generate extension in bytes: requests out as JSON, answers in as server-sent events.
+
+https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_generate.md
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from inflight_client.error_mapping import error_from_message, mismatched_response
+from inflight_client.errors import InflightError
+from inflight_client.transport import InferRequest, Tensor
+
+MAX_EVENT_BYTES = 64 * 1024 * 1024
+"""The longest event that is taken. One token's takes some hundred bytes; a whole answer's, more."""
+
+_FLOATS = {"FP16": "<e", "FP32": "<f", "FP64": "<d"}
+
+
+def model_path(model: str) -> str:
+    """Where a model's metadata stands."""
+    return f"/v2/models/{quote(model, safe='')}"
+
+
+def generate_path(model: str) -> str:
+    """Where a request goes. Triton streams from there whatever the model gives, one response or many."""
+    return f"{model_path(model)}/generate_stream"
+
+
+def generate_body(request: InferRequest) -> bytes:
+    """The request as JSON: inputs by name beside `id` and `parameters`.
+
+    Triton knows the shapes from the model's metadata, and gives all values to the innermost one that is not fixed.
+    Raises InflightError for what can't be written so: a shape that needs telling, text that is not Unicode.
+    """
+    document: dict[str, Any] = {name: _value(name, tensor) for name, tensor in request.inputs.items()}
+    if request.id:
+        document["id"] = request.id
+    if request.parameters:
+        document["parameters"] = dict(request.parameters)
+    try:
+        return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError as error:
+        raise InflightError(f"the request can't be encoded as UTF-8: {error.reason}", "invalid_text") from None
+    except ValueError:
+        raise InflightError("the request has NaN or infinity, which JSON has not", "invalid_parameter") from None
+
+
+def _value(name: str, tensor: Tensor) -> Any:
+    if sum(size != 1 for size in tensor.shape) > 1:
+        raise InflightError(
+            f"{name} has the shape {list(tensor.shape)}, which Triton's generate endpoint can't be told; use gRPC",
+            "unsupported_input",
+        )
+    values = [_exact(tensor.datatype, value) for value in tensor.values]
+    return values[0] if len(values) == 1 else values
+
+
+def _exact(datatype: str, value: Any) -> Any:
+    """As JSON has it, exactly what a tensor of that type holds.
+
+    Floats are rounded to the type here, so that it can't matter how exactly Triton's JSON reader rounds.
+    """
+    if datatype in _FLOATS:
+        kind = _FLOATS[datatype]
+        return struct.unpack(kind, struct.pack(kind, value))[0]
+    if datatype == "BYTES":
+        return str(value)
+    return bool(value) if datatype == "BOOL" else int(value)
+
+
+class EventParser:
+    """Server-sent events from bytes, however those are cut into pieces.
+
+    https://html.spec.whatwg.org/multipage/server-sent-events.html: lines end in CR, LF or both, an empty line ends an
+    event, comments and fields other than `data` are passed over. What stands behind the last empty line is no event.
+    """
+
+    def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max = max_event_bytes
+        self._line: list[bytes] = []
+        """The pieces of a line whose end has not come."""
+        self._data: list[bytes] = []
+        self._held = 0
+        """Bytes in both."""
+        self._after_cr = False
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Take some more bytes; gives the data of the events that they end. Raises InflightError for one too long."""
+        if self._after_cr and piece.startswith(b"\n"):
+            piece = piece[1:]
+            self._after_cr = False
+        if not piece:
+            return []
+        self._after_cr = piece.endswith(b"\r")
+        events: list[bytes] = []
+        for line in piece.splitlines(keepends=True):
+            if not line.endswith((b"\n", b"\r")):
+                self._hold(self._line, line)
+            elif (event := self._end(line.rstrip(b"\r\n"))) is not None:
+                events.append(event)
+        return events
+
+    @property
+    def complete(self) -> bool:
+        """Whether the bytes so far end where an event ends."""
+        return not (self._line or self._data)
+
+    def check_end(self, where: str) -> None:
+        """Raises InflightError `answer_damaged` where the bytes ended within an event; `where` is who sent them."""
+        if not self.complete:
+            raise InflightError(f"the answer from {where} ended too soon; send the request again", "answer_damaged")
+
+    def _end(self, line: bytes) -> bytes | None:
+        """Take the end of a line; gives the event that it ends, if it does."""
+        if self._line:
+            self._line.append(line)
+            line = b"".join(self._line)
+            self._held -= len(line) - len(self._line.pop())
+            self._line.clear()
+        if line:
+            if line.startswith(b"data:"):
+                self._hold(self._data, line[6:] if line.startswith(b"data: ") else line[5:])
+            return None
+        if not self._data:
+            return None
+        event = b"\n".join(self._data)
+        self._data.clear()
+        self._held = 0
+        return event
+
+    def _hold(self, where: list[bytes], piece: bytes) -> None:
+        where.append(piece)
+        self._held += len(piece)
+        if self._held > self._max:
+            raise InflightError(
+                f"the server sent an event of more than {self._max} bytes; send the request again", "answer_damaged"
+            )
+
+
+class HttpResponse:
+    """One event's outputs. Triton writes a tensor of one element as its value, others as a flat list."""
+
+    __slots__ = ("_values",)
+
+    final = None
+    """Events don't tell which is the last."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    @property
+    def id(self) -> str:
+        return str(self._values.get("id", ""))
+
+    def text(self, name: str) -> str | None:
+        values = self._all(name)
+        if not values:
+            return None
+        value = values[0]
+        if not isinstance(value, str):
+            raise _damaged(f"its {name} is {value!r:.60}, and no text")
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise _damaged(f"its {name} is no Unicode text") from None
+        return value
+
+    def integer(self, name: str) -> int | None:
+        values = self.integers(name)
+        return values[0] if values else None
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        values = self._all(name)
+        if values is None:
+            return None
+        for value in values:
+            if type(value) is not int:
+                raise _damaged(f"its {name} has {value!r:.60}, which is no whole number")
+        return tuple(values)
+
+    def numbers(self, name: str) -> tuple[float, ...] | None:
+        values = self._all(name)
+        if values is None:
+            return None
+        for value in values:
+            if type(value) is not float and type(value) is not int:
+                raise _damaged(f"its {name} has {value!r:.60}, which is no number")
+        return tuple(map(float, values))
+
+    def _all(self, name: str) -> list[Any] | None:
+        value = self._values.get(name)
+        return value if value is None or isinstance(value, list) else [value]
+
+
+def response_from_event(data: bytes, request_id: str) -> HttpResponse:
+    """An event's response. Raises InflightError: the server's own error, or `answer_damaged` for what is none."""
+    values = json_object(data)
+    if "error" in values:
+        raise error_from_message(str(values["error"]))
+    found = values.get("id")
+    if request_id and found is not None and found != request_id:
+        raise mismatched_response(request_id, str(found)[:128])
+    return HttpResponse(values)
+
+
+def json_object(data: bytes) -> dict[str, Any]:
+    """The JSON object that the bytes are. Raises InflightError `answer_damaged` for anything else."""
+    values = json_value(data)
+    if not isinstance(values, dict):
+        raise _damaged("it is JSON, and no object")
+    return values
+
+
+def json_value(data: bytes) -> Any:
+    """The JSON that the bytes are. Raises InflightError `answer_damaged` for anything else."""
+    try:
+        return json.loads(data.decode())
+    except UnicodeDecodeError:
+        raise _damaged("it is not UTF-8") from None
+    except (ValueError, RecursionError):
+        raise _damaged("it is no JSON") from None
+
+
+def _damaged(how: str) -> InflightError:
+    return InflightError(f"the server's answer can't be read: {how}; send the request again", "answer_damaged")

@@ -1,0 +1,216 @@
+"""The client for ordinary, blocking code."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+
+from inflight_client._compat.deployment import Deployment
+from inflight_client._sync.connection import Connection
+from inflight_client._sync.stream import Stream
+from inflight_client.address import Tls
+from inflight_client.call import Call, CallOptions, Prompt, validate_request_id
+from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
+from inflight_client.result_order import ResultOrder, validate_concurrency, validate_prompts
+from inflight_client.results import Generation, Health, Model
+from inflight_client.retry import Retry, validate_retry
+from inflight_client.settings import ClientSettings
+
+if TYPE_CHECKING:
+    from inflight_client.chat_template import ChatTemplate
+    from inflight_client.metrics import Metrics
+    from inflight_client.result_order import Outcome
+
+
+class Client:
+    """A served model, for code that waits. Any number of threads may share one; close it, or use `with`.
+
+    `address` is HOST:PORT or grpc://HOST:PORT for gRPC, http://HOST:PORT for HTTP, grpcs:// and https:// for TLS.
+    Without `model` it takes the one that answers text there. `timeout` holds for all calls that name none. A
+    `chat_template` (a checkpoint's directory) is needed for messages where the deployment renders none. Nothing is sent
+    before the first call.
+
+    >>> with Client(address) as client:
+    ...     answer = client.generate("Tell me about tea.", max_tokens=8)
+    >>> answer.finish_reason, answer.usage.output_tokens
+    ('length', 8)
+    """
+
+    def __init__(
+        self,
+        address: str = "127.0.0.1:8001",
+        model: str | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        tls: Tls | None = None,
+        timeout: float | None = None,
+        retry: Retry | None = None,
+        chat_template: ChatTemplate | str | Path | None = None,
+        metrics_url: str | None = None,
+    ) -> None:
+        self._settings = ClientSettings.from_arguments(
+            address, model, headers, tls, timeout, chat_template, metrics_url
+        )
+        self._connection = Connection(self._settings, validate_retry(retry))
+
+    def generate(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Generation:
+        """The whole answer to a text or to chat messages. Raises InflightError."""
+        return self._stream(self._settings.call(prompt, options, stream=False)).read()
+
+    def stream(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Stream:
+        """The answer as it comes, one delta a step. Leaving the stream early cancels the request on the server.
+
+        >>> with client.stream([{"role": "user", "content": "Is there tea?"}], max_tokens=8) as stream:
+        ...     text = "".join(delta.text for delta in stream)
+        >>> stream.generation.text == text
+        True
+        """
+        return self._stream(self._settings.call(prompt, options, stream=True))
+
+    @overload
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        concurrency: int = 32,
+        as_completed: Literal[False] = False,
+        return_errors: Literal[False] = False,
+        **options: Unpack[CallOptions],
+    ) -> Generator[Generation, None, None]: ...
+    @overload
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        concurrency: int = 32,
+        as_completed: Literal[False] = False,
+        return_errors: Literal[True],
+        **options: Unpack[CallOptions],
+    ) -> Generator[Outcome, None, None]: ...
+    @overload
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        concurrency: int = 32,
+        as_completed: Literal[True],
+        return_errors: Literal[False] = False,
+        **options: Unpack[CallOptions],
+    ) -> Generator[tuple[int, Generation], None, None]: ...
+    @overload
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        concurrency: int = 32,
+        as_completed: Literal[True],
+        return_errors: Literal[True],
+        **options: Unpack[CallOptions],
+    ) -> Generator[tuple[int, Outcome], None, None]: ...
+    @overload
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        concurrency: int = 32,
+        as_completed: bool = False,
+        return_errors: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> Generator[Outcome | tuple[int, Outcome], None, None]: ...
+    def generate_many(
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        concurrency: int = 32,
+        as_completed: bool = False,
+        return_errors: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> Generator[Any, None, None]:
+        """The answers to many prompts, `concurrency` at a time, in the order of the prompts.
+
+        With `as_completed` each comes as soon as it is there, as a pair of its prompt's place and the answer. The first
+        failure is raised and ends the others; with `return_errors` it stands in its place. Prompts are read, in
+        a thread of their own, as places get free, so they may be a generator without end, wait for something, or depend
+        on answers. What they raise is raised after the answers to those before. Leaving early (by an error, Ctrl-C or
+        `contextlib.closing`) cancels what is on its way; what can't be reached within two seconds ends by itself.
+
+        >>> [answer.output_tokens for answer in client.generate_many(["Tea?", "Coffee?", "Water?"], max_tokens=4)]
+        [4, 4, 4]
+        """
+        from inflight_client._sync.generate_many import PromptRunner
+
+        self._settings.validate_options(options)
+        many = PromptRunner(
+            lambda prompt: self._stream(self._settings.call(prompt, options, stream=False)),
+            validate_concurrency(concurrency),
+        )
+        return many.outcomes(validate_prompts(prompts), ResultOrder(as_completed, return_errors))
+
+    def cancel(self, request_id: str, timeout: float = DEFAULT_QUERY_TIMEOUT) -> None:
+        """End the requests of that id, whoever sent them; an unknown id is no error.
+
+        Their streams end with finish reason `cancelled` and what was said so far.
+        """
+        self._connection.cancel(
+            validate_request_id(request_id), Deadline.from_timeout(timeout, "the end of the request")
+        )
+
+    def health(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> Health:
+        """How the server stands; where nobody answers, that is the answer.
+
+        >>> bool(client.health())
+        True
+        """
+        return self._connection.health(Deadline.from_timeout(timeout, "the server's health"))
+
+    def ready(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> bool:
+        """Whether a request would be answered."""
+        return bool(self.health(timeout))
+
+    def models(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> list[Model]:
+        """The models of the server's repository, with their states.
+
+        >>> [model.name for model in client.models() if model.ready][0]
+        'ensemble'
+        """
+        return self._connection.models(Deadline.from_timeout(timeout, "the list of models"))
+
+    def metrics(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> Metrics:
+        """The server's metrics page (`metrics_url`, by default http on port 8002 of its host), read once.
+
+        On the server's own host it is asked for with the client's headers and certificates, but never in plain words
+        where the server is asked over TLS: then give an https:// `metrics_url`.
+        """
+        from inflight_client._sync.metrics import fetch_metrics
+        from inflight_client.metrics import Metrics
+
+        return Metrics.parse(
+            fetch_metrics(
+                self._settings.metrics_url, Deadline.from_timeout(timeout, "the metrics page"), self._settings
+            )
+        )
+
+    def deployment(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> Deployment:
+        """What the client talks to: which model, which tensors, which version.
+
+        >>> client.deployment().kind, client.deployment().model
+        ('inflight', 'ensemble')
+        """
+        return self._connection.find_deployment(Deadline.from_timeout(timeout, "the deployment's description"))
+
+    def close(self) -> None:
+        """Close the connection; calls that are still open end with an error. Twice is fine."""
+        self._connection.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _stream(self, call: Call) -> Stream:
+        return Stream(call, self._connection)

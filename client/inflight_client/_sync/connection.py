@@ -1,0 +1,165 @@
+"""A client's way to its server: the transport, and which deployment stands at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+from inflight_client._compat.answer import AnswerDecoder
+from inflight_client._compat.deployment import Deployment
+from inflight_client._compat.deployment_cache import DeploymentCache, as_not_ready, detection_deadline
+from inflight_client._compat.detection import ServerQuery, detect
+from inflight_client._compat.model_list import list_models
+from inflight_client._compat.requests import answer_decoder, build_request, build_stop_request
+from inflight_client.call import Call
+from inflight_client.deadline import Deadline
+from inflight_client.errors import ClientClosed, InflightError
+from inflight_client.results import Health, Model
+from inflight_client.retry import Retries, Retry
+from inflight_client.settings import ClientSettings
+from inflight_client.transport import Responses, Transport
+
+Result = TypeVar("Result")
+
+ABANDON_TIMEOUT = 1.0
+"""How long an answer that nobody waits for any more may hold up who left it."""
+MAX_DISPATCH_SECONDS = 0.25
+"""How long a request may be on its way to the engine, through the models before it, where a stop does not find it."""
+
+
+class Connection:
+    """Used by all threads of a client; one that a child process inherits starts anew there."""
+
+    def __init__(self, settings: ClientSettings, retry: Retry) -> None:
+        self.transport = _transport(settings)
+        self._settings = settings
+        self._retry = retry
+        self._deployment_cache = DeploymentCache()
+        self._start()
+
+    def _start(self) -> None:
+        """Locks of this process: a parent's may be held by threads that are not here."""
+        self._process = os.getpid()
+        self._detection_lock = threading.Lock()
+        self._retries = Retries(self._retry)
+
+    def _restart_after_fork(self) -> None:
+        if self._process != os.getpid():
+            self._start()
+
+    @property
+    def retries(self) -> Retries:
+        self._restart_after_fork()
+        return self._retries
+
+    def send(self, call: Call, whole: Deadline, first: Deadline) -> tuple[AnswerDecoder, Responses]:
+        """Send a call's request, once: how to read the answer, and its responses. Raises InflightError."""
+        deployment = self.find_deployment(whole.sooner(first))
+        last = whole if deployment.streams(call) else whole.sooner(first)  # what the server need not go on behind
+        request = build_request(deployment, call, last.left(), self._settings.chat_template)
+        return answer_decoder(deployment, call), self.transport.infer(request, whole, first)
+
+    def abandon(self, call: Call, sent: float) -> None:
+        """The caller left before a whole answer came, which Triton tells nobody: ask the engine to end it.
+
+        `sent` is when the request was, on the monotonic clock: one that has hardly begun is asked to end once more.
+        """
+        deployment = self._deployment_cache.last
+        if deployment is None or deployment.streams(call):
+            return  # the end of a stream is noticed
+        with contextlib.suppress(InflightError):
+            deadline = Deadline(ABANDON_TIMEOUT, "the end of the request")
+            self.cancel(call.request_id, deadline)
+            if (early := sent + MAX_DISPATCH_SECONDS - time.monotonic()) > 0:
+                time.sleep(early)
+                self.cancel(call.request_id, deadline)
+
+    def cancel(self, request_id: str, deadline: Deadline) -> None:
+        """Ask the server to end the requests of that id."""
+        deployment = self.find_deployment(deadline)
+        responses = self.transport.infer(build_stop_request(deployment, request_id), deadline, deadline)
+        try:
+            for _ in responses:
+                pass
+        except InflightError as error:
+            if not deployment.is_stop_response(error):
+                raise
+        finally:
+            responses.close()
+
+    def health(self, deadline: Deadline) -> Health:
+        live = ready = False
+        try:
+            live, ready = self.transport.live(deadline), self.transport.ready(deadline)
+            return Health.from_states(
+                live, ready, self.transport.model_ready(self.find_deployment(deadline).model, deadline)
+            )
+        except ClientClosed:
+            raise
+        except InflightError as error:
+            return Health(live, ready, False, str(error))
+
+    def models(self, deadline: Deadline) -> list[Model]:
+        return self._run_queries(list_models(self._settings.model), deadline)
+
+    def find_deployment(self, deadline: Deadline) -> Deployment:
+        """The deployment, asked for while it is not known. Raises InflightError."""
+        self._restart_after_fork()
+        if (found := self._deployment_cache.fresh()) is not None:
+            return found
+        began = time.monotonic()
+        if not self._detection_lock.acquire(timeout=-1 if deadline.at is None else deadline.left() or 0):
+            raise deadline.error()
+        try:
+            if (found := self._deployment_cache.fresh()) is not None:
+                return found
+            self._deployment_cache.raise_recent_failure(began)
+            found = self._run_queries(detect(self._settings.model), detection_deadline(deadline))
+            self._deployment_cache.store(found)
+            return found
+        except InflightError as error:
+            self._deployment_cache.record_failure(error)
+            raise as_not_ready(error, deadline) from None
+        finally:
+            self._detection_lock.release()
+
+    def invalidate_after(self, error: InflightError) -> None:
+        self._deployment_cache.invalidate_after(error)
+
+    def invalidate(self) -> None:
+        """Look at the deployment anew before the next call."""
+        self._deployment_cache.invalidate()
+
+    def close(self) -> None:
+        self.transport.close()
+
+    def _run_queries(self, questions: Generator[ServerQuery, Any, Result], deadline: Deadline) -> Result:
+        """Carry questions to the server until whoever asks knows enough."""
+        try:
+            question = next(questions)
+            while True:
+                ask = getattr(self.transport, question.method)
+                try:
+                    answer = ask(question.argument, deadline) if question.argument else ask(deadline)
+                except InflightError as error:
+                    question = questions.throw(error)
+                else:
+                    question = questions.send(answer)
+        except StopIteration as end:
+            found: Result = end.value
+            return found
+
+
+def _transport(settings: ClientSettings) -> Transport:
+    """gRPC or HTTP; its library is imported only now."""
+    if settings.address.http:
+        from inflight_client._sync.http_transport import HttpTransport
+
+        return HttpTransport(settings.address, settings.headers, settings.tls)
+    from inflight_client._grpc.sync_transport import GrpcTransport
+
+    return GrpcTransport(settings.address, settings.headers, settings.tls)

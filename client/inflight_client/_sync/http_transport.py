@@ -1,0 +1,243 @@
+"""KServe v2 over HTTP for ordinary, blocking code."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+from weakref import WeakSet
+
+import httpcore2
+
+from inflight_client._http import channel as channel
+from inflight_client._http import responses as answers
+from inflight_client._http.call_context import CallContext
+from inflight_client._http.channel import HttpChannel
+from inflight_client._http.messages import (
+    EventParser,
+    HttpResponse,
+    generate_body,
+    generate_path,
+    model_path,
+    response_from_event,
+)
+from inflight_client._http.sync_network import DeadlineNetwork
+from inflight_client.address import Address, Tls
+from inflight_client.deadline import Deadline
+from inflight_client.error_mapping import client_closed
+from inflight_client.errors import InflightError
+from inflight_client.results import Model
+from inflight_client.transport import InferRequest, ModelMetadata, Responses, ServerMetadata
+
+
+class HttpTransport:
+    """A server's HTTP endpoint. Any number of threads use it at once; a child process that inherits it has connections
+    of its own, and calls that were open when it was forked stay its parent's."""
+
+    def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
+        self._channel = HttpChannel(address, headers, tls)
+        self._closed = False
+        self._start()
+        _TRANSPORTS.add(self)
+
+    def _start(self) -> None:
+        self._network = DeadlineNetwork()
+        self._pool = httpcore2.ConnectionPool(network_backend=self._network, **self._channel.options)
+        self._calls: set[CallContext] = set()
+
+    def live(self, deadline: Deadline) -> bool:
+        return self._check_health("/v2/health/live", deadline)
+
+    def ready(self, deadline: Deadline) -> bool:
+        return self._check_health("/v2/health/ready", deadline)
+
+    def model_ready(self, model: str, deadline: Deadline) -> bool:
+        return self._check_health(f"{model_path(model)}/ready", deadline)
+
+    def server(self, deadline: Deadline) -> ServerMetadata:
+        return answers.server_metadata(self._get_json("/v2", deadline))
+
+    def index(self, deadline: Deadline) -> list[Model]:
+        return answers.repository_index(self._get_json("/v2/repository/index", deadline, b"{}"))
+
+    def metadata(self, model: str, deadline: Deadline) -> ModelMetadata:
+        return answers.model_metadata(self._get_json(model_path(model), deadline), model)
+
+    def config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
+        return answers.model_config(self._get_json(f"{model_path(model)}/config", deadline), model)
+
+    def infer(self, request: InferRequest, whole: Deadline, first: Deadline) -> Responses:
+        """The request goes out with the first `next`. Read to its end, an answer leaves its connection to the next."""
+        return HttpResponses(self, request, whole, first)
+
+    def page(self, deadline: Deadline) -> bytes:
+        """What stands at the address itself."""
+        status, kind, body = self._get("", deadline, None)
+        if status != 200:
+            raise answers.status_error(status, kind, body, self.where)
+        return body
+
+    def close(self) -> None:
+        """Calls that are under way end with `client_closed`."""
+        self._closed = True
+        for exchange in list(self._calls):
+            exchange.cancel(client_closed())
+        self._pool.close()
+
+    def _check_health(self, path: str, deadline: Deadline) -> bool:
+        status, kind, body = self._get(path, deadline, None)
+        return answers.is_ready(status, kind, body, self._channel.where)
+
+    def _get_json(self, path: str, deadline: Deadline, content: bytes | None = None) -> bytes:
+        return answers.json_body(*self._get(path, deadline, content), self.where)
+
+    def _get(self, path: str, deadline: Deadline, content: bytes | None) -> tuple[int, str, bytes]:
+        exchange = CallContext(self.where, deadline)
+        self.begin(exchange)
+        try:
+            with exchange.active():
+                response = self._pool.handle_request(self._channel.request(path, exchange, content))
+                try:
+                    return response.status, channel.content_type(response), read_whole(response, self.where)
+                finally:
+                    response.close()
+        finally:
+            self.end(exchange)
+
+    def begin(self, exchange: CallContext) -> None:
+        self._calls.add(exchange)
+        if self._closed:
+            self._calls.discard(exchange)
+            raise client_closed()
+
+    def end(self, exchange: CallContext) -> None:
+        exchange.release()
+        self._calls.discard(exchange)
+
+    def send(self, request: InferRequest, body: bytes, exchange: CallContext) -> httpcore2.Response:
+        """Send an inference; its answer is still to be read."""
+        path = generate_path(request.model)
+        return self._pool.handle_request(self._channel.request(path, exchange, body, request.headers))
+
+    @property
+    def where(self) -> str:
+        return self._channel.where
+
+    def after_fork_in_child(self) -> None:
+        """Start anew in a process that was just forked: no lock of the parent's is touched, nothing is sent."""
+        for exchange in self._calls:
+            exchange.detach()
+        self._network.drop()
+        self._start()
+
+
+class HttpResponses:
+    """The responses to one request. One thread reads them at a time; any may close them."""
+
+    def __init__(self, transport: HttpTransport, request: InferRequest, whole: Deadline, first: Deadline) -> None:
+        self._transport = transport
+        self._request = request
+        self._body = generate_body(request)
+        self._whole = whole
+        self._context = CallContext(transport.where, first.sooner(whole))
+        self._lock = threading.RLock()
+        self._parser = EventParser()
+        self._events: deque[bytes] = deque()
+        self._response: httpcore2.Response | None = None
+        self._chunks: Iterator[bytes] | None = None
+        self._id_matched = False
+        self._keep_alive = False
+        self._ended = False
+
+    def __iter__(self) -> HttpResponses:
+        return self
+
+    def __next__(self) -> HttpResponse:
+        with self._lock:
+            try:
+                response = self._next()
+            except BaseException:
+                self.finish()
+                raise
+            if response is None:
+                self.finish()
+                raise StopIteration
+            return response
+
+    def close(self) -> None:
+        # Without the lock, since a thread that reads holds it: this wakes that one.
+        if not self._ended:
+            self._context.cancel(InflightError("the request was cancelled", "cancelled"))
+            with self._lock:
+                self.finish()
+
+    def _next(self) -> HttpResponse | None:
+        if self._context.cancelled_with is not None:
+            raise self._context.cancelled_with
+        if self._ended:
+            return None
+        if self._chunks is None:
+            self._chunks = self._send()
+        if not self._events:
+            with self._context.active():
+                while not self._events:
+                    chunk = next(self._chunks, None)
+                    if chunk is None:
+                        self._parser.check_end(self._transport.where)
+                        self._keep_alive = self._id_matched
+                        return None
+                    self._events.extend(self._parser.feed(chunk))
+        self._context.left()  # what is at hand may have come while nobody had the time to read it
+        self._context.deadline = self._whole
+        response = response_from_event(self._events.popleft(), self._request.id)
+        self._id_matched = response.id == self._request.id != ""
+        return response
+
+    def _send(self) -> Iterator[bytes]:
+        """Send the request; gives the pieces of the answer. Raises InflightError for one that is an error's."""
+        self._transport.begin(self._context)
+        with self._context.active():
+            self._response = response = self._transport.send(self._request, self._body, self._context)
+            if response.status != 200:
+                body, kind = read_whole(response, self._transport.where), channel.content_type(response)
+                raise answers.status_error(response.status, kind, body, self._transport.where)
+        channel.check_stream(response, self._transport.where)
+        return response.iter_stream()
+
+    def finish(self) -> None:
+        """Give the connection back to the pool, which keeps it after a whole answer alone.
+
+        Another is closed: so the server learns that nobody waits. And where the server does not give the request's id
+        back, nothing would tell what is still to come over the connection from the next call's answer.
+        """
+        if self._ended:
+            return
+        self._ended = True
+        if not self._keep_alive:
+            self._context.discard()
+        if self._response is not None and not self._context.detached:
+            self._response.close()
+        self._transport.end(self._context)
+
+
+def read_whole(response: httpcore2.Response, where: str) -> bytes:
+    """An answer's body. Raises InflightError for one that is too long."""
+    body = bytearray()
+    for chunk in response.iter_stream():
+        body += chunk
+        if len(body) > channel.MAX_BODY_BYTES:
+            raise channel.body_too_long(where)
+    return bytes(body)
+
+
+_TRANSPORTS: WeakSet[HttpTransport] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for transport in list(_TRANSPORTS):
+        transport.after_fork_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

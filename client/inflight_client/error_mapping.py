@@ -1,0 +1,108 @@
+"""A server's own words, and which of the stable codes they stand for."""
+
+from __future__ import annotations
+
+import re
+
+from inflight_client.errors import ERROR_CODES, InflightError
+
+_STABLE_CODE = re.compile(r"\[([a-z_]+)\]$")
+_PREFIX = re.compile(r"^(?:\[request id: [^\]]*\] |in ensemble '[^']*', )+")
+"""Triton puts the request's id and the ensemble's name before the words of a model."""
+
+# Triton's own words (core, gRPC and HTTP endpoints, Python backend) and TensorRT-LLM's, in lower case; the first that
+# fits decides.
+_MESSAGE_CODES = (
+    ("permission_denied", ("is restricted, expecting header",)),
+    ("overloaded", ("exceeds maximum queue size", "max queue size", "maximum queue size")),
+    ("deadline_exceeded", ("request timeout expired", "timed out in queue", "timeout in queue")),
+    (
+        "model_not_ready",
+        (
+            "is not healthy",
+            "not ready",
+            "is not at ready state",
+            "is unavailable",
+            "has no available versions",
+            "server is stopping",
+            "stopped accepting new",
+            "server exiting",
+        ),
+    ),
+)
+_EXCEPTION = re.compile(r"^[\w.]+(?:Error|Exception): ")
+_NOT_FOUND = re.compile(r"unknown model\b.* is not found|^'[^']*'(?: version -?\d+)? is not found")
+
+
+def error_from_message(message: str, otherwise: str = "invalid_request") -> InflightError:
+    """The server's sentence with its code: the one it ends in, else what Triton's words stand for, else `otherwise`.
+
+    >>> error = error_from_message("in ensemble 'ensemble', text_input is empty; send more [empty_prompt]")
+    >>> error.code, str(error)
+    ('empty_prompt', 'text_input is empty; send more')
+    """
+    found = _STABLE_CODE.search(message)
+    if found and found[1] in ERROR_CODES:
+        return InflightError(_PREFIX.sub("", message[: found.start()].strip()), found[1])
+    sentence = exception_message(_PREFIX.sub("", message.strip()))
+    return InflightError(sentence, code_from_message(sentence) or otherwise)
+
+
+def exception_message(message: str) -> str:
+    """The error itself, where a model sends all of Python's traceback, as upstream's `tensorrt_llm_bls` does."""
+    if not message.startswith("Traceback (most recent call last)"):
+        return message
+    return _EXCEPTION.sub("", message.splitlines()[-1].strip())
+
+
+def code_from_message(message: str) -> str | None:
+    """The stable code in brackets at the end, or what Triton's own words stand for; None for words nobody knows."""
+    found = _STABLE_CODE.search(message)
+    if found and found[1] in ERROR_CODES:
+        return found[1]
+    lower = message.lower()
+    if _NOT_FOUND.search(lower):
+        return "model_not_found"
+    return next((code for code, words in _MESSAGE_CODES if any(word in lower for word in words)), None)
+
+
+def unreachable(where: str) -> InflightError:
+    """No connection was made; `where` is the server's address."""
+    return InflightError(f"no server answers at {where}; check the address or start one", "server_unreachable")
+
+
+def unknown_host(where: str) -> InflightError:
+    """The address has a name that nobody knows."""
+    return InflightError(f"the host's name in {where} leads to no address; check it", "host_not_found")
+
+
+def connection_closed(where: str, due: str) -> InflightError:
+    """A connection was made, and ended in an orderly way before it was one: Triton's ports do so to each other's."""
+    next_step = "check the address: its port and its scheme"
+    if due == "gRPC":
+        next_step = f"if this is the HTTP port, write http://{where}"
+    return InflightError(f"what listens at {where} hung up instead of speaking {due}; {next_step}", "connection_closed")
+
+
+def not_triton(where: str, how: str) -> InflightError:
+    """Somebody answers, and it is something else, now and later; `how` is what shows it."""
+    return InflightError(
+        f"what answers at {where} is no Triton server ({how}); check the address", "unsupported_deployment"
+    )
+
+
+def connection_lost(where: str, how: str) -> InflightError:
+    """A connection was lost in the middle of a call; `how` are the library's words for it."""
+    return InflightError(f"the call to the server at {where} broke ({how}); send the request again", "server_gone")
+
+
+def mismatched_response(expected: str, got: str) -> InflightError:
+    """A response that belongs to another request than the one asked."""
+    return InflightError(
+        f"request {expected!r} was answered with a response to {got!r}; send the request again",
+        "answer_damaged",
+    )
+
+
+def client_closed() -> InflightError:
+    return InflightError("the client was closed; make a new one", "client_closed")

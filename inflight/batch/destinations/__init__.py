@@ -1,1 +1,0 @@
-"""Where answers go in the end."""

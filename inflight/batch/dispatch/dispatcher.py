@@ -1,0 +1,158 @@
+"""Asks a job's rows of all its servers, until each has its answer or its failure."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from inflight.batch.dispatch.backend import Backend
+from inflight.batch.dispatch.endpoint import Endpoint
+from inflight.batch.dispatch.poison_rows import PoisonRowFinder
+from inflight.batch.dispatch.row_queue import Feed, OnRowDone, RowQueue
+from inflight.batch.errors import BatchError
+from inflight.batch.job.spec import RunOptions
+from inflight.batch.reporting.progress import ServerStatus
+
+_WATCH_SECONDS = 0.5
+_END_SECONDS = 5.0
+"""For requests that are cancelled, until their servers know."""
+
+
+class CrashCounts(Protocol):
+    """Under which rows, by their numbers, engines have died, as a job remembers it across its lives."""
+
+    crash_counts: dict[int, int]
+
+    def record_crashes(self, number: int, crashes: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class DispatchState:
+    """`in_flight` rows are at servers, `waiting` ones were sent and will be again."""
+
+    in_flight: int
+    pending_retries: int
+    servers: tuple[ServerStatus, ...]
+
+
+class Dispatcher:
+    """A row goes to whichever server has a place. Nothing is lost on the way and nothing is sent twice at a time.
+
+    `done` is told of each row once, in the event loop: its answer or its error, and how often it was sent. `bind` is
+    given the build of each server's model when it comes up, and now and then; where it raises BatchError
+    `job_mismatch`, the server is set aside. `say` gets sentences for people.
+    """
+
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        options: RunOptions,
+        feed: Feed,
+        on_row_done: OnRowDone,
+        crash_counts: CrashCounts,
+        check_build: Callable[[str], None],
+        on_message: Callable[[str], None],
+    ) -> None:
+        self._backends = backends
+        self._server_wait_timeout = options.server_wait_timeout
+        suspects = PoisonRowFinder(options.max_engine_crashes, crash_counts.crash_counts, crash_counts.record_crashes)
+        self._queue = RowQueue(feed, on_row_done, suspects, self._finish)
+        life = uuid.uuid4().hex
+        self._endpoints = [
+            Endpoint(one, options, self._queue, suspects, check_build, on_message, life) for one in backends
+        ]
+        for lane in self._endpoints:
+            lane.endpoint_is_unavailable = self._is_unavailable
+        self._end: asyncio.Future[None] | None = None
+        self._ended = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until every row has ended, or, after `stop`, none is in flight.
+
+        Raises BatchError: `server_unreachable` where no server has answered for the job's patience; where all of them
+        are set aside, the last one's reason; and whatever `feed` and `done` raise.
+        """
+        self._end = asyncio.get_running_loop().create_future()
+        works = (self._queue.read(), self._check_progress(), *(lane.run() for lane in self._endpoints))
+        tasks = [asyncio.ensure_future(work) for work in works]
+        for task in tasks:
+            task.add_done_callback(self._on_task_done)
+        try:
+            if self._queue.stopped:
+                return
+            await self._end
+        finally:
+            self._queue.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=_END_SECONDS)
+            self._ended.set()
+
+    def stop(self) -> None:
+        """Send nothing more. What is not in flight stays without an outcome."""
+        self._queue.stop()
+
+    async def drain(self, seconds: float) -> None:
+        """`stop`, and end what is still in flight after so many seconds, on its servers too."""
+        self.stop()
+        if self._end is None:
+            return
+        await asyncio.wait((self._end,), timeout=seconds)
+        self._finish()
+        await self._ended.wait()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for backend in self._backends:
+            await backend.close()
+
+    def state(self) -> DispatchState:
+        return DispatchState(
+            self._queue.in_flight, self._queue.pending_retries, tuple(lane.status() for lane in self._endpoints)
+        )
+
+    def _finish(self) -> None:
+        if self._end is not None and not self._end.done():
+            self._end.set_result(None)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        """A part that failed ends the whole."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if self._end is not None and not self._end.done():
+            self._end.set_exception(error)
+
+    def _is_unavailable(self, name: str) -> bool:
+        now = asyncio.get_running_loop().time()
+        return all(lane.is_unavailable(now) for lane in self._endpoints if lane.name == name)
+
+    async def _check_progress(self) -> None:
+        """Raises BatchError once nothing can be hoped for."""
+        loop = asyncio.get_running_loop()
+        heard = loop.time()
+        while True:
+            now = loop.time()
+            heard = max(heard, *(lane.last_activity(now) for lane in self._endpoints))
+            open_lanes = [lane for lane in self._endpoints if lane.rejected is None]
+            if not open_lanes:
+                raise BatchError(
+                    *_last_rejection([lane.rejected for lane in self._endpoints if lane.rejected is not None])
+                )
+            if self._queue.starved:
+                heard = now
+            if now - heard > self._server_wait_timeout:
+                told = next(
+                    (f" ({lane.last_error})" for lane in open_lanes if lane.last_error is not None), "; start one"
+                )
+                raise BatchError(
+                    f"no server has answered a row for {self._server_wait_timeout:g} seconds{told}",
+                    "server_unreachable",
+                )
+            await asyncio.sleep(_WATCH_SECONDS)
+
+
+def _last_rejection(shut: list[BatchError]) -> tuple[str, str]:
+    return str(shut[-1]), shut[-1].code

@@ -1,0 +1,112 @@
+"""Rows that were in flight when an engine died: which of them did it is found out away from all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from inflight_client import InflightError
+
+from inflight.batch.job.rows import Row
+
+LOSSES_PER_CRASH = 4
+"""A lost connection is seldom a row's doing: so many of them, under a row that was alone, count as one death."""
+
+
+@dataclass(frozen=True)
+class SuspectGroup:
+    """Rows that are tried together and without others; `home` is the server that fell under them, "" for any."""
+
+    rows: tuple[Row, ...]
+    server: str = ""
+
+
+class PoisonRowFinder:
+    """Takes who was in flight at a death, and says which rows to try together next.
+
+    Most deaths are nobody's fault, so all go together first. A group under which the engine dies again is halved; rows
+    that were answered meanwhile are cleared. A row alone under which it died `kills` times is condemned. `deaths` are
+    those of rows alone that were counted before, by the rows' numbers; `note` is told each new count.
+    """
+
+    def __init__(
+        self,
+        max_engine_crashes: int,
+        crash_counts: dict[int, int] | None = None,
+        on_crash: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.crash_counts = dict(crash_counts or {})
+        self._max_engine_crashes = max_engine_crashes
+        self._on_crash = on_crash or (lambda number, deaths: None)
+        self._losses: dict[int, int] = {}
+        self._groups: list[SuspectGroup] = []
+
+    def add_known_suspect(self, row: Row) -> None:
+        """A row under which engines have died in an earlier life of the job."""
+        self._groups.insert(0, SuspectGroup((row,)))
+
+    def add_crash(self, server: str, rows: Sequence[Row]) -> None:
+        """A server's engine died, or the server was lost, with these rows of many in flight."""
+        if rows:
+            self._groups.append(SuspectGroup(_in_order(rows), server))
+
+    def next_group(
+        self, server: str, is_unavailable: Callable[[str], bool] = lambda home: False
+    ) -> SuspectGroup | None:
+        """What to try next on that server: its own groups, and those whose server is `away`."""
+        for place in range(len(self._groups) - 1, -1, -1):
+            group = self._groups[place]
+            if group.server in ("", server) or is_unavailable(group.server):
+                return self._groups.pop(place)
+        return None
+
+    def add_group_crash(self, server: str, group: SuspectGroup, rows: Sequence[Row], engine_died: bool) -> list[Row]:
+        """It died (or else: was lost) under a group, with these of its rows unanswered; those now condemned."""
+        if not rows:
+            return []
+        if len(group.rows) > 1:
+            ordered = _in_order(rows)
+            half = -(-len(ordered) // 2)
+            for part in (ordered[half:], ordered[:half]):
+                if part:
+                    self._groups.append(SuspectGroup(part, server))
+            return []
+        row = rows[0]
+        if self._count_crash(row.number, engine_died) >= self._max_engine_crashes:
+            self.forget(row.number)
+            return [row]
+        self._groups.append(SuspectGroup((row,), server))
+        return []
+
+    def put_back(self, group: SuspectGroup) -> None:
+        """A group that was not tried after all."""
+        self._groups.append(group)
+
+    def forget(self, number: int) -> None:
+        """The row has ended."""
+        self.crash_counts.pop(number, None)
+        self._losses.pop(number, None)
+
+    def error_for(self, row: Row) -> InflightError:
+        return InflightError(
+            f"engines died under row {row.id!r} each of the {self._max_engine_crashes} times that it was asked alone;"
+            " look at the row, and at the engine's log",
+            "row_crashed_engine",
+        )
+
+    @property
+    def empty(self) -> bool:
+        return not self._groups
+
+    def _count_crash(self, number: int, engine_died: bool) -> int:
+        if not engine_died:
+            self._losses[number] = losses = self._losses.get(number, 0) + 1
+            if losses % LOSSES_PER_CRASH:
+                return self.crash_counts.get(number, 0)
+        self.crash_counts[number] = deaths = self.crash_counts.get(number, 0) + 1
+        self._on_crash(number, deaths)
+        return deaths
+
+
+def _in_order(rows: Iterable[Row]) -> tuple[Row, ...]:
+    return tuple(sorted(rows, key=lambda row: row.number))

@@ -1,0 +1,206 @@
+"""Brings rows from the source to the pool: read, made, looked at for doubles, ordered, a window at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+from inflight.batch.dispatch.order import order_by_prefix
+from inflight.batch.job.rows import InputRecord, InvalidRow, Row, RowStatus
+from inflight.batch.job.spec import Job
+from inflight.batch.row_formats.interface import RowFormat
+from inflight.batch.sources.interface import RowSource
+from inflight.batch.state.ledger import Ledger
+from inflight.batch.state.retry_ledger import RetryLedger, check_input, matches_by_id
+
+_BLOCK = 256
+"""Rows between two looks at whether the job has been stopped."""
+_MAX_WINDOW_BYTES = 64 << 20
+"""Of the prompts of a window: one with longer prompts has fewer rows."""
+
+MAX_OUT_OF_ORDER = 100_000
+"""Rows that are done while one before them is not: so many wait in the state, and then for that one nothing is read."""
+_WAIT_SECONDS = 0.05
+
+
+class RowPrefetcher:
+    """A thread reads ahead while the rows of the window before are asked: two windows at most are in memory."""
+
+    def __init__(
+        self,
+        source: RowSource,
+        row_format: RowFormat,
+        ledger: Ledger,
+        job: Job,
+        normalize_id: Callable[[str], str] = str,
+    ) -> None:
+        self._source, self._row_format, self._ledger, self._job = source, row_format, ledger, job
+        self._normalize_id = normalize_id
+        self._rows: deque[Row] = deque()
+        self._arrived = asyncio.Event()
+        self._ended = False
+        self._failure: BaseException | None = None
+        self._stopping = threading.Event()
+        self._free_windows = threading.Semaphore(2)
+        self._window_sizes = deque[int]()
+        self._by_id = isinstance(ledger, RetryLedger) and matches_by_id(source, job.input)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="batch-feed", daemon=True)
+        self.next_number = ledger.next
+        """The number of the row behind the last one read."""
+
+    def start(self) -> None:
+        """To be called in the event loop that takes the rows."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def get(self) -> Row | None:
+        """The next row; None where there is none any more. Raises what the source raised."""
+        while not self._rows:
+            if self._failure is not None:
+                raise self._failure
+            if self._ended:
+                return None
+            self._arrived.clear()
+            await self._arrived.wait()
+        row = self._rows.popleft()
+        self._window_sizes[0] -= 1
+        if not self._window_sizes[0]:
+            self._window_sizes.popleft()
+            self._free_windows.release()
+        return row
+
+    def stop(self) -> None:
+        """Give no more rows."""
+        self._stopping.set()
+        self._free_windows.release()
+        self._rows.clear()
+        self._ended = True
+        self._arrived.set()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every row of the input was given away."""
+        return self._ended and not self._stopping.is_set() and not self._rows and self._failure is None
+
+    def join(self) -> None:
+        self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        try:
+            for window in self._windows():
+                self._free_windows.acquire()
+                if self._stopping.is_set():
+                    return
+                self._call_in_loop(self._deliver, window)
+            self._call_in_loop(self._end, None)
+        except BaseException as error:  # goes to whoever takes rows
+            self._call_in_loop(self._end, error)
+
+    def _call_in_loop(self, what: Callable[..., None], *values: object) -> None:
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(what, *values)
+        except RuntimeError:  # the loop has ended: nobody takes rows any more
+            self._stopping.set()
+
+    def _deliver(self, window: Sequence[Row]) -> None:
+        if not self._stopping.is_set():
+            self._window_sizes.append(len(window))
+            self._rows.extend(window)
+            self._arrived.set()
+
+    def _end(self, failure: BaseException | None) -> None:
+        self._failure = failure
+        self._ended = True
+        self._arrived.set()
+
+    def _windows(self) -> Iterator[list[Row]]:
+        window: list[Row] = []
+        size = 0
+        for block in self._blocks():
+            for row in self._without_duplicates(block):
+                window.append(row)
+                size += _size(row)
+                if len(window) >= self._job.run_options.window or size >= _MAX_WINDOW_BYTES:
+                    yield self._ordered(window)
+                    window, size = [], 0
+            if self._too_far_ahead and window:  # the row that all wait for may be among them
+                yield self._ordered(window)
+                window, size = [], 0
+            while self._too_far_ahead and not self._stopping.wait(_WAIT_SECONDS):
+                pass
+        if window:
+            yield self._ordered(window)
+
+    @property
+    def _too_far_ahead(self) -> bool:
+        """Never before the first row that isn't done has been read: nothing else could end the wait."""
+        return self._ledger.out_of_order > MAX_OUT_OF_ORDER and self._ledger.next < self.next_number
+
+    def _blocks(self) -> Iterator[list[Row | InvalidRow]]:
+        """Rows that want an outcome, some at a time; those that have one are passed over."""
+        part = self._job.input.part
+        number, after, line = self._ledger.start
+        if isinstance(self._ledger, RetryLedger):
+            check_input(self._source, self._job.input)
+        if after is None:
+            number, after, line = part.first, part.after, part.line
+        limits = [limit for limit in (self._job.input.limit, part.rows) if limit is not None and not self._by_id]
+        left = max(0, part.first + min(limits) - number) if limits else None
+        records = islice(self._source.read(after, line), left)
+        while block := list(islice(records, _BLOCK)):
+            if self._stopping.is_set():
+                return
+            numbered = list(enumerate(block, number))
+            number += len(block)
+            self._ledger.record_positions([(one, record.line, record.position) for one, record in numbered])
+            made = [self._parse(one, record) for one, record in numbered]
+            yield [row for row in made if row is not None]
+            self.next_number = number
+
+    def _parse(self, number: int, record: InputRecord) -> Row | InvalidRow | None:
+        """The row that a record is, if it wants an outcome."""
+        ledger = self._ledger
+        if self._by_id and isinstance(ledger, RetryLedger):
+            return ledger.match(self._row_format.parse(number, record))
+        if ledger.is_done(number):
+            return None
+        row = self._row_format.parse(number, record)
+        return ledger.check_same_row(row) if isinstance(ledger, RetryLedger) else row
+
+    def _without_duplicates(self, block: list[Row | InvalidRow]) -> list[Row]:
+        """The rows that can be asked; the others have their outcome now."""
+        claims = [(self._normalize_id(one.id), one.number) for one in block if one.id is not None and _has_own_id(one)]
+        doubles = self._ledger.claim_ids(claims)
+        rows = []
+        for one in block:
+            if one.number in doubles:
+                self._ledger.add(self._row_format.format_invalid(duplicate_row(one)))
+            elif isinstance(one, InvalidRow):
+                self._ledger.add(self._row_format.format_invalid(one))
+            else:
+                rows.append(one)
+        return rows
+
+    def _ordered(self, window: list[Row]) -> list[Row]:
+        return order_by_prefix(window) if self._job.run_options.order == "prefix" else window
+
+
+def _has_own_id(one: Row | InvalidRow) -> bool:
+    """Whether a row has its id for itself: a dead letter is nobody's record."""
+    return isinstance(one, Row) or one.status is not RowStatus.DEAD
+
+
+def duplicate_row(row: Row | InvalidRow) -> InvalidRow:
+    """The dead letter of a row whose id an earlier one has."""
+    said = f"an earlier row has the id {row.id!r}, or one that the output takes for the same"
+    return InvalidRow(row.number, row.line, row.id, "row_duplicate", said, context=row.context)
+
+
+def _size(row: Row) -> int:
+    prompt = row.request.prompt
+    return len(prompt) if isinstance(prompt, str) else sum(len(str(message)) for message in prompt)

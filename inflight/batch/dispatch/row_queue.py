@@ -1,0 +1,203 @@
+"""The rows of a pool: those that its servers may take next, those to be asked again later, and how often each was."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from inflight_client import InflightError
+from inflight_client.results import Generation
+
+from inflight.batch.dispatch.poison_rows import PoisonRowFinder
+from inflight.batch.job.rows import Row
+
+MAX_READY = 256
+"""Rows that are taken of the feed before a server has a place for them."""
+
+OnRowDone = Callable[[Row, Generation | InflightError, int], None]
+"""What a row ended as, and how often it was sent."""
+
+
+class Feed(Protocol):
+    """Where a pool's rows come from."""
+
+    async def get(self) -> Row | None:
+        """The next row, once there is one; None: there are no more."""
+
+
+class RowQueue:
+    """All rows between the feed and their end. Used in one event loop.
+
+    `over` is called once nothing is left to be done: all rows have ended, or `stop` was called and none is in flight.
+    """
+
+    def __init__(
+        self, feed: Feed, on_row_done: OnRowDone, poison_rows: PoisonRowFinder, on_idle: Callable[[], None]
+    ) -> None:
+        self.stopped = False
+        self.in_flight = 0
+        """Rows in flight at all servers."""
+        self._feed = feed
+        self._on_row_done = on_row_done
+        self._poison_rows = poison_rows
+        self._on_idle = on_idle
+        self._ready: deque[Row] = deque()
+        self._later: list[tuple[float, int, Row]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._space: asyncio.Future[None] | None = None
+        self._sent: dict[int, int] = {}
+        self._in_flight_again: set[int] = set()
+        self._failures: dict[int, int] = {}
+        self._open = 0
+        self._feed_ended = False
+
+    async def read(self) -> None:
+        """Take rows of the feed until there are no more. Raises what the feed does."""
+        known = self._poison_rows.crash_counts
+        while not self.stopped and (row := await self._feed.get()) is not None:
+            self._open += 1
+            if row.number in known:
+                self._poison_rows.add_known_suspect(row)
+                continue
+            self._ready.append(row)
+            if self._waiting:
+                self._wake()
+            if len(self._ready) >= MAX_READY:
+                self._space = asyncio.get_running_loop().create_future()
+                await self._space
+        self._feed_ended = True
+        self._check()
+
+    async def get(self) -> Row | None:
+        """The next row for a server, once there is one; None: there will be none."""
+        while not self._ready:
+            if self.stopped or (self._feed_ended and not self._open):
+                return None
+            future = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            try:
+                await future
+            except asyncio.CancelledError:
+                if not future.cancelled():
+                    self._wake()  # another one takes what this one was woken for
+                raise
+        if self.stopped:
+            return None
+        row = self._ready.popleft()
+        if self._space is not None and len(self._ready) <= MAX_READY // 2:
+            if not self._space.done():
+                self._space.set_result(None)
+            self._space = None
+        return row
+
+    def put_back(self, row: Row) -> None:
+        """A row that was not sent after all."""
+        self._ready.appendleft(row)
+        self._wake()
+
+    def retry_later(self, row: Row, delay: float = 0.0) -> None:
+        """A row that was sent, to be asked once more, in so many seconds."""
+        self._sent[row.number] = self._sent.get(row.number, 0) + 1
+        if not delay:
+            self.put_back(row)
+            return
+        loop = asyncio.get_running_loop()
+        due = loop.time() + delay
+        heapq.heappush(self._later, (due, row.number, row))
+        if self._later[0][0] == due:
+            self._schedule(due)
+
+    def count_attempt(self, row: Row) -> None:
+        """A row that was sent, and is the suspects' now."""
+        self._sent[row.number] = self._sent.get(row.number, 0) + 1
+
+    def next_attempt(self, row: Row) -> int:
+        """Which attempt the next one of a row is, from 1."""
+        return self._sent.get(row.number, 0) + 1
+
+    def count_failure(self, row: Row) -> int:
+        """How often a row has failed by itself, with this time."""
+        self._failures[row.number] = failures = self._failures.get(row.number, 0) + 1
+        return failures
+
+    def finish(self, row: Row, result: Generation | InflightError, sent: int = 1) -> None:
+        """A row has its answer, or gets none; it was sent so many times more than has been counted."""
+        if self._sent:
+            sent += self._sent.pop(row.number, 0)
+            self._failures.pop(row.number, None)
+        self._on_row_done(row, result, sent)
+        self._open -= 1
+        if self._feed_ended and not self._open:
+            self._check()
+
+    def mark_in_flight(self, row: Row) -> None:
+        """A row is in flight now."""
+        self.in_flight += 1
+        if row.number in self._sent:
+            self._in_flight_again.add(row.number)
+
+    def mark_ended(self, row: Row) -> None:
+        """A row is in flight no more."""
+        self.in_flight -= 1
+        self._in_flight_again.discard(row.number)
+        if self.stopped and not self.in_flight:
+            self._on_idle()
+
+    def stop(self) -> None:
+        """Give out no more rows; those that are not in flight are left as they are."""
+        self.stopped = True
+        self.close()
+        if not self.in_flight:
+            self._on_idle()
+
+    def close(self) -> None:
+        """Nothing more is waited for."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._space is not None and not self._space.done():
+            self._space.set_result(None)
+        self._wake_all()
+
+    @property
+    def starved(self) -> bool:
+        """Whether the feed has given nothing that a server could be asked."""
+        return not self._open
+
+    @property
+    def pending_retries(self) -> int:
+        """Rows that were sent, are in flight no more, and are to be asked again."""
+        return len(self._sent) - len(self._in_flight_again)
+
+    def _check(self) -> None:
+        if self._feed_ended and not self._open:
+            self._wake_all()
+            self._on_idle()
+
+    def _schedule(self, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(due, self._release_due)
+
+    def _release_due(self) -> None:
+        """Rows whose time has come go first."""
+        now = asyncio.get_running_loop().time()
+        self._timer = None
+        while self._later and self._later[0][0] <= now + 0.001:
+            self.put_back(heapq.heappop(self._later)[2])
+        if self._later:
+            self._schedule(self._later[0][0])
+
+    def _wake(self) -> None:
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+
+    def _wake_all(self) -> None:
+        while self._waiting:
+            self._wake()

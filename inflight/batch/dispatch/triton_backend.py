@@ -1,0 +1,150 @@
+"""A server behind the client, as the pool asks it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from inflight_client import NO_RETRY, AsyncClient, InflightError
+from inflight_client._async.metrics import async_fetch_metrics
+from inflight_client._compat.deployment import Deployment
+from inflight_client.deadline import Deadline
+from inflight_client.results import Generation
+from inflight_client.settings import ClientSettings
+from inflight_client.validation import shorten
+
+from inflight.batch.dispatch.backend import ServerLoad
+from inflight.batch.job.rows import RowRequest
+from inflight.batch.job.spec import RunOptions, fingerprint
+from inflight.batch.storage.secret_address import masked
+
+_METRICS = ",metrics="
+_METRICS_TIMEOUT = 5.0
+_SAMPLE = re.compile(r"^nv_trt_llm_(request|kv_cache_block)_metrics\{([^}]*)\}\s+(\S+)", re.MULTILINE)
+_LABEL = re.compile(r'(?:request|kv_cache_block)_type="(\w+)"')
+
+
+def split_address(address: str) -> tuple[str, str | None]:
+    """An address, and where the server's metrics page is, where that is told.
+
+    >>> split_address("10.0.0.7:8001,metrics=http://10.0.0.7:9002/metrics")
+    ('10.0.0.7:8001', 'http://10.0.0.7:9002/metrics')
+    >>> split_address("10.0.0.7:8001")
+    ('10.0.0.7:8001', None)
+    """
+    server, said, page = address.partition(_METRICS)
+    return server, page if said else None
+
+
+class TritonBackend:
+    """`address` is the client's (HOST:PORT, or a URL), with `,metrics=URL` behind it where the page is not on 8002."""
+
+    def __init__(
+        self, address: str, options: RunOptions, on_message: Callable[[str], None] = lambda sentence: None
+    ) -> None:
+        server, page = split_address(address)
+        self.name = masked(server)
+        self._settings = ClientSettings.from_arguments(server, options.model, options.headers, None, None, None, page)
+        self._client = AsyncClient(
+            server,
+            options.model,
+            headers=options.headers,
+            timeout=options.row_timeout,
+            retry=NO_RETRY,
+            metrics_url=page,
+        )
+        self._priority = options.priority or 0
+        self._on_message = on_message
+        self._warned_priority = self._warned_metrics = self._warned_model = False
+
+    async def generate(self, request: RowRequest, request_id: str) -> Generation:
+        """One response, not streamed: less work for all. An answer that somebody else stopped is none."""
+        options: dict[str, Any] = {
+            "max_tokens": request.max_tokens,
+            "sampling": request.sampling,
+            "request_id": request_id,
+        }
+        if self._priority and await self._supports_priority():
+            options["priority"] = self._priority
+        if request.log_probs:
+            options["return_log_probs"] = True
+        if request.chat_template_kwargs:
+            options["chat_template_kwargs"] = request.chat_template_kwargs
+        if request.model is not None and not self._warned_model:
+            await self._warn_other_model(request.model)
+        answer = await self._client.generate(request.prompt, **options)
+        if answer.finish_reason == "cancelled":
+            raise InflightError("somebody else cancelled the request on the server", "cancelled")
+        return answer
+
+    async def _warn_other_model(self, named: str) -> None:
+        """Say once that rows name another model: their answers repeat that name."""
+        served = (await self._client.deployment()).model
+        if named != served and not self._warned_model:
+            self._warned_model = True
+            self._on_message(
+                f"Warning: rows ask for other models, such as {shorten(named)}; {served!r} at {self.name} answers all"
+                " of them, and each answer repeats the name that its row asked for."
+            )
+
+    async def _supports_priority(self) -> bool:
+        if "priority" in (await self._client.deployment()).inputs:
+            return True
+        if not self._warned_priority:
+            self._warned_priority = True
+            self._on_message(f"{self.name} knows no priorities: its rows are as urgent there as everybody's requests.")
+        return False
+
+    async def load(self) -> ServerLoad:
+        """As the metrics page has it, whose names are TensorRT-LLM's on every deployment."""
+        url = self._settings.metrics_url
+        try:
+            return parse_load(
+                await async_fetch_metrics(url, Deadline(_METRICS_TIMEOUT, "the metrics page"), self._settings)
+            )
+        except InflightError:
+            if not self._warned_metrics:
+                self._warned_metrics = True
+                self._on_message(
+                    f"{self.name}: there is no metrics page at {url}, so what fills this server has to be found by"
+                    f" trying; name the page: --server '{self.name}{_METRICS}http://HOST:PORT/metrics'."
+                )
+            raise
+
+    async def ready(self) -> bool:
+        return await self._client.ready()
+
+    async def build(self) -> str:
+        """The name that a deployment of ours has for it; of others a fingerprint of what they say of themselves."""
+        deployment = await self._client.deployment()
+        return deployment.build or _fingerprint(deployment)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+def _fingerprint(deployment: Deployment) -> str:
+    """Of what a deployment says that does not know its build."""
+    inputs, outputs = (
+        {name: [datatype, list(shape)] for name, (datatype, shape) in tensors.items()}
+        for tensors in (deployment.inputs, deployment.outputs)
+    )
+    return fingerprint([deployment.kind, deployment.model, deployment.version, inputs, outputs])
+
+
+def parse_load(page: str) -> ServerLoad:
+    """What a metrics page's text says of its engine; of several engines' the sums, and the fullest cache."""
+    requests: dict[str, int] = {}
+    used: list[float] = []
+    for name, labels, value in _SAMPLE.findall(page):
+        label = _LABEL.search(labels)
+        number = float(value)
+        if label is None or not math.isfinite(number):
+            continue
+        if name == "request":
+            requests[label[1]] = requests.get(label[1], 0) + int(number)
+        elif label[1] == "fraction":
+            used.append(number)
+    return ServerLoad(requests.get("scheduled"), requests.get("waiting"), requests.get("max"), max(used, default=None))

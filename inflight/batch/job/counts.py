@@ -1,0 +1,41 @@
+"""How far a job is: what `status`, the progress bar, the metrics and the manifest all tell."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from inflight.batch.job.rows import RowResult, RowStatus
+
+
+@dataclass
+class Counts:
+    """Rows by what became of them, and what they cost. Kept in the state with every checkpoint, across a job's lives.
+
+    `seconds` is the time that lives of the job have run; `codes` counts errors and dead letters by code.
+    """
+
+    ok: int = 0
+    error: int = 0
+    dead: int = 0
+    retries: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    seconds: float = 0.0
+    runs: int = 0
+    codes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def done(self) -> int:
+        return self.ok + self.error + self.dead
+
+    def add(self, result: RowResult) -> None:
+        setattr(self, result.status, getattr(self, result.status) + 1)
+        self.retries += max(0, result.attempts - 1)
+        self.input_tokens += result.tokens[0]
+        self.output_tokens += result.tokens[1]
+        if result.status is not RowStatus.OK:
+            self.codes[result.code] = self.codes.get(result.code, 0) + 1
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,286 @@
+"""The files of a job, beside its output: its plan, its state, what it has written, what it says of itself."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from inflight.batch.errors import BatchError, map_disk_errors
+from inflight.batch.failpoints import failpoint
+from inflight.batch.job.rows import RowStatus
+from inflight.batch.job.spec import Job, OutputSpec
+from inflight.batch.storage.addresses import absolute_address, is_local, is_on_local_disk, local_path
+from inflight.batch.storage.secret_address import masked
+from inflight.common.atomic_files import atomic_writer, make_directory
+
+SUFFIX = ".job"
+
+
+class JobDirectory:
+    """Where things lie. For an output `answers.jsonl` on a local disk:
+
+    - `answers.jsonl`, `answers.errors.jsonl`, `answers.dead.jsonl`: one line a row, by its kind.
+    - `answers.job/job.json`: the `Job`; `state.db`: the state (SQLite). Both are their owner's alone.
+    - `answers.job/lock`: held while a process runs the job.
+    - `answers.job/progress.json`: how far it is, each second; `manifest.json`, `summary.txt`: at the end.
+    - `answers.job/created_files.json`: the files that were made of the job's lines, where these are not the output.
+    - `answers.job/cancel`: there once somebody asked for the end of the job.
+
+    Every other output has its three files of lines in the job's directory, and is made of them.
+    """
+
+    def __init__(self, path: Path, output: OutputSpec | None = None) -> None:
+        self.path = path
+        self._output = output
+
+    @classmethod
+    def from_output(cls, output: OutputSpec, path: Path | None = None) -> JobDirectory:
+        """That of a job which writes there; `path` says where it lies if not beside a local output."""
+        return cls(path or default_directory(output), output)
+
+    @classmethod
+    def find(cls, named: str | Path) -> JobDirectory:
+        """An existing one, by its own path or by its output's path or address; without its output, where only others
+        may read of that.
+
+        Raises BatchError `job_not_found`, `storage_denied`.
+        """
+        address = str(named)
+        path = local_path(address)
+        if path.name in ("", ".."):
+            path = path.resolve()
+        if (own := cls._at(path)) is not None:
+            return own
+        beside_it = [one for one in map(cls._at, _names_for(path)) if one is not None] if is_local(address) else []
+        writing_there = [one for one in (*beside_it, *_jobs_here()) if one.writes_to(absolute_address(address))]
+        paths = {one.path.resolve(): str(one.path) for one in writing_there}
+        if len(paths) > 1:
+            raise BatchError(
+                f"several jobs write to {masked(address)}; name one of {', '.join(paths.values())}", "job_not_found"
+            )
+        moved = (one for one in beside_it if _is_named_like(path, one))  # with its output
+        if found := next((one for one in (*writing_there, *moved)), None):
+            return found
+        raise BatchError(
+            f"there is no job at {masked(address)}; name its directory (NAME{SUFFIX}) or its output, in the folder"
+            " where it was started",
+            "job_not_found",
+        )
+
+    @classmethod
+    def _at(cls, path: Path) -> JobDirectory | None:
+        try:
+            if (path / "job.json").is_file():
+                return cls(path, cls(path)._output_if_readable())
+        except PermissionError:
+            raise BatchError(f"{path} refuses access; ask as the user who runs the job", "storage_denied") from None
+        return None
+
+    @property
+    def output_if_known(self) -> OutputSpec | None:
+        """None where only others may read of it."""
+        return self._output
+
+    @property
+    def output(self) -> OutputSpec:
+        assert self._output is not None
+        return self._output
+
+    def writes_to(self, address: str) -> bool:
+        """Whether that is the address of its output; false where only others may read of that."""
+        return self._output is not None and self._output.address == address
+
+    @property
+    def state(self) -> Path:
+        return self.path / "state.db"
+
+    @property
+    def progress(self) -> Path:
+        return self.path / "progress.json"
+
+    @property
+    def manifest(self) -> Path:
+        return self.path / "manifest.json"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.txt"
+
+    @property
+    def cancel(self) -> Path:
+        return self.path / "cancel"
+
+    def result_file(self, status: RowStatus) -> Path:
+        """The file with the lines of that kind."""
+        if self.writes_output:
+            output = local_path(self.output.address)
+            return (
+                output if status is RowStatus.OK else output.with_name(f"{output.stem}.{_NAMES[status]}{output.suffix}")
+            )
+        return self.path / f"{_NAMES[status]}.jsonl"
+
+    @property
+    def writes_output(self) -> bool:
+        """Whether the file of the answers is the output itself: JSON lines on a local disk, not compressed."""
+        address = self.output.address
+        return (
+            self.output.format in (None, "jsonl")
+            and is_local(address)
+            and local_path(address).suffix in (".jsonl", ".ndjson", ".json")
+        )
+
+    def job(self) -> Job:
+        """Raises BatchError where there is none, or it is damaged."""
+        path = self.path / "job.json"
+        try:
+            return Job.model_validate_json(path.read_bytes())
+        except PermissionError:
+            raise BatchError(f"{path} refuses access; ask as the user who runs the job", "storage_denied") from None
+        except (OSError, ValidationError) as error:
+            raise BatchError(f"{path} is no job: {str(error).splitlines()[0]}", "job_damaged") from None
+
+    def _output_if_readable(self) -> OutputSpec | None:
+        try:
+            return self.job().output
+        except BatchError as error:
+            if error.code != "storage_denied":
+                raise
+            return None
+
+    def write_job(self, job: Job) -> None:
+        self.write(self.path / "job.json", job.model_dump_json(indent=2) + "\n")
+
+    def created_files(self) -> list[str]:
+        """The files that the job has made of its lines, or was about to."""
+        try:
+            return list(json.loads((self.path / "created_files.json").read_bytes()))
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError) as error:
+            raise BatchError(
+                f"{self.path / 'created_files.json'} can't be read ({error}); remove it and what the job has made,"
+                " and resume",
+                "job_damaged",
+            ) from None
+
+    def record_created_file(self, address: str) -> None:
+        self.write(self.path / "created_files.json", json.dumps([*self.created_files(), address]) + "\n")
+
+    def write(self, path: Path, text: str) -> None:
+        """Put a small file in place, whole. Raises BatchError `disk_full`, `job_failed`."""
+        with map_disk_errors(self.path):
+            failpoint(f"{path.name}.write")
+            with atomic_writer(
+                path,
+                mode=0o600 if path.name == "job.json" else 0o666,
+                temporary=path.with_name(f".{path.name}.{os.getpid()}"),
+                durable=path != self.progress,  # which is written again each second
+                before_rename=lambda: failpoint(f"{path.name}.rename"),
+                after_rename=lambda: failpoint(f"{path.name}.renamed"),
+            ) as file:
+                file.write(text.encode())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the directory, and hold it. Raises BatchError `job_running` where another process does, `job_mismatch`
+        where it is that of a job with another output.
+        """
+        with map_disk_errors(self.path):
+            make_directory(self.path)
+            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if not _try_lock(lock, seconds=_LOCK_TIMEOUT):
+                raise BatchError(
+                    f"another process runs the job at {self.path}; `inflight batch status` shows it", "job_running"
+                )
+            self._check_output()
+            yield
+        finally:
+            os.close(lock)
+
+    @property
+    def is_running(self) -> bool | None:
+        """Whether a process of this machine holds it; None where that can't be seen, since it is another user's."""
+        try:
+            lock = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        except PermissionError:
+            return None
+        except OSError:
+            return False
+        try:
+            return not _try_lock(lock, shared=True)
+        finally:
+            os.close(lock)
+
+    def _check_output(self) -> None:
+        """Outputs whose names differ by their suffix alone have one name for their directories."""
+        try:
+            other = self.job().output.address
+        except BatchError:  # it has not begun, or its state knows better
+            return
+        own = self.output.address
+        if other != own:
+            name = Path(masked(own).partition("?")[0]).name
+            raise BatchError(
+                f"{self.path} holds the job that writes {masked(other)}, and this one writes {masked(own)}; give it a"
+                f" directory of its own: --job {shlex.quote(f'{self.path.parent / name}{SUFFIX}')}",
+                "job_mismatch",
+            )
+
+
+_NAMES = {RowStatus.OK: "answers", RowStatus.ERROR: "errors", RowStatus.DEAD: "dead"}
+
+
+def default_directory(output: OutputSpec) -> Path:
+    """Where a job's directory lies unless it is told: beside a local output, else under its name right here."""
+    if is_local(output.address):
+        return local_path(output.address).with_suffix(SUFFIX)
+    said = masked(output.address).partition("://")[2].partition("?")[0].rpartition("@")[2]
+    named = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(said).name if is_on_local_disk(output.address) else said)
+    table = f"-{output.table}" if output.table else ""
+    return Path(f"{Path(named).stem or 'output'}{table}{SUFFIX}".strip("-"))
+
+
+def _names_for(output: Path) -> tuple[Path, ...]:
+    """What the directory of a job that writes there may be called."""
+    return (output.with_suffix(SUFFIX), output.with_name(output.name + SUFFIX)) if output.name else ()
+
+
+def _is_named_like(path: Path, job: JobDirectory) -> bool:
+    """Whether a path next to a job means it: `answers.csv` is not the output of the job that writes `answers.jsonl`."""
+    output = job.output_if_known
+    known = None if output is None else Path(output.address).suffix
+    return known is None or path.suffix in ("", known) or job.path.name == path.name + SUFFIX
+
+
+def _jobs_here() -> Iterator[JobDirectory]:
+    """Those in the current folder that can be read."""
+    for path in sorted(Path().glob(f"*{SUFFIX}")):
+        with suppress(BatchError):
+            yield JobDirectory(path, JobDirectory(path).job().output)
+
+
+_LOCK_TIMEOUT = 0.5
+"""Whoever only looks whether a job runs holds its lock for a moment."""
+
+
+def _try_lock(lock: int, shared: bool = False, seconds: float = 0.0) -> bool:
+    """Whether the lock could be had. `shared`: as lookers have it, who may only read; it excludes no other looker."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.02)

@@ -1,0 +1,140 @@
+"""One life of a job: rows are asked until there are none, or until something ends it early."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from inflight_client import InflightError
+from inflight_client.results import Generation
+
+from inflight.batch.dispatch.backend import Backend
+from inflight.batch.dispatch.dispatcher import Dispatcher
+from inflight.batch.dispatch.prefetcher import RowPrefetcher
+from inflight.batch.job.rows import Row, RowStatus
+from inflight.batch.outputs.table_writer import TableWriter
+from inflight.batch.reporting.progress import JobState
+from inflight.batch.reporting.progress_reporter import ProgressReporter
+from inflight.batch.session import JobSession
+from inflight.batch.signals import CANCELLED, INTERRUPTED, StopSignals
+from inflight.batch.state.checkpointer import Checkpointer
+from inflight.batch.state.replicator import StateReplicator
+
+_REPORT_SECONDS = 1.0
+_WAITING_AFTER_SECONDS = 3.0
+"""Without a server, until a job is told to wait for one."""
+
+
+class JobRun:
+    """`state` and `sentence` say why it ended, where it ended before the last row."""
+
+    def __init__(
+        self,
+        session: JobSession,
+        backends: Sequence[Backend],
+        reporter: ProgressReporter,
+        replicator: StateReplicator,
+        signals: StopSignals,
+        on_message: Callable[[str], None],
+    ) -> None:
+        self.state, self.message = JobState.RUNNING, ""
+        self._session, self._reporter, self._replicator = session, reporter, replicator
+        self._signals, self._on_message = signals, on_message
+        self._options = session.job.run_options
+        self._prefetcher = RowPrefetcher(
+            session.source, session.row_format, session.ledger, session.job, session.normalize_id
+        )
+        self._dispatcher = Dispatcher(
+            backends, self._options, self._prefetcher, self._on_row_done, session.ledger, session.bind_build, on_message
+        )
+        self._draining: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Live it, and make all that came of it last. Raises BatchError for what the job can't go on with."""
+        loop = asyncio.get_running_loop()
+        checkpoints = Checkpointer(
+            self._session.ledger,
+            self._options.checkpoint_seconds,
+            self._session.started_at,
+            self._checkpoint_callback(),
+            lambda error: _from_thread(loop, self._stop, JobState.FAILED, str(error), 0.0),
+        )
+        checkpoints.start()
+        looking = loop.create_task(self._report_and_poll_cancel())
+        looking.add_done_callback(self._on_reporting_ended)
+        self._prefetcher.start()
+        try:
+            with self._signals.handled_by(lambda count: _from_thread(loop, self._on_signal, count)):
+                await self._dispatcher.run()
+            over = self._prefetcher.exhausted and self.state is JobState.RUNNING
+        finally:
+            self._prefetcher.stop()
+            for task in filter(None, (looking, self._draining)):
+                task.cancel()
+            await self._dispatcher.close()
+            await asyncio.to_thread(self._prefetcher.join)
+            await asyncio.to_thread(checkpoints.finish)
+        if over:
+            self._session.ledger.end_of_input(self._prefetcher.next_number)
+
+    def _checkpoint_callback(self) -> Callable[[], None]:
+        """What follows each checkpoint."""
+        destination, ledger = self._session.output, self._session.ledger
+        if destination is None or not destination.is_incremental:
+            return lambda: self._replicator.upload_if_due(ledger)
+        return TableWriter(ledger, self._session.directory.result_file(RowStatus.OK), destination).run
+
+    def _on_row_done(self, row: Row, result: Generation | InflightError, attempts: int) -> None:
+        form = self._session.row_format
+        if isinstance(result, InflightError):
+            self._session.ledger.add(form.format_failure(row, result, attempts))
+        else:
+            self._session.ledger.add(form.format_answer(row, result, attempts))
+
+    async def _report_and_poll_cancel(self) -> None:
+        """Tell how it stands, and see whether somebody wants its end."""
+        heard = time.monotonic()
+        while True:
+            pool = self._dispatcher.state()
+            if any(server.up for server in pool.servers):
+                heard = time.monotonic()
+            state = JobState.WAITING if time.monotonic() - heard > _WAITING_AFTER_SECONDS else JobState.RUNNING
+            if self._draining is not None:
+                state = JobState.DRAINING  # how it ends is told once it has
+            self._reporter.report(state, self.message, pool.pending_retries, pool.servers)
+            if self._session.directory.cancel.exists():
+                self._stop(JobState.CANCELLED, CANCELLED, 0.0)
+            await asyncio.sleep(_REPORT_SECONDS)
+
+    def _on_reporting_ended(self, looking: asyncio.Task[None]) -> None:
+        """Without it nobody would hear of the job, and nobody could cancel it."""
+        if not looking.cancelled() and (error := looking.exception()) is not None:
+            self._stop(JobState.FAILED, f"it can't say how it stands: {error!r}", 0.0)
+
+    def _on_signal(self, count: int) -> None:
+        notice = self._options.drain_seconds
+        self._stop(JobState.STOPPED, INTERRUPTED, notice)
+        if count > 1:
+            self._drain(0.0)
+        else:
+            self._on_message(
+                f"Stopping: requests in flight have {notice:g} s to finish. Interrupt again to stop at once."
+            )
+
+    def _stop(self, state: JobState, message: str, seconds: float) -> None:
+        """Ask nothing more, and end what is in flight after so many seconds."""
+        if self._draining is None:
+            self.state, self.message = state, message
+            self._prefetcher.stop()
+            self._dispatcher.stop()
+            self._drain(seconds)
+
+    def _drain(self, seconds: float) -> None:
+        if self._draining is not None:
+            self._draining.cancel()
+        self._draining = asyncio.get_running_loop().create_task(self._dispatcher.drain(seconds))
+
+
+def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *values: object) -> None:
+    loop.call_soon_threadsafe(call, *values)

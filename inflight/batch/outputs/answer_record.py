@@ -1,0 +1,95 @@
+"""A job's line of an answer, read again: what a table, a CSV or a Parquet file has of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from inflight.batch.errors import BatchError
+
+ANSWER_FIELDS = ("id", "text", "finish_reason", "input_tokens", "output_tokens")
+"""What every answer has, in the order of columns; kept columns come after these."""
+
+_OPENAI = {"id", "custom_id", "response", "error"}
+
+
+@dataclass(frozen=True)
+class AnswerRecord:
+    """`id` as the input has it (a whole number stays one); None for counts that nobody took."""
+
+    id: Any
+    text: str | None
+    finish_reason: str | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    kept: dict[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """By column; a kept one does not replace those that every answer has."""
+        return {**self.kept, **{name: getattr(self, name) for name in ANSWER_FIELDS}}
+
+
+def parse_answer(line: bytes) -> AnswerRecord:
+    """Of a plain line, or of one in OpenAI's Batch format. Raises ValueError where it is neither."""
+    values = orjson.loads(line)
+    if not isinstance(values, dict):
+        raise ValueError("the line is no JSON object")
+    if is_openai_line(values):
+        return _parse_openai(values)
+    kept = {name: value for name, value in values.items() if name not in ANSWER_FIELDS}
+    return AnswerRecord(
+        values["id"],
+        values.get("text"),
+        values.get("finish_reason"),
+        values.get("input_tokens"),
+        values.get("output_tokens"),
+        kept,
+    )
+
+
+def is_openai_line(values: Mapping[str, Any]) -> bool:
+    """Whether a line of answers or errors is of OpenAI's format; a plain one may keep columns of any name."""
+    return values.keys() == _OPENAI
+
+
+def read_answer_records(path: Path | None) -> Iterator[AnswerRecord]:
+    """Those of a file of lines, of which there may be none. Raises BatchError `job_damaged`."""
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            yield parse_answer(line)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise BatchError(f"line {number} of {path} is no answer ({error})", "job_damaged") from None
+
+
+def read_lines(path: Path | None) -> Iterator[bytes]:
+    """A file's lines, without their ends; none where there is no file."""
+    if path is not None and path.exists():
+        with path.open("rb") as file:
+            for line in file:
+                yield line.rstrip(b"\n")
+
+
+def batched(answers: Iterable[AnswerRecord], size: int) -> Iterator[list[AnswerRecord]]:
+    """So many at a time."""
+    left = iter(answers)
+    while part := list(islice(left, size)):
+        yield part
+
+
+def _parse_openai(values: dict[str, Any]) -> AnswerRecord:
+    body = values["response"]["body"]
+    choice = body["choices"][0]
+    text = choice["message"]["content"] if "message" in choice else choice["text"]
+    usage = body.get("usage") or {}
+    return AnswerRecord(
+        values["custom_id"],
+        text,
+        choice.get("finish_reason"),
+        usage.get("prompt_tokens"),
+        usage.get("completion_tokens"),
+    )

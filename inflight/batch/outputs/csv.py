@@ -1,0 +1,55 @@
+"""Answers as CSV, or as TSV: UTF-8, a header, and quotes where a text holds a separator or ends a line (RFC 4180)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+import orjson
+
+from inflight.batch.outputs.answer_record import ANSWER_FIELDS, read_answer_records
+from inflight.batch.storage.files import StoredFile
+
+_MAX_FIELD_CHARACTERS = 2**31 - 1
+
+
+class CsvOutputFormat:
+    """A value that is nothing is an empty field; what is neither text nor number is JSON."""
+
+    def __init__(self, keep: Sequence[str], separator: str) -> None:
+        self._columns = [*ANSWER_FIELDS, *(name for name in keep if name not in ANSWER_FIELDS)]
+        self._separator = separator
+
+    def write(self, answers: Path | None, file: IO[bytes]) -> None:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=False)
+        rows = csv.writer(text, delimiter=self._separator, lineterminator="\n")
+        rows.writerow(self._columns)
+        for answer in read_answer_records(answers):
+            values = answer.as_dict()
+            rows.writerow([_field(values.get(name)) for name in self._columns])
+        text.flush()
+        text.detach()  # who opened the file closes it
+
+    def read(self, file: StoredFile) -> Iterator[tuple[str, str | None]]:
+        csv.field_size_limit(_MAX_FIELD_CHARACTERS)
+        with file.reading() as reading:
+            text = io.TextIOWrapper(cast("Any", reading.content), encoding="utf-8", newline="")
+            try:
+                rows = csv.reader(text, delimiter=self._separator, strict=True)
+                if next(rows, None) != self._columns:
+                    raise ValueError("its header is another")
+                for row in rows:
+                    yield row[0], row[1]
+            except (csv.Error, IndexError) as error:
+                raise ValueError(str(error)) from error
+            finally:
+                text.detach()
+
+
+def _field(value: Any) -> Any:
+    if value is None or (isinstance(value, (str, int, float)) and not isinstance(value, bool)):
+        return value
+    return orjson.dumps(value).decode()

@@ -1,0 +1,129 @@
+"""A connection to the database of an output, and what it says against writing, as a sentence with a code of ours."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from inflight.batch.errors import BatchError
+from inflight.batch.failpoints import failpoint
+from inflight.batch.storage import database_engine
+from inflight.batch.storage.secret_address import masked
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+    from sqlalchemy.exc import DBAPIError
+
+_RETRY_WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Seconds between tries where a server was lost: it may be about to come back."""
+_FULL = {"53100"}  # PostgreSQL's disk_full, https://www.postgresql.org/docs/current/errcodes-appendix.html
+
+_PERMANENT_CLASSES = {"0A", "22", "23", "28", "3D", "3F", "42", "44"}
+"""Classes of SQLSTATE: not supported, wrong values, constraints, who it is, no such database or schema, no right."""
+_SQLITE_PERMANENT = {
+    sqlite3.SQLITE_ERROR, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_TOOBIG,
+    sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_NOTADB,
+}  # fmt: skip
+"""https://www.sqlite.org/rescode.html"""
+
+_T = TypeVar("_T")
+
+
+class OutputDatabase:
+    """Runs work in transactions.
+
+    Raises BatchError `output_failed`, `disk_full`, `package_missing`, and `output_invalid` for what will not pass.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address, self.shown = address, masked(address)
+        self._engine = self._create_engine(address)
+
+    def run(self, work: Callable[[Connection], _T], retry: bool = True) -> _T:
+        """Do it in one transaction, and again where the connection was lost on the way, unless one is not `patient`."""
+        from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+        for pause in (*(_RETRY_WAITS if retry else ()), None):
+            try:
+                with self._engine.begin() as connection:
+                    done = work(connection)
+                    failpoint("table.commit")
+                failpoint("table.committed")
+                return done
+            except DBAPIError as error:
+                if pause is None or not self._is_lost_connection(error):
+                    raise self._to_batch_error(error, error.orig) from error
+                time.sleep(pause)
+            except (SQLAlchemyError, OSError) as error:
+                raise self._to_batch_error(error, error) from error
+        raise AssertionError("the last try ends the loop")
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a file, where it is one: to connect would make it."""
+        path = self._engine.url.database if self._is_sqlite else None
+        return not path or path.startswith("file:") or Path(path).exists()
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def _create_engine(self, address: str) -> Engine:
+        engine = database_engine.create_database_engine(address, "output_invalid", pooled=True)
+        self._is_sqlite = database_engine.is_sqlite(engine)
+        if self._is_sqlite:
+            from sqlalchemy import event
+
+            # A transaction that reads first and writes then can't wait for another writer: it begins as a writer.
+            event.listen(engine, "connect", _disable_implicit_transactions)
+            event.listen(engine, "begin", _begin_immediate)
+        return engine
+
+    def _is_lost_connection(self, error: DBAPIError) -> bool:
+        """Whether it may go better in a moment. A locked SQLite file has been waited for already."""
+        from sqlalchemy.exc import OperationalError
+
+        if self._is_sqlite:
+            return False
+        state = getattr(error.orig, "sqlstate", None)
+        return error.connection_invalidated or (
+            isinstance(error, OperationalError) and (state is None or state[:2] in ("08", "40", "57"))
+        )
+
+    def _to_batch_error(self, error: Exception, cause: BaseException | None) -> BatchError:
+        said = database_engine.database_error_text(self._address, cause or error)
+        if _is_full(cause):
+            return BatchError(f"{self.shown} has no space left ({said}); free space there", "disk_full")
+        if getattr(cause, "sqlite_errorcode", None) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            said = f"another program has held it for {database_engine.LOCK_TIMEOUT:.0f} seconds: {said}"
+        return BatchError(
+            f"{self.shown} can't be written ({said}); check it",
+            "output_invalid" if _is_permanent(cause) else "output_failed",
+        )
+
+
+def _is_permanent(cause: BaseException | None) -> bool:
+    """Whether the database would say the same again: of the answers, the table, or who may write there."""
+    lite = getattr(cause, "sqlite_errorcode", None)
+    state = str(getattr(cause, "sqlstate", None) or "")
+    return (lite is not None and lite & 0xFF in _SQLITE_PERMANENT) or state[:2] in _PERMANENT_CLASSES
+
+
+def _is_full(cause: BaseException | None) -> bool:
+    return (
+        getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        or getattr(cause, "sqlstate", None) in _FULL
+        or getattr(cause, "errno", None) == errno.ENOSPC
+    )
+
+
+def _disable_implicit_transactions(connection: Any, _: Any) -> None:
+    """Python's sqlite3 begins no transactions of its own any more."""
+    connection.isolation_level = None
+
+
+def _begin_immediate(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -1,0 +1,45 @@
+"""The destination of a job's answers, by what its address and options say."""
+
+from __future__ import annotations
+
+from inflight.batch.errors import BatchError
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.file_formats import resolve_format
+from inflight.batch.job.spec import FileFormat, Job, OutputSpec
+from inflight.batch.outputs.file import FileOutput, OutputFormat
+from inflight.batch.outputs.interface import OutputWriter
+from inflight.batch.outputs.sql import TableOutput
+from inflight.batch.storage.files import StoredFile
+
+
+def create_output(job: Job, directory: JobDirectory) -> OutputWriter | None:
+    """Where the answers go. None: the job's own file of answers is the output.
+
+    Raises BatchError (`output_invalid`, `package_missing`) where the address or the options don't fit.
+    """
+    output, keep = job.output, job.input.keep
+    format = resolve_format(output.address, output.format, "output_invalid")
+    if format == "sql":
+        if output.table is None:
+            raise BatchError(f"{output.shown} is a database; name the table to write", "output_invalid")
+        return TableOutput(job)
+    named = [name for name in ("table", "key", "column", "columns") if getattr(output, name)]
+    if named:
+        raise BatchError(f"{output.shown} is a file, and has no {named[0]}; leave that out", "output_invalid")
+    if directory.writes_output:
+        return None
+    return FileOutput(output.address, _output_format(format, output, keep), directory, job.input.address)
+
+
+def _output_format(format: FileFormat, output: OutputSpec, keep: tuple[str, ...]) -> OutputFormat:
+    if format == "csv":
+        from inflight.batch.outputs.csv import CsvOutputFormat
+
+        return CsvOutputFormat(keep, "\t" if StoredFile(output.address).suffix == ".tsv" else ",")
+    if format == "parquet":
+        from inflight.batch.outputs.parquet import ParquetOutputFormat
+
+        return ParquetOutputFormat(keep, output.shown)
+    from inflight.batch.outputs.json_lines import JsonLinesOutputFormat
+
+    return JsonLinesOutputFormat()

@@ -1,0 +1,129 @@
+"""An output that is a file, made whole of the job's lines at the end; errors and dead letters lie beside it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, Protocol
+
+from inflight.batch.errors import BatchError
+from inflight.batch.failpoints import failpoint
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import RowStatus
+from inflight.batch.outputs.answer_record import read_answer_records
+from inflight.batch.storage.addresses import is_local
+from inflight.batch.storage.atomic_output import atomic_output, check_writable, sibling_address
+from inflight.batch.storage.files import StoredFile
+from inflight.batch.storage.secret_address import masked
+
+_COPY_BYTES = 1 << 20
+_EXTRA_FILES = {RowStatus.ERROR: "errors", RowStatus.DEAD: "dead"}
+
+
+class OutputFormat(Protocol):
+    """How answers lie in a file."""
+
+    def write(self, answers: Path | None, file: IO[bytes]) -> None:
+        """All of them, of a job's file of lines; None where there are none."""
+
+    def read(self, file: StoredFile) -> Iterator[tuple[str, str | None]]:
+        """Id and text of each answer again. Raises BatchError, or ValueError for what can't be one."""
+
+
+class FileOutput:
+    """`source`: the address of the job's input.
+
+    What this job has made on a disk is noted in its directory beforehand, so that another job, whose files for errors
+    and dead letters have the same names, keeps its own. A storage's job may go on elsewhere, and has no such notes.
+    """
+
+    is_incremental = False
+
+    def __init__(self, address: str, output_format: OutputFormat, directory: JobDirectory, source: str) -> None:
+        self._address, self._format, self._directory, self._source = address, output_format, directory, source
+        self._extra_addresses = {kind: sibling_address(address, f"{name}.jsonl") for kind, name in _EXTRA_FILES.items()}
+
+    def check(self) -> None:
+        if not self._directory.state.exists():
+            for address in (self._address, *self._extra_addresses.values()):
+                if StoredFile(address, missing_code="output_invalid").exists():
+                    raise output_exists_error(address, self._source)
+            check_writable(self._address)
+
+    def normalize_id(self, id_: str) -> str:
+        return id_
+
+    def write_rows(self, lines: Iterable[bytes]) -> None:
+        raise NotImplementedError("a file is made at the end")
+
+    def finalize(self, files: dict[RowStatus, Path]) -> list[str]:
+        self._claim_address(self._address)
+        with atomic_output(self._address) as file:
+            self._format.write(files.get(RowStatus.OK), file)
+        written = [masked(self._address)]
+        for kind, address in self._extra_addresses.items():
+            path = files.get(kind)
+            if path is not None and path.exists() and path.stat().st_size:
+                self._claim_address(address)
+                copy_to_output(path, address)
+                written.append(masked(address))
+            else:
+                # Of an earlier finish, before rows were tried again.
+                failpoint("output.remove")
+                if self._may_be_own(address):
+                    StoredFile(address).remove()
+        return written
+
+    def _may_be_own(self, address: str) -> bool:
+        return not is_local(address) or address in self._directory.created_files()
+
+    def _claim_address(self, address: str) -> None:
+        """It is this job's from now on. Raises BatchError `output_exists` where somebody has made it meanwhile."""
+        if self._may_be_own(address):
+            return
+        if StoredFile(address).exists():
+            raise BatchError(
+                f"{masked(address)} was made by somebody else while the job ran; move it away, and resume the job",
+                "output_exists",
+            )
+        self._directory.record_created_file(address)
+
+    def notes(self) -> list[str]:
+        return []
+
+    def find_differences(self, files: dict[RowStatus, Path]) -> Iterator[str]:
+        expected = read_answer_records(files.get(RowStatus.OK))
+        found = self._format.read(StoredFile(self._address, missing_code="output_failed"))
+        try:
+            for answer, there in zip_longest(expected, found):
+                if answer is None:
+                    yield there[0]
+                elif there != (str(answer.id), answer.text):
+                    yield str(answer.id)
+        except ValueError as error:
+            raise BatchError(
+                f"{masked(self._address)} is damaged ({error}); remove it, and resume the job", "job_damaged"
+            ) from error
+
+    def close(self) -> None:
+        pass
+
+
+def output_exists_error(address: str, source: str) -> BatchError:
+    """What to say of a file that lies where a job that has not begun would write."""
+    if address == source:
+        return BatchError(
+            f"{masked(address)} is the input itself, where the job would write; choose another output", "output_exists"
+        )
+    return BatchError(
+        f"{masked(address)} exists, and this job has not written it; choose another output, or move it away",
+        "output_exists",
+    )
+
+
+def copy_to_output(path: Path, address: str) -> None:
+    """Put a local file there, whole."""
+    with path.open("rb") as source, atomic_output(address) as file:
+        shutil.copyfileobj(source, file, _COPY_BYTES)

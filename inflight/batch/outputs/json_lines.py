@@ -1,0 +1,28 @@
+"""Answers as lines of JSON, as the job has them, on a storage or compressed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from inflight.batch.outputs.answer_record import parse_answer
+from inflight.batch.storage.files import StoredFile
+
+_COPY_BYTES = 1 << 20
+
+
+class JsonLinesOutputFormat:
+    """The same bytes as in the job's file of answers."""
+
+    def write(self, answers: Path | None, file: IO[bytes]) -> None:
+        if answers is not None:
+            with answers.open("rb") as source:
+                shutil.copyfileobj(source, file, _COPY_BYTES)
+
+    def read(self, file: StoredFile) -> Iterator[tuple[str, str | None]]:
+        with file.reading() as reading:
+            for line in reading.content:
+                answer = parse_answer(line)
+                yield str(answer.id), answer.text

@@ -1,0 +1,125 @@
+"""Answers as Parquet: a schema that all answers fit, and row groups that fit into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from inflight.batch.errors import BatchError
+from inflight.batch.outputs.answer_record import ANSWER_FIELDS, AnswerRecord, read_answer_records
+from inflight.batch.storage.files import StoredFile
+
+_GROUP_ROWS = 16_384
+_GROUP_CHARACTERS = 16 << 20
+_WHOLE, _LARGE, _NUMBER, _TRUTH, _TEXT = "whole", "large", "number", "truth", "text"
+_EXACT = 2**53
+"""Up to here a column of numbers (IEEE 754, 64 bits) has whole ones as they are; those beyond are large."""
+
+
+class ParquetOutputFormat:
+    """The answers are read twice: for the types of their columns, and to be written.
+
+    `id` is a column of whole numbers where all ids are; kept ones have whole numbers, numbers, truths, or texts (JSON
+    for what is none of these, or not the same in all rows).
+    """
+
+    def __init__(self, keep: Sequence[str], shown: str) -> None:
+        self._keep = [name for name in keep if name not in ANSWER_FIELDS]
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError as error:  # it also refuses versions of NumPy
+            raise BatchError(
+                f"{shown} needs the package pyarrow ({error}); install inflight with its extra, [batch]",
+                "package_missing",
+            ) from error
+
+    def write(self, answers: Path | None, file: IO[bytes]) -> None:
+        import pyarrow as pa
+
+        try:
+            self._write(answers, file)
+        except pa.ArrowException as error:
+            raise BatchError(
+                f"the answers can't be written as Parquet ({error}); they lie in {answers}", "output_invalid"
+            ) from error
+
+    def _write(self, answers: Path | None, file: IO[bytes]) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        kinds = self._kinds(read_answer_records(answers))
+        types = {_WHOLE: pa.int64(), _NUMBER: pa.float64(), _TRUTH: pa.bool_(), _TEXT: pa.string()}
+        schema = pa.schema([(name, types[kind]) for name, kind in kinds.items()])
+        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+            for group in _groups(read_answer_records(answers)):
+                values = [one.as_dict() for one in group]
+                columns = [
+                    pa.array([_fit(row.get(name), kind) for row in values], types[kind]) for name, kind in kinds.items()
+                ]
+                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+
+    def read(self, file: StoredFile) -> Iterator[tuple[str, str | None]]:
+        import pyarrow.parquet as pq
+
+        with file.open_seekable() as opened:
+            for batch in pq.ParquetFile(opened).iter_batches(batch_size=1000, columns=["id", "text"]):
+                for id_, text in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+                    yield str(id_), text
+
+    def _kinds(self, answers: Iterator[AnswerRecord]) -> dict[str, str]:
+        """The narrowest kind of each column that all its values are of."""
+        fixed = {"text": _TEXT, "finish_reason": _TEXT, "input_tokens": _WHOLE, "output_tokens": _WHOLE}
+        found: dict[str, set[str]] = {name: set() for name in ("id", *self._keep)}
+        for answer in answers:
+            found["id"].add(_kind(answer.id))
+            for name in self._keep:
+                if (value := answer.kept.get(name)) is not None:
+                    found[name].add(_kind(value))
+        return {"id": _common(found.pop("id")), **fixed, **{name: _common(kinds) for name, kinds in found.items()}}
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return _TRUTH
+    if isinstance(value, int):
+        if abs(value) <= _EXACT:
+            return _WHOLE
+        return _LARGE if -(2**63) <= value < 2**63 else _TEXT
+    return _NUMBER if isinstance(value, float) else _TEXT
+
+
+def _common(kinds: set[str]) -> str:
+    if kinds and kinds <= {_WHOLE, _LARGE}:
+        return _WHOLE
+    if kinds == {_WHOLE, _NUMBER}:
+        return _NUMBER
+    return kinds.pop() if len(kinds) == 1 else _TEXT
+
+
+def _fit(value: Any, kind: str) -> Any:
+    if kind != _TEXT or value is None or isinstance(value, str):
+        return value
+    return orjson.dumps(value).decode()
+
+
+def _length(value: Any) -> int:
+    """About what it takes in memory, in characters."""
+    if value is None or isinstance(value, (int, float)):
+        return 8
+    return len(value) if isinstance(value, str) else len(orjson.dumps(value))
+
+
+def _groups(answers: Iterator[AnswerRecord]) -> Iterator[list[AnswerRecord]]:
+    group: list[AnswerRecord] = []
+    size = 0
+    for answer in answers:
+        group.append(answer)
+        size += len(answer.text or "") + sum(map(_length, answer.kept.values()))
+        if len(group) >= _GROUP_ROWS or size >= _GROUP_CHARACTERS:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

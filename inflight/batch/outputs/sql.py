@@ -1,0 +1,173 @@
+"""Answers in a table: into rows that are there, found by their ids, or into rows of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inflight.batch.errors import BatchError
+from inflight.batch.failpoints import failpoint
+from inflight.batch.job.rows import RowStatus
+from inflight.batch.job.spec import Job
+from inflight.batch.outputs import table as tables
+from inflight.batch.outputs.answer_record import AnswerRecord, batched, parse_answer, read_answer_records
+from inflight.batch.outputs.database import OutputDatabase
+from inflight.batch.outputs.table import OutputTable
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+_IDS_PER_QUERY = 500
+"""Ids in one question: SQLite takes 999 parameters at least."""
+_EXAMPLES = 5
+
+
+class TableOutput:
+    """Takes answers while the job runs.
+
+    With `key` and `column` the rows of the table get their answers. Otherwise a row that is there with an answer's id
+    gets new values, and one that isn't is added; the table is made where there is none.
+    """
+
+    is_incremental = True
+
+    def __init__(self, job: Job) -> None:
+        self._output, self._keep = job.output, job.input.keep
+        self._database = OutputDatabase(job.output.address)
+        self._target: OutputTable | None = None
+        self._missing_rows = 0
+        self._missing_examples: list[Any] = []
+
+    def check(self) -> None:
+        if tables.updates_existing_rows(self._output) and not self._database.exists:
+            raise BatchError(f"there is no database {self._database.shown}; check its path", "output_invalid")
+        self._database.run(self._check_table, retry=False)
+
+    def normalize_id(self, id_: str) -> str:
+        return id_ if self._target is None else self._target.normalize_id(id_)
+
+    def write_rows(self, lines: Iterable[bytes]) -> None:
+        answers = [parse_answer(line) for line in lines]
+        if answers:
+            failpoint("table.put")
+            self._database.run(partial(self._write, answers=answers))
+
+    def finalize(self, files: dict[RowStatus, Path]) -> list[str]:
+        """All answers were put; rows that went away since then are counted, and added where they can be."""
+        self._missing_rows, self._missing_examples = 0, []
+        for answers in batched(read_answer_records(files.get(RowStatus.OK)), _IDS_PER_QUERY):
+            self._database.run(partial(self._write_missing, answers=answers))
+        rest = [str(path) for kind, path in files.items() if kind is not RowStatus.OK and path.exists()]
+        return [f"{self._database.shown} (table {self._output.table})", *rest]
+
+    def notes(self) -> list[str]:
+        if not self._missing_rows:
+            return []
+        first = ", ".join(str(one) for one in self._missing_examples)
+        return [
+            f"answers without a row in the table {self._output.table}: {self._missing_rows} (ids {first}"
+            f"{', ...' if self._missing_rows > _EXAMPLES else ''}); their lines are in the job's directory"
+        ]
+
+    def find_differences(self, files: dict[RowStatus, Path]) -> Iterator[str]:
+        """The ids of answers that the table lacks, or has otherwise."""
+        for answers in batched(read_answer_records(files.get(RowStatus.OK)), _IDS_PER_QUERY):
+            yield from self._database.run(partial(self._differing_ids, answers=answers))
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _check_table(self, connection: Connection) -> None:
+        """Whether the table has its columns, and may be written: an update of no row asks for the right to."""
+        from sqlalchemy import false
+
+        target = self._find_table(connection)
+        if target is not None:
+            values = {column.name: None for name, column in target.columns.items() if name != "id"}
+            connection.execute(target.table.update().where(false()).values(values))
+
+    def _find_table(self, connection: Connection) -> OutputTable | None:
+        if self._target is None:
+            self._target = tables.find_table(connection, self._output, self._database.shown, self._keep)
+        return self._target
+
+    def _write(self, connection: Connection, answers: list[AnswerRecord]) -> None:
+        target = self._find_table(connection)
+        if target is None:
+            tables.create_table(connection, self._output, answers, self._keep)
+            target = self._find_table(connection)
+            assert target is not None
+            target = self._target = replace(target, created_here=True)
+        for some in batched(answers, _IDS_PER_QUERY):
+            self._write_some(connection, target, some)
+
+    def _write_some(self, connection: Connection, target: OutputTable, answers: list[AnswerRecord]) -> None:
+        from sqlalchemy import bindparam
+
+        by_key: dict[str, AnswerRecord] = {}
+        for answer in answers:
+            other = by_key.setdefault(target.normalize_id(answer.id), answer)
+            if other.id != answer.id:  # rows whose ids were read before the table was there
+                raise BatchError(
+                    f"the column {target.key.name!r} of the table {self._output.table} takes the ids {other.id!r} and"
+                    f" {answer.id!r} for one; make it a column of texts and resume the job",
+                    "output_invalid",
+                )
+        there = self._existing_ids(connection, target, answers)
+        old = [{"_id": id_, **target.row(by_key[key])} for key, id_ in there.items() if key in by_key]
+        if old:
+            connection.execute(target.table.update().where(target.key == bindparam("_id")), old)
+        new = [answer for key, answer in by_key.items() if key not in there]
+        if tables.updates_existing_rows(self._output):
+            self._missing_rows += len(new)
+            self._missing_examples += [answer.id for answer in new[: _EXAMPLES - len(self._missing_examples)]]
+        elif new:
+            connection.execute(target.table.insert(), [self._new_row(target, answer) for answer in new])
+
+    def _new_row(self, target: OutputTable, answer: AnswerRecord) -> dict[str, Any]:
+        id_ = target.convert_id(answer.id)
+        if id_ is None:
+            raise BatchError(
+                f"the column {target.key.name!r} of the table {self._output.table} takes whole numbers, and there is a"
+                f" row with the id {answer.id!r}; make it a column of texts and resume the job",
+                "output_invalid",
+            )
+        return {target.key.name: id_, **target.row(answer)}
+
+    def _existing_ids(
+        self, connection: Connection, target: OutputTable, answers: Iterable[AnswerRecord]
+    ) -> dict[str, Any]:
+        """The ids that are in the table, as they stand there, by their keys."""
+        from sqlalchemy import select
+
+        wanted = {id_ for answer in answers if (id_ := target.convert_id(answer.id)) is not None}
+        found = connection.execute(select(target.key).where(target.key.in_(wanted)))
+        return {target.normalize_id(row[0]): row[0] for row in found}
+
+    def _write_missing(self, connection: Connection, answers: list[AnswerRecord]) -> None:
+        """Write those whose row is not there."""
+        target = self._find_table(connection)
+        if target is not None:
+            there = self._existing_ids(connection, target, answers)
+            answers = [answer for answer in answers if target.normalize_id(answer.id) not in there]
+        if answers:
+            self._write(connection, answers)
+
+    def _differing_ids(self, connection: Connection, answers: list[AnswerRecord]) -> list[str]:
+        from sqlalchemy import select
+
+        target = self._find_table(connection)
+        if target is None:
+            return [str(answer.id) for answer in answers]
+        text = target.columns["text"]
+        ids = {id_ for answer in answers if (id_ := target.convert_id(answer.id)) is not None}
+        rows = connection.execute(select(target.key, text).where(target.key.in_(ids)))
+        found = {target.normalize_id(row[0]): row[1] for row in rows}
+        return [
+            str(answer.id)
+            for answer in answers
+            if (key := target.normalize_id(answer.id)) not in found or found[key] != target.row(answer)[text.name]
+        ]

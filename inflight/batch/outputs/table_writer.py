@@ -1,0 +1,52 @@
+"""Answers on their way from the job's file of lines into a table, while the job runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from inflight.batch.errors import BatchError
+from inflight.batch.failpoints import failpoint
+from inflight.batch.job.rows import RowStatus
+from inflight.batch.outputs.interface import OutputWriter
+from inflight.batch.state.ledger import Ledger
+
+_ROWS_PER_TRANSACTION = 1000
+"""Rows of one transaction in the table."""
+
+
+class TableWriter:
+    """What lies between the place it has come to and the committed end is put, and then the place is moved.
+
+    A death between both puts the same rows again, which leaves what putting them once does.
+    """
+
+    def __init__(self, ledger: Ledger, path: Path, output: OutputWriter) -> None:
+        self._ledger, self._path, self._output = ledger, path, output
+        self._offset = int(ledger.recall("delivered", 0))
+
+    def run(self) -> None:
+        """Deliver all that is committed. Raises BatchError."""
+        end = self._ledger.lengths()[RowStatus.OK]
+        while self._offset < end:
+            lines, length = self._lines(end)
+            failpoint("delivery")
+            self._output.write_rows(lines)
+            failpoint("delivered")
+            self._offset += length
+            self._ledger.remember("delivered", self._offset)
+
+    def _lines(self, end: int) -> tuple[list[bytes], int]:
+        lines: list[bytes] = []
+        length = 0
+        for line in self._read():
+            lines.append(line.rstrip(b"\n"))
+            length += len(line)
+            if len(lines) >= _ROWS_PER_TRANSACTION or self._offset + length >= end:
+                return lines, length
+        raise BatchError(f"{self._path} is shorter than the job's state says; begin a new job", "job_damaged")
+
+    def _read(self) -> Iterator[bytes]:
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            yield from file

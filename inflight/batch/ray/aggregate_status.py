@@ -1,0 +1,106 @@
+"""How a job stands whose parts run elsewhere: what they write of themselves, added up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from inflight.batch.job.counts import Counts
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.reporting.cost import JobCost
+from inflight.batch.reporting.progress import JobProgress, JobState, ServerStatus, publish_progress, read_progress
+from inflight.batch.reporting.throughput import RateEstimator
+from inflight.batch.session import JobSession
+
+
+class AggregateStatus:
+    """Made when a life of the whole job begins, which has so many rows."""
+
+    def __init__(
+        self, session: JobSession, rows: int, parts: Sequence[JobDirectory], on_progress: Callable[[JobProgress], None]
+    ) -> None:
+        self._session, self._rows, self._on_progress = session, rows, on_progress
+        self._before = Counts(**session.ledger.recall("counts_before_parts"))
+        self._open = list(parts)
+        self._ended: list[JobProgress] = []
+        self._last_checkpoint = time.monotonic()
+        self._rate_estimator = RateEstimator(self._counts(self._read()), rows)
+
+    def checkpoint(self) -> None:
+        """A checkpoint of the whole job, with the time since the one before. Raises BatchError."""
+        now = time.monotonic()
+        self._session.ledger.checkpoint(now - self._last_checkpoint)
+        self._last_checkpoint = now
+
+    def report(self, state: JobState, message: str = "") -> Counts:
+        """Write it down, and show it."""
+        found = self._read()
+        counts = self._counts(found)
+        living = [one for one in found if one.state.is_active]
+        servers = _servers(living)
+        if state is JobState.RUNNING and living and all(one.state is JobState.WAITING for one in living):
+            state = JobState.WAITING
+        left = sum(one.retries_left for one in living)
+        progress = JobProgress.now(
+            state,
+            message,
+            servers,
+            counts=counts,
+            total=self._rows,
+            input_fraction=counts.done / self._rows if self._rows else 1.0,
+            pending_retries=sum(one.pending_retries for one in living),
+            retries_left=left,
+            throughput=self._rate_estimator.update(counts, retries_left=left),
+            cost=JobCost.from_counts(counts, self._session.job.run_options.price_per_hour),
+        )
+        publish_progress(self._session.directory, progress, self._on_progress)
+        return counts
+
+    def _read(self) -> list[JobProgress]:
+        """What all parts wrote last; those that have finished are read once."""
+        found = []
+        for directory in list(self._open):
+            progress = read_progress(directory)
+            if progress is None:
+                continue
+            if progress.state is JobState.FINISHED:
+                self._open.remove(directory)
+                self._ended.append(progress)
+            else:
+                found.append(progress)
+        return self._ended + found
+
+    def _counts(self, found: Sequence[JobProgress]) -> Counts:
+        own = self._session.ledger.counts
+        if self._session.all_done:
+            return own
+        whole = Counts(seconds=own.seconds, runs=own.runs)
+        add_counts(whole, self._before)
+        for one in found:
+            add_counts(whole, one.counts)
+        return whole
+
+
+def add_counts(whole: Counts, part: Counts) -> None:
+    """Rows, tokens and codes of a part; time and lives are the whole job's own."""
+    for name in ("ok", "error", "dead", "retries", "input_tokens", "output_tokens"):
+        setattr(whole, name, getattr(whole, name) + getattr(part, name))
+    for code, count in part.codes.items():
+        whole.codes[code] = whole.codes.get(code, 0) + count
+
+
+def _servers(living: Sequence[JobProgress]) -> tuple[ServerStatus, ...]:
+    """Each server once, with what all parts have in flight there."""
+    found: dict[str, ServerStatus] = {}
+    for server in (server for one in living for server in one.servers):
+        before = found.get(server.name)
+        limits = [
+            one.concurrency_limit for one in (before, server) if one is not None and one.concurrency_limit is not None
+        ]
+        found[server.name] = ServerStatus(
+            name=server.name,
+            up=server.up or (before is not None and before.up),
+            in_flight=server.in_flight + (before.in_flight if before else 0),
+            concurrency_limit=sum(limits) if limits else None,
+        )
+    return tuple(found.values())

@@ -1,0 +1,147 @@
+"""The parts' lines put together in the order of the input, as if one job had written them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from inflight.batch.dispatch.prefetcher import duplicate_row
+from inflight.batch.errors import BatchError
+from inflight.batch.failpoints import failpoint
+from inflight.batch.job.counts import Counts
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import RowResult, RowStatus
+from inflight.batch.job.spec import InputPart
+from inflight.batch.outputs.answer_record import parse_answer
+from inflight.batch.ray.aggregate_status import add_counts
+from inflight.batch.session import JobSession
+from inflight.batch.state.ledger import Ledger
+
+_ROWS = 10_000
+"""Between two checkpoints of the whole job."""
+
+
+class PartMerger:
+    """Gives the whole job's ledger the outcomes that the parts' ledgers hold, one part after the other.
+
+    An id that rows of several parts have belongs to the first of them; the others become dead letters, as in a job
+    without parts. Broken off, it begins again, and the ledger passes over what it has. Raises BatchError.
+    """
+
+    def __init__(
+        self,
+        session: JobSession,
+        parts: Sequence[InputPart],
+        directories: Sequence[JobDirectory],
+        checkpoint: Callable[[], None],
+    ) -> None:
+        self._session, self._ledger, self._checkpoint = session, session.ledger, checkpoint
+        self._parts = list(zip(parts, directories, strict=True))
+
+    def run(self) -> None:
+        rows = self._ledger.next
+        spent = Counts(**self._ledger.recall("counts_before_parts"))
+        for part, directory in self._parts:
+            rows = part.first + (part.rows or 0)
+            with closing(Ledger(directory, part.first)) as ledger:
+                if ledger.next != rows:
+                    raise BatchError(f"the part at {directory.path} is not done; begin a new job", "job_damaged")
+                add_counts(spent, ledger.counts)
+                if (build := ledger.recall("build")) is not None:
+                    self._session.bind_build(build)
+        self._count(spent)  # all of it, whoever goes on where this is broken off
+        for part, directory in self._parts:
+            if self._ledger.next < part.first + (part.rows or 0):
+                with closing(Ledger(directory, part.first)) as ledger:
+                    self._merge_part(part, directory, ledger)
+        self._count(spent)
+        self._ledger.remember("rows", rows)
+
+    def _count(self, spent: Counts) -> None:
+        counts = self._ledger.counts
+        counts.retries = spent.retries
+        counts.input_tokens, counts.output_tokens = spent.input_tokens, spent.output_tokens
+
+    def _merge_part(self, part: InputPart, directory: JobDirectory, ledger: Ledger) -> None:
+        letters = self._dead_letters(part, self._duplicates(part, directory, ledger))
+        with closing(_outcomes(part, directory, ledger)) as outcomes:
+            while block := list(islice(outcomes, _ROWS)):
+                for one in block:
+                    self._ledger.add(letters.get(one.number, one))
+                if block[-1].number == part.first + (part.rows or 0) - 1 and ledger.position is not None:
+                    self._ledger.record_positions([(block[-1].number, ledger.line, ledger.position)])
+                failpoint("merge")
+                self._checkpoint()
+                failpoint("merged")
+
+    def _duplicates(self, part: InputPart, directory: JobDirectory, ledger: Ledger) -> set[int]:
+        """The rows of a part whose id a row of an earlier part has; or of the same part, where the output takes ids for
+        one that the part, which writes lines, has told apart.
+        """
+        doubles: set[int] = set()
+        if self._session.output is not None and self._session.output.is_incremental:
+            with closing(_outcomes(part, directory, ledger)) as outcomes:
+                while some := list(islice(outcomes, _ROWS)):
+                    ids = [(str(id_), one.number) for one in some if (id_ := _claimed(one)) is not None]
+                    doubles |= self._ledger.claim_ids(
+                        [(self._session.normalize_id(id_), number) for id_, number in ids]
+                    )
+            return doubles
+        hashed = ledger.database.execute("SELECT id, number FROM ids")
+        while block := hashed.fetchmany(_ROWS):
+            doubles |= self._ledger.claim_hashed(block)
+        return doubles
+
+    def _dead_letters(self, part: InputPart, duplicates: set[int]) -> dict[int, RowResult]:
+        """Their dead letters, which tell what only the input knows of them."""
+        found: dict[int, RowResult] = {}
+        if not duplicates:
+            return found
+        for number, record in enumerate(self._session.source.read(part.after, part.line), part.first):
+            if number in duplicates:
+                found[number] = self._session.row_format.format_invalid(
+                    duplicate_row(self._session.row_format.parse(number, record))
+                )
+                if len(found) == len(duplicates):
+                    break
+        return found
+
+
+def _outcomes(part: InputPart, directory: JobDirectory, ledger: Ledger) -> Generator[RowResult]:
+    """What became of each row of a part, in order. Tokens and attempts are in the part's counts, and not told again."""
+    answers, errors = _lines(directory, RowStatus.OK), _lines(directory, RowStatus.ERROR)
+    dead: dict[int, bytes] = {orjson.loads(line)["line"]: line for line in _lines(directory, RowStatus.DEAD)}
+    failed = _failed(ledger)
+    failure = next(failed, None)
+    for number in range(part.first, part.first + (part.rows or 0)):
+        if failure is None or failure[0] != number:
+            yield RowResult(number, 0, None, RowStatus.OK, next(answers))
+            continue
+        _, line, id, status, code, message, attempts = failure
+        text = dead[line] if status == RowStatus.DEAD else next(errors)
+        yield RowResult(number, line, id, RowStatus(status), text, code, message, attempts=attempts)
+        failure = next(failed, None)
+
+
+def _claimed(one: RowResult) -> Any:
+    """The id that a row has for itself; None where it is a dead letter that was never asked."""
+    if one.status is RowStatus.OK:
+        return parse_answer(one.text).id
+    return one.id if one.status is RowStatus.ERROR or one.code == "row_crashed_engine" else None
+
+
+def _failed(ledger: Ledger) -> Iterator[tuple[Any, ...]]:
+    yield from ledger.database.execute(
+        "SELECT number, line, id, status, code, message, attempts FROM failures ORDER BY number"
+    )
+
+
+def _lines(directory: JobDirectory, status: RowStatus) -> Iterator[bytes]:
+    path = directory.result_file(status)
+    if path.exists():
+        with path.open("rb") as file:
+            yield from (line.rstrip(b"\n") for line in file)

@@ -1,0 +1,198 @@
+"""Runs a job's parts on workers of Ray, and makes one output of them."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from inflight.batch.errors import BatchError
+from inflight.batch.finalize import finalize
+from inflight.batch.job.counts import Counts
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.spec import InputPart, Job
+from inflight.batch.ray.aggregate_status import AggregateStatus
+from inflight.batch.ray.cluster import cluster
+from inflight.batch.ray.merge import PartMerger
+from inflight.batch.ray.parts import PartPlan, StartPoint, split_input
+from inflight.batch.ray.shared_facts import set_once
+from inflight.batch.ray.worker import DRAIN, NOW, PartReport, PartTask, PartWorker
+from inflight.batch.reporting.progress import JobProgress, JobState, read_progress
+from inflight.batch.runner import TEMPORARY_CODES, JobResult, JobRunner
+from inflight.batch.session import JobSession
+from inflight.batch.signals import CANCELLED, INTERRUPTED, StopEarlyError
+from inflight.batch.state.retry_ledger import RetryLedger
+
+_LOOK_SECONDS = 1.0
+_NOW_SECONDS = 15.0
+"""For workers to see an order, and to make what they have done last."""
+
+
+class RayRunner(JobRunner):
+    """The head. It asks no row itself: it cuts the input, hands its parts to workers, and merges what they write.
+
+    Each part is a job with a state of its own in the job's directory, which all machines must see at the same path; so
+    whatever dies, the next life goes on where every part stands. Rows that are asked once more are few, and asked here.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        directory: JobDirectory,
+        on_progress: Callable[[JobProgress], None] = lambda progress: None,
+        on_message: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        super().__init__(job, directory, on_progress, on_message)
+        self._parts = PartPlan(directory)
+        self._aggregate: AggregateStatus | None = None
+        self._reports: list[PartReport] = []
+        self._failure: BaseException | None = None
+        self._early_state: tuple[JobState, str] | None = None
+        self._until = math.inf
+
+    def _execute(self, session: JobSession) -> JobResult:
+        if isinstance(session.ledger, RetryLedger):
+            return super()._execute(session)
+        self._parts.stop_file.unlink(missing_ok=True)
+        session.ledger.counts.runs += 1
+        try:
+            end = self._execute_parts(session)
+        except StopEarlyError:
+            end = JobResult(JobState.STOPPED, session.ledger.counts, INTERRUPTED)
+        except BatchError as error:
+            state = JobState.STOPPED if error.code in TEMPORARY_CODES else JobState.FAILED
+            end = JobResult(state, session.ledger.counts, str(error), error.code)
+        if self._aggregate is None:
+            return end
+        return replace(end, counts=self._aggregate.report(end.state, end.message))
+
+    def _execute_parts(self, session: JobSession) -> JobResult:
+        plan = self._plan(session)
+        jobs = [self._parts.job(self._job, index, part) for index, part in enumerate(plan)]
+        directories = [JobDirectory.from_output(one.output) for one in jobs]
+        together = self._aggregate = AggregateStatus(session, _rows(plan), directories, self._on_progress)
+        if jobs and not session.all_done:
+            self._run_parts(session, jobs, together)
+            if (end := self._early_end()) is not None:
+                return end
+        if not session.all_done:
+            with self._signals.handled_by(lambda count: None):
+                PartMerger(session, plan, directories, lambda: self._checkpoint_merge(together)).run()
+        end = JobResult(JobState.FINISHED, session.ledger.counts, outputs=tuple(finalize(session)))
+        shutil.rmtree(self._parts.path, ignore_errors=True)  # nothing is there that the job's own files have not
+        return end
+
+    def _plan(self, session: JobSession) -> tuple[InputPart, ...]:
+        """The job's parts: those of an earlier life, or new ones of what is left of the input."""
+        plan = self._parts.read()
+        if plan is None:
+            self._on_message("Reading the input once, to cut it into parts.")
+            ledger = session.ledger
+            plan = split_input(session.source, StartPoint(*ledger.start), self._job.input.limit, self._workers)
+            ledger.remember("counts_before_parts", ledger.counts.as_dict())
+            self._parts.write(plan)
+        return plan
+
+    @property
+    def _workers(self) -> int:
+        running = self._job.run_options
+        return running.workers or (1 if running.ephemeral else len(running.servers))
+
+    def _run_parts(self, session: JobSession, jobs: Sequence[Job], aggregate: AggregateStatus) -> None:
+        """Until all parts have ended, or were told to."""
+        created, found = int(session.ledger.recall("created")), session.source.fingerprint
+        order, build, life = self._parts.stop_file, self._parts.path / "build", uuid.uuid4().hex
+        if (bound := session.ledger.recall("build")) is not None:
+            session.bind_build(set_once(build, bound))
+        tasks = [
+            PartTask(index, one, created, found, order, build, life)
+            for index, one in enumerate(jobs)
+            if not _finished(one)
+        ]
+        if not tasks:
+            return
+        with cluster(self._workers) as ray:
+            workers = threading.Thread(target=self._dispatch_parts, args=(ray, tasks), name="batch-ray", daemon=True)
+            with self._signals.handled_by(self._on_signal):
+                workers.start()
+                while workers.is_alive() and time.monotonic() < self._until:
+                    if self._directory.cancel.exists():
+                        self._stop(JobState.CANCELLED, CANCELLED, NOW)
+                    aggregate.report(JobState.DRAINING if self._early_state else JobState.RUNNING)
+                    workers.join(_LOOK_SECONDS)
+                    aggregate.checkpoint()
+        if self._failure is not None and self._early_state is None:
+            raise self._failure
+
+    def _dispatch_parts(self, ray: Any, tasks: Sequence[PartTask]) -> None:
+        """A thread of its own: give each part to a worker that is free. A worker that dies is replaced."""
+        gpus = 1 if self._job.run_options.ephemeral and ray.cluster_resources().get("GPU") else 0
+        pool = ray.data.ActorPoolStrategy(size=self._workers, max_tasks_in_flight_per_actor=1)
+        rows = [{"task": pickle.dumps(task)} for task in tasks]
+        try:
+            parts = ray.data.from_items(rows, override_num_blocks=len(rows))
+            for row in parts.map(PartWorker, compute=pool, num_cpus=1, num_gpus=gpus).iter_rows():
+                report = PartReport(**row)
+                self._reports.append(report)
+                if report.state == JobState.FAILED:
+                    self._write_stop_file(DRAIN)
+        except ray.exceptions.RayError as error:
+            reason = str(error).strip().splitlines()[-1]
+            self._failure = BatchError(f"Ray failed: {reason}; mend that and resume the job", "job_failed")
+        except BaseException as error:  # goes to the main thread
+            self._failure = error
+
+    def _on_signal(self, count: int) -> None:
+        if count == 1:
+            notice = self._job.run_options.drain_seconds
+            self._on_message(
+                f"Stopping: requests in flight have {notice:g} s to finish. Interrupt again to stop at once."
+            )
+            self._stop(JobState.STOPPED, INTERRUPTED, DRAIN)
+        else:
+            self._stop(JobState.STOPPED, INTERRUPTED, NOW)
+
+    def _stop(self, state: JobState, message: str, order: str) -> None:
+        if self._early_state is None:
+            self._early_state = (state, message)
+        seconds = _NOW_SECONDS if order == NOW else self._job.run_options.drain_seconds + _NOW_SECONDS
+        self._until = min(self._until, time.monotonic() + seconds)
+        self._write_stop_file(order)
+
+    def _write_stop_file(self, order: str) -> None:
+        self._directory.write(self._parts.stop_file, order)
+
+    def _early_end(self) -> JobResult | None:
+        """How it ended, unless all parts are done."""
+        counts = Counts()
+        if self._early_state is not None:
+            state, sentence = self._early_state
+            return JobResult(state, counts, sentence)
+        undone = [one for one in self._reports if one.state != JobState.FINISHED]
+        for report in sorted(undone, key=lambda one: one.state != JobState.FAILED):
+            state = JobState.FAILED if report.state == JobState.FAILED else JobState.STOPPED
+            return JobResult(state, counts, report.message, report.code)
+        return None
+
+    def _checkpoint_merge(self, aggregate: AggregateStatus) -> None:
+        """A checkpoint of the merge, after which it may be broken off."""
+        aggregate.checkpoint()
+        if self._signals.count:
+            raise StopEarlyError
+
+
+def _finished(part: Job) -> bool:
+    """Whether an earlier life has seen a part's end."""
+    progress = read_progress(JobDirectory.from_output(part.output))
+    return progress is not None and progress.state is JobState.FINISHED
+
+
+def _rows(plan: Sequence[InputPart]) -> int:
+    """The number behind the last row."""
+    return plan[-1].first + (plan[-1].rows or 0) if plan else 0

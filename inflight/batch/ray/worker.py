@@ -1,0 +1,180 @@
+"""What a worker of Ray does: it lives the jobs of parts, one after the other, with a server of its own if asked for."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from inflight.batch.dispatch.backend import Backend
+from inflight.batch.dispatch.ephemeral_server import ephemeral_server
+from inflight.batch.errors import BatchError
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.spec import Job
+from inflight.batch.ray.shared_facts import set_once
+from inflight.batch.reporting.progress import JobState
+from inflight.batch.runner import JobResult, JobRunner
+from inflight.batch.session import JobSession
+from inflight.batch.state.ledger import Ledger
+
+DRAIN, NOW = "drain", "now"
+"""What the file that tells workers to stop says."""
+_LOOK_SECONDS = 0.25
+MAX_ATTEMPTS = 5
+"""Lives of a part in which no row of it is done, until it is given up."""
+_LOCK_TIMEOUT = 60.0
+"""How long the process of a dead head, or of a dead worker's first try, may take to be gone."""
+
+
+@dataclass(frozen=True)
+class PartTask:
+    """A part of the input as workers get it. `created` and `fingerprint`: the whole job's. `life`: of the head."""
+
+    index: int
+    job: Job
+    created: int
+    fingerprint: str
+    stop_file: Path
+    build_file: Path
+    run_id: str
+
+
+@dataclass(frozen=True)
+class PartReport:
+    """How a life of a part ended."""
+
+    index: int
+    state: str
+    message: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class _PartSession(JobSession):
+    """Bound to the build of all parts, so that another model is found before a row of it is asked."""
+
+    build_file: Path = Path()
+
+    def bind_build(self, build: str) -> None:
+        super().bind_build(set_once(self.build_file, build))
+        super().bind_build(build)
+
+
+class PartRunner(JobRunner):
+    """Lives the job of a part. `build`: the file with the build of all parts."""
+
+    def __init__(
+        self, job: Job, directory: JobDirectory, build_file: Path, backends: Sequence[Backend] | None = None
+    ) -> None:
+        super().__init__(job, directory, backends=backends)
+        self._build_file = build_file
+
+    def _execute(self, session: JobSession) -> JobResult:
+        known = {field.name: getattr(session, field.name) for field in fields(session)}
+        return super()._execute(_PartSession(**known, build_file=self._build_file))
+
+
+class PartWorker:
+    """Ray makes one in each of its processes, and anew where one died: then the part goes on where its state is."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._server: str | None = None
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        task: PartTask = pickle.loads(row["task"])
+        try:
+            return asdict(self._run_part(task))
+        except BatchError as error:
+            return asdict(PartReport(task.index, JobState.FAILED, str(error), error.code))
+        except Exception as error:  # of which Ray would tell anything but what and where
+            sentence = f"the part at {JobDirectory.from_output(task.job.output).path} failed: {error!r}; resume the job"
+            return asdict(PartReport(task.index, JobState.FAILED, sentence, "job_failed"))
+
+    def _run_part(self, task: PartTask) -> PartReport:
+        if task.stop_file.exists():
+            return PartReport(task.index, JobState.STOPPED)
+        directory = JobDirectory.from_output(task.job.output)
+        _begin(directory, task)
+        runner = PartRunner(self._with_server(task.job), directory, task.build_file)
+        ended: list[PartReport] = []
+        failure: list[BaseException] = []
+
+        def live() -> None:
+            try:
+                end = runner.run()
+                ended.append(PartReport(task.index, end.state, end.message, end.code))
+            except BaseException as error:  # goes to the worker's own thread
+                failure.append(error)
+
+        thread = threading.Thread(target=live, name=f"part-{task.index}")
+        thread.start()
+        _watch(thread, runner, task.stop_file)
+        if failure:
+            raise failure[0]
+        return ended[0]
+
+    def _with_server(self, job: Job) -> Job:
+        """The job, asking this worker's own server, if it is to have one: started once, and gone with the worker."""
+        if job.run_options.ephemeral is None:
+            return job
+        if self._server is None:
+            self._server = self._stack.enter_context(ephemeral_server(job.run_options, lambda line: None))
+        running = job.run_options.model_copy(update={"servers": (self._server,), "ephemeral": None})
+        return job.model_copy(update={"run_options": running})
+
+
+def _watch(thread: threading.Thread, runner: JobRunner, order: Path) -> None:
+    """Until it has ended; hands on what the head's file orders."""
+    told = 0
+    while thread.is_alive():
+        thread.join(_LOOK_SECONDS)
+        wanted = _stop_requests(order)
+        while told < wanted:
+            runner.stop()
+            told += 1
+
+
+def _stop_requests(order: Path) -> int:
+    try:
+        return 2 if order.read_text() == NOW else 1
+    except OSError:
+        return 0
+
+
+def _begin(directory: JobDirectory, task: PartTask) -> None:
+    """Give a part's state what all parts have from the whole job. Raises BatchError where workers only die of it."""
+    until = time.monotonic() + _LOCK_TIMEOUT
+    while directory.is_running:
+        if time.monotonic() > until:
+            raise BatchError(f"another process runs the part at {directory.path}", "job_running")
+        time.sleep(_LOOK_SECONDS)
+    with directory.locked():
+        ledger = Ledger(directory, task.job.input.part.first)
+        try:
+            for name, value in (("created", task.created), ("input", task.fingerprint)):
+                if ledger.recall(name) is None:
+                    ledger.remember(name, value)
+            _count_attempt(ledger, task, directory)
+        finally:
+            ledger.close()
+
+
+def _count_attempt(ledger: Ledger, task: PartTask, directory: JobDirectory) -> None:
+    """Ray gives a part to another worker for ever. One under which they die with no row done is given up."""
+    stand = [task.run_id, ledger.counts.done]
+    before, times = ledger.recall("part_attempts", (stand, 0))
+    if before != stand:
+        times = 0
+    if times >= MAX_ATTEMPTS:
+        raise BatchError(
+            f"{times} workers died over the part at {directory.path}, and no row of it was done; Ray's log on their"
+            " machines says why (often memory); mend that and resume the job",
+            "job_failed",
+        )
+    ledger.remember("part_attempts", (stand, times + 1))

@@ -1,0 +1,82 @@
+"""A job's figures in words, the same on the bar, in a pipe, in `status` and in the summary."""
+
+from __future__ import annotations
+
+import math
+
+from inflight.batch.reporting.cost import JobCost
+from inflight.batch.reporting.progress import JobProgress, JobState
+
+
+def format_rows(progress: JobProgress) -> str:
+    """12,345 of 100,000 rows (12%)."""
+    share = "" if progress.fraction_done is None else f" ({_percent(progress.fraction_done)})"
+    total = progress.rows_done if progress.state is JobState.FINISHED else progress.total
+    of = "" if total is None else f" of {total:,}"
+    return f"{progress.rows_done:,}{of} {'row' if (total or progress.rows_done) == 1 else 'rows'}{share}"
+
+
+def format_throughput(progress: JobProgress) -> str:
+    """Of the last minute."""
+    present = progress.throughput.last_minute
+    return f"{format_number(present.output_tokens)} tokens/s, {format_number(present.rows)} rows/s"
+
+
+def format_eta(progress: JobProgress) -> str:
+    """When it will be done; empty once nothing more is awaited."""
+    if not progress.state.is_active:
+        return ""
+    return "ETA unknown" if progress.throughput.eta is None else f"ETA {format_duration(progress.throughput.eta)}"
+
+
+def format_failures(progress: JobProgress) -> str:
+    """Retries, dead letters, and what failed by its code."""
+    counts = progress.counts
+    letters = f"{counts.dead:,} dead letter{'' if counts.dead == 1 else 's'}"
+    tries = f"{counts.retries:,} {'retry' if counts.retries == 1 else 'retries'}"
+    failed = ", ".join(f"{code} {many:,}" for code, many in sorted(counts.codes.items()))
+    return f"{tries}, {letters}" + (f", failed: {failed}" if failed else "")
+
+
+def format_cost(cost: JobCost | None) -> str:
+    """Empty where nobody told a price."""
+    return "" if cost is None else f"cost {format_money(cost.spent)}"
+
+
+def format_line(progress: JobProgress) -> str:
+    """All of it, as one line; why the job ended is said once it has."""
+    parts = (
+        format_rows(progress),
+        format_throughput(progress),
+        format_eta(progress),
+        format_failures(progress),
+        format_cost(progress.cost),
+    )
+    return f"{progress.state}; " + ", ".join(filter(None, parts))
+
+
+def format_number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def format_money(value: float) -> str:
+    """Two decimals, or as many as show three digits of a small sum."""
+    small = 2 if value >= 1 or value <= 0 else max(2, 2 - math.floor(math.log10(value)))
+    return f"{value:,.{small}f}"
+
+
+def format_duration(seconds: float) -> str:
+    """0.4 s, 42 s, 5 min 03 s, 3 h 07 min, 2 d 04 h."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s" if seconds >= 1 else f"{seconds:.1g} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600:02} h"
+
+
+def _percent(share: float) -> str:
+    """Rounded down: 100% is said once all is done."""
+    return f"{int(share * 1000) / 10:.1f}%"

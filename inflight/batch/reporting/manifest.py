@@ -1,0 +1,148 @@
+"""A finished job's account of itself: what was asked and by whom, what came of it, what it cost, where it lies."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import socket
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from inflight import __version__
+from inflight.batch.errors import map_disk_errors
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import RowStatus
+from inflight.batch.job.spec import Job, fingerprint
+from inflight.batch.reporting.cost import COST_FORMULA, JobCost
+from inflight.batch.session import JobSession
+from inflight.batch.storage.addresses import is_local, local_path
+from inflight.batch.storage.secret_address import masked
+
+
+class _ManifestModel(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class RowTotals(_ManifestModel):
+    """`input` = `ok` + `error` + `dead`; `codes`: errors and dead letters by code."""
+
+    input: int
+    ok: int
+    error: int
+    dead: int
+    codes: dict[str, int]
+
+
+class RunTimes(_ManifestModel):
+    """`begun` and `ended` in UTC; `seconds`: for how long the job's lives ran, together."""
+
+    started: datetime
+    ended: datetime
+    seconds: float
+    runs: int
+
+
+class Fingerprints(_ManifestModel):
+    """What the job is bound to. `binding`: input's and output's options, template and sampling. `model`: the build that
+    answered, None where no row was asked.
+    """
+
+    input: str
+    binding: str
+    model: str | None
+
+
+class ManifestFile(_ManifestModel):
+    """`kind`: ok, error or dead for the job's files of lines; output for what was made of them."""
+
+    kind: str
+    path: str
+    bytes: int
+    sha256: str
+
+
+class JobManifest(_ManifestModel):
+    """`manifest.json`. Passwords in addresses are masked, and headers are not in it."""
+
+    name: str
+    directory: str
+    job: dict[str, Any]
+    rows: RowTotals
+    retries: int
+    input_tokens: int
+    output_tokens: int
+    times: RunTimes
+    cost: JobCost | None
+    cost_formula: str | None
+    versions: dict[str, str]
+    fingerprints: Fingerprints
+    files: tuple[ManifestFile, ...]
+    outputs: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    servers: tuple[str, ...]
+    host: str
+
+
+def build_manifest(session: JobSession, outputs: Sequence[str], notes: Sequence[str] = ()) -> JobManifest:
+    """Of a job whose rows all have their outcome. `written`: the addresses of its output. Raises BatchError."""
+    counts, ledger = session.ledger.counts, session.ledger
+    cost = JobCost.from_counts(counts, session.job.run_options.price_per_hour)
+    return JobManifest(
+        name=session.directory.path.stem,
+        directory=str(session.directory.path.absolute()),
+        job=_job_without_secrets(session.job),
+        rows=RowTotals(input=counts.done, ok=counts.ok, error=counts.error, dead=counts.dead, codes=dict(counts.codes)),
+        retries=counts.retries,
+        input_tokens=counts.input_tokens,
+        output_tokens=counts.output_tokens,
+        times=RunTimes(
+            started=datetime.fromtimestamp(ledger.recall("created"), UTC),
+            ended=datetime.now(UTC).replace(microsecond=0),
+            seconds=round(counts.seconds, 3),
+            runs=counts.runs,
+        ),
+        cost=cost,
+        cost_formula=None if cost is None else COST_FORMULA,
+        versions={"inflight": __version__, "python": platform.python_version(), "system": platform.platform()},
+        fingerprints=Fingerprints(
+            input=ledger.recall("input"), binding=fingerprint(session.job.binding()), model=ledger.recall("build")
+        ),
+        files=tuple(_files(session.directory, outputs)),
+        outputs=tuple(str(local_path(one).absolute()) if is_local(one) else masked(one) for one in outputs),
+        notes=tuple(notes),
+        servers=()
+        if session.job.run_options.ephemeral
+        else tuple(masked(one) for one in session.job.run_options.servers),
+        host=socket.gethostname(),
+    )
+
+
+def write_manifest(directory: JobDirectory, manifest: JobManifest) -> None:
+    """Raises BatchError `disk_full`, `job_failed`."""
+    directory.write(directory.manifest, manifest.model_dump_json(indent=2) + "\n")
+
+
+def _job_without_secrets(job: Job) -> dict[str, Any]:
+    """The job as its job.json has it, without secrets."""
+    values = job.model_dump(mode="json")
+    for part in ("input", "output"):
+        values[part]["address"] = masked(values[part]["address"])
+    values["run_options"]["servers"] = [masked(one) for one in values["run_options"]["servers"]]
+    return values
+
+
+def _files(directory: JobDirectory, outputs: Sequence[str]) -> list[ManifestFile]:
+    """Those on this machine's disks, each once."""
+    lines = {directory.result_file(kind): str(kind) for kind in RowStatus}
+    output = {local_path(address): "output" for address in outputs if is_local(address)}
+    return [_file(kind, path) for path, kind in {**output, **lines}.items() if path.is_file()]
+
+
+def _file(kind: str, path: Path) -> ManifestFile:
+    with map_disk_errors(path), path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return ManifestFile(kind=kind, path=str(path.absolute()), bytes=path.stat().st_size, sha256=digest)

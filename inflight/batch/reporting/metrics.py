@@ -1,0 +1,158 @@
+"""A job's figures for Prometheus: on a port of loopback, or in a file for node_exporter's textfile collector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from inflight.batch.errors import BatchError
+from inflight.batch.reporting.progress import JobProgress, JobState
+
+HOST = "127.0.0.1"
+Publish = Callable[[JobProgress], None]
+
+
+@contextmanager
+def metrics_publisher(
+    name: str,
+    port: int | None = None,
+    file: Path | None = None,
+    on_message: Callable[[str], None] = lambda sentence: None,
+) -> Iterator[Publish]:
+    """Yield what is given how the job `name` stands, each second or so.
+
+    `port` 0 is any free one; `say` is told which. Raises BatchError `port_in_use`, and `output_failed` for a file that
+    can't be written when the job begins; a disk that fills up later costs the file, not the job.
+    """
+    registry = CollectorRegistry()
+    job = JobCollector(name)
+    registry.register(job)
+    if file is not None:
+        _write(file, registry)
+    with _serving(port, registry, on_message):
+        yield lambda progress: _publish(job, progress, registry, file)
+
+
+class JobCollector(Collector):
+    """The series of one job. They are made when they are asked for, of what was seen last."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.progress: JobProgress | None = None
+
+    def describe(self) -> Iterable[Metric]:
+        return []  # else registering it would collect
+
+    def collect(self) -> Iterable[Metric]:
+        if self.progress is not None:
+            yield from self._rows(self.progress)
+            yield from self._work(self.progress)
+            yield from self._servers(self.progress)
+
+    def _rows(self, now: JobProgress) -> Iterator[Metric]:
+        counts = now.counts
+        statuses = {"ok": counts.ok, "error": counts.error, "dead": counts.dead}
+        yield self._gauge("rows", "Rows that are done, by what became of them; a retry moves them.", statuses, "status")
+        yield self._gauge("failed_rows", "Rows without an answer, by code.", counts.codes, "code")
+        if now.total is not None:
+            yield self._gauge("input_rows", "Rows of the input.", {"": now.total})
+        if now.fraction_done is not None:
+            yield self._gauge("done_ratio", "How much of the job is done, 0 to 1.", {"": now.fraction_done})
+        yield self._gauge("in_flight_rows", "Rows at servers.", {"": now.in_flight})
+        yield self._gauge("pending_retries", "Rows that failed and will be sent again.", {"": now.pending_retries})
+        if now.concurrency_limit is not None:
+            yield self._gauge(
+                "concurrency_limit",
+                "The concurrency limit, which the job adapts while it runs.",
+                {"": now.concurrency_limit},
+            )
+
+    def _work(self, now: JobProgress) -> Iterator[Metric]:
+        counts, present = now.counts, now.throughput.last_minute
+        tokens = {"input": counts.input_tokens, "output": counts.output_tokens}
+        yield self._counter("tokens", "Tokens of prompts and of answers.", tokens, "kind")
+        yield self._counter("retries", "Requests that were sent again.", {"": counts.retries})
+        yield self._counter("running_seconds", "Time that all runs of the job took together.", {"": counts.seconds})
+        yield self._counter("runs", "How often the job was started or resumed.", {"": counts.runs})
+        yield self._gauge("rows_per_second", "Rows a second, of the last minute.", {"": present.rows})
+        rates = {"input": present.input_tokens, "output": present.output_tokens}
+        yield self._gauge("tokens_per_second", "Tokens a second, of the last minute.", rates, "kind")
+        if now.throughput.eta is not None:
+            yield self._gauge("eta_seconds", "Time until all rows are done.", {"": now.throughput.eta})
+        if now.cost is not None:
+            yield self._gauge("cost", "Cost so far, in the currency of the price.", {"": now.cost.spent})
+        seen = "When the job last updated its progress, in seconds since 1970."
+        yield self._gauge("last_update_timestamp_seconds", seen, {"": now.timestamp})
+
+    def _servers(self, now: JobProgress) -> Iterator[Metric]:
+        states = {str(state): float(state is now.state) for state in JobState}
+        yield self._gauge("state", "1 for the state that the job is in.", states, "state")
+        up = {server.name: float(server.up) for server in now.servers}
+        yield self._gauge("server_up", "Whether a server answers.", up, "server")
+        flight = {server.name: server.in_flight for server in now.servers}
+        yield self._gauge("server_in_flight_rows", "Rows at a server.", flight, "server")
+
+    def _gauge(self, name: str, help_text: str, values: dict[str, float] | dict[str, int], label: str = "") -> Metric:
+        return self._filled(GaugeMetricFamily, name, help_text, values, label)
+
+    def _counter(self, name: str, help_text: str, values: dict[str, float] | dict[str, int], label: str = "") -> Metric:
+        return self._filled(CounterMetricFamily, name, help_text, values, label)
+
+    def _filled(
+        self,
+        kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+        name: str,
+        help_text: str,
+        values: dict[str, float] | dict[str, int],
+        label: str,
+    ) -> Metric:
+        family = kind(f"inflight_batch_{name}", help_text, labels=["job", label] if label else ["job"])
+        for key, value in values.items():
+            family.add_metric([self._name, key] if label else [self._name], value)
+        return family
+
+
+def _publish(job: JobCollector, progress: JobProgress, registry: CollectorRegistry, file: Path | None) -> None:
+    job.progress = progress
+    if file is not None:
+        try:
+            _write(file, registry)
+        except BatchError:
+            pass  # its own time says how old it is
+
+
+def _write(file: Path, registry: CollectorRegistry) -> None:
+    try:
+        write_to_textfile(str(file), registry)
+    except OSError as error:
+        raise BatchError(
+            f"the metrics can't be written to {file}: {error.strerror}; give --metrics-file another path",
+            "output_failed",
+        ) from error
+
+
+@contextmanager
+def _serving(port: int | None, registry: CollectorRegistry, on_message: Callable[[str], None]) -> Iterator[None]:
+    if port is None:
+        yield
+        return
+    try:
+        server, thread = start_http_server(port, addr=HOST, registry=registry)
+    except OSError as error:
+        raise BatchError(
+            f"the metrics can't be served on port {port}: {error.strerror}; choose another --metrics-port, or 0 for any"
+            " free one",
+            "port_in_use",
+        ) from error
+    try:
+        on_message(f"Metrics: http://{HOST}:{server.server_port}/metrics")
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,138 @@
+"""How a job stands at a moment, as its process writes it each second and `inflight batch status` reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from inflight.batch.errors import BatchError
+from inflight.batch.job.counts import Counts
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.reporting.cost import JobCost
+from inflight.batch.reporting.throughput import Throughput
+
+
+class JobState(StrEnum):
+    """What a job does, or how its last life ended."""
+
+    RUNNING = "running"
+    DRAINING = "draining"
+    WAITING = "waiting for a server"
+    STOPPED = "stopped"
+    CANCELLED = "cancelled"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a process should be there."""
+        return self in (JobState.RUNNING, JobState.DRAINING, JobState.WAITING)
+
+
+class _ProgressModel(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class ServerStatus(_ProgressModel):
+    """One that the job asks: its address, whether it answers, what is in flight there, and the most that may be."""
+
+    name: str
+    up: bool
+    in_flight: int = 0
+    concurrency_limit: int | None = None
+
+
+class JobProgress(_ProgressModel):
+    """A moment of a job. Holds nothing of prompts and answers.
+
+    `timestamp`: seconds since 1970. `message`: why the job stopped, failed, or waits. `counts`: of all runs so far.
+    `total`: rows of the input, if known. `input_fraction`: how much of the input was read, 0 to 1, if known.
+    `in_flight`: rows at servers. `pending_retries`: rows that failed and will be sent again. `retries_left`: rows of
+    `counts` that a retry sends again and that have no new result yet. `out_of_order`: rows of `counts` whose results
+    wait in the state until row `next_row` (from 1) is done. `concurrency_limit`: rows in flight that are allowed now.
+    """
+
+    timestamp: float
+    pid: int
+    host: str
+    state: JobState
+    message: str = ""
+    counts: Counts = Field(default_factory=Counts)
+    total: int | None = None
+    input_fraction: float | None = None
+    in_flight: int = 0
+    pending_retries: int = 0
+    retries_left: int = 0
+    out_of_order: int = 0
+    next_row: int = 1
+    concurrency_limit: int | None = None
+    servers: tuple[ServerStatus, ...] = ()
+    throughput: Throughput = Throughput()
+    cost: JobCost | None = None
+
+    @classmethod
+    def now(cls, state: JobState, message: str, servers: tuple[ServerStatus, ...], **known: Any) -> JobProgress:
+        """This moment, as this process sees it; `known`: the fields that neither the clock nor the servers tell."""
+        limits = [server.concurrency_limit for server in servers if server.concurrency_limit is not None]
+        return cls(
+            timestamp=time.time(),
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            state=state,
+            message=message,
+            in_flight=sum(server.in_flight for server in servers),
+            concurrency_limit=sum(limits) if limits else None,
+            servers=servers,
+            **known,
+        )
+
+    @field_validator("counts")
+    @classmethod
+    def _copy_counts(cls, counts: Counts) -> Counts:
+        return replace(counts, codes=dict(counts.codes))  # the job's go on counting
+
+    @property
+    def rows_done(self) -> int:
+        """Rows that are done."""
+        return self.counts.done - self.retries_left
+
+    @property
+    def fraction_done(self) -> float | None:
+        """How much of the job is done, 0 to 1; None where nobody knows."""
+        if self.state is JobState.FINISHED:
+            return 1.0
+        if self.total is not None:
+            return self.rows_done / self.total if self.total else 1.0
+        return self.input_fraction
+
+
+def write_progress(directory: JobDirectory, progress: JobProgress) -> None:
+    """Put it in place of the one before, whole. Raises BatchError `disk_full`, `job_failed`."""
+    directory.write(directory.progress, progress.model_dump_json() + "\n")
+
+
+def publish_progress(
+    directory: JobDirectory, progress: JobProgress, on_progress: Callable[[JobProgress], None]
+) -> None:
+    """Write it and show it. What keeps it from being written keeps nobody from running on: the job's own files say so
+    themselves when they are written.
+    """
+    with contextlib.suppress(BatchError):
+        write_progress(directory, progress)
+    on_progress(progress)
+
+
+def read_progress(directory: JobDirectory) -> JobProgress | None:
+    """The last one written; None where there is none that can be read, and nobody knows."""
+    try:
+        return JobProgress.model_validate_json(directory.progress.read_bytes())
+    except (OSError, ValidationError):
+        return None

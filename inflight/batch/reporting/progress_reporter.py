@@ -1,0 +1,61 @@
+"""How a running job stands, told each second: to its file of progress, and to whoever watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from inflight.batch.job.spec import RunOptions
+from inflight.batch.reporting.cost import JobCost
+from inflight.batch.reporting.progress import JobProgress, JobState, ServerStatus, publish_progress
+from inflight.batch.reporting.throughput import RateEstimator
+from inflight.batch.session import JobSession
+from inflight.batch.state.retry_ledger import RetryLedger
+
+
+class ProgressReporter:
+    """Made when a life begins."""
+
+    def __init__(self, session: JobSession, options: RunOptions, on_progress: Callable[[JobProgress], None]) -> None:
+        self._session, self._options, self._on_progress = session, options, on_progress
+        self._total = session.total
+        self._rate_estimator = RateEstimator(
+            session.ledger.counts, self._total, self._input_fraction(), retries_left=self._retries_left
+        )
+
+    def report(
+        self, state: JobState, message: str = "", pending_retries: int = 0, servers: tuple[ServerStatus, ...] = ()
+    ) -> None:
+        ledger = self._session.ledger
+        progress = JobProgress.now(
+            state,
+            message,
+            servers,
+            counts=ledger.counts,
+            total=self._total,
+            input_fraction=self._input_fraction(),
+            pending_retries=pending_retries,
+            retries_left=self._retries_left,
+            out_of_order=ledger.out_of_order,
+            next_row=ledger.next - self._session.job.input.part.first + 1,
+            throughput=self._rate_estimator.update(ledger.counts, self._input_fraction(), self._retries_left),
+            cost=JobCost.from_counts(ledger.counts, self._options.price_per_hour),
+        )
+        publish_progress(self._session.directory, progress, self._on_progress)
+
+    def end(self, state: JobState, message: str) -> None:
+        self.report(state, message)
+
+    @property
+    def _retries_left(self) -> int:
+        return self._session.ledger.remaining if isinstance(self._session.ledger, RetryLedger) else 0
+
+    def _input_fraction(self) -> float | None:
+        """Rows are asked in another order than they come in: so many of those that were read are done."""
+        number, position = self._session.ledger.read_position
+        rows = number - self._session.job.input.part.first
+        share = 0.0 if position is None else self._session.source.fraction_read(position)
+        if share is None or rows <= 0:
+            return share
+        done = self._session.ledger.counts.done - self._retries_left
+        limit = self._session.job.input.limit
+        return min(1.0, max(share * done / rows, done / limit if limit else 0.0))

@@ -1,0 +1,134 @@
+"""A finished job for whoever asked for it: how many rows, what failed and why, how long it took, what it cost."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from datetime import datetime
+
+from inflight_client.errors import ERROR_CODES
+
+from inflight.batch.reporting.formatting import format_duration, format_money
+from inflight.batch.reporting.manifest import JobManifest
+
+_RETRYABLE_CODES = ("deadline_exceeded", "cancelled", "row_crashed_engine")
+"""Codes that another try may help, beside those of the table that say so."""
+
+
+def format_summary(manifest: JobManifest) -> str:
+    """`summary.txt`: nothing of prompts and answers."""
+    parts = (
+        [f"Batch job {manifest.name}: {_outcome(manifest)}"],
+        _request_lines(manifest),
+        _rows(manifest),
+        _failed(manifest),
+        _time(manifest),
+        _cost(manifest),
+        _results(manifest),
+    )
+    return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part))) + "\n"
+
+
+def _outcome(manifest: JobManifest) -> str:
+    failed = manifest.rows.error + manifest.rows.dead
+    if not failed:
+        return "finished, every row is answered."
+    return f"finished, {failed:,} of {_count(manifest.rows.input, 'row')} {'has' if failed == 1 else 'have'} no answer."
+
+
+def _request_lines(manifest: JobManifest) -> Iterator[str]:
+    asked = manifest.job
+    who = (
+        ", ".join(server.partition(",")[0] for server in manifest.servers)
+        or f"a temporary server for {asked['run_options']['ephemeral']}"
+    )
+    yield "What was asked"
+    yield f"  the rows of {asked['input']['address']}"
+    if asked["input"]["template"]:
+        yield "  with the template in manifest.json"
+    yield f"  up to {asked['defaults']['max_tokens']} tokens an answer, where a row says no other number"
+    yield f"  answered by {who}"
+
+
+def _rows(manifest: JobManifest) -> Iterator[str]:
+    rows = manifest.rows
+    width = len(f"{rows.input:,}")
+    yield "Rows"
+    for many, what in (
+        (rows.input, "in the input"),
+        (rows.ok, f"answered ({rows.ok / rows.input:.1%})" if rows.input else "answered"),
+        (rows.error, "failed (refused, or gave up after retries)"),
+        (rows.dead, "dead letters (invalid rows, or rows that crashed the engine)"),
+    ):
+        yield f"  {many:>{width},} {what}"
+
+
+def _failed(manifest: JobManifest) -> Iterator[str]:
+    """Why, in the words of the error table, and what to do."""
+    codes = manifest.rows.codes
+    if not codes:
+        return
+    yield "What failed, and what to do"
+    for code, many in sorted(codes.items(), key=lambda one: -one[1]):
+        said = ERROR_CODES.get(code)
+        why = f": {said.meaning}" if said else ""
+        yield f"  {_count(many, 'row')}{why} [{code}]"
+        if said:
+            yield f"    {said.remedy}"
+    again = [
+        code for code in sorted(codes) if code in _RETRYABLE_CODES or (code in ERROR_CODES and ERROR_CODES[code].retry)
+    ]
+    if again:
+        only = "".join(f" --only {code}" for code in again)
+        yield "  Send these again, which may succeed at another try:"
+        yield f"    inflight batch retry {shlex.quote(manifest.directory)}{only}"
+    if len(again) < len(codes):
+        yield "  The others fail again as they are: fix these rows, and give them to a new job. If the fault was not"
+        yield "  theirs, once it is fixed: " + _retry(manifest)
+
+
+def _retry(manifest: JobManifest) -> str:
+    return f"inflight batch retry {shlex.quote(manifest.directory)}"
+
+
+def _time(manifest: JobManifest) -> Iterator[str]:
+    times = manifest.times
+    yield "Time"
+    yield f"  from {_moment(times.started)} to {_moment(times.ended)}"
+    lives = "" if times.runs == 1 else f" in {times.runs} runs"
+    yield f"  it ran for {format_duration(times.seconds)}{lives}, on {manifest.host}"
+    tokens = f"{manifest.input_tokens:,} tokens of prompts, {manifest.output_tokens:,} of answers"
+    rate = f" ({manifest.output_tokens / times.seconds:,.0f} a second)" if times.seconds else ""
+    yield f"  {tokens}{rate}"
+    if manifest.retries:
+        yield f"  {_count(manifest.retries, 'request')} had to be sent again"
+
+
+def _cost(manifest: JobManifest) -> Iterator[str]:
+    cost = manifest.cost
+    if cost is None:
+        return
+    yield "Cost"
+    duration = format_duration(manifest.times.seconds)
+    yield f"  {format_money(cost.spent)} in all: {format_money(cost.price_per_hour)} an hour for {duration}"
+    if cost.per_row is not None:
+        yield f"  {format_money(cost.per_row)} an answered row"
+    if cost.per_million_tokens is not None:
+        yield f"  {format_money(cost.per_million_tokens)} a million tokens of prompts and answers"
+
+
+def _results(manifest: JobManifest) -> Iterator[str]:
+    names = {"ok": "answers", "error": "errors", "dead": "dead letters"}
+    yield "Where the results are"
+    shown = {file.path for file in manifest.files if file.kind in names}
+    yield from (f"  output: {address}" for address in manifest.outputs if address not in shown)
+    yield from (f"  {names[file.kind]}: {file.path}" for file in manifest.files if file.kind in names and file.bytes)
+    yield from (f"  {note}" for note in manifest.notes)
+
+
+def _count(many: int, what: str) -> str:
+    return f"{many:,} {what}{'' if many == 1 else 's'}"
+
+
+def _moment(when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M} UTC"

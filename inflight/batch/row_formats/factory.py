@@ -1,0 +1,67 @@
+"""The form of a job's rows."""
+
+from __future__ import annotations
+
+from inflight.batch.errors import BatchError
+from inflight.batch.job.rows import InputRecord
+from inflight.batch.job.spec import InputSpec, Job
+from inflight.batch.row_formats.detection import is_request
+from inflight.batch.row_formats.interface import RowFormat
+from inflight.batch.sources.interface import RowSource
+
+
+def create_row_format(job: Job, source: RowSource, first: InputRecord | None, created: int) -> RowFormat:
+    """What the rows of a job mean. Raises BatchError (`input_invalid`, `input_not_found`) where the options don't fit.
+
+    `first` is a row that is like the others, if one could be read: it tells the form, unless the job does.
+    `created` (seconds since 1970) is when the job began, which OpenAI's answers tell.
+    """
+    spec = job.input
+    if spec.id is None and source.key_column is not None:
+        spec = spec.model_copy(update={"id": source.key_column})
+    if spec.row_format == "openai" or (
+        spec.row_format is None and _is_request_record(first) and not _plain_options(spec)
+    ):
+        if named := _plain_options(spec):
+            raise BatchError(f"rows of OpenAI's format are whole requests; leave out {named}", "input_invalid")
+        if source.columns is not None and "body" not in source.columns:
+            raise BatchError(
+                f"{spec.shown} has no requests of OpenAI's format: requests are JSON lines with custom_id, method,"
+                " url and body",
+                "input_invalid",
+            )
+        from inflight.batch.row_formats.openai.format import OpenAIRowFormat
+
+        return OpenAIRowFormat(job.defaults, created)
+    from inflight.batch.row_formats.plain import PlainRowFormat
+
+    form = PlainRowFormat(spec, job.defaults, overrides=source.format == "jsonl")
+    if source.columns is not None:
+        _check_columns(form.columns(source.columns), source.columns, spec.shown)
+    return form
+
+
+def _is_request_record(first: InputRecord | None) -> bool:
+    return first is not None and first.values is not None and is_request(first.values)
+
+
+def _plain_options(spec: InputSpec) -> str:
+    """Options that only plain rows have."""
+    options = {
+        "the template": spec.template is not None,
+        "the system message": spec.system is not None,
+        "chat": spec.chat,
+        "the column of the prompt": spec.prompt != "prompt",
+        "the column of ids": spec.id not in (None, "custom_id"),
+        "the columns to keep": bool(spec.keep),
+    }
+    return ", ".join(name for name, given in options.items() if given)
+
+
+def _check_columns(needed: set[str], there: list[str], shown: str) -> None:
+    """Where all rows have the same columns, one that is missing is no row's fault."""
+    if missing := sorted(needed.difference(there)):
+        raise BatchError(
+            f"{shown} has no column {', '.join(map(repr, missing))}; it has {', '.join(map(str, there))[:300]}",
+            "input_not_found",
+        )

@@ -1,0 +1,121 @@
+"""Rows that are requests of OpenAI's Batch format, and the lines of its output and error files.
+
+A line is `{"id", "custom_id", "response": {"status_code", "request_id", "body"} | null, "error": {"code", "message"} |
+null}` (`BatchRequestOutput`): a refused request is a response of 4xx with the reason in its body, and `error` is for
+what never was an answer. All ids are made of the `custom_id`, so that every run of a job writes the same lines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from inflight_client import InflightError
+from inflight_client.results import Generation
+from inflight_client.validation import shorten
+
+from inflight.batch.job.rows import InputRecord, InvalidRow, Row, RowResult, RowStatus
+from inflight.batch.job.spec import GenerationDefaults
+from inflight.batch.row_formats.lines import dead_letter, dump_json, parse_id
+from inflight.batch.row_formats.openai import response
+from inflight.batch.row_formats.openai.request import RejectedRequestError, RequestDefaults, parse_request
+from inflight.batch.row_formats.plain import sampling_from_defaults
+
+_CHAT = "/v1/chat/completions"
+_TEXT = "/v1/completions"
+
+
+class OpenAIRowFormat:
+    """A line without a usable `custom_id`, or for another url, is a dead letter; a body that asks for what can't be
+    had gets an error line with status 400.
+    """
+
+    def __init__(self, defaults: GenerationDefaults, created: int) -> None:
+        self._defaults = RequestDefaults(defaults.max_tokens, sampling_from_defaults(defaults))
+        self._created = created
+
+    def parse(self, number: int, record: InputRecord) -> Row | InvalidRow:
+        values = record.values
+        if values is None:
+            return InvalidRow(number, record.line, None, "row_invalid", record.error)
+        name = values.get("custom_id")
+        if not isinstance(name, str) or parse_id(name) is None:
+            why = f"the custom_id is {shorten(name)}; it must be a text of 1 to 512 characters"
+            return InvalidRow(
+                number, record.line, None, "row_invalid", why if name is not None else "there is no custom_id"
+            )
+        if why := _request_error(values):
+            return InvalidRow(number, record.line, name, "row_invalid", why)
+        chat, body = values["url"] == _CHAT, values["body"]
+        try:
+            ask = parse_request(body, chat, self._defaults)
+        except RejectedRequestError as error:
+            return InvalidRow(number, record.line, name, error.code, str(error), RowStatus.ERROR, error.param)
+        return Row(number, record.line, name, ask, chat)
+
+    def format_answer(self, row: Row, answer: Generation, attempts: int) -> RowResult:
+        name = _hashed_id(row.id)
+        make = response.chat_body if row.context else response.text_body
+        text = _line(
+            row.id, name, 200, make(name, self._created, str(row.request.model), answer, row.request.log_probs)
+        )
+        tokens = (answer.input_tokens or 0, answer.output_tokens or 0)
+        return RowResult(row.number, row.line, row.id, RowStatus.OK, text, tokens=tokens, attempts=attempts)
+
+    def format_failure(self, row: Row, error: InflightError, attempts: int) -> RowResult:
+        if error.code == "row_crashed_engine":
+            return replace(
+                dead_letter(InvalidRow(row.number, row.line, row.id, error.code, str(error))), attempts=attempts
+            )
+        outcome = self._format_rejected(row, error.code, str(error), None)
+        return replace(outcome, attempts=attempts)
+
+    def format_invalid(self, invalid: InvalidRow) -> RowResult:
+        if invalid.status is RowStatus.DEAD or invalid.id is None:
+            return dead_letter(invalid)
+        return self._format_rejected(invalid, invalid.code, invalid.message, invalid.context)
+
+    def _format_rejected(self, row: Row | InvalidRow, code: str, message: str, param: str | None) -> RowResult:
+        assert row.id is not None
+        name = _hashed_id(row.id)
+        if code in response.NO_RESPONSE_CODES:
+            text = dump_json(
+                {
+                    "id": f"batch_req_{name}",
+                    "custom_id": row.id,
+                    "response": None,
+                    "error": response.line_error(message, code),
+                }
+            )
+        else:
+            status = response.STATUS.get(code, 400)
+            text = _line(row.id, name, status, response.error_body(message, code, status, param))
+        return RowResult(row.number, row.line, row.id, RowStatus.ERROR, text, code, message)
+
+
+def _request_error(values: Mapping[str, Any]) -> str:
+    """Why a line is no request that this form knows; empty if it is one."""
+    if values.get("method") != "POST":
+        return f"the method is {shorten(values.get('method'))}; it must be 'POST'"
+    if values.get("url") not in (_CHAT, _TEXT):
+        return f"the url is {shorten(values.get('url'))}; it must be {_CHAT} or {_TEXT}"
+    if not isinstance(values.get("body"), Mapping):
+        return f"the body is {shorten(values.get('body'))}; it must be an object"
+    return ""
+
+
+def _hashed_id(custom_id: str) -> str:
+    return hashlib.sha256(custom_id.encode()).hexdigest()[:24]
+
+
+def _line(custom_id: str, name: str, status: int, body: dict[str, Any]) -> bytes:
+    return dump_json(
+        {
+            "id": f"batch_req_{name}",
+            "custom_id": custom_id,
+            "response": {"status_code": status, "request_id": f"req_{name}", "body": body},
+            "error": None,
+        }
+    )

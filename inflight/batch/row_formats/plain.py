@@ -1,0 +1,172 @@
+"""Rows that are a prompt, a conversation, or values for a template."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+from inflight_client import InflightError
+from inflight_client.results import Generation
+from inflight_client.sampling import Sampling
+from inflight_client.validation import check_int, shorten
+
+from inflight.batch.errors import BatchError
+from inflight.batch.job.rows import InputRecord, InvalidRow, Row, RowRequest, RowResult, RowStatus
+from inflight.batch.job.spec import GenerationDefaults, InputSpec
+from inflight.batch.row_formats.lines import dead_letter, dump_json, parse_id
+from inflight.batch.row_formats.prompt import checked_messages, checked_text
+from inflight.batch.row_formats.template import Template
+
+_ANSWER_FIELDS = ("id", "text", "finish_reason", "input_tokens", "output_tokens")
+_SAMPLING = (
+    *("temperature", "top_k", "top_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+    *("min_tokens", "stop"),
+)
+_OVERRIDES = frozenset(("max_tokens", "ignore_eos", *_SAMPLING))
+_MAX_INT32 = 2**31 - 1
+
+
+class PlainRowFormat:
+    """Whatever is wrong with a row makes it a dead letter. Answers have the row's id, and the columns to keep.
+
+    With `overrides`, columns by the names of sampling's parameters hold for their row; but a column that the template
+    names is the template's.
+    """
+
+    def __init__(self, spec: InputSpec, defaults: GenerationDefaults, overrides: bool = True) -> None:
+        self._id, self._prompt, self._keep = spec.id, spec.prompt, spec.keep
+        self._template = Template(spec.template) if spec.template is not None else None
+        self._system = Template(spec.system, "the system message") if spec.system is not None else None
+        self._chat = spec.chat or spec.system is not None
+        self._max_tokens, self._sampling = defaults.max_tokens, sampling_from_defaults(defaults)
+        taken = self._template.columns if self._template else frozenset((spec.prompt,))
+        if self._system is not None:
+            taken = taken | self._system.columns
+        self._overrides = _OVERRIDES - taken if overrides else frozenset()
+        for name in spec.keep:
+            if name in _ANSWER_FIELDS and name != spec.id:
+                raise BatchError(
+                    f"the column {name!r} can't be kept: the answers have a value of that name; rename the column",
+                    "input_invalid",
+                )
+
+    def parse(self, number: int, record: InputRecord) -> Row | InvalidRow:
+        values = record.values
+        if values is None:
+            return InvalidRow(number, record.line, None, "row_invalid", record.error)
+        given = number + 1 if self._id is None else parse_id(values.get(self._id))
+        if given is None:
+            return InvalidRow(number, record.line, None, "row_invalid", self._id_error(values))
+        try:
+            ask, kept = self._request(values), self._kept_columns(values)
+        except InflightError as error:
+            return InvalidRow(number, record.line, str(given), error.code, str(error))
+        return Row(number, record.line, str(given), ask, (given, kept))
+
+    def format_answer(self, row: Row, answer: Generation, attempts: int) -> RowResult:
+        given, kept = row.context
+        tokens = (answer.input_tokens, answer.output_tokens)
+        line = {"id": given, "text": answer.text, "finish_reason": answer.finish_reason}
+        line["input_tokens"], line["output_tokens"] = tokens
+        if kept:
+            line.update(kept)
+        counted = (tokens[0] or 0, tokens[1] or 0)
+        return RowResult(row.number, row.line, row.id, RowStatus.OK, dump_json(line), tokens=counted, attempts=attempts)
+
+    def format_failure(self, row: Row, error: InflightError, attempts: int) -> RowResult:
+        if error.code == "row_crashed_engine":
+            return replace(
+                dead_letter(InvalidRow(row.number, row.line, row.id, error.code, str(error))), attempts=attempts
+            )
+        line = {"id": row.context[0], "line": row.line, "code": error.code, "message": str(error)}
+        text = dump_json(line)
+        return RowResult(row.number, row.line, row.id, RowStatus.ERROR, text, error.code, str(error), attempts=attempts)
+
+    def format_invalid(self, invalid: InvalidRow) -> RowResult:
+        return dead_letter(invalid)
+
+    def columns(self, there: Collection[str]) -> set[str]:
+        """What every row must have, where all have the columns that are `there`."""
+        needed = {*self._keep} | ({self._id} if self._id is not None else set())
+        needed |= self._system.columns if self._system else set()
+        if self._template is not None:
+            return needed | self._template.columns
+        return needed | {"messages" if "messages" in there and self._prompt not in there else self._prompt}
+
+    def _request(self, values: Mapping[str, Any]) -> RowRequest:
+        prompt = self._prompt_of(values)
+        if self._overrides.isdisjoint(values):
+            return RowRequest(prompt, self._max_tokens, self._sampling)
+        given = {name: values[name] for name in self._overrides.intersection(values) if values[name] is not None}
+        max_tokens = given.pop("max_tokens", self._max_tokens)
+        check_int("max_tokens", max_tokens, 1, _MAX_INT32)
+        ignore_eos = given.pop("ignore_eos", None)
+        if ignore_eos is not None:
+            if not isinstance(ignore_eos, bool):
+                raise InflightError(
+                    f"ignore_eos is {shorten(ignore_eos)}; it must be true or false", "invalid_parameter"
+                )
+            given["end_id"] = -1 if ignore_eos else None
+        return RowRequest(prompt, max_tokens, replace(self._sampling, **given) if given else self._sampling)
+
+    def _prompt_of(self, values: Mapping[str, Any]) -> str | list[dict[str, Any]]:
+        if self._template is not None:
+            text = checked_text("the template's text", self._template.render(values))
+        elif self._prompt in values:
+            if "messages" in values and self._prompt != "messages":
+                raise InflightError(f"the row has {self._prompt!r} and 'messages'; give one of them", "row_invalid")
+            if self._prompt == "messages":
+                return self._conversation(values["messages"], values)
+            text = checked_text(self._prompt, values[self._prompt])
+        elif "messages" in values:
+            return self._conversation(values["messages"], values)
+        else:
+            names = ", ".join(map(str, list(values)[:20]))[:200]
+            raise InflightError(f"the row has neither {self._prompt!r} nor 'messages', but {names}", "row_invalid")
+        if not self._chat:
+            return text
+        return [*self._system_message(values), {"role": "user", "content": text}]
+
+    def _conversation(self, value: Any, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """A column's messages, which are JSON in a text where the format has no lists."""
+        if isinstance(value, str):
+            try:
+                value = orjson.loads(value)
+            except orjson.JSONDecodeError:
+                raise InflightError("messages is a text and no JSON; it must be a list", "invalid_messages") from None
+        messages = checked_messages(value)
+        if self._system is not None and messages[0]["role"] != "system":
+            messages[:0] = self._system_message(values)
+        return messages
+
+    def _system_message(self, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+        if self._system is None:
+            return []
+        return [{"role": "system", "content": checked_text("the system message", self._system.render(values))}]
+
+    def _kept_columns(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
+        if not self._keep:
+            return None
+        kept = {name: values.get(name) for name in self._keep if name != self._id}
+        try:
+            dump_json(kept)
+        except (orjson.JSONEncodeError, RecursionError) as error:
+            raise InflightError(f"a column to keep can't be written as JSON: {error}", "row_invalid") from None
+        return kept
+
+    def _id_error(self, values: Mapping[str, Any]) -> str:
+        value = values.get(str(self._id))
+        if value is None:
+            return f"the row has no id: its column {self._id!r} is missing or null"
+        return f"the id is {shorten(value)}; it must be a text of 1 to 512 characters, or a whole number of 64 bits"
+
+
+def sampling_from_defaults(defaults: GenerationDefaults) -> Sampling:
+    """What holds for rows that do not say otherwise. Raises BatchError `input_invalid`."""
+    given = {name: getattr(defaults, name) for name in _SAMPLING}
+    try:
+        return Sampling(**given, end_id=-1 if defaults.ignore_eos else None)
+    except InflightError as error:
+        raise BatchError(str(error), "input_invalid") from None

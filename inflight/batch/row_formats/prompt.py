@@ -1,0 +1,98 @@
+"""What a model can be asked: texts and conversations, checked before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from inflight_client import InflightError
+from inflight_client.validation import check_utf8, shorten
+
+_MAX_DEPTH = 60
+"""Levels of a message's values, some fewer than the client sends."""
+
+
+def checked_text(name: str, value: Any) -> str:
+    """A text to be continued. Raises InflightError `invalid_text`, `empty_prompt`."""
+    if not isinstance(value, str):
+        raise InflightError(f"{name} is {shorten(value)}; it must be a text", "invalid_text")
+    if not value:
+        raise InflightError(f"{name} is empty; there is nothing to continue", "empty_prompt")
+    if "\0" in value:
+        raise InflightError(f"{name} holds a NUL character; leave it out", "invalid_text")
+    if not value.isascii():
+        check_utf8(name, value)
+    return value
+
+
+def checked_messages(value: Any) -> list[dict[str, Any]]:
+    """A conversation. Raises InflightError `invalid_messages`, `unsupported_input`.
+
+    Parts of text become one text, as most chat templates want it, with an end of line between them (as vLLM does); a
+    `developer` is called `system`, the name that the templates of open models have for it.
+    """
+    if not isinstance(value, list | tuple):
+        raise InflightError(f"messages is {shorten(value)}; it must be a list of messages", "invalid_messages")
+    if not value:
+        raise InflightError("messages is empty; send at least one", "invalid_messages")
+    return [_message(place, message) for place, message in enumerate(value)]
+
+
+def _message(place: int, message: Any) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise InflightError(f"messages[{place}] is {shorten(message)}; each must be an object", "invalid_messages")
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str) or not role:
+        raise InflightError(f"messages[{place}] has no role; give it system, user or assistant", "invalid_messages")
+    if not isinstance(content, str):
+        content = _content(place, message)
+    if "\0" in content:
+        raise InflightError(f"messages[{place}] holds a NUL character; leave it out", "invalid_text")
+    if not content.isascii():
+        check_utf8(f"messages[{place}]", content)
+    if len(message) == 2:
+        return {"role": "system" if role == "developer" else role, "content": content}
+    for name, each in message.items():
+        if name not in ("role", "content"):
+            _check(f"messages[{place}].{name}", each, 0)
+    # Where each message of a table has all columns, null is what a message lacks.
+    others = {name: each for name, each in message.items() if each is not None}
+    return {**others, "role": "system" if role == "developer" else role, "content": content}
+
+
+def _content(place: int, message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if content is None and message.get("tool_calls"):
+        return ""
+    if not isinstance(content, list):
+        raise InflightError(
+            f"the content of messages[{place}] is {shorten(content)}; it must be a text", "invalid_messages"
+        )
+    texts = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind != "text":
+            raise InflightError(
+                f"the content of messages[{place}] has a part of type {shorten(kind)}; only text can be sent",
+                "unsupported_input",
+            )
+        if not isinstance(part.get("text"), str):
+            raise InflightError(f"a part of messages[{place}] has no text", "invalid_messages")
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+def _check(where: str, value: Any, depth: int) -> None:
+    """Values that only the template reads: as deep as they are sent, and of texts that can be."""
+    if isinstance(value, str):
+        check_utf8(where[:80], value)
+        if "\0" in value:
+            raise InflightError(f"{where[:80]} holds a NUL character; leave it out", "invalid_text")
+    if depth > _MAX_DEPTH:
+        raise InflightError(f"{where[:80]} is nested more than {_MAX_DEPTH} levels deep", "invalid_messages")
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            _check(f"{where}.{name}", each, depth + 1)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            _check(where, each, depth + 1)

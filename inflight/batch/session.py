@@ -1,0 +1,163 @@
+"""A job as it is opened: begun anew, or gone on with, which it is bound to be the same for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from inflight.batch.errors import BatchError
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import RowStatus
+from inflight.batch.job.spec import Job
+from inflight.batch.outputs.factory import create_output
+from inflight.batch.outputs.file import output_exists_error
+from inflight.batch.outputs.interface import OutputWriter
+from inflight.batch.row_formats.detection import first_record
+from inflight.batch.row_formats.factory import create_row_format
+from inflight.batch.row_formats.interface import RowFormat
+from inflight.batch.row_formats.template import wanted_columns
+from inflight.batch.sources.factory import open_source
+from inflight.batch.sources.interface import RowSource
+from inflight.batch.state.ledger import Ledger
+from inflight.batch.state.retry_ledger import RetryLedger, open_ledger
+from inflight.batch.storage.addresses import is_on_local_disk
+
+
+@dataclass(frozen=True)
+class JobSession:
+    """Everything that a life of a job works with."""
+
+    job: Job
+    directory: JobDirectory
+    source: RowSource
+    row_format: RowFormat
+    ledger: Ledger
+    output: OutputWriter | None
+    started_at: float = field(default_factory=time.monotonic)
+    """When this life of it began: it is paid for from then on, the start of its server included."""
+
+    def bind_build(self, build: str) -> None:
+        """The model that answers must be the one that answered before. Raises BatchError `job_mismatch`."""
+        self._bind("build", build, "was begun with another build of the model", "job_mismatch")
+
+    def _bind_directory(self) -> None:
+        """Where its output is on this machine's disk, a job that was moved would write into what lies there now."""
+        if not is_on_local_disk(self.job.output.address):
+            return
+        place = str(self.directory.path.resolve())
+        begun = self.ledger.recall("place", place)
+        if begun != place:
+            raise BatchError(
+                f"the job at {self.directory.path} was begun at {begun}, and its output lies where it lay then; put it"
+                " back with its output, or begin a new job",
+                "job_mismatch",
+            )
+        self.ledger.remember("place", place)
+
+    def normalize_id(self, id_: str) -> str:
+        """What a row claims for itself: its id, or what the output takes that for."""
+        return id_ if self.output is None else self.output.normalize_id(id_)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every row has its outcome, and the output is made."""
+        return bool(self.ledger.recall("finished", default=False))
+
+    @property
+    def all_done(self) -> bool:
+        """Whether every row has its outcome."""
+        if isinstance(self.ledger, RetryLedger):
+            return not self.ledger.remaining
+        return bool(self.ledger.next == self.ledger.recall("rows"))
+
+    @property
+    def total(self) -> int | None:
+        """Rows of the job, where that is known by now."""
+        part = self.job.input.part
+        rows = self.ledger.recall("rows")
+        if rows is not None:
+            return int(rows) - part.first
+        known = [number for number in (self.source.total, self.job.input.limit, part.rows) if number is not None]
+        return min(known) if self.source.total is not None or part.rows is not None else None
+
+    def _bind(self, name: str, value: Any, what: str, code: str) -> None:
+        bound = self.ledger.recall(name)
+        if bound is None:
+            self.ledger.remember(name, value)
+        elif bound != value:
+            raise BatchError(
+                f"the job at {self.directory.path} {what}; go on with that one, or begin a new job with another output",
+                code,
+            )
+
+
+@contextmanager
+def open_session(job: Job, directory: JobDirectory) -> Iterator[JobSession]:
+    """Open it, with its directory held. Raises BatchError where it was begun with something else, or can't be begun.
+
+    Until it is certain that the job is the one that was begun, nothing that it has written is touched; and what it has
+    written to its end never is.
+    """
+    ledger: Ledger | None = None
+    destination: OutputWriter | None = None
+    try:
+        if directory.state.exists():
+            ledger = open_ledger(directory, job.input.part.first)
+        source = open_source(job.input, "" if ledger is None else ledger.recall("input", ""), wanted_columns(job.input))
+        first = first_record(source)
+        destination = create_output(job, directory)
+        if destination is not None:
+            destination.check()
+        if ledger is None:
+            _check_output_free(job, directory)
+            ledger = open_ledger(directory, job.input.part.first)
+        created = ledger.recall("created")
+        if created is None:
+            created = int(time.time())
+            ledger.remember("created", created)
+        form = create_row_format(job, source, first, created)
+        one = JobSession(job, directory, source, form, ledger, destination)
+        one._bind_directory()
+        one._bind("job", job.binding(), _difference(ledger.recall("job"), job.binding()), "job_mismatch")
+        one._bind("input", source.fingerprint, "was begun with another input than lies there now", "input_changed")
+        if not one.finished:
+            ledger.recover()
+        directory.write_job(job)
+        yield one
+    finally:
+        for opened_one in (destination, ledger):
+            if opened_one is not None:
+                opened_one.close()
+
+
+def _check_output_free(job: Job, directory: JobDirectory) -> None:
+    """What lies where a new job would write is somebody's."""
+    for kind in RowStatus:
+        path = directory.result_file(kind)
+        if path.exists():
+            raise output_exists_error(str(path), job.input.address)
+
+
+_OPTIONS = {
+    "input.address": "INPUT",
+    "input.format": "--input-format",
+    "output.address": "--out",
+    "output.format": "--output-format",
+    "output.table": "--output-table",
+    "output.columns": "--write",
+}
+"""Those that are not called as their fields are."""
+
+
+def _difference(bound: Any, wanted: dict[str, Any]) -> str:
+    """What is other than it was, by the options that say it."""
+    names = [
+        _OPTIONS.get(f"{part}.{name}", f"--{name.replace('_', '-')}")
+        for part, values in wanted.items()
+        for name, value in values.items()
+        if bound is not None and bound.get(part, {}).get(name) != value
+    ]
+    return f"was begun with another {', '.join(names)}"

@@ -1,0 +1,37 @@
+"""The source of a job's rows, by what its address and options say."""
+
+from __future__ import annotations
+
+from inflight.batch.errors import BatchError
+from inflight.batch.job.file_formats import resolve_format
+from inflight.batch.job.spec import InputSpec
+from inflight.batch.sources.interface import RowSource
+from inflight.batch.storage.files import StoredFile
+
+
+def open_source(spec: InputSpec, bound_fingerprint: str = "", columns: frozenset[str] | None = None) -> RowSource:
+    """The rows of an input. Raises BatchError where it is not there, or not what it is said to be.
+
+    `bound_fingerprint` is the one that the job started with, if it has: a table that has grown since then is read only
+    as far as it went. `columns` are those that are read of a table or a Parquet file; None reads all.
+    """
+    format = resolve_format(spec.address, spec.format, "input_invalid")
+    for name, value in (("table", spec.table), ("query", spec.query)):
+        if value is not None and format != "sql":
+            raise BatchError(f"{spec.shown} is a file, and has no {name}; leave that out", "input_invalid")
+    file = StoredFile(spec.address)
+    if format == "jsonl":
+        from inflight.batch.sources.jsonl import JsonLinesSource
+
+        return JsonLinesSource(file)
+    if format == "csv":
+        from inflight.batch.sources.csv import CsvSource
+
+        return CsvSource(file)
+    if format == "parquet":
+        from inflight.batch.sources.parquet import ParquetSource
+
+        return ParquetSource(file, columns)
+    from inflight.batch.sources.sql.source import SqlSource
+
+    return SqlSource(spec, columns, bound_fingerprint)

@@ -1,0 +1,97 @@
+"""The database that rows are read from, and what it says against that, as a sentence with a code of ours."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inflight.batch.errors import BatchError
+from inflight.batch.storage.database_engine import LOCK_TIMEOUT, create_database_engine, database_error_text, is_sqlite
+from inflight.batch.storage.secret_address import masked
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+
+_HELD = ("SQLITE_BUSY", "SQLITE_LOCKED")
+
+
+class SourceDatabase:
+    """Raises BatchError: `input_not_found`, `input_invalid`, `package_missing`, `storage_denied`,
+    `storage_unreachable`.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address, self.shown = address, masked(address)
+        self._engine = self._create_engine(address)
+        self.name = str(self._engine.url.database or "")
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection for a short read: nothing is held when it is over."""
+        from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+        try:
+            with warnings.catch_warnings(), self._engine.connect() as connection:
+                warnings.simplefilter("ignore")  # of types that SQLAlchemy does not know, which are read all the same
+                yield connection
+        except DBAPIError as error:
+            raise self._to_batch_error(error) from error
+        except SQLAlchemyError as error:
+            raise BatchError(
+                f"{self.shown} can't be read: {database_error_text(self._address, error)}", "input_invalid"
+            ) from error
+
+    @property
+    def is_sqlite(self) -> bool:
+        return is_sqlite(self._engine)
+
+    def _create_engine(self, address: str) -> Engine:
+        # A connection for each read: a source is not closed, and a server need not wait for the next page.
+        engine = create_database_engine(address, "input_invalid", pooled=False)
+        if is_sqlite(engine):
+            from sqlalchemy import event
+
+            # SQLAlchemy would make an empty database where there is none.
+            if not engine.url.database or not Path(engine.url.database).is_file():
+                raise BatchError(f"there is no database {self.shown}; check the path", "input_not_found")
+            event.listen(engine, "connect", _take_any_text)
+        return engine
+
+    def _to_batch_error(self, error: Any) -> BatchError:
+        words, state = (
+            database_error_text(self._address, error.orig or error),
+            str(getattr(error.orig, "sqlstate", None) or ""),
+        )
+        if state.startswith("28") or state == "42501":
+            return BatchError(
+                f"{self.shown} refuses access ({words}); give the name and password of somebody who may read there",
+                "storage_denied",
+            )
+        lost = type(error).__name__ in ("OperationalError", "InterfaceError")
+        if lost and not self.is_sqlite and not state.startswith("42"):
+            return BatchError(
+                f"{self.shown} can't be reached ({words}); check its address, or try again later",
+                "storage_unreachable",
+            )
+        if getattr(error.orig, "sqlite_errorname", "").startswith(_HELD):
+            return BatchError(
+                f"another program has held {self.shown} for {LOCK_TIMEOUT:g} seconds ({words}); end that program,"
+                " or wait for it",
+                "storage_unreachable",
+            )
+        return BatchError(f"{self.shown} can't be read: {words}", "input_invalid")
+
+
+def _take_any_text(connection: Any, _: Any) -> None:
+    """A text that is no UTF-8 is one row's fault: left to itself, the driver would refuse all rows."""
+    connection.text_factory = _text
+
+
+def _text(raw: bytes) -> str | bytes:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw

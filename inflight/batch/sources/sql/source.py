@@ -1,0 +1,207 @@
+"""Rows of a table, or of a query."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from inflight.batch.errors import BatchError
+from inflight.batch.job.rows import InputRecord, Position
+from inflight.batch.job.spec import FileFormat, InputSpec, fingerprint
+from inflight.batch.sources.sql.database import SourceDatabase
+from inflight.batch.sources.sql.keys import key_from_json, key_to_json
+
+if TYPE_CHECKING:
+    from sqlalchemy import ColumnElement, FromClause
+
+_PAGE = 500
+"""Rows of one short read."""
+
+
+class _Range(NamedTuple):
+    """What a job reads: so many rows, up to a key."""
+
+    rows: int
+    last: tuple[Any, ...] | None
+
+
+class SqlSource:
+    """Rows in the order of their key, in short reads, each from behind the key that the one before ended with; so
+    nothing is locked meanwhile, and answers can be written to the same table. A position is a row's key.
+
+    The key is the table's primary key, SQLite's `rowid`, or the column of ids, if its values are unique. Rows behind
+    the last key that there was when the job began (`begun` is its fingerprint) are not read. Those that come with keys
+    below it (UUIDs) are, if reading has not passed them; but then the job can't be resumed, since all numbers behind
+    them are other ones.
+    """
+
+    format: FileFormat = "sql"
+
+    def __init__(self, spec: InputSpec, wanted: frozenset[str] | None = None, bound_fingerprint: str = "") -> None:
+        self._database = SourceDatabase(spec.address)
+        self._spec = spec
+        self._what = f"the table {spec.table}" if spec.query is None else "the query"
+        self._rows, columns, self._keys = self._inspect()
+        self.columns: list[str] | None = columns
+        own_key = len(self._keys) == 1 and self._keys[0] in columns
+        self.key_column: str | None = self._keys[0] if own_key else None
+        self._read = [name for name in columns if wanted is None or name in wanted or name in self._keys]
+        named = f"sql:{fingerprint([self._database.name, spec.table, spec.query, self._keys])}:"
+        if bound_fingerprint.startswith(named):
+            rows, last = json.loads(bound_fingerprint.removeprefix(named))
+            self._range = _Range(rows, None if last is None else key_from_json(last))
+        else:
+            self._range = self._whole_range()
+        last = None if self._range.last is None else key_to_json(self._range.last)
+        self.fingerprint = named + json.dumps([self._range.rows, last], separators=(",", ":"))
+
+    @property
+    def total(self) -> int | None:
+        return self._range.rows
+
+    def check_unchanged(self) -> None:
+        if self._range.last is not None:
+            self._check_rest(None, 0)
+
+    def fraction_read(self, position: Position) -> float | None:
+        return None
+
+    def read(self, after: Position | None = None, line: int = 0) -> Iterator[InputRecord]:
+        from sqlalchemy import select
+
+        if self._range.last is None:
+            return
+        key = None if after is None else key_from_json(cast("list[Any]", after))
+        if key is not None:
+            self._check_rest(key, line)
+        columns = [self._column(name) for name in self._read]
+        order = [self._column(name) for name in self._keys]
+        while True:
+            page = select(*columns, *order).select_from(self._rows).where(self._within(key)).order_by(*order)
+            with self._database.reading() as connection:
+                rows = connection.execute(page.limit(_PAGE)).fetchall()
+            for row in rows:
+                line += 1
+                key = tuple(row[len(columns) :])
+                yield InputRecord(line, dict(zip(self._read, row, strict=False)), key_to_json(key))
+            if len(rows) < _PAGE:
+                return
+
+    def _inspect(self) -> tuple[FromClause, list[str], list[str]]:
+        """Where the rows are, their columns, and those of their key."""
+        if self._spec.query is not None:
+            return self._query(self._spec.query)
+        return self._table()
+
+    def _table(self) -> tuple[FromClause, list[str], list[str]]:
+        from sqlalchemy import column, inspect, table
+        from sqlalchemy.exc import NoSuchTableError
+
+        schema, _, name = (self._spec.table or "").rpartition(".")
+        with self._database.reading() as connection:
+            inspector = inspect(connection)
+            there = [*inspector.get_table_names(schema or None), *inspector.get_view_names(schema or None)]
+            if not name:
+                raise BatchError(
+                    f"{self._database.shown} is a database; name a table of it with --table ({_listed(there)})",
+                    "input_not_found",
+                )
+            try:
+                columns = [each["name"] for each in inspector.get_columns(name, schema or None)]
+                keys = list(inspector.get_pk_constraint(name, schema or None)["constrained_columns"])
+            except NoSuchTableError:
+                raise BatchError(
+                    f"{self._database.shown} has no table {self._spec.table!r}; it has {_listed(there)}",
+                    "input_not_found",
+                ) from None
+            is_table = name in inspector.get_table_names(schema or None)
+        rows = table(name, *map(column, columns), schema=schema or None)
+        self._check_id(columns)
+        if keys:
+            return rows, columns, keys
+        if self._spec.id is not None:
+            return rows, columns, [self._spec.id]
+        if self._database.is_sqlite and is_table:
+            return rows, columns, ["rowid"]
+        raise BatchError(
+            f"{self._what} has no primary key; name a column of unique values with --id ({_listed(columns)})",
+            "input_invalid",
+        )
+
+    def _query(self, query: str) -> tuple[FromClause, list[str], list[str]]:
+        from sqlalchemy import column, select, text
+
+        if self._spec.table is not None:
+            raise BatchError("the input is either a table or a query; leave one of them out", "input_invalid")
+        if self._spec.id is None:
+            raise BatchError("a query needs a column of unique values; name it with --id", "input_invalid")
+        bare = text(query.strip().rstrip(";").replace(":", "\\:"))
+        whole = bare.columns().subquery("the_rows")
+        with self._database.reading() as connection:
+            columns = list(connection.execute(select(text("*")).select_from(whole).limit(0)).keys())
+        self._check_id(columns)
+        return bare.columns(*map(column, columns)).subquery("the_rows"), columns, [self._spec.id]
+
+    def _check_id(self, columns: list[str]) -> None:
+        if self._spec.id is not None and self._spec.id not in columns:
+            raise BatchError(
+                f"{self._what} has no column {self._spec.id!r}; it has {_listed(columns)}", "input_not_found"
+            )
+
+    def _whole_range(self) -> _Range:
+        """Up to the last key that there is now. Raises BatchError where keys are none."""
+        from sqlalchemy import distinct, func, select
+
+        keys = [self._column(name) for name in self._keys]
+        is_id = len(keys) == 1 and self._keys[0] == self._spec.id
+        with self._database.reading() as connection:
+            one = func.count(distinct(keys[0]) if is_id else keys[0])
+            rows, usable = connection.execute(select(func.count(), one).select_from(self._rows)).one()
+            if rows != usable:
+                raise BatchError(
+                    f"{rows - usable} of the {rows} rows of {self._what} have no value of their own in the column"
+                    f" {self._keys[0]!r}, which tells rows apart; name a column of unique values with --id",
+                    "input_invalid",
+                )
+            last = select(*keys).select_from(self._rows).order_by(*(key.desc() for key in keys)).limit(1)
+            row = connection.execute(last).first()
+        return _Range(rows, None if row is None else tuple(row))
+
+    def _check_rest(self, key: tuple[Any, ...] | None, line: int) -> None:
+        """Rows go by their numbers, which rows that came or went since the job began have made wrong."""
+        from sqlalchemy import func, select
+
+        counted = select(func.count()).select_from(self._rows).where(self._within(key))
+        with self._database.reading() as connection:
+            rest = connection.execute(counted).scalar_one()
+        if rest != self._range.rows - line:
+            behind = f" behind row {line}" if line else ""
+            raise BatchError(
+                f"{self._what} has {rest} rows{behind}, and had {self._range.rows - line} when the job began; rows were"
+                " added with keys below the last one, or removed, or no longer match the query: begin a new job, where"
+                " that goes on with a --query that gives the same rows each time (WHERE created < ...)",
+                "input_changed",
+            )
+
+    def _within(self, key: tuple[Any, ...] | None) -> ColumnElement[bool]:
+        """Behind a key, up to the last one."""
+        from sqlalchemy import and_, literal, tuple_
+
+        assert self._range.last is not None
+        columns: Any = tuple_(*map(self._column, self._keys)) if len(self._keys) > 1 else self._column(self._keys[0])
+
+        def value(values: tuple[Any, ...]) -> Any:
+            return tuple_(*map(literal, values)) if len(values) > 1 else values[0]
+
+        upper = columns <= value(self._range.last)
+        return upper if key is None else and_(columns > value(key), upper)
+
+    def _column(self, name: str) -> Any:
+        from sqlalchemy import literal_column
+
+        return self._rows.c[name] if name in self._rows.c else literal_column(name)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names)[:300] if names else "nothing"

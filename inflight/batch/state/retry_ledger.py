@@ -1,0 +1,270 @@
+"""Rows that failed and are asked once more: chosen, asked, and their new lines put among the old ones."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from inflight.batch.errors import BatchError
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import InvalidRow, Position, Row, RowResult, RowStatus
+from inflight.batch.job.spec import InputSpec
+from inflight.batch.sources.interface import RowSource
+from inflight.batch.state.ledger import Ledger, PendingLine
+from inflight.batch.state.line_file import LineFile, install_merged, merge_path
+from inflight.common.atomic_files import sync
+
+NOT_RETRYABLE = ("row_duplicate",)
+"""Asked once more, such a row would be a second record of its id."""
+
+
+def select_failed_rows(ledger: Ledger, codes: Sequence[str]) -> int:
+    """Take note of the failed rows with these codes, without any of all that were asked; how many there are."""
+    chosen = (
+        "code IN (SELECT value FROM json_each(?))" if codes else "(status = 'error' OR code = 'row_crashed_engine')"
+    )
+    values = (orjson.dumps(list(codes)).decode(),) if codes else ()
+    barred = ", ".join(f"'{code}'" for code in NOT_RETRYABLE)
+    sql = f"INSERT OR IGNORE INTO retried(number) SELECT number FROM failures WHERE {chosen} AND code NOT IN ({barred})"
+    found = ledger.database.execute(sql, values).rowcount
+    if found:
+        ledger.database.put("finished", False)
+        ledger.remember("retrying", True)
+    return found
+
+
+class RetryLedger(Ledger):
+    """The ledger of a job whose chosen rows are asked once more. Their outcomes wait in the state for `merge`.
+
+    The input may have become another: a query gives no more what its job has filled. `find` and `check` see to it that
+    no other row is asked in a row's place.
+    """
+
+    def __init__(self, directory: JobDirectory, first: int = 0) -> None:
+        super().__init__(directory, first)
+        self._first = first
+        wanted = "SELECT number, code FROM failures WHERE number IN (SELECT number FROM retried WHERE status IS NULL)"
+        self._wanted: dict[int, str] = dict(self.database.execute(wanted).fetchall())
+
+    @property
+    def start(self) -> tuple[int, Position | None, int]:
+        return self._first, None, 0
+
+    @property
+    def remaining(self) -> int:
+        """Rows that have no new outcome yet."""
+        return len(self._wanted)
+
+    def is_done(self, number: int) -> bool:
+        return number not in self._wanted
+
+    def match(self, row: Row | InvalidRow) -> Row | InvalidRow | None:
+        """The row as it was numbered when it failed, wherever it checkpoint now; None where it isn't wanted."""
+        number = self._unmatched.pop(row.id, None) if row.id is not None else row.number
+        if number is None or number not in self._wanted:
+            return None
+        id, line = self._failed(number)
+        return replace(row, number=number, line=line) if id == row.id else None
+
+    def check_same_row(self, row: Row | InvalidRow) -> Row | InvalidRow:
+        """The row, which is wanted by its number. Raises BatchError `input_changed` where another one has that now."""
+        id, line = self._failed(row.number)
+        if id != row.id:
+            raise BatchError(
+                f"line {line} of the input has the id {row.id!r}, and had {id!r} when the job began; put the input back"
+                " as it was and resume the job, or begin a new one",
+                "input_changed",
+            )
+        return row
+
+    def end_of_input(self, rows: int) -> None:
+        """Raises BatchError `input_changed` for rows that were not there; they are not asked for any more."""
+        with self._writing():
+            if not self._wanted:
+                return
+            gone = ", ".join(repr(self._failed(number)[0]) for number in islice(self._wanted, 3))
+            count = len(self._wanted)
+            self.database.execute("DELETE FROM retried WHERE status IS NULL")
+            self.database.commit()
+            self._wanted.clear()
+        raise BatchError(
+            f"{count:,} of the rows to be asked once more are not in the input any more ({gone}{', …' * (count > 3)});"
+            " they keep their records: resume the job to end it with those of the others",
+            "input_changed",
+        )
+
+    def claim_ids(self, rows: Sequence[tuple[str, int]]) -> set[int]:
+        return set()
+
+    def record_positions(self, positions: Iterable[tuple[int, int, Position]]) -> None:
+        """How far the input was done stays as it is."""
+
+    def recover(self) -> None:
+        """The old lines must be all that there are: those of others have no place among the new ones."""
+        with self._writing():
+            self._finish_merge()
+            for file in self._files.values():
+                if file.uncommitted_bytes:
+                    raise BatchError(
+                        f"{file.path} has {file.uncommitted_bytes:,} bytes more than the job has written; take them"
+                        " out, and resume the job",
+                        "job_damaged",
+                    )
+
+    def merge(self) -> None:
+        """Put the new lines in their places: whole new files beside the old ones, one commit, then their names.
+
+        Raises BatchError. Whenever it is broken off, either all is as before, or the next opening ends it.
+        """
+        with self._writing():
+            lengths = {status: self._rewrite(status, lines) for status, lines in self._merged()}
+            self._replace_failures()
+            checkpoint = self.database.get("checkpoint")
+            self.database.put("checkpoint", {**checkpoint, "counts": self.counts.as_dict(), "lengths": lengths})
+            self.database.put("renames", True)
+            for name, value in (("retrying", False), ("finished", False), ("delivered", 0)):
+                self.database.put(name, value)
+            self.database.commit()
+            install_merged([self._directory.result_file(status) for status in RowStatus])
+            for status, length in lengths.items():
+                self._files[status].close()
+                self._files[status] = LineFile(self._directory.result_file(status), length)
+            self.remember("renames", False)
+
+    def _apply(self, results: list[RowResult]) -> list[PendingLine]:
+        for one in results:
+            if (before := self._wanted.pop(one.number, None)) is None:
+                continue
+            self._uncount(one, before)
+            self.counts.add(one)
+            self.database.execute(
+                "INSERT OR REPLACE INTO retried VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (one.number, one.line, one.id, one.status, one.text, one.code, one.message, *one.tokens, one.attempts),
+            )
+        self._clear_suspects(results)
+        return []
+
+    def _write_ready_lines(self, new: list[PendingLine]) -> None:
+        """Lines are written when all rows are there."""
+
+    @cached_property
+    def _unmatched(self) -> dict[str, int]:
+        """The numbers of wanted rows that were not met yet, by their ids."""
+        with self._lock:
+            wanted = "SELECT id, number FROM failures WHERE id IS NOT NULL ORDER BY number DESC"
+            return {id: number for id, number in self._rows(wanted) if number in self._wanted}
+
+    def _failed(self, number: int) -> tuple[str | None, int]:
+        """Id and line of a row as it failed."""
+        with self._lock:
+            sql = "SELECT id, line FROM failures WHERE number = ?"
+            id, line = self.database.execute(sql, (number,)).fetchone()
+            return id, line
+
+    def _uncount(self, one: RowResult, code: str) -> None:
+        (status,) = self.database.execute("SELECT status FROM failures WHERE number = ?", (one.number,)).fetchone()
+        setattr(self.counts, status, getattr(self.counts, status) - 1)
+        self.counts.codes[code] -= 1
+        if not self.counts.codes[code]:
+            del self.counts.codes[code]
+
+    def _merged(self) -> Iterator[tuple[RowStatus, Iterator[bytes]]]:
+        """The new lines of each file, in order."""
+        failed = "SELECT number FROM failures ORDER BY number"
+        errors = "SELECT number FROM failures WHERE status = 'error' ORDER BY number"
+        yield RowStatus.OK, self._merge_lines(RowStatus.OK, _all_but(self._first, self._rows(failed)))
+        yield RowStatus.ERROR, self._merge_lines(RowStatus.ERROR, (number for (number,) in self._rows(errors)))
+        yield RowStatus.DEAD, self._dead_letters()
+
+    def _merge_lines(self, status: RowStatus, numbers: Iterable[int]) -> Iterator[bytes]:
+        """Old lines, whose rows have these numbers, without those that were asked once more, and the new ones."""
+        again = {number for (number,) in self._rows("SELECT number FROM retried")}
+        old = ((number, line) for number, line in zip(numbers, self._old_lines(status)) if number not in again)  # noqa: B905
+        new = self._rows(f"SELECT number, text FROM retried WHERE status = '{status}' ORDER BY number")
+        return (line for _, line in heapq.merge(old, new))
+
+    def _dead_letters(self) -> Iterator[bytes]:
+        """Dead letters stand as they came, each with its line in the input."""
+        lines = "SELECT line FROM failures WHERE number IN (SELECT number FROM retried)"
+        again = {line for (line,) in self._rows(lines)}
+        yield from (letter for letter in self._old_lines(RowStatus.DEAD) if orjson.loads(letter)["line"] not in again)
+        yield from (text for (text,) in self._rows("SELECT text FROM retried WHERE status = 'dead' ORDER BY number"))
+
+    def _old_lines(self, status: RowStatus) -> Iterator[bytes]:
+        path = self._directory.result_file(status)
+        if self._files[status].length:
+            with path.open("rb") as file:
+                yield from (line.rstrip(b"\n") for line in file)
+
+    def _rewrite(self, status: RowStatus, lines: Iterator[bytes]) -> int:
+        path = merge_path(self._directory.result_file(status))
+        path.unlink(missing_ok=True)
+        if self._files[status].length:  # one without lines takes the place of the old one all the same
+            path.touch()
+            sync(path.parent)
+        with closing(LineFile(path, 0)) as file:
+            while block := list(islice(lines, 1000)):
+                file.write(block)
+            file.sync()
+        return file.length
+
+    def _replace_failures(self) -> None:
+        """The state's own list of what failed."""
+        self.database.execute("DELETE FROM failures WHERE number IN (SELECT number FROM retried)")
+        columns = "number, line, id, status, code, message, attempts"
+        self.database.execute(f"INSERT INTO failures SELECT {columns} FROM retried WHERE status != 'ok'")
+        self.database.execute("DELETE FROM retried")
+
+    def _rows(self, sql: str) -> Iterator[Any]:
+        return self.database.execute(sql)
+
+
+def _all_but(first: int, numbers: Iterable[tuple[int]]) -> Iterator[int]:
+    """All numbers from the first on but these."""
+    at = first
+    for (number,) in numbers:
+        yield from range(at, number)
+        at = number + 1
+    while True:
+        yield at
+        at += 1
+
+
+def open_ledger(directory: JobDirectory, first: int) -> Ledger:
+    """That of a job's rows, or of those that are asked once more."""
+    ledger = Ledger(directory, first)
+    if not ledger.recall("retrying", default=False):
+        return ledger
+    ledger.close()
+    return RetryLedger(directory, first)
+
+
+def matches_by_id(source: RowSource, spec: InputSpec) -> bool:
+    """Whether rows are found by their ids. Answers may stand in a table since, and a query give no more what has one:
+    a row's number is another one then, and so is its id where that comes of the number.
+    """
+    return source.format == "sql" and (source.key_column is not None or spec.id is not None)
+
+
+def check_input(source: RowSource, spec: InputSpec) -> None:
+    """Raises BatchError `input_changed` where rows that are found by their numbers have other ones now."""
+    if not matches_by_id(source, spec):
+        source.check_unchanged()
+
+
+def check_retry_codes(codes: Sequence[str]) -> None:
+    """Raises BatchError `invalid_parameter` for rows that can't be asked once more."""
+    for code in codes:
+        if code in NOT_RETRYABLE:
+            raise BatchError(
+                f"rows that failed of {code} have an id that another row's record has; give them ids of their own in a"
+                " new job",
+                "invalid_parameter",
+            )

@@ -1,0 +1,68 @@
+"""Compressed files, by the suffix of their names."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any, Literal, cast
+
+from inflight.batch.errors import BatchError
+
+_BY_SUFFIX = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
+
+
+def compression_of(address: str) -> str | None:
+    """gzip, bz2, xz, zstd, or None."""
+    name = address.partition("?")[0] if "://" in address else address
+    return next((kind for suffix, kind in _BY_SUFFIX.items() if name.lower().endswith(suffix)), None)
+
+
+@contextmanager
+def open_compressed(raw: IO[bytes], compression: str | None, address: str, write: bool = False) -> Iterator[IO[bytes]]:
+    """What is inside a compressed file, or the file itself. Raises BatchError `input_invalid` for a damaged one."""
+    if compression is None:
+        yield raw
+        return
+    try:
+        with _file(raw, compression, address, "wb" if write else "rb") as file:
+            yield file
+    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
+        raise _damaged(address, compression, error) from error
+    except OSError as error:  # as bz2 and pyarrow say it
+        if error.errno is not None:
+            raise
+        raise _damaged(address, compression, error) from error
+
+
+def _file(raw: IO[bytes], compression: str, address: str, mode: Literal["rb", "wb"]) -> IO[bytes]:
+    if compression == "gzip":
+        # Without name and time: the same lines make the same file.
+        return cast("IO[bytes]", gzip.GzipFile("", mode, 6, raw, mtime=0))
+    if compression == "bz2":
+        return cast("IO[bytes]", bz2.open(raw, mode))
+    if compression == "xz":
+        return cast("IO[bytes]", lzma.LZMAFile(raw, mode))
+    return _zstd(raw, address, mode)
+
+
+def _zstd(raw: IO[bytes], address: str, mode: str) -> IO[bytes]:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise BatchError(
+            f"{address} needs the package pyarrow; install inflight with its extra, [batch]", "package_missing"
+        ) from error
+    if mode == "rb":  # pyarrow's files have no lines
+        stream: Any = pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, mode="r"), "zstd")
+        return io.BufferedReader(stream, 1 << 20)
+    return cast("IO[bytes]", pyarrow.CompressedOutputStream(pyarrow.PythonFile(raw, mode="w"), "zstd"))
+
+
+def _damaged(address: str, compression: str, error: BaseException) -> BatchError:
+    words = " ".join(str(error).split()).rstrip(".")
+    return BatchError(f"{address} is damaged as a file of {compression}: {words}; fetch it again", "input_invalid")

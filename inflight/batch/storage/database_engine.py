@@ -1,0 +1,61 @@
+"""SQLAlchemy's engine for the address of a database, as inputs and outputs need it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from inflight.batch.errors import BatchError
+from inflight.batch.storage.secret_address import expand_variables, masked, scrubbed
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+LOCK_TIMEOUT = 60.0
+"""How long another program may hold a SQLite file."""
+
+_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
+
+
+def create_database_engine(address: str, code: str, pooled: bool) -> Engine:
+    """Connects nowhere yet. Not `pooled`: each connection is a new one, and nothing is left open.
+
+    Raises BatchError: of that code where this is no database's address, or names a variable that is not set;
+    `package_missing` where its driver is.
+    """
+    try:
+        from sqlalchemy import NullPool, create_engine, make_url
+        from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+    except ModuleNotFoundError as error:
+        raise BatchError(
+            f"{masked(address)} needs the package sqlalchemy; install inflight with its extra, [batch]",
+            "package_missing",
+        ) from error
+    try:
+        url = make_url(expand_variables(address, code))
+        url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
+        lite = url.get_backend_name() == "sqlite"
+        options: dict[str, Any] = {"connect_args": {"timeout": LOCK_TIMEOUT}} if lite else {}
+        options |= {"pool_pre_ping": not lite} if pooled else {"poolclass": NullPool}
+        return create_engine(url, hide_parameters=True, **options)
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:  # a ValueError: of a port that is no number
+        words = scrubbed(error, address) if isinstance(error, NoSuchModuleError) else "write NAME://USER@HOST/DATABASE"
+        raise BatchError(f"{masked(address)} is no database's address ({words})", code) from None
+    except ModuleNotFoundError as error:
+        raise BatchError(
+            f"{masked(address)} needs the package {error.name}; install it (inflight's extra [postgresql] has psycopg)",
+            "package_missing",
+        ) from error
+
+
+def is_sqlite(engine: Engine) -> bool:
+    return engine.dialect.name == "sqlite"
+
+
+def database_error_text(address: str, error: BaseException) -> str:
+    """What a database said, in one line, without secrets of the address and without the values of rows."""
+    diagnosis = getattr(error, "diag", None)  # psycopg's
+    words = getattr(diagnosis, "message_primary", None) or str(error).partition("\nDETAIL:")[0].partition("\n[SQL:")[0]
+    if str(getattr(error, "sqlstate", None)).startswith("22"):  # a value that is no number, no date, ...: it is quoted
+        first, quoted, rest = words.partition('"')
+        words = f'{first}"..."{rest.rpartition(chr(34))[2]}' if quoted else words
+    return scrubbed(words, address).rstrip(".")[:400]

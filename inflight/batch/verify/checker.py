@@ -1,0 +1,152 @@
+"""Proves that a job has done what it should: reads its input and its output again, and trusts nothing in between."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from inflight.batch.errors import BatchError
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import RowStatus
+from inflight.batch.job.spec import Job
+from inflight.batch.outputs.answer_record import is_openai_line
+from inflight.batch.outputs.factory import create_output
+from inflight.batch.row_formats.detection import first_record
+from inflight.batch.row_formats.factory import create_row_format
+from inflight.batch.row_formats.template import wanted_columns
+from inflight.batch.sources.factory import open_source
+from inflight.batch.sources.interface import RowSource
+from inflight.batch.verify.record_index import RecordIndex
+from inflight.batch.verify.result import Findings, VerificationResult
+
+_KEYS_PER_INSERT = 10_000
+
+
+def verify(directory: JobDirectory) -> VerificationResult:
+    """Holds the records of a job against its input, and its output against its answers, in constant memory.
+
+    Of the state it takes only which input the job began with, and whether it says that it is finished. Raises
+    BatchError: `job_damaged`, `input_changed`, and those of the input.
+    """
+    job = directory.job()
+    begun, finished = _recorded_state(directory)
+    source = open_source(job.input, begun, wanted_columns(job.input))
+    if begun and source.fingerprint != begun:
+        raise BatchError(
+            f"the input of the job at {directory.path} is not the one that it began with; put that back to verify it",
+            "input_changed",
+        )
+    with closing(RecordIndex()) as tally:
+        unreadable = Findings.from_items(
+            one
+            for kind in RowStatus
+            for one in _index_records(tally, kind, directory.result_file(kind), finished=finished)
+        )
+        rows = _InputRows(job, source)
+        missing = Findings.from_items(rows.without_record(tally))
+        twice, unknown = Findings.from_items(tally.duplicates()), Findings.from_items(tally.unknown_records())
+    output, damage = _output(job, directory) if finished else (Findings(), "")
+    return VerificationResult(
+        rows.count,
+        tally.counts[RowStatus.OK],
+        tally.counts[RowStatus.ERROR],
+        tally.counts[RowStatus.DEAD],
+        finished,
+        missing,
+        twice,
+        unknown,
+        unreadable,
+        output,
+        damage,
+    )
+
+
+def _index_records(tally: RecordIndex, kind: RowStatus, path: Path, finished: bool) -> Iterator[str]:
+    """Note the records of a file; gives the lines that are none."""
+    if not path.exists():
+        return
+    keys: list[Any] = []
+    note = tally.add_dead_letters if kind is RowStatus.DEAD else lambda some: tally.add(kind, some)
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not finished and not line.endswith(b"\n"):
+                break  # it is being written, or will be cut off when the job is resumed
+            try:
+                keys.append(_key(kind, line))
+            except (ValueError, KeyError, TypeError):
+                yield f"{path}:{number}"
+            if len(keys) >= _KEYS_PER_INSERT:
+                note(keys)
+                keys.clear()
+    note(keys)
+
+
+def _key(kind: RowStatus, line: bytes) -> Any:
+    """What tells a record apart: a dead letter's line, the id of any other."""
+    values = orjson.loads(line)
+    if not line.endswith(b"\n"):
+        raise ValueError("the line has no end")
+    if kind is RowStatus.DEAD:
+        return int(values["line"])
+    id_ = values["custom_id"] if is_openai_line(values) else values["id"]
+    if not isinstance(id_, (str, int)):
+        raise TypeError("that is no id")
+    return str(id_)
+
+
+class _InputRows:
+    """The rows of a job's input, read once."""
+
+    def __init__(self, job: Job, source: RowSource) -> None:
+        self._job, self._source = job, source
+        self.count = 0
+
+    def without_record(self, tally: RecordIndex) -> Iterator[str]:
+        """Takes the record of each row; gives the rows that have none."""
+        form = create_row_format(self._job, self._source, first_record(self._source), 0)
+        part = self._job.input.part
+        limits = [limit for limit in (self._job.input.limit, part.rows) if limit is not None]
+        records = islice(self._source.read(part.after, part.line), min(limits) if limits else None)
+        for number, record in enumerate(records, part.first):
+            self.count += 1
+            row = form.parse(number, record)
+            if not tally.match_row(row.line, row.id):
+                yield f"line {row.line}" if row.id is None else row.id
+
+
+def _output(job: Job, directory: JobDirectory) -> tuple[Findings, str]:
+    """The answers that the output lacks or has otherwise; why it can't be read, where it can't."""
+    destination = create_output(job, directory)
+    if destination is None:
+        return Findings(), ""
+    files = {kind: path for kind in RowStatus if (path := directory.result_file(kind)).exists()}
+    try:
+        return Findings.from_items(destination.find_differences(files)), ""
+    except BatchError as error:
+        return Findings(), f"The output can't be held against the answers: {error}."
+    finally:
+        destination.close()
+
+
+def _recorded_state(directory: JobDirectory) -> tuple[str, bool]:
+    """The fingerprint of the input that a job began with, and whether it is finished, by its state.
+
+    A job that runs holds its state, and is not finished.
+    """
+    if not directory.state.exists():
+        return "", False
+    try:
+        with closing(sqlite3.connect(f"{directory.state.absolute().as_uri()}?mode=ro", uri=True, timeout=1)) as state:
+            said = {name: json.loads(value) for name, value in state.execute("SELECT name, value FROM meta")}
+    except sqlite3.OperationalError:
+        return "", False
+    except (sqlite3.DatabaseError, ValueError) as error:
+        raise BatchError(f"{directory.state} is damaged ({error}); begin a new job", "job_damaged") from None
+    return said.get("input", ""), bool(said.get("finished"))

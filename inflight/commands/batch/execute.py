@@ -1,0 +1,143 @@
+"""A life of a job as `run`, `resume` and `retry` show it, and the exit code that it ends with."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.spec import Job
+from inflight.batch.reporting.display import job_display, print_line
+from inflight.batch.reporting.metrics import metrics_publisher
+from inflight.batch.reporting.progress import JobProgress, JobState
+from inflight.batch.reporting.status import resume_command
+from inflight.commands.terminal.standard_streams import ignore_closed_output
+
+if TYPE_CHECKING:
+    from inflight.batch.runner import JobResult, JobRunner
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def result_options(function: Decorated) -> Decorated:
+    """Decorate a command with what is shown and what counts as failed, for `live`."""
+    options = [
+        click.option(
+            "--allow-failed",
+            metavar="N|P%",
+            help="Exit with 0 if no more than this number or share of rows failed.  [default: 0]",
+        ),
+        click.option(
+            "--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics; 0: any free port."
+        ),
+        click.option(
+            "--metrics-file", type=click.Path(path_type=Path), help="Write metrics to a file for node_exporter."
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def execute_job(
+    job: Job, directory: JobDirectory, asked: dict[str, Any], retry_codes: Sequence[str] | None = None
+) -> None:
+    """Live one life of the job, and exit as it ends. Raises BatchError where it can't be begun.
+
+    Who closes the terminal, or ends what reads the job's output, ends neither the job nor its exit code.
+    """
+    allowed = _failure_allowance(asked["allow_failed"])
+    with ignore_closed_output():
+        end = _run_with_display(job, directory, asked, retry_codes)
+        code = exit_code(end, allowed)
+        if asked["as_json"]:
+            click.echo(json.dumps(_values(end, directory, code)))
+        elif end.state is JobState.FINISHED:
+            click.echo(_summary(directory))
+        else:
+            click.echo("\n".join(_end_messages(end, directory)), err=True)
+    sys.exit(code)
+
+
+def _run_with_display(
+    job: Job, directory: JobDirectory, asked: dict[str, Any], retry_codes: Sequence[str] | None
+) -> JobResult:
+    """One life, as it is shown."""
+    name = directory.path.stem
+    with (
+        metrics_publisher(name, asked["metrics_port"], asked["metrics_file"], print_line) as publish,
+        job_display(name) as screen,
+    ):
+
+        def tell(progress: JobProgress) -> None:
+            publish(progress)
+            screen.on_progress(progress)
+
+        return _runner_class(job)(job, directory, tell, screen.on_message).run(retry_codes)
+
+
+def _end_messages(end: JobResult, directory: JobDirectory) -> Iterator[str]:
+    """Why, where that was before the job's end, and how to go on."""
+    state = "Error" if end.state is JobState.FAILED else str(end.state).capitalize()
+    yield f"{state}: {end.message}" + (f" [{end.code}]" if end.code else "")
+    if (directory.path / "job.json").is_file():
+        yield f"Resume with: {resume_command(directory)}"
+
+
+def _summary(directory: JobDirectory) -> str:
+    """The one that the job has written of itself, unless somebody has removed it."""
+    try:
+        return directory.summary.read_text(encoding="utf-8").rstrip()
+    except OSError:
+        return f"The job at {directory.path} is finished."
+
+
+def _runner_class(job: Job) -> type[JobRunner]:
+    """Imported only now: what it takes to ask a server takes a while, and the screen is there by then."""
+    if job.run_options.runner == "local":
+        from inflight.batch.runner import JobRunner
+
+        return JobRunner
+    from inflight.batch.ray.runner import RayRunner
+
+    return RayRunner
+
+
+def exit_code(end: JobResult, allowed: Callable[[int], float]) -> int:
+    """The End's own, but 0 where no more rows failed than may."""
+    failed = end.counts.error + end.counts.dead
+    if end.state is JobState.FINISHED and failed <= allowed(end.counts.done):
+        return 0
+    return end.exit_code
+
+
+def _values(end: JobResult, directory: JobDirectory, code: int) -> dict[str, Any]:
+    return {
+        "state": end.state,
+        "exit_code": code,
+        "message": end.message,
+        "code": end.code,
+        "job": str(directory.path),
+        "outputs": end.outputs,
+        **end.counts.as_dict(),
+    }
+
+
+def _failure_allowance(given: str | None) -> Callable[[int], float]:
+    """How many of so many rows may fail."""
+    text = (given or "0").strip()
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < 1e18:
+        raise click.BadParameter(
+            f"{given!r} is neither a number of rows nor a percentage.", param_hint="'--allow-failed'"
+        )
+    return (lambda rows: rows * number / 100) if text.endswith("%") else (lambda rows: number)

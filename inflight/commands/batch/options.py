@@ -1,0 +1,134 @@
+"""The options of `inflight batch run`, `resume` and `retry`, and the job that they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from inflight_client import InflightError, Sampling
+from inflight_client.address import parse_header
+from pydantic import ValidationError
+
+from inflight.batch.job.spec import GenerationDefaults, InputSpec, Job, OutputSpec, RunOptions
+from inflight.common.schema.cli_options import Lines, collect_options, model_options, usage_error
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+_INPUT = {"format": "input_format"}
+_OUTPUT = {"format": "output_format", "table": "output_table"}
+_RUNNING = {"servers": "server"}
+_EPHEMERAL = ("kv_cache_tokens", "max_num_sequences", "max_num_tokens")
+_SAMPLING = set(GenerationDefaults.model_fields) & set(Sampling.__dataclass_fields__)
+
+
+def job_options(function: Decorated) -> Decorated:
+    """Decorate a command with what a job is bound to, for `job_from_options`."""
+    options = [
+        model_options(InputSpec, _INPUT),
+        click.option("--out", required=True, metavar="OUTPUT", help="Output: a path, an address or a database URL."),
+        model_options(OutputSpec, _OUTPUT),
+        click.option(
+            "--write",
+            type=Lines(),
+            metavar="VALUE=COLUMN",
+            multiple=True,
+            help="Write another value of the answer into a column (repeatable): output_tokens=tokens.",
+        ),
+        model_options(GenerationDefaults),
+    ]  # fmt: skip
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def running_options(function: Decorated) -> Decorated:
+    """Decorate a command with how rows are run, for `run_options_from`."""
+    whole = click.IntRange(1)
+    options = [
+        model_options(RunOptions, _RUNNING),
+        click.option(
+            "--header",
+            type=Lines(),
+            metavar="NAME: VALUE",
+            multiple=True,
+            help="Header for every request (repeatable); not stored.",
+        ),
+        click.option("--kv-cache-tokens", type=whole, help="For --ephemeral: KV cache size in tokens."),
+        click.option("--max-num-sequences", type=whole, help="For --ephemeral: maximum concurrent requests."),
+        click.option("--max-num-tokens", type=whole, help="For --ephemeral: maximum tokens per step."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def job_from_options(address: str, asked: dict[str, Any]) -> Job:
+    """The job that the options ask for, which are taken out of `asked`. Wrong ones are wrong usage."""
+    given = collect_options(InputSpec, asked, _INPUT)
+    if "template" in given:
+        given["template"] = _text(given["template"])
+    output = collect_options(OutputSpec, asked, _OUTPUT)
+    output["columns"] = dict(_pair(one, "--write") for one in asked.pop("write"))
+    if "column" in output or output["columns"]:
+        output.setdefault("table", given.get("table"))
+        output.setdefault("key", given.get("id"))
+    defaults = collect_options(GenerationDefaults, asked)
+    running = run_options_from(asked, RunOptions())
+    try:
+        Sampling(**{name: value for name, value in defaults.items() if name in _SAMPLING})
+        return Job(
+            input=InputSpec(address=address, **given),
+            output=OutputSpec(address=asked.pop("out"), **output),
+            defaults=GenerationDefaults(**defaults),
+            run_options=running,
+        )
+    except InflightError as error:
+        raise click.UsageError(str(error)) from None
+    except ValidationError as error:
+        raise usage_error(error, {**_INPUT, **_OUTPUT}) from None
+
+
+def run_options_from(asked: dict[str, Any], base: RunOptions) -> RunOptions:
+    """How rows are run, by the options, which are taken out of `asked`, over what `base` has."""
+    given = collect_options(RunOptions, asked, _RUNNING)
+    try:
+        headers = dict(parse_header(one) for one in asked.pop("header"))
+    except InflightError as error:
+        raise click.BadParameter(str(error), param_hint="'--header'") from None
+    ephemeral = {name: value for name in _EPHEMERAL if (value := asked.pop(name)) is not None}
+    if "servers" in given and "ephemeral" in given:
+        raise click.UsageError(
+            "--ephemeral starts a server of the job's own, and --server names others; give one of them"
+        )
+    if "servers" in given:
+        given["ephemeral"] = None
+    try:
+        return RunOptions.model_validate(
+            {
+                **base.model_dump(),
+                **given,
+                "headers": headers or base.headers,
+                "ephemeral_options": {**base.ephemeral_options, **ephemeral},
+            }
+        )
+    except ValidationError as error:
+        raise usage_error(error, _RUNNING) from None
+
+
+def _text(given: str) -> str:
+    """The text itself, or that of @FILE."""
+    if not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"{given[1:]} can't be read: {error}", param_hint="'--template'") from None
+
+
+def _pair(given: str, option: str) -> tuple[str, str]:
+    name, equals, value = given.partition("=")
+    if not (name and equals and value):
+        raise click.BadParameter(f"{given!r} is no VALUE=COLUMN.", param_hint=f"'{option}'")
+    return name, value

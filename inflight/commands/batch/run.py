@@ -1,0 +1,49 @@
+"""`inflight batch run`: ask a model about every row of an input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.storage.secret_address import password_warning
+from inflight.commands.batch.execute import execute_job, result_options
+from inflight.commands.batch.options import job_from_options, job_options, running_options
+
+
+@click.command(short_help="Send every row of an input to a model.")
+@click.argument("input_address", metavar="INPUT")
+@job_options
+@click.option(
+    "--job",
+    type=click.Path(path_type=Path),
+    help="Directory of the job's state; outputs that differ only by their suffix need one each."
+    "  [default: NAME.job beside a local output, else in the current folder]",
+)
+@running_options
+@result_options
+def command(input_address: str, job: Path | None, **asked: Any) -> None:
+    """Send every row of INPUT to a model: JSON lines (of OpenAI's Batch format too), CSV, Parquet, or a table.
+
+    INPUT and OUTPUT are paths, addresses such as s3://bucket/rows.parquet, or URLs of databases (sqlite:///shop.db).
+
+    The job may be killed at any moment: run the same command again, or `inflight batch resume`, to continue. SIGTERM
+    and Ctrl-C let requests in flight finish; a second one stops at once.
+
+    Exit codes: 0 all rows are answered; 3 finished, and some rows failed; 4 cancelled; 75 stopped before the end, to be
+    run again; 1 the job can't go on; 2 wrong usage.
+
+    \b
+      inflight batch run prompts.jsonl --out answers.jsonl
+      inflight batch run openai-batch.jsonl --out answers.jsonl --server gpu1:8001 --server gpu2:8001
+      inflight batch run tickets.csv --id ticket --template 'Summarize: {{ text }}' --chat --out s3://bucket/out.parquet
+      inflight batch run sqlite:///shop.db --table products --template @ask.txt --out sqlite:///shop.db --column blurb
+      inflight batch run prompts.jsonl --out answers.jsonl --ephemeral my-engine --price-per-hour 2.49
+    """  # fmt: skip
+    wanted = job_from_options(input_address, asked)
+    for address in (wanted.input.address, wanted.output.address):
+        if (sentence := password_warning(address)) is not None:
+            click.echo(f"Warning: {sentence}", err=True)
+    execute_job(wanted, JobDirectory.from_output(wanted.output, job), asked)

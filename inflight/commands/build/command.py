@@ -1,0 +1,144 @@
+"""`inflight build`: compile a checkpoint into an engine directory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import click
+
+from build_engines.errors import BuildError
+from build_engines.manifest import TARGETS
+from build_engines.target import KV_PRECISIONS, PRECISIONS
+from inflight.commands.build.llmapi_options import llmapi_options, llmapi_settings
+from inflight.commands.build.tensorrt_llm_options import show_commands, tensorrt_llm_options, tensorrt_llm_settings
+from inflight.commands.terminal.build_progress import show_build_progress
+
+
+class TargetPrecision(click.Choice[str]):
+    """A precision of any target, as `known` lists them; the error for a wrong one lists those of the chosen target."""
+
+    def __init__(self, known: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__(list(dict.fromkeys(chain.from_iterable(known.values()))))
+        self._known = known
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        target = ctx.params.get("target") if ctx is not None else None
+        known = self._known.get(target or "", self.choices)
+        return f"{value!r} is not one of {', '.join(known)}" + (f", which --target {target} has." if target else ".")
+
+
+@click.command("build")
+@click.argument("checkpoint")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The engine directory to make.")
+@click.option("--target", type=click.Choice(TARGETS), default="openvino", show_default=True, is_eager=True)
+@click.option(
+    "--precision",
+    type=TargetPrecision(PRECISIONS),
+    help="Weight precision. openvino: bf16 (default), fp16, fp32 (repeats transformers token for token), int8, int4. "
+    "tensorrt-llm: bf16, fp16, fp32, and those from fp8 on.",
+)
+@click.option(
+    "--kv-cache-precision",
+    "kv_precision",
+    envvar="INFLIGHT_BUILD_KV_CACHE_PRECISION",
+    type=TargetPrecision(KV_PRECISIONS),
+    help="KV cache precision. openvino: u8 (default), f32 (default with --precision fp32), f16, bf16. "
+    "tensorrt-llm: that of the weights' type (default), fp8, int8.",
+)
+@click.option(
+    "--max-seq-len",
+    type=click.IntRange(min=2),
+    help="Maximum tokens of prompt and answer together. [default: the model's]",
+)
+@click.option("--name", help="Name of the engine. [default: last part of the checkpoint's name]")
+@click.option("--force", is_flag=True, help="Rebuild even if nothing changed.")
+@click.option("--no-smoke-test", is_flag=True, help="Skip the test load of the new engine (saves memory).")
+@click.option("--json", "as_json", envvar="INFLIGHT_BUILD_JSON", is_flag=True, help="Print the manifest at the end.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="tensorrt-llm: print the commands that would run; it takes no GPU. llmapi: print the model.yaml that would be "
+    "written. Nothing is written.",
+)
+@tensorrt_llm_options
+@llmapi_options
+def command(
+    checkpoint: str,
+    out: Path,
+    force: bool,
+    no_smoke_test: bool,
+    as_json: bool,
+    dry_run: bool,
+    llm_arguments: Path | None,
+    llm_argument: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Compile CHECKPOINT, a Hugging Face directory or a name on the hub, into an engine directory.
+
+    The engine needs nothing of the checkpoint any more. An unchanged build is recognised and skipped, and what
+    stands at --out stays as it is until the new engine is whole.
+
+    \b
+    inflight build ./my-checkpoint --out ./my-engine
+    inflight build Qwen/Qwen2.5-0.5B-Instruct --out ./qwen
+    inflight build ./my-checkpoint --precision int8 --out ./my-engine-int8
+    inflight build ./my-checkpoint --precision fp32 --kv-cache-precision f32 --out ./exact --json
+    inflight build ./my-checkpoint --target tensorrt-llm --precision fp8 --tensor-parallel 2 --out ./on-h100 --dry-run
+    inflight build ./my-checkpoint --target llmapi --llm-argument tensor_parallel_size=2 --out ./for-gpus --dry-run
+    """
+    from build_engines.build import BuildOptions, build_engine
+
+    started = time.monotonic()
+    settings = llmapi_settings(options["target"], llm_arguments, llm_argument)
+    settings = tensorrt_llm_settings(options["target"], options) or settings
+    chosen = BuildOptions(smoke_test=not no_smoke_test, settings=settings, **options)
+    _check_usage(chosen)
+    if dry_run:
+        _dry_run(checkpoint, out, chosen, as_json)
+        return
+    with show_build_progress() as progress:
+        built = build_engine(checkpoint, out, chosen, force=force, progress=progress)
+    for note in built.notes:
+        click.echo(f"Note: {note}", err=True)
+    if as_json:
+        click.echo(built.manifest.model_dump_json(indent=2))
+        return
+    manifest = built.manifest
+    if not built.fresh:
+        click.echo(f"{out} is up to date: same checkpoint, options and versions (--force builds again).")
+        return
+    size = sum(file.bytes for file in manifest.files.values()) / 1e6
+    click.echo(
+        f"Built {out} in {time.monotonic() - started:.0f} s: {manifest.architecture}, {manifest.precision} weights, "
+        f"{manifest.kv_cache_precision} KV cache, {size:,.0f} MB."
+    )
+    click.echo(f"Serve it with: inflight serve {out}")
+
+
+def _dry_run(checkpoint: str, out: Path, options: Any, as_json: bool) -> None:
+    from build_engines.checkpoints.locate import locate_checkpoint
+
+    if options.target not in ("llmapi", "tensorrt-llm"):
+        raise click.UsageError(f"--dry-run is not for --target {options.target}; leave it out.")
+    with show_build_progress() as progress:
+        directory = locate_checkpoint(checkpoint, progress)
+    if options.target == "tensorrt-llm":
+        show_commands(directory, out, options, as_json)
+        return
+    from build_engines.llmapi.target import model_yaml
+
+    click.echo(model_yaml(directory, options), nl=False)
+
+
+def _check_usage(options: Any) -> None:
+    """A precision that the target lacks is wrong usage, as one that none has is."""
+    from build_engines.target import check_precisions
+
+    try:
+        check_precisions(options)
+    except BuildError as error:
+        raise click.UsageError(str(error)) from error

@@ -1,0 +1,89 @@
+"""`inflight chat`: a conversation with the model of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+from inflight_client import Client
+from inflight_client.call import CallOptions
+
+from inflight.commands.chat.conversation import Conversation
+from inflight.commands.options.call import call_options, call_options_from
+from inflight.commands.options.connection import connection_options, open_client
+from inflight.commands.terminal.answer_format import answer_line
+from inflight.commands.terminal.standard_streams import is_interactive, standard_input
+
+
+@click.command(short_help="Chat with the model of a server.")
+@connection_options
+@click.option("--system", default="", help="What the model is told before all else.")
+@call_options(max_tokens=512)
+@click.option("--no-history", is_flag=True, help="Neither read nor keep what is typed.")
+@click.option(
+    "--json",
+    "as_json",
+    envvar="INFLIGHT_CHAT_JSON",
+    is_flag=True,
+    help="Read messages from standard input, one a line, and print each answer as an object of JSON.",
+)
+def command(
+    system: str, no_history: bool, as_json: bool, retry_timeout: float, chat_template: str | None, **asked: Any
+) -> None:
+    """Talk with the model of a server.
+
+    At a terminal answers are shown as they come, each with its speed; /help lists the commands. Ctrl-C ends an answer
+    and keeps what came; Ctrl-D leaves. What is typed is kept for the arrow keys, in
+    ~/.local/state/inflight/chat_history.
+
+    From a pipe each line is a message, never a command, and the first failure ends it.
+
+    \b
+      inflight chat
+      inflight chat --system "Answer in one sentence." --temperature 0.7 --top-p 0.95
+      printf 'What is tea?\\nAnd green tea?\\n' | inflight chat --json
+    """  # fmt: skip
+    options = call_options_from(asked)
+    conversation = Conversation(system)
+    with open_client(asked, retry_timeout, chat_template=chat_template) as client:
+        if as_json or not is_interactive():
+            _answer_piped_messages(client, conversation, options, as_json)
+        else:
+            _run_interactive(client, conversation, options, no_history)
+
+
+def _run_interactive(client: Client, conversation: Conversation, options: CallOptions, no_history: bool) -> None:
+    """At a terminal. A server that isn't there is told before anything is typed."""
+    # Here, since pipes need no line editing, and not every Python has it.
+    from inflight.commands.chat.history import ChatHistory, state_file
+    from inflight.commands.chat.session import ChatSession
+    from inflight.commands.chat.terminal import ChatTerminal
+
+    found = client.deployment()
+    terminal = ChatTerminal(ChatHistory(None if no_history else state_file()))
+    terminal.print_message(
+        f"Talking with {found.served.get('model') or found.display_name}. /help lists the commands, Ctrl-D leaves."
+    )
+    ChatSession(client, conversation, options, terminal).run()
+
+
+def _answer_piped_messages(client: Client, conversation: Conversation, options: CallOptions, as_json: bool) -> None:
+    """From a pipe: a line is a message, and its answer is printed as it comes."""
+    for text in _piped_messages():
+        with client.stream(conversation.with_question(text), **options) as stream:
+            for delta in stream:
+                if not as_json:
+                    click.echo(delta.text, nl=False)
+            answer = stream.generation
+        assert answer is not None, "a stream that ended well has its whole answer"
+        conversation.add_exchange(text, answer.text)
+        click.echo(answer_line(answer) if as_json else "")
+
+
+def _piped_messages() -> Iterator[str]:
+    """Standard input's lines that hold anything, as they come."""
+    for line in standard_input():
+        text = line.decode("utf-8", "surrogateescape").strip("\r\n")
+        if text.strip():
+            yield text

@@ -1,0 +1,114 @@
+"""`inflight load compare`: is a change real, and is it a regression?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from loadtests.analysis.comparison.compare import compare
+from loadtests.analysis.comparison.result import Change, Comparison
+from loadtests.report.page import comparison_page
+from loadtests.run_directory import RunDirectory
+
+_RUN = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+@click.command(short_help="Say whether a change is real, and fail on a regression.")
+@click.argument("before", nargs=-1, required=True, type=_RUN)
+@click.option(
+    "--with", "after", multiple=True, required=True, type=_RUN, help="A run after the change; can be repeated."
+)
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0),
+    default=0.05,
+    show_default=True,
+    help="How much worse is a regression, relatively.",
+)
+@click.option("--allow-different-plans", is_flag=True, help="Judge runs that were not asked for the same too.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the comparison as an HTML file too.")
+@click.option("--json", "as_json", is_flag=True, help="The comparison as one JSON object on standard output.")
+def command(
+    before: tuple[Path, ...],
+    after: tuple[Path, ...],
+    threshold: float,
+    allow_different_plans: bool,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare runs before a change with runs after it, each figure with a 95% confidence interval of its change.
+
+    A regression is a figure that is worse by more than the threshold even at the near end of its interval; the exit
+    code is 1 then. Runs of different plans are shown and not judged; the exit code is 2 then.
+
+    \b
+      inflight load compare before --with after
+      inflight load compare before1 before2 before3 --with after1 --with after2 --with after3 --threshold 0.02
+      inflight load compare before --with after --json | jq '.changes[] | select(.regression)'
+    """  # fmt: skip
+    sides = [RunDirectory(run) for run in before], [RunDirectory(run) for run in after]
+    found = compare(*sides, threshold, allow_different_plans=allow_different_plans)
+    if as_json:
+        click.echo(json.dumps(asdict(found)))
+    else:
+        _print_comparison(found, Console())
+    if out is not None:
+        try:
+            out.write_text(comparison_page(found), encoding="utf-8")
+        except OSError as error:
+            raise click.BadParameter(f"{out}: {error.strerror}.", param_hint="'--out'") from error
+        click.echo(f"Report: {out}", err=as_json)
+    if found.plans_differ:
+        how = "make them by one plan (--plan before/plan.json), or judge them all the same by --allow-different-plans"
+        raise click.UsageError(f"The runs have different plans, so no change was judged; {how}.")
+    sys.exit(1 if found.regressions else 0)
+
+
+def _print_comparison(found: Comparison, console: Console) -> None:
+    for warning in found.warnings:
+        console.print(Text(f"Warning: {warning}", style="yellow"))
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for name in ("before", "after", "change", f"{found.confidence:.0%} interval"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for change in found.changes:
+        style = (
+            "bold red" if change.regression else {"better": "green", "worse": "yellow"}.get(change.verdict.value, "")
+        )
+        word = "REGRESSION" if change.regression else change.verdict.label
+        table.add_row(change.metric, *_cells(change), Text(word, style=style))
+    console.print(table)
+    if found.plans_differ:
+        return
+    many = len(found.regressions)
+    words = f"worse by more than {found.threshold:.0%} with confidence"
+    console.print(f"{many} figure{'s' if many != 1 else ''} {words}" if many else f"No figure is {words}.")
+
+
+def _cells(change: Change) -> tuple[str, str, str, str]:
+    interval = (
+        "" if change.low is None else f"{_change_text(change, change.low)} to {_change_text(change, change.high)}"
+    )
+    return _value(change, change.before), _value(change, change.after), _change_text(change, change.change), interval
+
+
+def _value(change: Change, value: float | None) -> str:
+    if value is None:
+        return ""
+    if change.unit == "s":
+        return f"{value * 1e3:.1f} ms"
+    return f"{value:.1%}" if change.unit == "share" else f"{value:.4g} {change.unit}"
+
+
+def _change_text(change: Change, value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value - 1:+.1%}" if change.relative else f"{value * 100:+.2f} points"

@@ -1,0 +1,53 @@
+"""`inflight load report`: the report of a run or a sweep that was made before, even of a run that was killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from inflight.commands.load.display import print_results, show_summary, show_sweep
+from inflight.commands.load.options import validated_plan
+from inflight.common.schema.cli_options import Lines
+from loadtests.analysis.summary import Summary
+from loadtests.report.write_reports import write_run_report, write_sweep_report
+from loadtests.run.sweep_runner import reevaluate_sweep
+from loadtests.run_directory import RunDirectory
+
+
+@click.command(short_help="Make the report of a run or a sweep anew.")
+@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--slo",
+    type=Lines(),
+    multiple=True,
+    help="Judge it by these bounds instead of its own; they stay with the run.",
+)
+@click.option("--price-per-hour", type=float, help="What an hour of the server costs; it stays with the run.")
+@click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object on standard output.")
+def command(run: Path, slo: tuple[str, ...], price_per_hour: float | None, as_json: bool) -> None:
+    """Make the report of a run anew from its records: report.html, report.json, requests.csv, timeline.csv.
+
+    In a sweep's directory that is done for each of its runs, and then for the sweep: report.html, sweep.json.
+
+    \b
+      inflight load report load-20261122-101500
+      inflight load report load-20261122-101500 --slo 'p95 e2e <= 3s' --price-per-hour 2.5
+      inflight load report sweep-20261122-104000 --slo 'p99 ttft <= 1s'
+    """  # fmt: skip
+    given = {"slo": slo, "price_per_hour": price_per_hour}
+
+    def report(directory: RunDirectory, sweep: Path | None = None) -> tuple[Summary, Path]:
+        with directory.map_write_errors():
+            if slo or price_per_hour is not None:
+                directory.write_plan(validated_plan(given, directory.plan()))
+            return write_run_report(directory, sweep)
+
+    if not (run / "sweep.json").exists():
+        summary, page = report(RunDirectory(run))
+        print_results(summary, page, show_summary, as_json)
+        return
+    sweep = reevaluate_sweep(run, lambda directory: report(directory, run)[0])
+    with RunDirectory(run).map_write_errors():
+        page = write_sweep_report(sweep, run)
+    print_results(sweep, page, show_sweep, as_json)

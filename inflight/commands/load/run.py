@@ -1,0 +1,58 @@
+"""`inflight load run`: one run, and its report."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inflight.commands.load.display import print_results, show_progress, show_summary
+from inflight.commands.load.options import load_options, plan_from_command, worker_spec_from_options
+from loadtests.analysis.summary import Summary
+from loadtests.report.write_reports import write_run_report
+from loadtests.run.controller import run_load_test
+from loadtests.run_directory import RunDirectory
+
+
+@click.command(short_help="Put load on a server, and report what came of it.")
+@load_options()
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="A new directory for the run.  [default: load-DATE-TIME]",
+)
+@click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object on standard output.")
+def command(out: Path | None, as_json: bool, **asked: Any) -> None:
+    """Put load on a server, and report what came of it: figures here, and one HTML file to look at.
+
+    Latency counts from the moment a request was due, so a server that is too slow can't hide by slowing the load down.
+    Ctrl-C ends a run early and reports what there is, with exit code 130. Exit code 1 where an SLO was missed, no
+    request was completed or the run failed.
+
+    \b
+      inflight load run
+      inflight load run --rate 4 --seconds 120 --slo 'p99 ttft <= 500ms' --slo 'p99 itl <= 50ms'
+      inflight load run --users 1..64/120s --input-tokens lognormal:200,0.6 --output-tokens 128
+      inflight load run --trace sample:azure --speed 10 --server http://127.0.0.1:8000
+      inflight load run --plan load-20261122-101500/plan.json --workers 2
+    """  # fmt: skip
+    plan, team = plan_from_command(asked), worker_spec_from_options(asked)
+    with RunDirectory.creating(out or Path(f"load-{datetime.now():%Y%m%d-%H%M%S}")) as directory:
+        with show_progress(plan) as shown:
+            interrupted = run_load_test(plan, directory, team, shown)
+        summary, page = write_run_report(directory)
+        shown.finish(summary)
+    print_results(summary, page, show_summary, as_json)
+    if interrupted:
+        sys.exit(130)
+    sys.exit(exit_code(summary))
+
+
+def exit_code(summary: Summary) -> int:
+    """1 where an SLO was missed, or nothing was completed though some client stayed; else 0."""
+    requests = summary.requests
+    nothing_done = requests.not_cancelled and not requests.completed
+    return 1 if nothing_done or any(not bound.met for bound in summary.slo) else 0

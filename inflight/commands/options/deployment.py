@@ -1,0 +1,103 @@
+"""What may be asked of a deployment: the options that `serve` and `assemble` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from inflight.deploy.repository import parameters_file
+from inflight.deploy.repository.configure import DeploymentOptions
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
+    """Decorate the function of `command` with the options; it gets them by keyword, for `options_of`."""
+    options = [
+        click.option("--kv-cache-tokens", type=click.IntRange(1), help="Size of the KV cache.  [default: by memory]"),
+        click.option("--max-num-sequences", type=click.IntRange(1), help="Maximum concurrent requests."),
+        click.option("--max-num-tokens", type=click.IntRange(1), help="Maximum tokens per step."),
+        click.option(
+            "--max-queue-size", type=click.IntRange(0, 1_000_000), help="Maximum queued requests; 0: unlimited."
+        ),
+        click.option("--no-kv-cache-reuse", is_flag=True, help="Do not reuse the KV cache of known prefixes."),
+        click.option(
+            "--decoupled/--no-decoupled",
+            default=True,
+            show_default=True,
+            help="Whether answers may be streamed. Without, clients that send no stream of requests can use"
+            " tensorrt_llm.",
+        ),
+        click.option(
+            "--draft-engine",
+            type=click.Path(path_type=Path),
+            help="Engine directory of the draft model, for speculative decoding.",
+        ),
+        click.option(
+            "--prompt-lookup", is_flag=True, help="Speculative decoding by prompt lookup; needs no draft model."
+        ),
+        click.option("--num-draft-tokens", type=click.IntRange(1), help="Tokens per draft."),
+        click.option(
+            "--lora",
+            "adapters",
+            envvar=f"INFLIGHT_{command.upper()}_LORA",
+            type=click.Path(path_type=Path),
+            multiple=True,
+            help="LoRA adapter (safetensors; repeatable); the first is lora_task_id 1.",
+        ),
+        click.option(
+            "--accumulate-tokens", is_flag=True, help="tensorrt_llm_bls streams the whole text so far each time."
+        ),
+        click.option(
+            "--wrap-token-ids", is_flag=True, help="Take prompts of random token ids, as benchmarks send them."
+        ),
+        click.option(
+            "--set",
+            "settings",
+            metavar="NAME=VALUE",
+            envvar=f"INFLIGHT_{command.upper()}_SET",
+            multiple=True,
+            help="Parameter by TensorRT-LLM's name (repeatable): kv_cache_free_gpu_mem_fraction=0.8.",
+        ),
+        click.option(
+            "--parameters",
+            "settings_file",
+            metavar="FILE.yaml",
+            envvar=f"INFLIGHT_{command.upper()}_PARAMETERS",
+            type=click.Path(path_type=Path),
+            help="Such parameters in a file; --set wins.",
+        ),
+    ]
+
+    def decorate(function: Decorated) -> Decorated:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def deployment_options_from(asked: dict[str, Any]) -> DeploymentOptions:
+    """What was asked for, of the keywords that `deployment_options` gives.
+
+    Raises DeployError `invalid_parameter` for a file of parameters that can't be read, click's own errors for --set.
+    """
+    file: Path | None = asked.pop("settings_file")
+    settings = {} if file is None else parameters_file.load_parameters_file(file)
+    settings |= _pairs(asked.pop("settings"))
+    return DeploymentOptions(kv_cache_reuse=not asked.pop("no_kv_cache_reuse"), settings=settings, **asked)
+
+
+def _pairs(given: tuple[str, ...]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{pair!r} is no NAME=VALUE.", param_hint="'--set'")
+        if name in pairs:
+            raise click.BadParameter(f"{name} is given twice.", param_hint="'--set'")
+        pairs[name] = value
+    return pairs

@@ -1,0 +1,104 @@
+"""A plan as people read it: a table, and what to build in a sentence."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from build_engines.plan.fit import NOT_BUILT, Fit
+from build_engines.plan.memory_plan import MemoryPlan
+from build_engines.plan.report import table_lengths
+from build_engines.plan.size import format_size
+
+_PIPE_WIDTH = 120
+
+
+def show_plan(plan: MemoryPlan) -> None:
+    """Print the plan to standard output, in a pipe without colours and wide enough for the table."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_PIPE_WIDTH)
+    for line in _head(plan):
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(_table(plan))
+    for line in _end(plan):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _head(plan: MemoryPlan) -> list[str]:
+    model, wish, shape = plan.model, plan.request, plan.model.shape
+    heads = f"{shape.heads} heads, {shape.kv_heads} for keys and values" if shape.kv_heads != shape.heads else ""
+    experts = f", {shape.experts.count} experts" if shape.experts else ""
+    known = f"{model.parameters.total:,} parameters (counted by {model.counted_from})"
+    layers = f"{shape.layers} layers, {heads or f'{shape.heads} heads'} of size {shape.head_dim}{experts}"
+    count = f"{wish.devices} x " if wish.devices > 1 else ""
+    capability = f", compute capability {wish.sm / 10:.1f}" if wish.sm else ""
+    return [
+        f"{model.where}: {shape.architecture}, {known}, {layers}.",
+        *(f"Note: {note}" for note in plan.notes),
+        f"On {count}{wish.device} with {format_size(wish.memory)}{capability}: sequences of {plan.length:,} tokens"
+        + (f", {wish.max_num_sequences:,} at once." if wish.max_num_sequences else "."),
+    ]
+
+
+def _table(plan: MemoryPlan) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("weights")
+    table.add_column("KV cache")
+    if not plan.request.is_openvino:
+        table.add_column("TP x PP", justify="right")
+    for name in ("weights", "KV a token", "all else", "KV room", "KV tokens", "at once"):
+        table.add_column(name, justify="right")
+    table.add_column("", no_wrap=True)
+    for fit in plan.fits:
+        table.add_row(*_row(plan, fit))
+    return table
+
+
+def _row(plan: MemoryPlan, fit: Fit) -> list[str]:
+    split = [] if plan.request.is_openvino else [f"{fit.split.tensor} x {fit.split.pipeline}"]
+    names = [fit.weights.name, fit.kv.name, *split]
+    if fit.refusal:
+        return [*names, *[""] * 6, fit.refusal.label]
+    footprint = fit.footprint
+    return [
+        *names,
+        format_size(footprint.weights),
+        format_size(footprint.kv_token),
+        format_size(footprint.fixed - footprint.weights),
+        format_size(fit.kv_bytes) if fit.kv_bytes else "none",
+        f"{fit.kv_tokens:,}",
+        f"{fit.sequences:,}",
+        "" if fit.fits else f"needs {format_size(fit.needed)}",
+    ]
+
+
+def _end(plan: MemoryPlan) -> list[str]:
+    best = plan.recommended
+    refusals = dict.fromkeys(fit.refusal for fit in plan.fits if fit.refusal and fit.refusal.label == NOT_BUILT)
+    reasons = [f"Not built: {one.reason}." for one in refusals if one.reason not in (plan.advice or "")]
+    if best is None:
+        return [*reasons, plan.advice or ""]
+    at_once = ", ".join(
+        f"{best.footprint.sequences(best.memory, length):,} of {length:,} tokens" for length in table_lengths(plan)
+    )
+    what = f"{best.weights.name} weights and {best.kv.name} KV cache"
+    lines = [*reasons, f"Recommended: {what}; {_settings(plan, best)}.", *best.notes]
+    if plan.max_attention_window:
+        windows = ",".join(str(window) for window in plan.max_attention_window)
+        lines.append(f"Layers look back only so far: set max_attention_window_size to {windows}.")
+    return [*lines, f"At once fit {at_once}."]
+
+
+def _settings(plan: MemoryPlan, best: Fit) -> str:
+    if plan.request.is_openvino:
+        tokens = min(best.kv_tokens, best.max_batch_size * -(-best.length // 32) * 32)
+        return (
+            f"serve with --kv-cache-tokens {tokens} --max-num-sequences {best.max_batch_size}, "
+            f"built with --max-seq-len {best.length}"
+        )
+    gpus = "1 GPU" if best.split.gpus == 1 else f"{best.split.gpus} GPUs"
+    return (
+        f"{gpus} (TP {best.split.tensor}, PP {best.split.pipeline}), max_batch_size {best.max_batch_size}, "
+        f"max_num_tokens {best.max_num_tokens}, max_seq_len {best.length}"
+    )

@@ -1,0 +1,125 @@
+"""`inflight status`: how a server stands."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import click
+from inflight_client.engine_load import EngineLoad
+
+from inflight.commands.options.connection import connection_options, connection_settings
+from inflight.commands.options.seconds import Seconds
+from inflight.commands.status.report import ServerInspector, ServerReport
+
+_RATE_INTERVAL = 0.5
+"""Between two looks at a busy engine, whose difference is its speed."""
+
+
+@click.command(short_help="Show server status: readiness, models, load.")
+@connection_options
+@click.option(
+    "--metrics-url",
+    help="Triton's metrics page.  [default: http, the address's host, port 8002, /metrics]",
+)
+@click.option(
+    "--timeout", type=Seconds(exclusive=True), default=5.0, show_default=True, help="Seconds allowed for each question."
+)
+@click.option(
+    "--watch", type=Seconds(exclusive=True), metavar="SECONDS", help="Look again every so often, until Ctrl-C."
+)
+@click.option(
+    "--json",
+    "as_json",
+    envvar="INFLIGHT_STATUS_JSON",
+    is_flag=True,
+    help="One object of JSON instead of lines; with --watch one a line.",
+)
+def command(metrics_url: str | None, timeout: float, watch: float | None, as_json: bool, **asked: Any) -> None:
+    """Say how a server stands: whether it is ready, what it serves, how busy it is.
+
+    Exit code 0 if the server, and the model that takes text, are ready; 1 if not.
+
+    \b
+      inflight status
+      inflight status --server triton.example:8001 --watch 2
+      inflight status --json | jq .load.waiting
+    """  # fmt: skip
+    with connection_settings(asked, metrics_url) as (connection, settings):
+        inquiry = ServerInspector(connection, settings, timeout)
+        report = _inspect(inquiry)
+        _show(report, as_json, watch)
+        try:
+            while watch is not None:
+                time.sleep(watch)
+                report = _inspect(inquiry, report.load)
+                _show(report, as_json, watch)
+        except KeyboardInterrupt:
+            pass  # the way to end it
+    sys.exit(0 if report.health else 1)
+
+
+def _inspect(inquiry: ServerInspector, before: EngineLoad | None = None) -> ServerReport:
+    """Look at the server; at one that works twice, unless it was looked at before."""
+    report = inquiry.report()
+    if before is None and report.load is not None:
+        if not report.load.running:
+            return dataclasses.replace(report, tokens_per_second=None if report.load.running is None else 0.0)
+        before = report.load
+        time.sleep(_RATE_INTERVAL)
+        report = inquiry.report()
+    if before is None or report.load is None:
+        return report
+    return dataclasses.replace(report, tokens_per_second=report.load.tokens_per_second(before))
+
+
+def _show(report: ServerReport, as_json: bool, watch: float | None) -> None:
+    if as_json:
+        click.echo(json.dumps(report.as_dict(), indent=2 if watch is None else None))
+        return
+    if watch is not None:
+        click.clear()  # only where there is a terminal
+    for name, line in _lines(report):
+        click.echo(f"{name:<11} {line}")
+
+
+def _lines(report: ServerReport) -> Iterator[tuple[str, str]]:
+    health, load = report.health, report.load
+    yield ("ready" if health else "NOT READY"), report.address + (f": {health.reason}" if health.reason else "")
+    if report.deployment is not None:
+        version = f" {report.deployment.version}" if report.deployment.version else ""
+        engine = f", engine {report.engine.name}" if report.engine else ""
+        if report.engine is not None and report.engine.version:
+            engine += f" built by {report.engine.version}"
+        yield "deployment", f"{report.deployment.kind}{version}{engine}; text goes to {report.deployment.model}"
+    if report.server is not None:
+        yield "server", report.server
+    states = defaultdict(list)
+    for model in report.models:
+        states[f"{model.state}: {model.reason}" if model.reason else model.state].append(model.name)
+    for state, names in states.items():
+        yield "models", f"{', '.join(sorted(names))}: {state}"
+    if load is not None:
+        yield from _load_text(load, report.tokens_per_second)
+    if report.warning:
+        yield "WARNING", report.warning
+    for failure in report.failures:
+        yield "unknown", failure
+
+
+def _load_text(load: EngineLoad, speed: float | None) -> Iterator[tuple[str, str]]:
+    if load.running is None:
+        yield "requests", "the metrics page tells nothing of the engine"
+        return
+    places = f" of {load.capacity}" if load.capacity else ""
+    yield "requests", f"{load.running}{places} in flight, {load.waiting or 0} waiting"
+    if load.kv_cache_use is not None:
+        size = f" of {load.kv_cache_tokens:,} tokens" if load.kv_cache_tokens else ""
+        yield "KV cache", f"{load.kv_cache_use:.0%}{size} reserved"
+    if speed is not None:
+        yield "speed", f"about {speed:.1f} tokens/s"

@@ -1,0 +1,155 @@
+"""How a server stands, looked up in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from inflight_client._compat.deployment import Deployment
+from inflight_client._compat.model_config import ModelConfig
+from inflight_client._sync.connection import Connection
+from inflight_client._sync.metrics import fetch_metrics
+from inflight_client.deadline import Deadline
+from inflight_client.engine_load import EngineLoad
+from inflight_client.errors import InflightError
+from inflight_client.metrics import Metrics
+from inflight_client.results import Health, Model
+from inflight_client.settings import ClientSettings
+from inflight_client.versions import version_mismatch
+
+from inflight import compatible
+
+ENGINE_MODEL = "tensorrt_llm"
+"""The engine's model has upstream's name on every deployment but those whose one model is another."""
+
+Result = TypeVar("Result")
+
+
+class EngineIdentity(NamedTuple):
+    """What runs behind the model: our name of the engine or Triton's of the backend, and who built it."""
+
+    name: str
+    version: str
+
+    def mismatch(self, deployed_by: str | None) -> str:
+        """In a sentence that the server is of a version which doesn't fit; empty where it does, or none is told."""
+        if not (self.version and deployed_by) or compatible(self.version, deployed_by):
+            return ""
+        return (
+            f"the engine was built by inflight {self.version}, and the server was deployed by {deployed_by}, which may"
+            " not fit; build the engine again"
+        )
+
+
+@dataclass(frozen=True)
+class ServerReport:
+    """What a server said of itself; None for what it doesn't tell, or could not be asked.
+
+    `failures` are sentences about what could not be looked up.
+    """
+
+    address: str
+    health: Health
+    server: str | None = None
+    deployment: Deployment | None = None
+    engine: EngineIdentity | None = None
+    models: tuple[Model, ...] = ()
+    load: EngineLoad | None = None
+    tokens_per_second: float | None = None
+    failures: tuple[str, ...] = ()
+
+    @property
+    def warning(self) -> str:
+        """Which versions don't fit, in a sentence; empty where all do."""
+        if self.deployment is None:
+            return ""
+        version = self.deployment.version
+        found = (version_mismatch(version), self.engine.mismatch(version) if self.engine else "")
+        return "; ".join(sentence for sentence in found if sentence)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        found = self.deployment
+        return {
+            "server": self.address,
+            "ready": bool(self.health),
+            "health": asdict(self.health),
+            "server_metadata": self.server,
+            "deployment": None
+            if found is None
+            else {
+                "kind": found.kind,
+                "model": found.model,
+                "version": found.version,
+                "engine": self.engine.name if self.engine else None,
+                "engine_version": (self.engine.version or None) if self.engine else None,
+            },
+            "models": [asdict(model) for model in self.models],
+            "load": None if self.load is None else {**self.load.as_dict(), "tokens_per_second": self.tokens_per_second},
+            "warning": self.warning or None,
+            "failures": list(self.failures),
+        }
+
+
+class ServerInspector:
+    """Asks a server, `seconds` for each question; what fails is told and keeps nothing else from being asked."""
+
+    def __init__(self, connection: Connection, settings: ClientSettings, seconds: float) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._seconds = seconds
+        self._failures: list[str] = []
+
+    def report(self) -> ServerReport:
+        """Look everything up."""
+        self._failures = []
+        self._connection.invalidate()  # another deployment may stand there by now
+        address = self._settings.address.url
+        health = self._connection.health(self._deadline())
+        if not health.live:
+            return ServerReport(address, health)
+        transport = self._connection.transport
+        server = self._query(transport.server)
+        # Without a model that is ready, health has said why already.
+        deployment = self._query(self._connection.find_deployment) if health.model_ready else None
+        models = self._query(self._connection.models)
+        engine = self._query(self._engine) if deployment else None
+        return ServerReport(
+            address,
+            health,
+            server=f"{server.name} {server.version}" if server else None,
+            deployment=deployment,
+            engine=engine,
+            models=tuple(models or ()),
+            load=self._query(self._load),
+            failures=tuple(self._failures),
+        )
+
+    def _deadline(self) -> Deadline:
+        return Deadline(self._seconds)
+
+    def _load(self, deadline: Deadline) -> EngineLoad:
+        return EngineLoad.from_metrics(
+            Metrics.parse(fetch_metrics(self._settings.metrics_url, deadline, self._settings))
+        )
+
+    def _query(self, question: Callable[[Deadline], Result]) -> Result | None:
+        try:
+            return question(self._deadline())
+        except InflightError as error:
+            self._failures.append(f"{error} [{error.code}]")
+            return None
+
+    def _engine(self, deadline: Deadline) -> EngineIdentity | None:
+        """What runs behind the model; None where the configuration doesn't tell."""
+        model = self._connection.find_deployment(deadline).model
+        try:
+            config = self._connection.transport.config(ENGINE_MODEL, deadline)
+        except InflightError as error:
+            if error.code != "model_not_found":
+                raise
+            config = self._connection.transport.config(model, deadline)
+        told = ModelConfig(config)
+        name = told.parameter("inflight_engine") or str(config.get("backend", ""))
+        return EngineIdentity(name, told.parameter("inflight_engine_version")) if name else None

@@ -1,0 +1,18 @@
+"""For processes that the server has started and that need not keep to its few cores (see
+inflight/deploy/server/cpu_affinity.py).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+
+def use_engine_cores() -> None:
+    """Run on all cores that the engine may use, and preempt others as an ordinary process does."""
+    cores = os.environ.get("INFLIGHT_ENGINE_CORES", "")
+    if cores:  # a sandbox may forbid either
+        with suppress(OSError):
+            os.sched_setaffinity(0, map(int, cores.split(",")))
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))

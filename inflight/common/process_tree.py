@@ -1,0 +1,77 @@
+"""The processes that an engine has started: none may outlive it, since each may hold the memory of a GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+
+TAG_VARIABLE = "INFLIGHT_PROCESS_TAG"
+"""A variable of the engine's process, and so of all that it starts: orphans, which have another parent, have it too.
+It begins with the mark of the stub that started the engine."""
+KILL_TIMEOUT_S = 10.0
+"""How long a killed process is waited for: freeing a GPU's memory takes the driver some time."""
+
+
+def kill_descendants() -> None:
+    """Kill the children of this process, theirs, and so on; return when they are gone."""
+    children: dict[int, list[int]] = {}
+    for pid in _all_pids():
+        if found := _stat_fields(pid):
+            children.setdefault(int(found[1]), []).append(pid)
+    family = [os.getpid()]
+    for pid in family:
+        family += children.get(pid, [])
+    _kill_and_wait(family[1:])
+
+
+def kill_tagged(tag: str) -> None:
+    """Kill every process that was started with a MARK that begins with `mark`; return when they are gone."""
+    variable = f"{TAG_VARIABLE}={tag}".encode()
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    while time.monotonic() < deadline:  # one may start another before it is killed
+        found = [pid for pid in _all_pids() if pid != os.getpid() and _has_variable(pid, variable)]
+        if not found:
+            return
+        _kill_and_wait(found)
+
+
+def start_time(pid: int) -> int | None:
+    """When a process was started, in the kernel's ticks, which tells it from a later one; None unless it runs."""
+    found = _stat_fields(pid)
+    return int(found[19]) if found and found[0] not in "ZX" else None
+
+
+def _kill_and_wait(pids: Iterable[int]) -> None:
+    left = list(pids)
+    for pid in left:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            pass  # it has just ended
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    while (left := [pid for pid in left if start_time(pid) is not None]) and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def _all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def _has_variable(pid: int, variable: bytes) -> bool:
+    """Whether a variable of its environment begins so. A dead process has none."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return any(one.startswith(variable) for one in file.read().split(b"\0"))
+    except OSError:
+        return False  # it has just ended, or is somebody else's
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """The fields behind the name, which is in brackets and may hold anything (proc(5)): state, parent, ...; or none."""
+    try:
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return []  # it has just ended

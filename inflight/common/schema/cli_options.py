@@ -1,0 +1,80 @@
+"""Options of a command from the fields of a pydantic model: each field with a description is one."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:  # the client's commands import this too, and need no pydantic
+    from pydantic import BaseModel, ValidationError
+    from pydantic.fields import FieldInfo
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+class Lines(click.types.StringParamType):
+    """A repeatable text option; its environment variable holds one value a line."""
+
+    envvar_list_splitter = "\n"
+
+
+def model_options(model: type[BaseModel], names: Mapping[str, str] | None = None) -> Callable[[Decorated], Decorated]:
+    """Decorate a command with them; it gets them by keyword, those not given as None.
+
+    `names`: what options are called whose fields are called otherwise.
+    """
+
+    def decorate(function: Decorated) -> Decorated:
+        for name, field in reversed(list(model.model_fields.items())):
+            if field.description:
+                function = _option((names or {}).get(name, name), field)(function)
+        return function
+
+    return decorate
+
+
+def collect_options(
+    model: type[BaseModel], asked: dict[str, Any], names: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The fields that options gave, by their own names; the options are taken out of `asked`."""
+    found = {}
+    for name, field in model.model_fields.items():
+        if field.description:
+            value = asked.pop((names or {}).get(name, name))
+            if value is not None and value != ():
+                found[name] = value
+    return found
+
+
+def usage_error(error: ValidationError, names: Mapping[str, str]) -> click.UsageError:
+    """The first thing that is wrong, by its option."""
+    first = error.errors()[0]
+    field = str(first["loc"][-1]) if first["loc"] else ""
+    what = f"{first['msg'][:1].lower()}{first['msg'][1:]}".removeprefix("value error, ")
+    return click.UsageError(f"--{names.get(field, field).replace('_', '-')} is {first['input']!r}: {what}")
+
+
+def _option(name: str, field: FieldInfo) -> Callable[[Any], Any]:
+    kinds = [part for part in _parts(field.annotation) if part is not type(None)]
+    kind: Any = kinds[0]
+    dashed = f"--{name.replace('_', '-')}"
+    if kind is bool:
+        return click.option(f"{dashed}/--no-{dashed[2:]}", name, default=None, help=field.description)
+    default = field.default
+    known = default not in (None, ()) and "[default:" not in (field.description or "")
+    shown = ", ".join(default) if isinstance(default, tuple) else default
+    text = f"{field.description}  [default: {shown}]" if known else field.description
+    many = typing.get_origin(kind) is tuple
+    choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+    value_type: Any = click.Choice(choices) if choices else Lines() if many else kind
+    return click.option(dashed, name, type=value_type, multiple=many, default=None, help=text)
+
+
+def _parts(annotation: Any) -> tuple[Any, ...]:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return typing.get_args(annotation)
+    return (annotation,)

@@ -1,0 +1,266 @@
+"""What serving needs of this machine, looked at one by one, each with what to do where it is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from inflight.deploy.errors import DeployError
+
+_PACKAGES = ("tokenizers", "tritonclient", "pydantic", "psutil", "numpy")
+# What loads an engine, by its target; for tensorrt-llm that is a backend of Triton's, and no package.
+_LIBRARIES = {"openvino": "openvino-genai", "llmapi": "tensorrt_llm"}
+_INSTALL_REMEDY = "`make setup`, or `pip install '.[serve]'` in a checkout"
+_CONTAINER_REMEDY = "serve it in NVIDIA's container with TensorRT-LLM"
+_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_int8")
+_DEFAULT_PORTS = (8000, 8001, 8002)
+_MEBI, _GIBI = 1 << 20, 1 << 30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. `missing` prevents serving, `warning` may hinder it."""
+
+    name: str
+    state: Literal["ok", "warning", "missing"]
+    found: str
+    remedy: str = ""
+
+
+def run_checks(location: str | Path | None = None) -> Iterator[Finding]:
+    """Look at everything, the cheap things first; findings come as they are made.
+
+    `place` is what shall be served: an engine directory, or an assembled repository in a directory or on S3.
+    """
+    packages = _packages()
+    yield packages
+    yield _python()
+    yield _server()
+    yield _engines()
+    yield _shared_memory()
+    yield _processor()
+    if packages.state != "missing":
+        yield from (_memory(), _ports(), _leftovers(), _smoke_test())
+    yield _gpu()
+    if location is not None and packages.state != "missing":
+        yield from _engine(location)
+
+
+def _packages() -> Finding:
+    found = {package: _version(package) for package in _PACKAGES}
+    absent = [package for package, version in found.items() if version is None]
+    if absent:
+        return Finding("packages", "missing", f"no {', '.join(absent)}", _INSTALL_REMEDY)
+    return Finding("packages", "ok", ", ".join(f"{package} {version}" for package, version in found.items()))
+
+
+def _engines() -> Finding:
+    """Engines of which targets can be loaded here; one will do, since no machine serves all."""
+    from inflight.deploy.repository.model_names import CPP_BACKEND
+
+    found = [f"{target} ({name} {version})" for target, name in _LIBRARIES.items() if (version := _version(name))]
+    backends = _backends()
+    if backends is not None and (backends / CPP_BACKEND).is_dir():
+        found.append(f"tensorrt-llm (Triton's backend {CPP_BACKEND})")
+    if not found:
+        here = "nothing that loads an engine: no openvino-genai, no TensorRT-LLM"
+        return Finding("engines", "missing", here, f"{_INSTALL_REMEDY}; for GPUs NVIDIA's container with TensorRT-LLM")
+    return Finding("engines", "ok", f"of target {', '.join(found)}")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _backends() -> Path | None:
+    """Where Triton's backends lie, if there is a Triton."""
+    from inflight.deploy.server.triton import find_triton
+
+    try:
+        return find_triton().root / "backends"
+    except DeployError:
+        return None
+
+
+def _python() -> Finding:
+    from inflight.deploy.server.triton import find_triton, shared_python
+
+    def look() -> str:
+        found = f"{platform.python_version()} at {sys.executable}"
+        try:
+            container = not find_triton().wheel
+        except DeployError:
+            container = False
+        # The stub of a container has its own.
+        return found if container else f"{found}, shared library in {shared_python()}"
+
+    return _missing_on_error("python", look)
+
+
+def _server() -> Finding:
+    from inflight.deploy.server.triton import find_triton, stub_path
+
+    def look() -> str:
+        installation = find_triton()
+        origin = "from the wheel nvidia-pytriton" if installation.wheel else "installed on this machine"
+        return f"{installation.program} ({origin}), stub {stub_path(installation)}"
+
+    return _missing_on_error("tritonserver", look)
+
+
+def _smoke_test() -> Finding:
+    from inflight.deploy.checks.smoke_test import smoke_test
+
+    return _missing_on_error("smoke test", lambda: f"tritonserver {smoke_test()} runs a python model")
+
+
+def _shared_memory() -> Finding:
+    if not os.path.isdir("/dev/shm"):
+        return Finding("shared memory", "missing", "there is no /dev/shm", "mount a tmpfs there")
+    free = shutil.disk_usage("/dev/shm").free
+    found = f"{free / _MEBI:,.0f} MiB free in /dev/shm"
+    if free < 16 * _MEBI:
+        return Finding("shared memory", "missing", found, "give the container more, as with --shm-size=1g")
+    if free < 256 * _MEBI:
+        return Finding("shared memory", "warning", found, "give the container more, as with --shm-size=1g")
+    return Finding("shared memory", "ok", found)
+
+
+def _memory() -> Finding:
+    from inflight.deploy.memory import available_bytes
+
+    available = available_bytes()
+    found = f"{available / _GIBI:.1f} GiB available"
+    if available < 2 * _GIBI:
+        return Finding("memory", "warning", found, "close other programs, or serve a smaller engine")
+    return Finding("memory", "ok", found)
+
+
+def _processor() -> Finding:
+    flags: set[str] = set()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("flags"):
+                flags = set(line.partition(":")[2].split())
+                break
+    known = [name for name in _INSTRUCTIONS if name in flags]
+    found = f"{len(os.sched_getaffinity(0))} cores, {', '.join(known) or 'no vector instructions that matter'}"
+    if "avx2" not in flags:
+        return Finding("processor", "warning", found, "expect the embedded engine to be slow")
+    return Finding("processor", "ok", found)
+
+
+def _ports() -> Finding:
+    from inflight.deploy.server.ports import is_free
+
+    taken = [port for port in _DEFAULT_PORTS if not is_free("127.0.0.1", port)]
+    if not taken:
+        return Finding("ports", "ok", "8000, 8001 and 8002 are free")
+    users = {port: _listener(port) for port in taken}
+    found = ", ".join(f"{port} in use by {user}" for port, (user, _) in users.items())
+    ours = all(is_ours for _, is_ours in users.values())
+    choose = "choose others with --http-port, --grpc-port, --metrics-port (0: any free one)"
+    return Finding("ports", "ok" if ours else "warning", found, f"for another server {choose}" if ours else choose)
+
+
+def _listener(port: int) -> tuple[str, bool]:
+    """Who listens on a port of this machine, and whether that is a server of inflight's."""
+    import psutil
+
+    from inflight.deploy.server.run_directory import server_pids
+
+    try:
+        listening = [one for one in psutil.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+        process = next(
+            (psutil.Process(one.pid) for one in listening if one.laddr and one.laddr.port == port and one.pid), None
+        )
+        if process is None:
+            return "a program of another user", False
+        above = [parent.pid for parent in process.parents() if parent.pid in server_pids()]
+        return (
+            (f"inflight (process {above[0]})", True) if above else (f"{process.name()} (process {process.pid})", False)
+        )
+    except psutil.Error:
+        return "another program", False
+
+
+def _leftovers() -> Finding:
+    from inflight.deploy.server.run_directory import default_base_directory, stale_run_directories
+
+    left = stale_run_directories()
+    if left:
+        found = f"{len(left)} of dead servers in {default_base_directory()}"
+        return Finding("leftovers", "warning", found, "nothing: the next start sweeps them")
+    return Finding("leftovers", "ok", f"none in {default_base_directory()}")
+
+
+def _gpu() -> Finding:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Finding("gpu", "ok", "none (the embedded engine runs on the processor)")
+    try:
+        listed = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("gpu", "warning", f"nvidia-smi fails ({error})", "look at the driver")
+    if listed.returncode:
+        return Finding("gpu", "warning", (listed.stdout + listed.stderr).strip(), "look at the driver")
+    return Finding("gpu", "ok", "; ".join(listed.stdout.strip().splitlines()))
+
+
+def _engine(location: str | Path) -> Iterator[Finding]:
+    """Whether the engine, or the repository that was made of one, is whole and runs on this machine."""
+    from build_engines import machine
+    from build_engines.errors import BuildError
+    from inflight.deploy.repository.options import DeploymentOptions
+    from inflight.deploy.server.preflight import find_problems
+    from inflight.deploy.server.process_layout import choose_layout
+    from inflight.deploy.server.source import engine_parameters, find_source
+
+    fit = True
+    try:
+        source = find_source(location, DeploymentOptions())
+        manifest, backends = source.manifest, _backends()
+        library = _LIBRARIES.get(manifest.target)
+        if library is not None and _version(library) is None:
+            fit = False
+            found = f"{manifest.name} is for target {manifest.target}, which takes the package {library}"
+            yield Finding(
+                "engine", "missing", found, _INSTALL_REMEDY if manifest.target == "openvino" else _CONTAINER_REMEDY
+            )
+        for problem in find_problems(manifest, machine.detect_machine(), backends) if backends else ():
+            fit = False
+            finding = _missing("engine", problem.sentence)
+            yield finding if problem.code else replace(finding, state="warning")
+        choose_layout(manifest, engine_parameters(source), None)
+    except (BuildError, DeployError) as error:
+        yield _missing("engine", str(error))
+        return
+    if fit:
+        yield Finding(
+            "engine", "ok", f"{location}: {manifest.name} for {manifest.target}, whole, and fit for this machine"
+        )
+
+
+def _missing_on_error(name: str, look: Callable[[], str]) -> Finding:
+    """What `look` finds; its error says what is missing and, after a semicolon, how to mend it."""
+    try:
+        return Finding(name, "ok", look())
+    except DeployError as error:
+        return _missing(name, str(error))
+
+
+def _missing(name: str, sentence: str) -> Finding:
+    found, semicolon, remedy = sentence.rpartition("; ")
+    return Finding(name, "missing", found if semicolon else sentence, remedy.rstrip(".") if semicolon else "")

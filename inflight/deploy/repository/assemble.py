@@ -1,0 +1,282 @@
+"""Assembles a repository for somebody else's Triton: all that its models need lies inside it.
+
+Triton hands each model its own folder alone; from S3 that is a copy in a directory of a random name. So whatever a
+model needs lies in its own version directory, and its parameters name it relative to its folder, where
+`inflight.runtime` resolves them. TensorRT-LLM's C++ backend resolves nothing: it takes `gpt_model_path` as it stands,
+so there the path is absolute (see `engine_path_inside`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from build_engines.manifest import FILE_NAME as ENGINE_FILE
+from build_engines.manifest import Manifest
+from inflight import __version__
+from inflight.deploy.errors import DeployError
+from inflight.deploy.repository import kv_budget, model_configs
+from inflight.deploy.repository.configure import (
+    ENGINE_MODEL,
+    DeploymentOptions,
+    committed_repository,
+    configure_repository,
+)
+from inflight.deploy.repository.environment import required_environment
+from inflight.deploy.repository.manifest import RepositoryManifest, hash_files, path_inside
+from inflight.deploy.repository.model_names import CPP_BACKEND
+from inflight.deploy.repository.options import check_readable
+from inflight.deploy.repository.tensorrt_llm.backend import XGRAMMAR_TOKENIZER_FILE
+from inflight.deploy.repository.typed_parameters import invalid
+from inflight.deploy.repository.vendor import vendor_runtime, vendored_files
+
+_VERSION = "1"
+_KV_CACHE = "max_tokens_in_paged_kv_cache"
+_ENGINE, _TOKENIZER, _DRAFT, _ADAPTERS = (f"{_VERSION}/{name}" for name in ("engine", "tokenizer", "draft", "adapters"))
+# What the models beside the engine's read.
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    ENGINE_FILE,
+)
+_ADDITIONAL_TEMPLATES = "additional_chat_templates"
+# How much memory the machine that will serve has is not known here, so the cache's default takes what a small one has.
+_KV_CACHE_BYTES = 1 << 30
+_KV_BUDGET_DIVISOR = 4  # of the memory that kv_budget is told of, it takes a quarter
+_PLACEHOLDER = (
+    "keep.txt",
+    "This version has no other files. S3 has no empty directories, and would not know of it without this one.\n",
+)
+
+PlaceFile = Callable[[Path, Path], Any]
+"""Puts a file of the engine at a place in the repository: `shutil.copyfile`, or a link for what is only sent on."""
+
+
+@dataclass(frozen=True)
+class AssemblyRequest:
+    """What to assemble: an engine that was verified, and options that were checked.
+
+    `engine_path` is where the engine lies on the serving machine; with it, the repository holds none. `home` is where
+    the repository itself will stand there, as far as it is known.
+    """
+
+    engine: Path
+    manifest: Manifest
+    options: DeploymentOptions
+    vendored: bool = False
+    engine_path: str | None = None
+    repository_path: Path | None = None
+
+    def check(self) -> None:
+        """Refuse paths that nobody could serve from, and those that change nothing. DeployError `invalid_parameter`."""
+        check_readable(self.engine, self.engine_path or "", self.repository_path or "")
+        for name, given in (("--engine-path", self.engine_path), ("--repository-path", self.repository_path)):
+            if given is not None and not os.path.isabs(given):
+                shown = "empty" if str(given) in ("", ".") else f"{str(given)!r}"
+                raise invalid(f"{name} is {shown}; give an absolute path, as it is on the machine that will serve.")
+        if self.repository_path is not None and self.manifest.target != "tensorrt-llm":
+            raise invalid(
+                f"--repository-path is for engines of target tensorrt-llm, and this one is for"
+                f" {self.manifest.target}, which is found wherever the repository stands; leave it out."
+            )
+        if self.repository_path is not None and self.engine_path is not None:
+            raise invalid(
+                "--repository-path and --engine-path both say where the engine will lie; leave one of them out."
+            )
+
+    @property
+    def total_bytes(self) -> int:
+        """About what the repository takes."""
+        return 0 if self.engine_path is not None else sum(file.bytes for file in self.manifest.files.values())
+
+    def notes(self, destination: object) -> list[str]:
+        """What whoever serves it has to know."""
+        place = required_environment(self.manifest)
+        found = [f"the engine runs in {place}."] if place else []
+        if self.manifest.target == "tensorrt-llm" and self.engine_path is None:
+            if isinstance(destination, Path):
+                found.append(
+                    f"tritonserver finds the engine at {engine_path_inside(self.repository_path or destination)}"
+                    " alone; say with --repository-path where the"
+                    " repository will stand, or with --engine-path where the engine will lie. `inflight serve` finds it"
+                    " wherever the repository is."
+                )
+            else:
+                found.append(
+                    "only `inflight serve` finds an engine of TensorRT-LLM on S3; for tritonserver say with"
+                    " --engine-path where it will lie."
+                )
+        if not self.vendored:
+            found.append(f"it takes the package inflight {__version__} beside that Triton; --vendor brings it along.")
+        return found
+
+    def options_digest(self) -> str:
+        """A hash of all that shapes the repository: the same order gives the same repository."""
+        digest = hashlib.sha256()
+        # Elsewhere the place makes no difference.
+        home = str(self.repository_path) if self.manifest.target == "tensorrt-llm" else None
+        asked = [__version__, self.vendored, self.engine_path, home, self.manifest.model_dump_json()]
+        digest.update(json.dumps([*asked, repr(self.options)]).encode())
+        files = [*_files_below(committed_repository()), *(vendored_files() if self.vendored else [])]
+        if self.options.draft_engine is not None:
+            files.append(self.options.draft_engine / ENGINE_FILE)
+        if (self.engine / XGRAMMAR_TOKENIZER_FILE).is_file():
+            files.append(self.engine / XGRAMMAR_TOKENIZER_FILE)
+        for path in [*files, *self.options.adapters]:
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+        return digest.hexdigest()
+
+
+def assemble_repository(
+    request: AssemblyRequest, out: Path, place_file: PlaceFile = shutil.copyfile
+) -> RepositoryManifest:
+    """Write the repository into the empty directory `out`; its card comes last. Raises OSError and DeployError."""
+    out.rmdir()
+    configs = configure_repository(request.engine, request.manifest, out, _with_kv_cache_tokens(request))
+    for model, config in configs.items():
+        folder = out / model
+        _place_model_files(request, model, config, folder, place_file)
+        version = folder / _VERSION
+        if request.vendored and (version / "model.py").is_file():
+            vendor_runtime(version)
+        version.mkdir(exist_ok=True)
+        if not any(version.iterdir()):
+            (version / _PLACEHOLDER[0]).write_text(_PLACEHOLDER[1])
+    model_configs.write(configs, out)
+    files = hash_files(out)
+    _check_engine_files(request, files)
+    card = RepositoryManifest(
+        inflight_version=__version__,
+        vendored=request.vendored,
+        engine=request.manifest,
+        engine_path=request.engine_path,
+        kv_cache_tokens=kv_cache_tokens(configs),
+        options_digest=request.options_digest(),
+        files=files,
+    )
+    card.write(out)
+    return card
+
+
+def kv_cache_tokens(configs: model_configs.Configs) -> int | None:
+    """How many tokens the KV cache holds; None where the engine decides that itself, by the memory it finds."""
+    parameters = configs[ENGINE_MODEL].parameters
+    # Asking a message for what it does not hold would put it there.
+    said = parameters[_KV_CACHE].string_value if _KV_CACHE in parameters else ""
+    return int(said) if said else None
+
+
+def engine_path_inside(repository: Path) -> Path:
+    """Where the engine lies in a repository that holds it."""
+    return repository.absolute() / ENGINE_MODEL / _ENGINE
+
+
+def relocate_engine(repository: Path, into: Path) -> Path:
+    """A repository whose C++ engine is found: `repository` itself, or one of links to it in `into`.
+
+    It may have been moved since it was assembled, or have come from S3, and the path of its engine is absolute.
+    """
+    configs = model_configs.load(repository)
+    parameters = configs[ENGINE_MODEL].parameters
+    written, here = parameters["gpt_model_path"].string_value, str(engine_path_inside(repository))
+    if configs[ENGINE_MODEL].backend != CPP_BACKEND or not written.endswith(_ENGINE) or written == here:
+        return repository
+    for key in parameters:
+        parameters[key].string_value = _relocated(parameters[key].string_value, written, here)
+    into.mkdir(parents=True)
+    for model in configs:
+        (into / model).mkdir()
+        (into / model / _VERSION).symlink_to((repository / model / _VERSION).absolute())
+    model_configs.write(configs, into)
+    return into
+
+
+def _with_kv_cache_tokens(request: AssemblyRequest) -> DeploymentOptions:
+    """The options, where one that depends on the memory of this machine is settled."""
+    options = request.options
+    if request.manifest.target != "openvino" or options.kv_cache_tokens is not None:
+        return options
+    committed = model_configs.load(committed_repository())[ENGINE_MODEL].parameters["max_num_sequences"]
+    sequences = options.max_num_sequences or int(committed.string_value)
+    draft = None if options.draft_engine is None else Manifest.read(options.draft_engine)
+    tokens = kv_budget.default_kv_cache_tokens(request.manifest, sequences, _KV_BUDGET_DIVISOR * _KV_CACHE_BYTES, draft)
+    return replace(options, kv_cache_tokens=tokens)
+
+
+def _place_model_files(request: AssemblyRequest, model: str, config: Any, folder: Path, place_file: PlaceFile) -> None:
+    """Bring what a model's parameters name into its folder, and have them name it there."""
+    parameters = config.parameters
+    engine = str(request.engine.resolve())
+    inside = _ENGINE if model == ENGINE_MODEL else _TOKENIZER
+    below = [parameters[key].string_value for key in parameters if _is_below(parameters[key].string_value, engine)]
+    if below:
+        if inside == _TOKENIZER:
+            further = (request.engine / _ADDITIONAL_TEMPLATES).glob("*.jinja")
+            templates = sorted(path.relative_to(request.engine).as_posix() for path in further)
+            names = [*(name for name in _TOKENIZER_FILES if (request.engine / name).is_file()), *templates]
+        elif request.engine_path is not None:
+            names = []
+        else:
+            # Beside what was built, what a parameter names there: guides are put there later.
+            named = {value[len(engine) + 1 :] for value in below if value != engine}
+            names = [*request.manifest.files, ENGINE_FILE, *sorted(named - {*request.manifest.files, ENGINE_FILE})]
+        for name in names:
+            _place(request.engine / name, folder, f"{inside}/{name}", place_file)
+    place = inside
+    if model == ENGINE_MODEL:
+        place = inside if request.engine_path is None else request.engine_path
+        if config.backend == CPP_BACKEND and request.engine_path is None and request.repository_path is not None:
+            place = str(engine_path_inside(request.repository_path))
+    for key in parameters:
+        parameters[key].string_value = _relocated(parameters[key].string_value, engine, place)
+    if model == ENGINE_MODEL:
+        _place_companions(request, parameters, folder, place_file)
+
+
+def _place_companions(request: AssemblyRequest, parameters: Any, folder: Path, place_file: PlaceFile) -> None:
+    """The draft engine and the adapters."""
+    draft = request.options.draft_engine
+    if draft is not None:
+        for name in [*Manifest.read(draft).files, ENGINE_FILE]:
+            _place(draft / name, folder, f"{_DRAFT}/{name}", place_file)
+        parameters["draft_model_path"].string_value = _DRAFT
+    places = [f"{_ADAPTERS}/{number}.safetensors" for number in range(1, len(request.options.adapters) + 1)]
+    for adapter, place in zip(request.options.adapters, places, strict=True):
+        _place(adapter, folder, place, place_file)
+    if places:
+        parameters["lora_adapters"].string_value = json.dumps(places)
+
+
+def _place(source: Path, folder: Path, place: str, place_file: PlaceFile) -> None:
+    place_file(source.resolve(), path_inside(folder, place))
+
+
+def _relocated(value: str, old: str, new: str) -> str:
+    """A parameter's value; if it is the path `old` or one below it, the same below `new`."""
+    return new + value[len(old) :] if _is_below(value, old) else value
+
+
+def _is_below(value: str, place: str) -> bool:
+    return value == place or value.startswith(place + os.sep)
+
+
+def _check_engine_files(request: AssemblyRequest, files: dict[str, Any]) -> None:
+    """What was put there must be what the engine's manifest says, whatever happened to it on the way."""
+    for name, expected in {} if request.engine_path is not None else request.manifest.files.items():
+        if files.get(f"{ENGINE_MODEL}/{_ENGINE}/{name}") != expected:
+            raise DeployError(
+                f"{request.engine / name} changed while it was copied, or is damaged; build the engine again.",
+                "engine_damaged",
+            )
+
+
+def _files_below(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_file() and "__pycache__" not in path.parts)

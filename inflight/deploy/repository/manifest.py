@@ -1,0 +1,157 @@
+"""`inflight.json`: what an assembled repository holds, which version wrote it, and whether it is whole.
+
+It is written last, so a repository without it was never finished.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from build_engines.manifest import EngineFile, FileName, Manifest, hash_file
+from inflight import __version__, compatible
+from inflight.deploy.errors import DeployError
+
+MANIFEST_FILE = "inflight.json"
+FORMAT = 1
+MAX_HASHED_BYTES = 2 << 30
+"""Up to this size all contents are hashed before serving, as those of an engine directory are."""
+
+
+class RepositoryManifest(BaseModel):
+    """The contract between assembling and serving.
+
+    `inflight` is the version that wrote the repository; `vendored` says whether it brings its own runtime. `engine` is
+    the engine's manifest, `engine_path` where the engine lies on the serving machine if not in the repository. `asked`
+    is a hash of all that was asked for. `files` are all of the repository but this one. `tags` are what S3 called their
+    contents as it took them; in a directory there are none.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    inflight_version: str
+    vendored: bool
+    engine: Manifest
+    engine_path: str | None
+    kv_cache_tokens: int | None
+    options_digest: str
+    files: dict[FileName, EngineFile]
+    tags: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(file.bytes for file in self.files.values())
+
+    @classmethod
+    def parse(cls, content: bytes, where: str) -> RepositoryManifest:
+        """Read a card. Raises DeployError `engine_damaged`, and `engine_incompatible` for one of another format."""
+        try:
+            found = _Version.model_validate_json(content).format
+            if found != FORMAT:
+                raise DeployError(
+                    f"{where} has format {found} and this version of inflight reads {FORMAT}; assemble it again.",
+                    "engine_incompatible",
+                )
+            return cls.model_validate_json(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"]) or "the file"
+            raise DeployError(
+                f"{where} can't be read ({place}: {first['msg']}); assemble the repository again.", "engine_damaged"
+            ) from error
+
+    def content(self) -> bytes:
+        """What its file holds."""
+        return (self.model_dump_json(indent=2, exclude=None if self.tags else {"tags"}) + "\n").encode()
+
+    def write(self, directory: Path) -> None:
+        (directory / MANIFEST_FILE).write_bytes(self.content())
+
+    def check_version(self, where: str) -> None:
+        """Refuse a repository that this version can't run. Raises DeployError `engine_incompatible`."""
+        if not self.vendored and not compatible(self.inflight_version, __version__):
+            raise DeployError(
+                f"{where} was assembled by inflight {self.inflight_version} and this is {__version__}; assemble it"
+                f" again, or with --vendor, or serve it with inflight {self.inflight_version}.",
+                "engine_incompatible",
+            )
+
+
+class _Version(BaseModel):
+    format: int
+
+
+def is_repository(directory: Path) -> bool:
+    """Whether an assembled repository stands there."""
+    return (directory / MANIFEST_FILE).is_file()
+
+
+def listed_files(content: bytes) -> set[str]:
+    """The files that a card lists, of whatever format; none if it can't be read."""
+    try:
+        files = json.loads(content)["files"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return set()
+    return set(files) if isinstance(files, dict) else set()
+
+
+def unlisted_files(directory: Path) -> list[str]:
+    """What lies in a repository and was not put there by whoever wrote its card, by its path."""
+    known = {MANIFEST_FILE, *listed_files((directory / MANIFEST_FILE).read_bytes())}
+    paths = (path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
+    # What Python leaves beside a model is nobody's.
+    named = (path.relative_to(directory) for path in paths if "__pycache__" not in path.parts)
+    return sorted(path.as_posix() for path in named if path.as_posix() not in known)
+
+
+def hash_files(directory: Path) -> dict[str, EngineFile]:
+    """Every file below `directory`, by its path, with its size and hash."""
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {
+        path.relative_to(directory).as_posix(): EngineFile(sha256=hash_file(path), bytes=path.stat().st_size)
+        for path in paths
+    }
+
+
+def verify_repository(directory: Path, *, hashes: bool | None = None) -> RepositoryManifest:
+    """Read the card and compare the repository with it: every file is there, with its size, and its content.
+
+    Contents are hashed where `hashes` is True, and where it is None and all are at most 2 GiB together. What Python
+    leaves beside a model is nobody's business. Raises DeployError as `Card.parse` does, and `engine_damaged`.
+    """
+    try:
+        card = RepositoryManifest.parse((directory / MANIFEST_FILE).read_bytes(), str(directory / MANIFEST_FILE))
+        if hashes is None:
+            hashes = card.total_bytes <= MAX_HASHED_BYTES
+        for name, expected in card.files.items():
+            path = directory / name
+            if not path.is_file():
+                raise _damaged(path, "is missing")
+            size = path.stat().st_size
+            if size != expected.bytes:
+                raise _damaged(path, f"has {size:,} bytes where {MANIFEST_FILE} says {expected.bytes:,}")
+            if hashes and hash_file(path) != expected.sha256:
+                raise _damaged(path, f"has another content than {MANIFEST_FILE} says")
+    except OSError as error:
+        raise DeployError(
+            f"The repository {directory} can't be read ({error.strerror or error}); mend that, or assemble it again.",
+            "engine_damaged",
+        ) from error
+    return card
+
+
+def path_inside(root: Path, name: str) -> Path:
+    """Where a file of a repository goes below `root`. Raises DeployError `engine_damaged` for a place outside of it."""
+    place = root / name
+    if not place.resolve().is_relative_to(root.resolve()):
+        raise DeployError(f"{name!r} would lie outside of {root}; build the engine again.", "engine_damaged")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def _damaged(path: Path, what: str) -> DeployError:
+    return DeployError(f"{path} {what}; assemble the repository again.", "engine_damaged")

@@ -1,0 +1,136 @@
+"""The model repository for engines that run in a python model of ours: OpenVINO, and TensorRT-LLM's LLM API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from build_engines.manifest import Manifest
+from inflight.deploy.errors import DeployError
+from inflight.deploy.repository import kv_budget, model_configs
+from inflight.deploy.repository.model_configs import Configs
+from inflight.deploy.repository.model_names import BLS_MODEL, ENGINE_MODEL, option_name, pbtxt_bool
+from inflight.deploy.repository.options import DeploymentOptions
+from inflight.deploy.repository.typed_parameters import Instances, Positive, TypedParameters, invalid
+
+_DERIVED_PARAMETERS = {
+    ("postprocessing", "skip_special_tokens"): (ENGINE_MODEL, BLS_MODEL),
+    (ENGINE_MODEL, "exclude_input_in_output"): (BLS_MODEL,),
+    (ENGINE_MODEL, "cancellation_check_period_ms"): (BLS_MODEL,),
+}
+"""Parameters of one model that others have to know too, which follow it unless they are told otherwise."""
+
+_LLMAPI_SPECULATION = "what speculates is said in the engine directory's model.yaml"
+_LLMAPI_UNSUPPORTED = {
+    "draft_engine": _LLMAPI_SPECULATION,
+    "prompt_lookup": _LLMAPI_SPECULATION,
+    "num_draft_tokens": _LLMAPI_SPECULATION,
+}
+
+
+class PythonBackendParameters(TypedParameters):
+    """What can be set by upstream's names; None leaves what is committed."""
+
+    exclude_input_in_output: bool | None = None
+    cancellation_check_period_ms: Positive | None = None
+    stats_check_period_ms: Positive | None = None
+    add_special_tokens: bool | None = None
+    skip_special_tokens: bool | None = None
+    preprocessing_instance_count: Instances | None = None
+
+    def by_model(self) -> dict[str, dict[str, str]]:
+        """The texts of those that are parameters, by the model that they belong to."""
+        texts = self.pbtxt_values()
+        places = {"add_special_tokens": "preprocessing", "skip_special_tokens": "postprocessing"}
+        texts.pop("preprocessing_instance_count", None)
+        found: dict[str, dict[str, str]] = {}
+        for name, text in texts.items():
+            found.setdefault(places.get(name, ENGINE_MODEL), {})[name] = text
+        return found
+
+
+def configure_models(configs: Configs, engine: Path, manifest: Manifest, options: DeploymentOptions) -> None:
+    """Set what the engine and the options say in the committed configurations. Raises DeployError."""
+    asked = PythonBackendParameters.read(options.settings, "this target")
+    for model, values in _parameters(engine.resolve(), manifest, options, asked, configs).items():
+        if model not in configs:
+            raise DeployError(
+                f"There is no model {model!r} to set parameters of; there are {', '.join(configs)}.",
+                "invalid_parameter",
+            )
+        model_configs.set_parameters(configs[model], values)
+    if asked.preprocessing_instance_count is not None:
+        configs["preprocessing"].instance_group[0].count = asked.preprocessing_instance_count
+
+
+def check_python_backend_options(options: DeploymentOptions, manifest: Manifest) -> None:
+    """Refuse what was asked for and would change nothing. Raises DeployError `invalid_parameter`."""
+    PythonBackendParameters.read(options.settings, f"target {manifest.target}")
+    for name, why in (_LLMAPI_UNSUPPORTED if manifest.target == "llmapi" else {}).items():
+        if getattr(options, name):
+            raise invalid(f"The option {option_name(name)} can't be used with the LLM API: {why}; leave it out.")
+
+
+def _parameters(
+    engine: Path, manifest: Manifest, options: DeploymentOptions, asked: PythonBackendParameters, configs: Configs
+) -> dict[str, dict[str, str]]:
+    """Every parameter to set, by model: the engine's place, its bounds, and whatever was asked for beyond."""
+    values = {
+        "preprocessing": {"tokenizer_dir": str(engine)},
+        ENGINE_MODEL: {**_engine_values(engine, options), **_bounds(manifest, options, configs)},
+        "postprocessing": {"tokenizer_dir": str(engine)},
+        BLS_MODEL: {
+            "tokenizer_dir": str(engine),
+            "accumulate_tokens": pbtxt_bool(options.accumulate_tokens),
+            "engine_speculates": pbtxt_bool(options.prompt_lookup or options.draft_engine is not None),
+        },
+    }
+    for more in (asked.by_model(), options.parameters):
+        for model, texts in more.items():
+            values[model] = {**values.get(model, {}), **texts}
+    for (model, key), followers in _DERIVED_PARAMETERS.items():
+        said = values[model].get(key, configs[model].parameters[key].string_value)
+        for follower in followers:
+            values[follower].setdefault(key, said)
+    return values
+
+
+def _engine_values(engine: Path, options: DeploymentOptions) -> dict[str, str]:
+    values = {
+        "gpt_model_path": str(engine),
+        "enable_kv_cache_reuse": pbtxt_bool(options.kv_cache_reuse),
+        "enable_chunked_context": pbtxt_bool(options.chunked_context),
+        "prompt_lookup": pbtxt_bool(options.prompt_lookup),
+        "wrap_token_ids": pbtxt_bool(options.wrap_token_ids),
+        "lora_adapters": json.dumps([str(path.resolve()) for path in options.adapters]),
+    }
+    if options.draft_engine is not None:
+        values["draft_model_path"] = str(options.draft_engine.resolve())
+    if options.num_draft_tokens is not None:
+        values["num_draft_tokens"] = str(options.num_draft_tokens)
+    return values
+
+
+def _bounds(manifest: Manifest, options: DeploymentOptions, configs: Mapping[str, Any]) -> dict[str, str]:
+    """How much runs at once. The LLM API sizes its KV cache itself, by the GPU's memory, unless it is told a size."""
+    sequences, step_tokens = options.max_num_sequences, options.max_num_tokens
+    bounds = {}
+    if manifest.target == "llmapi":
+        bounds["inflight_engine"] = "llmapi"
+        if manifest.limits is not None:
+            sequences = sequences or manifest.limits.max_batch_size
+            step_tokens = step_tokens or manifest.limits.max_num_tokens
+    sequences = sequences or int(configs[ENGINE_MODEL].parameters["max_num_sequences"].string_value)
+    if options.kv_cache_tokens is not None:
+        bounds["max_tokens_in_paged_kv_cache"] = str(kv_budget.round_up_to_blocks(options.kv_cache_tokens))
+    elif manifest.target == "openvino":
+        draft = None if options.draft_engine is None else Manifest.read(options.draft_engine)
+        bounds["max_tokens_in_paged_kv_cache"] = str(
+            kv_budget.default_kv_cache_tokens(manifest, sequences, draft=draft)
+        )
+    bounds["max_num_sequences"] = str(sequences)
+    if step_tokens is not None:
+        bounds["max_num_tokens"] = str(step_tokens)
+    return bounds

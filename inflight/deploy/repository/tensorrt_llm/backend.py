@@ -1,0 +1,142 @@
+"""The model repository for TensorRT-LLM's C++ backend, made of the committed one.
+
+What is ours and the backend does not know goes: tensors of `tensorrt_llm`, what leads to them through the ensemble, and
+all of that model's parameters. What the backend does not give, the python models around it make up for: postprocessing
+keeps each stream's last tokens, and preprocessing turns end tokens beyond the first into stop words.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from build_engines.manifest import Manifest
+from inflight.deploy.errors import DeployError
+from inflight.deploy.repository import model_configs
+from inflight.deploy.repository.model_configs import Configs
+from inflight.deploy.repository.model_names import BLS_MODEL, CPP_BACKEND, ENGINE_MODEL, option_name, pbtxt_bool
+from inflight.deploy.repository.options import DeploymentOptions
+from inflight.deploy.repository.tensorrt_llm.parameters import TensorRtLlmParameters
+from inflight.deploy.repository.tensorrt_llm.rules import check_parameters
+from inflight.deploy.repository.typed_parameters import invalid
+
+XGRAMMAR_TOKENIZER_FILE = "xgrammar_tokenizer_info.json"
+"""Of an engine's files: the tokenizer's vocabulary as the backend's guided decoding reads it."""
+
+ADDED_INPUTS = (
+    *("priority", "deadline_ms", "stop_words", "stream_key", "return_token_ids"),
+    *("min_length", "random_seed", "output_log_probs"),
+)
+ADDED_OUTPUTS = ("finish_reason", "num_responses", "token_ids", "chunk_header")
+"""What `tensorrt_llm` has on the embedded engine beyond upstream's, older names of upstream's inputs among them."""
+_LOGITS = ("context_logits", "generation_logits", "draft_logits")
+_LOGITS_TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16"}
+
+_UNSUPPORTED = {
+    "draft_engine": "a draft engine of the server's own is for the embedded engine; build an engine that speculates",
+    "prompt_lookup": "prompt lookup is for the embedded engine; build an engine that speculates",
+    "num_draft_tokens": "how many tokens are drafted was decided when the engine was built",
+    "adapters": "adapters come with requests (lora_weights, lora_config)",
+    "wrap_token_ids": "TensorRT-LLM takes token ids as they are",
+    "max_num_sequences": "how many requests run together was decided when the engine was built (max_batch_size)",
+    "max_num_tokens": "how many tokens a step takes was decided when the engine was built",
+}
+"""Options that change nothing here, and why."""
+
+
+def read_parameters(options: DeploymentOptions, engine: Path, manifest: Manifest) -> TensorRtLlmParameters:
+    """What the options say, checked. Raises DeployError `invalid_parameter`."""
+    for name, why in _UNSUPPORTED.items():
+        if getattr(options, name):
+            raise invalid(
+                f"The option {option_name(name)} can't be used with an engine of TensorRT-LLM: {why}; leave it out."
+            )
+    given = options.given_parameters()
+    suits = {}
+    guides = engine.resolve() / XGRAMMAR_TOKENIZER_FILE
+    speculates = manifest.features is not None and manifest.features.speculative_decoding_mode is not None
+    # With speculation a guide is not followed token by token, so there it must be asked for.
+    asked = given.get("guided_decoding_backend", "none" if speculates else "xgrammar") == "xgrammar"
+    # Of the engine's own files alone, which come along wherever the engine goes.
+    if asked and XGRAMMAR_TOKENIZER_FILE in manifest.files:
+        suits = {"xgrammar_tokenizer_info_path": str(guides)}
+    found = TensorRtLlmParameters.from_given({**suits, **given}, manifest)
+    check_parameters(found, given, manifest, decoupled=options.decoupled)
+    return found
+
+
+def configure_models(configs: Configs, engine: Path, manifest: Manifest, options: DeploymentOptions) -> None:
+    """Turn the committed configurations into those of a deployment on the C++ backend."""
+    parameters = read_parameters(options, engine, manifest)
+    place = str(engine.resolve())
+    model = configs[ENGINE_MODEL]
+    model.backend = CPP_BACKEND
+    model.instance_group[0].count = parameters.instances
+    model_configs.replace_parameters(
+        model,
+        {
+            **parameters.engine_model_parameters(),
+            "gpt_model_path": place,
+            # Of no use to the C++ backend, which reads it all the same, and would not load an engine without it.
+            "tokenizer_dir": place,
+            "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
+        },
+    )
+    model_configs.drop_tensors(model, inputs=ADDED_INPUTS, outputs=ADDED_OUTPUTS)
+    model_configs.prune(configs)
+    model_configs.set_data_type(configs, _LOGITS, _logits_type(engine))
+    _configure_text_models(configs, place, parameters, options)
+    for name, values in options.parameters.items():
+        model_configs.set_parameters(configs[name], values)
+
+
+def _configure_text_models(
+    configs: Configs, engine_path: str, parameters: TensorRtLlmParameters, options: DeploymentOptions
+) -> None:
+    skip = pbtxt_bool(parameters.skip_special_tokens)
+    preprocessing, postprocessing = configs["preprocessing"], configs["postprocessing"]
+    preprocessing.instance_group[0].count = parameters.preprocessing_instance_count
+    postprocessing.instance_group[0].count = parameters.postprocessing_instance_count
+    model_configs.set_parameters(
+        preprocessing,
+        {
+            "tokenizer_dir": engine_path,
+            "add_special_tokens": pbtxt_bool(parameters.add_special_tokens),
+            "end_ids_as_stop_words": "true",
+            "assign_sequence_ids": pbtxt_bool(options.decoupled),
+        },
+    )
+    model_configs.set_parameters(
+        postprocessing,
+        {"tokenizer_dir": engine_path, "skip_special_tokens": skip, "cache_context": pbtxt_bool(options.decoupled)},
+    )
+    # Behind a request for several answers, these tell their chunks apart.
+    steps = {step.model_name: step for step in configs["ensemble"].ensemble_scheduling.step}
+    after = steps["postprocessing"].input_map
+    after["BATCH_INDEX"], after["SEQUENCE_INDEX"] = "batch_index", "sequence_index"
+    # What streams is told from what comes whole at the start, since the last step gets the engine's outputs alone.
+    steps["preprocessing"].input_map["STREAM"] = "stream"
+    model_configs.set_parameters(
+        configs[BLS_MODEL],
+        {
+            "tokenizer_dir": engine_path,
+            "skip_special_tokens": skip,
+            "exclude_input_in_output": pbtxt_bool(parameters.exclude_input_in_output),
+            "cancellation_check_period_ms": str(parameters.cancellation_check_period_ms),
+            "accumulate_tokens": pbtxt_bool(options.accumulate_tokens),
+            "inflight_tensors": "false",
+        },
+    )
+
+
+def _logits_type(engine: Path) -> str:
+    """What the engine's own config.json says of its logits: trtllm-build's --logits_dtype, float32 without it."""
+    try:
+        config = json.loads((engine / "config.json").read_text(encoding="utf-8"))
+        return _LOGITS_TYPES[config.get("pretrained_config", {}).get("logits_dtype", "float32")]
+    except (OSError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        raise DeployError(
+            f"{engine / 'config.json'} does not say of what type the engine's logits are ({type(error).__name__}:"
+            f" {error}); build the engine again.",
+            "engine_damaged",
+        ) from error

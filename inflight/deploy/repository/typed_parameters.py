@@ -1,0 +1,159 @@
+"""Parameters that people give by name, read into types: one sentence for each that can't be taken."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, NoReturn
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
+from pydantic_core import ErrorDetails
+from typing_extensions import Self
+
+from inflight.deploy.errors import DeployError
+
+MAX_INT32 = 2**31 - 1
+"""TensorRT-LLM reads most numbers as int32, and takes its default in silence where one is larger."""
+
+
+_PATHS = re.compile(r"\{[^{}]*\}(,\{[^{}]*\})*")
+
+
+def _reject_bool(value: Any) -> Any:
+    """YAML's `yes` is no 1."""
+    if isinstance(value, bool):
+        raise ValueError("a number")
+    return value
+
+
+def _parse_numbers(value: Any) -> Any:
+    """Read "1, 2", as people write lists of numbers."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")]
+    return [value] if isinstance(value, int) else value
+
+
+def _parse_groups(value: Any) -> Any:
+    """Read "0,1;2,3": groups of numbers. A list of mere numbers is one group, as "0,1" is."""
+    if isinstance(value, str):
+        return [_parse_numbers(group) for group in value.split(";")]
+    if isinstance(value, list) and any(isinstance(one, list | tuple | str) for one in value):
+        return [_parse_numbers(group) if isinstance(group, str) else group for group in value]
+    return [_parse_numbers(value)] if value or value == 0 else value
+
+
+def _parse_paths(value: Any) -> Any:
+    """Read "{0}, {0, 1}": the paths of a tree of choices."""
+    if not isinstance(value, str):
+        return value
+    compact = re.sub(r"\s*([{},])\s*", r"\1", value)
+    if not _PATHS.fullmatch(compact):
+        raise ValueError("paths in braces, as {0}, {0, 1}")
+    return [_parse_numbers(path) for path in compact[1:-1].split("},{")]
+
+
+def _absolute_path(value: Any) -> Any:
+    """An absolute path: it is read on the machine that serves, wherever the server was started."""
+    if not isinstance(value, str) or not value.startswith("/") or not value.isprintable():
+        raise ValueError("an absolute path")
+    return value
+
+
+def _commas(numbers: tuple[int, ...]) -> str:
+    return ",".join(map(str, numbers))
+
+
+Count = Annotated[int, Field(ge=0, le=MAX_INT32), BeforeValidator(_reject_bool)]
+Positive = Annotated[int, Field(ge=1, le=MAX_INT32), BeforeValidator(_reject_bool)]
+Instances = Annotated[int, Field(ge=1, le=64), BeforeValidator(_reject_bool)]
+Bytes = Annotated[int, Field(ge=0, lt=2**63), BeforeValidator(_reject_bool)]
+OpenFraction = Annotated[float, Field(gt=0, lt=1), BeforeValidator(_reject_bool)]
+ClosedFraction = Annotated[float, Field(ge=0, le=1), BeforeValidator(_reject_bool)]
+AbsolutePath = Annotated[str, BeforeValidator(_absolute_path)]
+Numbers = Annotated[
+    tuple[Positive, ...],
+    Field(min_length=1),
+    BeforeValidator(_parse_numbers),
+    PlainSerializer(_commas, when_used="json"),
+]
+Group = Annotated[tuple[Count, ...], Field(min_length=1)]
+Groups = Annotated[
+    tuple[Group, ...],
+    Field(min_length=1),
+    BeforeValidator(_parse_groups),
+    PlainSerializer(lambda groups: ";".join(map(_commas, groups)), when_used="json"),
+]
+"""Written "0,1;2,3"."""
+Choices = Annotated[
+    tuple[Group, ...],
+    Field(min_length=1),
+    BeforeValidator(_parse_paths),
+    PlainSerializer(lambda paths: ", ".join(f"{{{_commas(path)}}}" for path in paths), when_used="json"),
+]
+"""Written "{0}, {0,1}"."""
+
+
+class TypedParameters(BaseModel):
+    """Some parameters, each with its type, range and default; None where upstream decides by itself."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        validate_default=True,
+        use_attribute_docstrings=True,
+    )
+
+    set_elsewhere: ClassVar[Mapping[str, str]] = {}
+    """What people may try to set so and is said otherwise: how."""
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any], where: str) -> Self:
+        """Those that were given, by name; texts are taken as people write numbers and lists.
+
+        Raises DeployError `invalid_parameter` for a name that there is not (`where` says in what), and for a value.
+        """
+        for name in given:
+            if name in cls.set_elsewhere:
+                raise invalid(f"The parameter {name} is not set so: {cls.set_elsewhere[name]}; leave it out.")
+            if name not in cls.model_fields:
+                raise DeployError(_unknown(name, list(cls.model_fields), where), "invalid_parameter")
+        try:
+            return cls.model_validate(dict(given))
+        except ValidationError as error:
+            _refuse(error.errors()[0])
+
+    def pbtxt_values(self) -> dict[str, str]:
+        """Each that has a value, as config.pbtxt has it."""
+        return {name: _text(value) for name, value in self.model_dump(mode="json").items() if value is not None}
+
+
+def invalid(sentence: str) -> DeployError:
+    return DeployError(sentence, "invalid_parameter")
+
+
+def _text(value: Any) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _unknown(name: str, known: list[str], where: str) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"There is no parameter {name!r} of {where}; " + (
+        f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}."
+    )
+
+
+def _refuse(error: ErrorDetails) -> NoReturn:
+    name, value = error["loc"][0], error["input"]
+    what = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    if error["type"] in ("int_parsing", "int_from_float", "int_type", "int_parsing_size"):
+        what = "a whole number"
+    elif error["type"] in ("float_parsing", "float_type"):
+        what = "a number"
+    elif error["type"] in ("bool_parsing", "bool_type"):
+        what = "true or false"
+    elif error["type"] in ("tuple_type", "too_short"):
+        what = "a list of numbers"
+    verb = "is" if len(error["loc"]) == 1 else "holds"
+    raise invalid(f"The parameter {name} {verb} {value!r}; it must be {what}.")

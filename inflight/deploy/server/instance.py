@@ -1,0 +1,177 @@
+"""One life of a server: from its processes' start to the first token, and to the death of one of them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from inflight.deploy.errors import DeployError, ServerCrashError, ServerHangError
+from inflight.deploy.repository.configure import TEXT_MODELS
+from inflight.deploy.server import triton_log
+from inflight.deploy.server.probe import Probe, ProbeError
+from inflight.deploy.server.process import ENGINE_PROCESS, ProcessInfo, TritonProcess
+from inflight.deploy.server.stall_detector import StallDetector
+
+MAX_START_ATTEMPTS = 3
+"""Triton aborts a start in which a model's process gets no processor time for a second, as on a crowded machine."""
+
+# A server that is ready but generates nothing within this time is broken.
+_FIRST_TOKEN_TIMEOUT = 120.0
+# How long a ready server may answer with errors before the start counts as failed.
+_ERROR_TIMEOUT = 20.0
+# Streams whose stub died never end, so no more than this is waited for them. A stream whose engine died ends with an
+# error behind the text that is still on its way: that is waited for, at most so often.
+_FLUSH_SECONDS = 0.5
+_MAX_FLUSHES = 10
+_ORPHAN_TIMEOUT = 10.0
+
+
+class ServerInstance:
+    """A tritonserver's process, how to ask it, and who belongs to it once it stands."""
+
+    def __init__(self, process: TritonProcess, probe: Probe, log_file: Path, log_begins: int = 0) -> None:
+        self.process = process
+        self.probe = probe
+        self.process_tree: list[ProcessInfo] = []
+        self._log = log_file
+        self._log_begins = log_begins
+
+    def wait_until_generating(self, seconds: float, interrupted: Callable[[], bool], idle_seconds: float) -> None:
+        """Wait until the whole way has generated a token; from then on `family` is who belongs to it.
+
+        Raises DeployError `server_start_failed` with the server's own last errors if it ends, takes longer
+        than `seconds`, uses neither the processor nor a disk for `idle_seconds`, or answers with errors;
+        `interrupted` is asked again and again whether to give up.
+        """
+        deadline = time.monotonic() + seconds
+        stall = StallDetector(self.process.resource_usage, idle_seconds)
+        errors_since: float | None = None
+        first: _FirstTokenRequest | None = None
+        while first is None or not first.received:
+            self._check_start(interrupted)
+            now = time.monotonic()
+            if now > deadline:
+                raise self._start_error(f"it was not ready within {seconds:.0f} s: {self._log_reason()}")
+            if stall.is_stalled():
+                idle = f"its processes used neither the processor nor a disk for {idle_seconds:.0f} s"
+                raise self._start_error(f"it hangs: {idle}: {self._log_reason()}", ServerHangError)
+            if first is None:
+                ready = self.probe.ready()
+                self.process.hide_shared_memory()
+                if ready:
+                    self.process_tree = self.process.process_tree()
+                    first = _FirstTokenRequest(self.probe)
+            elif first.error is not None:
+                errors_since = errors_since or now
+                dead = self.exit_reason()
+                self._check_start(interrupted)  # the server's own death may be a crash
+                if dead:
+                    raise self._start_error(dead, ServerCrashError) from first.error
+                if now - errors_since > _ERROR_TIMEOUT:
+                    raise self._start_error(f"it is ready but generates nothing: {first.error}") from first.error
+                first = None
+            if first is None:
+                time.sleep(0.05)
+            else:
+                first.wait(0.05)
+
+    def _check_start(self, interrupted: Callable[[], bool]) -> None:
+        code = self.process.poll()
+        if code is not None:
+            ended = f"it ended with {describe_exit(code)}: {self._log_reason()}"
+            raise self._start_error(ended, ServerCrashError if is_crash(code) else DeployError)
+        if interrupted():
+            raise DeployError("The start was interrupted.", "server_start_failed")
+
+    def stop(self, seconds: float) -> None:
+        """End the processes, and return when they are gone; without a guard its orphans end a moment later."""
+        self.process.stop(seconds)
+        deadline = time.monotonic() + _ORPHAN_TIMEOUT
+        while any(member.is_running() for member in self.process_tree) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def exit_reason(self) -> str | None:
+        """Who of the family has died, in words; None while all live."""
+        code = self.process.poll()
+        if code is not None:
+            return f"{self._main_process_name()} (pid {self.process.pid}) ended with {describe_exit(code)}"
+        for member in self.process_tree:
+            if not member.is_running():
+                if not self.process_tree[0].is_running():  # the others end with it, maybe since it was looked at
+                    member = self.process_tree[0]
+                if member.pid == self.process.pid:  # its guard will say how in a moment
+                    self.process.wait(1)
+                    code = self.process.poll()
+                else:
+                    code = member.exit_code()
+                how = f"ended with {describe_exit(code)}" if code is not None else "died"
+                return f"{member.name} (pid {member.pid}) {how}"
+        return None
+
+    def _main_process_name(self) -> str:
+        """The name of what the guard started: tritonserver, or mpirun above all of them."""
+        return self.process_tree[0].name if self.process_tree else "tritonserver"
+
+    def reject_and_flush(self, wait: Callable[[float], bool]) -> None:
+        """Be ready no more, take no new requests, and let those that run get their errors.
+
+        `wait` lets the seconds given pass, and says whether to go on at once.
+        """
+        try:
+            for model in TEXT_MODELS:
+                self.probe.unload(model)
+            if any(ENGINE_PROCESS in member.name and not member.is_running() for member in self.process_tree):
+                for _ in range(_MAX_FLUSHES):
+                    if all(map(self.probe.unloaded, TEXT_MODELS)) or wait(_FLUSH_SECONDS):
+                        break
+        except ProbeError:
+            return  # tritonserver itself is the one that died
+        wait(_FLUSH_SECONDS)
+
+    def _log_reason(self) -> str:
+        return triton_log.failure_reason(self._log, self._log_begins)
+
+    def _start_error(self, reason: str, kind: type[DeployError] = DeployError) -> DeployError:
+        return kind(
+            f"tritonserver did not come up: {reason.rstrip('.')}. The whole log is {self._log}.",
+            "server_start_failed",
+        )
+
+
+class _FirstTokenRequest:
+    """A request for one token, in a thread of its own: nothing else waits for a server that does not answer."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.received = False
+        self.error: ProbeError | None = None
+        self._probe = probe
+        self._thread = threading.Thread(target=self._send, name="first-token", daemon=True)
+        self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        self._thread.join(seconds)
+
+    def _send(self) -> None:
+        try:
+            self._probe.generate(_FIRST_TOKEN_TIMEOUT)
+            self.received = True
+        except ProbeError as error:
+            self.error = error
+
+
+def is_crash(exit_code: int) -> bool:
+    """Whether it ended by a signal; of its ranks' signals mpirun tells as a shell does, by 128 and more."""
+    return exit_code < 0 or exit_code > 128
+
+
+def describe_exit(exit_code: int) -> str:
+    """An exit code as a person says it."""
+    if exit_code < 0:
+        try:
+            return f"signal {-exit_code} ({signal.Signals(-exit_code).name})"
+        except ValueError:
+            return f"signal {-exit_code}"
+    return f"status {exit_code}"

@@ -1,0 +1,94 @@
+"""Starts the processes of a server, again and again the same way."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from inflight.deploy.repository.model_names import ENGINE_MODEL
+from inflight.deploy.repository.options import DeploymentOptions
+from inflight.deploy.server import preflight, process_layout, request_log, triton
+from inflight.deploy.server.grpc_tls import GrpcTls
+from inflight.deploy.server.instance import ServerInstance
+from inflight.deploy.server.ports import ListenHosts, ListenPorts, reachable
+from inflight.deploy.server.probe import Probe
+from inflight.deploy.server.process import TritonProcess
+from inflight.deploy.server.process_layout import MultiGpuMode, ProcessLayout
+from inflight.deploy.server.run_directory import ServerRunDirectory, remove_shared_memory
+from inflight.deploy.server.source import PreparedRepository, ServingSource, prepare_repository
+from inflight.deploy.server.triton_log import log_size as log_size
+
+# Triton's own limit for its end lies below that of who stops it, so that it can say what hangs.
+_EXIT_TIMEOUT = 4
+
+
+@dataclass(frozen=True)
+class ServerLauncher:
+    """What a server is started with: the program, what it serves, how many processes it takes, and its directory."""
+
+    installation: triton.TritonInstallation
+    repository: PreparedRepository
+    layout: ProcessLayout
+    run_directory: ServerRunDirectory
+    environment: Mapping[str, str]
+    """What else goes into the environment."""
+
+    @classmethod
+    def prepare(
+        cls,
+        source: ServingSource,
+        options: DeploymentOptions,
+        mode: MultiGpuMode | None,
+        request_log_path: Path | None,
+        run_directory: ServerRunDirectory,
+        on_message: Callable[[str], None],
+    ) -> ServerLauncher:
+        """Look whether this machine can serve the engine, and lay out what Triton reads.
+
+        `log` is the file for a line about each answer. Raises DeployError as `triton.find`, `preflight.check`,
+        `request_log.variables`, `launch.choose` and `prepare_repository` do.
+        """
+        installation = triton.mirror_wheel(triton.find_triton(), run_directory.path / "triton")
+        preflight.check_engine(source.manifest, installation.root / "backends", on_message)
+        variables = request_log.request_log_environment(request_log_path, source.manifest)
+        deployment = prepare_repository(source, options, run_directory.path, on_message)
+        chosen = process_layout.choose_layout(source.manifest, deployment.parameters, mode)
+        return cls(installation, deployment, chosen, run_directory, variables)
+
+    def start(self, hosts: ListenHosts, ports: ListenPorts, grpc_tls: GrpcTls | None) -> ServerInstance:
+        """Start the processes, which listen there once they stand."""
+        key = secrets.token_hex(16)
+        server = triton.server_command(
+            self.installation,
+            self.repository.repository,
+            hosts=hosts,
+            ports=ports,
+            shm_prefix=self.run_directory.shm_prefix,
+            admin_key=key,
+            exit_seconds=_EXIT_TIMEOUT,
+            grpc_tls=grpc_tls,
+        )
+        self.repository.clear_downloads()
+        remove_shared_memory(self.run_directory.shm_prefix)  # a guard that was killed could not
+        variables = {
+            **triton.server_environment(self.installation),
+            **self.repository.environment,
+            **self.environment,
+            **self.layout.variables(self.run_directory.path),
+        }
+        command = self.layout.command(server, self._follower_command)
+        begins = log_size(self.run_directory.log)
+        process = TritonProcess(command, variables, self.run_directory.log, self.run_directory.shm_prefix)
+        return ServerInstance(process, Probe(reachable(hosts.http), ports.http, key), self.run_directory.log, begins)
+
+    def _follower_command(self, rank: int) -> list[str]:
+        # Each rank has shared memory of its own; a prefix that begins with the server's is swept with it.
+        return triton.follower_command(
+            self.installation,
+            self.repository.repository,
+            model=ENGINE_MODEL,
+            shm_prefix=f"{self.run_directory.shm_prefix}rank{rank}-",
+            exit_seconds=_EXIT_TIMEOUT,
+        )

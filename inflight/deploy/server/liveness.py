@@ -1,0 +1,77 @@
+"""Whether a server that says it is ready still makes tokens.
+
+A busy server must never be taken for a dead one, however slow it is. So only this counts as death: not one
+piece of text came out for a long time, a request of our own went in and stayed without an answer, and
+meanwhile the server's processes hardly used the processor. (One that spins without a result gets fifteen
+times as long.)
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from inflight.deploy.server.probe import Probe, ProbeError
+
+_SPINNING_FACTOR = 15
+_IDLE_CPU_FRACTION = 0.05
+
+
+@dataclass(frozen=True)
+class LivenessTimeouts:
+    """In seconds: how often to look, how long without text before asking for a token, how long to wait.
+
+    `start_idle_timeout` is how long a start may use neither the processor nor a disk.
+    """
+
+    check_interval: float = 10.0
+    idle_before_probe: float = 60.0
+    probe_timeout: float = 120.0
+    start_idle_timeout: float = 20.0
+
+
+class LivenessMonitor:
+    """Watches one life of a server. `check` is cheap and may be called as often as one likes."""
+
+    def __init__(self, probe: Probe, cpu_seconds: Callable[[], float], timeouts: LivenessTimeouts) -> None:
+        self._probe = probe
+        self._cpu_seconds = cpu_seconds
+        self._timeouts = timeouts
+        self._next_check = time.monotonic() + timeouts.check_interval
+        self._chunks: int | None = None
+        self._idle_since = time.monotonic()
+        self._probe_thread: threading.Thread | None = None
+        self._probe_started_at = 0.0
+        self._cpu_at_probe = 0.0
+
+    def check(self) -> str | None:
+        """In words, why the server counts as dead; None while it does not."""
+        now = time.monotonic()
+        if now < self._next_check:
+            return None
+        self._next_check = now + self._timeouts.check_interval
+        chunks = self._probe.chunk_count()
+        if chunks is not None and chunks != self._chunks:
+            self._chunks, self._idle_since, self._probe_started_at = chunks, now, 0.0
+            return None
+        if now - self._idle_since < self._timeouts.idle_before_probe:
+            return None
+        if not self._probe_started_at:
+            self._probe_started_at, self._cpu_at_probe = now, self._cpu_seconds()
+        if self._probe_thread is None or not self._probe_thread.is_alive():
+            self._probe_thread = threading.Thread(target=self._send_probe, name="canary", daemon=True)
+            self._probe_thread.start()
+        waited = now - self._probe_started_at
+        used = self._cpu_seconds() - self._cpu_at_probe
+        spins = used > waited * _IDLE_CPU_FRACTION
+        if waited < self._timeouts.probe_timeout * (_SPINNING_FACTOR if spins else 1):
+            return None
+        return f"the server says it is ready, but has generated nothing for {now - self._idle_since:.0f} s"
+
+    def _send_probe(self) -> None:
+        try:
+            self._probe.generate(self._timeouts.probe_timeout * _SPINNING_FACTOR)
+        except ProbeError:
+            time.sleep(self._timeouts.check_interval)  # no answer that counts; asked again at the next look

@@ -1,0 +1,132 @@
+"""Addresses and ports to listen on: those asked for, if they are free, and free ports for the rest."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+
+from inflight.deploy.errors import DeployError
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class ListenHosts:
+    """At which address a server listens with each port."""
+
+    http: str = LOOPBACK
+    grpc: str = LOOPBACK
+    metrics: str = LOOPBACK
+
+
+@dataclass(frozen=True)
+class ListenPorts:
+    """Where a server listens."""
+
+    http: int
+    grpc: int
+    metrics: int
+
+    def are_free(self, hosts: ListenHosts) -> bool:
+        """Whether a server could listen on all of them now."""
+        pairs = ((hosts.http, self.http), (hosts.grpc, self.grpc), (hosts.metrics, self.metrics))
+        return all(is_free(host, port) for host, port in pairs)
+
+
+def choose_ports(hosts: ListenHosts, http: int | None, grpc: int | None, metrics: int | None) -> ListenPorts:
+    """Take the ports asked for; None and 0 stand for any free one.
+
+    Raises DeployError `port_in_use`, naming the option, if somebody listens on one that was asked for, and
+    `invalid_parameter` for the same port twice or an address that is not this machine's.
+    """
+    asked = (
+        (hosts.http, "--http-port", http),
+        (hosts.grpc, "--grpc-port", grpc),
+        (hosts.metrics, "--metrics-port", metrics),
+    )
+    given = [port for _, _, port in asked if port]
+    if len(given) != len(set(given)):
+        raise DeployError(
+            f"HTTP, gRPC and metrics need a port each, not {given}; choose others, or 0 for any free one.",
+            "invalid_parameter",
+        )
+    held: list[socket.socket] = []
+    try:
+        for host, option, port in asked:
+            held.append(_bind(host, option, port or 0))
+        return ListenPorts(*(bound.getsockname()[1] for bound in held))
+    finally:
+        for bound in held:
+            bound.close()
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether a server could listen there now."""
+    try:
+        _bind(host, "", port).close()
+    except DeployError:
+        return False
+    return True
+
+
+def numeric(host: str) -> str:
+    """The address that a name stands for, IPv4 first: Triton's HTTP server knows no names, and listens nowhere then.
+
+    Raises DeployError `invalid_parameter` for a name that stands for none.
+    """
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, ValueError) as error:
+        raise _unusable(host, error) from error
+    return str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches a server that listens there."""
+    return ipaddress.ip_address(address).is_loopback
+
+
+def reachable(host: str) -> str:
+    """The address at which this machine reaches a server that listens on `host` (all addresses, perhaps)."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+
+
+def in_brackets(host: str) -> str:
+    """As it is written before a port."""
+    return f"[{host}]" if ":" in host else host
+
+
+def _bind(host: str, option: str, port: int) -> socket.socket:
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind)
+    except OSError as error:
+        raise _unusable(host, error) from error
+    try:
+        # Like tritonserver itself: connections that a server before it left in TIME_WAIT don't matter.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()
+    except PermissionError as error:
+        listener.close()
+        raise DeployError(
+            f"{option} {port} is kept for the system; choose a port above 1023, or 0 for any free one.",
+            "port_in_use",
+        ) from error
+    except OSError as error:
+        listener.close()
+        if port and error.errno == 98:
+            raise DeployError(
+                f"{option} {port} is in use on {host}; choose another port, or 0 for any free one.",
+                "port_in_use",
+            ) from error
+        raise _unusable(host, error) from error
+    return listener
+
+
+def _unusable(host: str, error: Exception) -> DeployError:
+    why = getattr(error, "strerror", None) or error
+    return DeployError(
+        f"The address {host} can't be listened on ({why}); use an address of this machine.", "invalid_parameter"
+    )

@@ -1,0 +1,154 @@
+"""Compares an engine with the machine that shall serve it, before Triton fails with a serialization error.
+
+A TensorRT engine runs with the versions of TensorRT-LLM and TensorRT that compiled it, on GPUs of the kind that it was
+compiled on, and takes as many of them as it was split for. The LLM API compiles nothing and needs the GPUs alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from build_engines import containers, machine
+from build_engines.machine import Gpu, Machine
+from build_engines.manifest import Manifest
+from inflight import __version__, compatible
+from inflight.deploy.errors import DeployError
+from inflight.deploy.repository.environment import container_name, world_size
+from inflight.deploy.repository.model_names import CPP_BACKEND
+
+_NAMES = {"tensorrt_llm": "TensorRT-LLM", "tensorrt": "TensorRT"}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One sentence, with a code where it keeps the engine from running, without where it may."""
+
+    sentence: str
+    code: str | None
+
+
+def check_engine(manifest: Manifest, backends: Path, on_message: Callable[[str], None]) -> None:
+    """Raise the first problem that keeps the engine from running here as DeployError; report the others.
+
+    Looks at the machine only for engines that need GPUs. Codes: `engine_incompatible`, `gpu_missing`,
+    `server_not_found`.
+    """
+    here = Machine() if manifest.target == "openvino" else machine.detect_machine()
+    for problem in find_problems(manifest, here, backends):
+        if problem.code is not None:
+            raise DeployError(problem.sentence, problem.code)
+        on_message(f"Warning: {problem.sentence}")
+
+
+def find_problems(manifest: Manifest, machine: Machine, backends: Path) -> Iterator[Problem]:
+    """What is between the engine and this machine, whose Triton has its backends in `backends`."""
+    yield from _our_version(manifest)
+    if manifest.target == "openvino":
+        return
+    gpus = visible_gpus(machine.gpus)
+    if manifest.target == "tensorrt-llm":
+        yield from _backend(manifest, backends)
+        yield from _versions(manifest, machine)
+    yield from _gpus(manifest, gpus)
+    if manifest.target == "tensorrt-llm":
+        yield from _gpu_model(manifest, gpus)
+        yield from _driver(manifest, gpus)
+
+
+def visible_gpus(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """Those that CUDA_VISIBLE_DEVICES leaves; names other than numbers (of parts of a GPU) are only counted."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        return gpus
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    if all(name.isdecimal() for name in names):
+        return tuple(gpu for gpu in gpus if str(gpu.index) in names)
+    return gpus[: len(names)]
+
+
+def _our_version(manifest: Manifest) -> Iterator[Problem]:
+    built = manifest.versions.get("inflight")
+    if built and not compatible(built, __version__):
+        yield Problem(
+            f"The engine {manifest.name} was built by inflight {built} and this is {__version__}; if it does not load,"
+            " or answers otherwise than before, build it again.",
+            None,
+        )
+
+
+def _backend(manifest: Manifest, backends: Path) -> Iterator[Problem]:
+    folder = backends / CPP_BACKEND
+    if not folder.is_dir():
+        place = container_name(manifest) or "NVIDIA's container with TensorRT-LLM"
+        yield Problem(
+            f"This Triton has no backend {CPP_BACKEND} ({folder} is missing), which the engine {manifest.name} needs;"
+            f" serve it in {place}.",
+            "server_not_found",
+        )
+
+
+def _versions(manifest: Manifest, here: Machine) -> Iterator[Problem]:
+    for key, name in _NAMES.items():
+        built, found = manifest.versions.get(key), here.software.versions.get(key)
+        if built is None:
+            continue
+        if found is None:
+            place = container_name(manifest) or f"a container with {name} {built}"
+            yield Problem(
+                f"No {name} was found here to compare with the {built} that compiled the engine; if it does not load,"
+                f" serve it in {place}.",
+                None,
+            )
+        elif built != found:
+            place = container_name(manifest) or f"a container with {name} {built}"
+            yield Problem(
+                f"The engine {manifest.name} was compiled by {name} {built} and here is {found}, which can't read it;"
+                f" serve it in {place}, or build it again here.",
+                "engine_incompatible",
+            )
+
+
+def _gpus(manifest: Manifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
+    needed = world_size(manifest)
+    if len(gpus) >= needed:
+        return
+    # The LLM API says itself what it misses; a machine whose GPUs nvidia-smi doesn't name is left to it.
+    fatal = bool(gpus) or manifest.target == "tensorrt-llm"
+    found = f"{len(gpus)} of this machine are visible_gpus" if gpus else "nvidia-smi names none here"
+    yield Problem(
+        f"The engine {manifest.name} takes {needed} GPU{'s' if needed > 1 else ''} (tensor parallel"
+        f" {manifest.tensor_parallel}, pipeline parallel {manifest.pipeline_parallel}) and {found}; serve it where"
+        " there are so many, or build it for fewer.",
+        "gpu_missing" if fatal else None,
+    )
+
+
+def _gpu_model(manifest: Manifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
+    if manifest.machine is None:
+        return
+    built = manifest.machine
+    for gpu in gpus:
+        if gpu.compute_capability != built.compute_capability:
+            yield Problem(
+                f"The engine {manifest.name} was compiled on {built.gpu} (compute capability"
+                f" {built.compute_capability}) and GPU {gpu.index} here is {gpu.name}"
+                f" ({gpu.compute_capability}), which can't run it; build it again here, or hide that GPU with"
+                " CUDA_VISIBLE_DEVICES.",
+                "engine_incompatible",
+            )
+            return
+
+
+def _driver(manifest: Manifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
+    container = containers.container_for(manifest.versions.get("tensorrt_llm", ""))
+    if container is None or not gpus or containers.driver_suffices(gpus[0].driver, container.minimum_driver):
+        return
+    yield Problem(
+        f"The driver here is {gpus[0].driver}, and CUDA {container.cuda} of TensorRT-LLM {container.tensorrt_llm} came"
+        f" with {container.minimum_driver}; if the server does not start, update the driver (GPUs for data centres may"
+        " do with an older one).",
+        None,
+    )

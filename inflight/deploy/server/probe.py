@@ -1,0 +1,83 @@
+"""Questions to a running server over HTTP, with the standard library alone."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from dataclasses import dataclass
+from typing import Any
+
+
+class ProbeError(Exception):
+    """The server did not answer, or answered with an error: its words."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Asks one server. Every call opens a connection of its own, so any thread may ask."""
+
+    host: str
+    port: int
+    admin_key: str
+
+    def ready(self) -> bool:
+        """What /v2/health/ready says: all models stand and the server is not on its way out."""
+        try:
+            self._request("GET", "/v2/health/ready", seconds=5)
+        except ProbeError:
+            return False
+        return True
+
+    def generate(self, seconds: float, model: str = "ensemble") -> None:
+        """Have one token generated, the whole way. Raises ProbeError."""
+        body = json.dumps({"text_input": "a", "max_tokens": 1})
+        self._request("POST", f"/v2/models/{model}/generate", body, seconds=seconds)
+
+    def chunk_count(self) -> int | None:
+        """How many pieces of text were made since the start; None if the server doesn't say.
+
+        Of those that the scripted model makes Triton counts only one a request.
+        """
+        counts = [self._inference_count(model) for model in ("postprocessing", "tensorrt_llm_bls")]
+        return None if counts[0] is None else sum(filter(None, counts))
+
+    def metadata(self) -> dict[str, Any]:
+        """The server's name, version and extensions. Raises ProbeError."""
+        return dict(self._request("GET", "/v2", seconds=5))
+
+    def unload(self, model: str) -> None:
+        """Have a model take no new requests; those that run go on. Raises ProbeError."""
+        self._request("POST", f"/v2/repository/models/{model}/unload", "{}", seconds=10)
+
+    def unloaded(self, model: str) -> bool:
+        """Whether the last request of an unloaded model has ended. Raises ProbeError."""
+        index = self._request("POST", "/v2/repository/index", "{}", seconds=10)
+        return all(entry.get("state") == "UNAVAILABLE" for entry in index if entry["name"] == model)
+
+    def _inference_count(self, model: str) -> int | None:
+        try:
+            answer = self._request("GET", f"/v2/models/{model}/stats", seconds=10)
+            return int(answer["model_stats"][0]["inference_count"])
+        except (ProbeError, KeyError, IndexError, TypeError, ValueError):
+            return None
+
+    def _request(self, method: str, path: str, body: str | None = None, *, seconds: float) -> Any:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=seconds)
+        try:
+            connection.request(method, path, body, {"inflight-admin-key": self.admin_key})
+            response = connection.getresponse()
+            content = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise ProbeError(f"no answer from {self.host}:{self.port} ({error or type(error).__name__})") from error
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise ProbeError(_reason(content) or f"status {response.status}")
+        return json.loads(content) if content.strip() else None
+
+
+def _reason(content: bytes) -> str:
+    try:
+        return str(json.loads(content)["error"])
+    except (ValueError, KeyError, TypeError):
+        return content.decode(errors="replace")[:500]

@@ -1,0 +1,261 @@
+"""One life of a tritonserver: its process under a guard, and the family of processes that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from inflight.deploy.errors import DeployError
+from inflight.deploy.server import guard
+from inflight.deploy.server.run_directory import SHARED_MEMORY_DIRECTORY
+from inflight.deploy.server.stall_detector import ResourceUsage, measure_usage
+
+ENGINE_PROCESS = "the engine's process"
+"""What the name of a member begins with that runs an engine."""
+
+SERVER_PROCESS = "tritonserver"
+
+_INSTANCE = re.compile(r"(.+)_\d+_\d+")
+_NO_RANK = 1 << 30
+# The process that ends a stub with its server: all of the family can do without it.
+_STUB_GUARD = "inflight.runtime.triton.stub.guard"
+
+# A guard that has not started the server within this time never will.
+_GUARD_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True)
+class ProcessInfo:
+    """A process of the server's family; `created` tells it from a later one with the same id."""
+
+    pid: int
+    created: float
+    name: str
+
+    def is_running(self) -> bool:
+        try:
+            process = psutil.Process(self.pid)
+            return process.create_time() == self.created and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    def exit_code(self) -> int | None:
+        """How it ended, negative for a signal; None where nothing tells, as once its parent knows (proc(5))."""
+        try:
+            with open(f"/proc/{self.pid}/stat", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            return None
+        status = int(fields[49]) if fields[0] == "Z" else 0
+        return os.waitstatus_to_exitcode(status) if status else None
+
+
+class TritonProcess:
+    """A running tritonserver that can't outlive this process, not even when it is killed by SIGKILL."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], log: Path, shm_prefix: str) -> None:
+        self._shm_prefix = shm_prefix
+        self._status_data = b""
+        self.exit_code: int | None = None
+        working = log.with_name("working")  # Python in a model's process looks for modules there first: it stays empty
+        working.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as guards:
+            lifeline, self._lifeline = _pipe(reading=guards, writing=ours)
+            self._status, status = _pipe(reading=ours, writing=guards)
+            with log.open("ab") as output:
+                self._guard = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-I",
+                        "-S",
+                        guard.__file__,
+                        str(lifeline),
+                        str(status),
+                        shm_prefix,
+                        *command,
+                    ],
+                    env=environment,
+                    pass_fds=[lifeline, status],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    cwd=working,
+                    start_new_session=True,  # a Ctrl-C in the terminal is for the supervisor, which then drains
+                )
+            ours.callback(self._stop_guard)  # and with it what it has started
+            guards.close()
+            self.pid = self._server_pid()
+            ours.pop_all()
+
+    def poll(self) -> int | None:
+        """The server's exit code, negative for a signal; None while it runs."""
+        guard_ended = self._guard.poll() is not None  # first: what it said before its end is there to be heard then
+        while self.exit_code is None:
+            lines = self._status_data.splitlines()
+            if len(lines) > 1 and self._status_data.endswith(b"\n"):
+                self.exit_code = int(lines[1].split()[1])
+            elif not self._read_status(0):
+                break
+        if self.exit_code is None and guard_ended:
+            self.exit_code = -signal.SIGKILL  # the guard was killed, and the server with it
+        return self.exit_code
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the server's end; whether it came."""
+        deadline = time.monotonic() + seconds
+        while self.poll() is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            select.select([self._status], [], [], min(left, 0.5))
+        return True
+
+    def stop(self, seconds: float) -> None:
+        """SIGTERM, SIGKILL after `seconds`, and return when nothing of the family is left."""
+        if self.poll() is None:
+            self.signal(signal.SIGTERM)
+            if not self.wait(seconds):
+                self.signal(signal.SIGKILL)
+                self.wait(10)
+        self._close_lifeline()
+        self._guard.wait()
+        if self._status >= 0:
+            os.close(self._status)
+            self._status = -1
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the server alone. The guard has not reaped it while `poll` says that it runs."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def hide_shared_memory(self) -> None:
+        """Keep other users from the server's shared memory, which the backend makes readable for all of them.
+
+        Prompts and answers pass through it. A umask would not do: the backend sets the mode after making it.
+        """
+        for region in SHARED_MEMORY_DIRECTORY.glob(f"{self._shm_prefix}*"):
+            with contextlib.suppress(OSError):
+                region.chmod(0o600)
+
+    @property
+    def server_pid(self) -> int:
+        """The process id of tritonserver itself, which under mpirun is that of the first rank's."""
+        ranks = [member for member in self.process_tree() if member.name.startswith(SERVER_PROCESS)]
+        return ranks[0].pid if ranks else self.pid
+
+    def process_tree(self) -> list[ProcessInfo]:
+        """The server, its models' stubs, and the processes that these started; mpirun and all its ranks, where it runs.
+
+        The first rank is the first server.
+        """
+        try:
+            first = psutil.Process(self.pid)
+            if first.name() == SERVER_PROCESS:
+                return list(_server_processes(first, SERVER_PROCESS))
+            mpirun = ProcessInfo(first.pid, first.create_time(), first.name())
+            ranks = sorted(first.children(), key=_rank_of)
+            return [mpirun, *(member for one in ranks for member in _server_processes(one, _rank_name(one)))]
+        except psutil.NoSuchProcess:
+            return []
+
+    def cpu_seconds(self) -> float:
+        """CPU time that the family has used so far."""
+        total = 0.0
+        for member in self.process_tree():
+            try:
+                times = psutil.Process(member.pid).cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            total += times.user + times.system
+        return total
+
+    def resource_usage(self) -> ResourceUsage:
+        """What the guard, the family and all that these have started have used so far."""
+        try:
+            guard = psutil.Process(self._guard.pid)
+            return measure_usage([guard, *guard.children(recursive=True)])
+        except psutil.NoSuchProcess:
+            return ResourceUsage()
+
+    def kill(self) -> None:
+        """Kill the guard, and with it the server. Any thread may do so, whatever another one waits for."""
+        self._guard.kill()
+
+    def _server_pid(self) -> int:
+        """What the guard says first."""
+        while self._status_data.count(b"\n") == 0:
+            if not self._read_status(_GUARD_TIMEOUT):
+                raise DeployError(
+                    "The server's guard did not start; is the machine out of memory?", "server_start_failed"
+                )
+        return int(self._status_data.split()[1])
+
+    def _stop_guard(self) -> None:
+        self._guard.kill()
+        self._guard.wait()
+
+    def _close_lifeline(self) -> None:
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def _read_status(self, seconds: float) -> bool:
+        """Read what the guard says; false if it says nothing."""
+        if self._status < 0 or not select.select([self._status], [], [], seconds)[0]:
+            return False
+        heard = os.read(self._status, 100)
+        self._status_data += heard
+        return bool(heard)
+
+
+def _pipe(reading: contextlib.ExitStack, writing: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe's two ends, each closed with whom it is for."""
+    ends = os.pipe()
+    reading.callback(os.close, ends[0])
+    writing.callback(os.close, ends[1])
+    return ends
+
+
+def _server_processes(server: psutil.Process, name: str) -> Iterator[ProcessInfo]:
+    yield ProcessInfo(server.pid, server.create_time(), name)
+    of_rank = name.removeprefix(SERVER_PROCESS)
+    for stub in server.children():
+        model = _model_of(stub)
+        yield ProcessInfo(stub.pid, stub.create_time(), f"the stub of {model}{of_rank}")
+        for child in stub.children():
+            if not any(_STUB_GUARD in argument for argument in child.cmdline()):
+                yield ProcessInfo(child.pid, child.create_time(), f"{ENGINE_PROCESS} of {model}{of_rank}")
+
+
+def _model_of(stub: psutil.Process) -> str:
+    """The model that a stub runs: its command line ends with the name of the model's instance, "NAME_0_0 DEFAULT"."""
+    for argument in reversed(stub.cmdline()[-2:]):
+        if found := _INSTANCE.fullmatch(argument):
+            return found[1]
+    return "a model"
+
+
+def _rank_of(process: psutil.Process) -> int:
+    """The rank that mpirun gave a process; those without one come last."""
+    try:
+        return int(process.environ().get("OMPI_COMM_WORLD_RANK", _NO_RANK))
+    except (psutil.AccessDenied, ValueError):
+        return _NO_RANK
+
+
+def _rank_name(process: psutil.Process) -> str:
+    name = process.name()
+    if name == SERVER_PROCESS:
+        return f"{SERVER_PROCESS} of rank {_rank_of(process)}"
+    return f"the worker {name}"

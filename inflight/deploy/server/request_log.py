@@ -1,0 +1,35 @@
+"""The file to which an engine's model writes a line for each answer; see `inflight.runtime.triton.request_log`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from build_engines.manifest import Manifest
+from inflight.deploy.errors import DeployError
+
+_VARIABLE = "INFLIGHT_REQUEST_LOG"
+
+
+def request_log_environment(path: Path | None, manifest: Manifest) -> dict[str, str]:
+    """What goes into the server's environment for it; nothing without a path.
+
+    Raises DeployError `invalid_parameter` for a file that can't be written, and for TensorRT-LLM's C++ backend, which
+    writes none.
+    """
+    if path is None:
+        return {}
+    if manifest.target == "tensorrt-llm":
+        raise DeployError(
+            "--request-log is written by engines that run in a model of ours, and this one runs in TensorRT-LLM's C++"
+            " backend; leave it out.",
+            "invalid_parameter",
+        )
+    try:
+        # As the engine's model would make it: lines name tenants.
+        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640))
+    except OSError as error:
+        raise DeployError(
+            f"--request-log {path} can't be written ({error.strerror}); name another file.", "invalid_parameter"
+        ) from None
+    return {_VARIABLE: str(path.absolute())}

@@ -1,0 +1,173 @@
+"""One server's own directory: its repository, its mirror of Triton, its log; and what dead servers left.
+
+A directory belongs to the process that holds a lock on its file `lock`; the kernel lets go of the lock when
+that process ends, however it ends. So a directory whose lock is free is swept, and one whose lock is held
+never is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+import time
+from pathlib import Path
+
+from inflight.deploy.errors import DeployError
+
+SHARED_MEMORY_DIRECTORY = Path("/dev/shm")
+# The backend starts a model's process through a shell, without quoting the paths.
+_SAFE_PATH = re.compile(r"[\w./-]+")
+_PREFIX = re.compile(r"inflight-[0-9a-f]{12}-")
+
+
+class ServerRunDirectory:
+    """A private directory under the user's runtime directory, locked for as long as this object is open."""
+
+    def __init__(self, path: Path, shm_prefix: str, lock: int) -> None:
+        self.path = path
+        self.shm_prefix = shm_prefix
+        self._lock = lock
+
+    @classmethod
+    def create(cls, home: Path | None = None) -> ServerRunDirectory:
+        """Make a new one, after sweeping those of the dead. Raises DeployError where it can't be written."""
+        home = home or default_base_directory()
+        if not _SAFE_PATH.fullmatch(str(home)):
+            raise DeployError(
+                f"{home} holds characters that Triton can't start a model's process with; name a place of letters,"
+                " digits and ./_- alone with INFLIGHT_RUN_DIR.",
+                "server_start_failed",
+            )
+        token = secrets.token_hex(6)
+        path = home / f"run-{token}"
+        try:
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_private(home)
+            remove_stale_run_directories(home)
+            lock = _locked_directory(path)
+            prefix = f"inflight-{token}-"
+            owner = {"pid": os.getpid(), "started": time.time(), "shm_prefix": prefix}
+            (path / "owner.json").write_text(json.dumps(owner) + "\n")
+        except OSError as error:
+            code = "disk_full" if error.errno == 28 else "server_start_failed"
+            raise DeployError(
+                f"{home} can't be written ({error.strerror}); name another place with INFLIGHT_RUN_DIR.", code
+            ) from error
+        return cls(path, prefix, lock)
+
+    @property
+    def log(self) -> Path:
+        return self.path / "triton.log"
+
+    def close(self, *, keep_log: bool = False) -> None:
+        """Remove the directory (its log stays where asked for, until the next sweep) and let go of it."""
+        remove_shared_memory(self.shm_prefix)
+        for entry in self.path.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+        if not keep_log:
+            shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def default_base_directory() -> Path:
+    """Where they stand: $INFLIGHT_RUN_DIR, else the user's runtime directory, else the temporary one.
+
+    The latter two only where their names are ones that Triton can be started with; else /tmp.
+    """
+    if given := os.environ.get("INFLIGHT_RUN_DIR"):
+        return Path(given).absolute()
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and _SAFE_PATH.fullmatch(runtime) and os.access(runtime, os.W_OK):
+        return Path(runtime) / "inflight"
+    temporary = tempfile.gettempdir()
+    return Path(temporary if _SAFE_PATH.fullmatch(temporary) else "/tmp") / f"inflight-{os.getuid()}"
+
+
+def stale_run_directories(home: Path | None = None) -> list[Path]:
+    """The run directories whose owners are gone."""
+    found = []
+    for path in sorted((home or default_base_directory()).glob("run-*")):
+        lock = _try_lock(path)
+        if lock is not None:
+            os.close(lock)
+            found.append(path)
+    return found
+
+
+def server_pids(home: Path | None = None) -> set[int]:
+    """The processes that run servers now, by their ids."""
+    found = set()
+    for path in (home or default_base_directory()).glob("run-*"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            if (lock := _try_lock(path)) is None:
+                found.add(int(json.loads((path / "owner.json").read_text())["pid"]))
+            else:
+                os.close(lock)
+    return found
+
+
+def remove_stale_run_directories(home: Path | None = None) -> list[Path]:
+    """Remove the run directories of dead servers and the shared memory they name; returns the directories."""
+    swept = []
+    for path in sorted((home or default_base_directory()).glob("run-*")):
+        lock = _try_lock(path)
+        if lock is None:
+            continue
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            remove_shared_memory(json.loads((path / "owner.json").read_text())["shm_prefix"])
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+        swept.append(path)
+    return swept
+
+
+def remove_shared_memory(prefix: str) -> None:
+    """Remove one server's regions. A prefix that is not one of ours is refused: it might match others'."""
+    if not _PREFIX.fullmatch(prefix):
+        raise ValueError(f"{prefix!r} is no prefix of inflight's")
+    for region in SHARED_MEMORY_DIRECTORY.glob(f"{prefix}*"):
+        region.unlink(missing_ok=True)
+
+
+def _check_private(home: Path) -> None:
+    """Where anybody may put things, as in /tmp, somebody may have been there before us: refuse what is not ours."""
+    if not home.parent.stat().st_mode & stat.S_IWOTH:
+        return
+    found = home.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise DeployError(
+            f"{home} is not a directory of this user's alone; remove it, or name another place with INFLIGHT_RUN_DIR.",
+            "server_start_failed",
+        )
+
+
+def _locked_directory(path: Path) -> int:
+    """Make a directory that is locked before others can see it under its name."""
+    hidden = path.with_name(f".new-{path.name}")
+    hidden.mkdir(mode=0o700)
+    lock = os.open(hidden / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    hidden.rename(path)
+    return lock
+
+
+def _try_lock(path: Path) -> int | None:
+    """The lock of a directory whose owner is gone; None where it is held, or not ours to look at."""
+    try:
+        lock = os.open(path / "lock", os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock

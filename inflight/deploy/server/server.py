@@ -1,0 +1,368 @@
+"""A served engine: assembled, started, watched, started again when something dies, drained and stopped."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import psutil
+
+from build_engines.manifest import Manifest
+from inflight.deploy.errors import DeployError, ServerCrashError, ServerHangError, system_error
+from inflight.deploy.repository.configure import ENGINE_MODEL, TEXT_MODELS, DeploymentOptions
+from inflight.deploy.server import ports
+from inflight.deploy.server.drain import drain
+from inflight.deploy.server.grpc_tls import GrpcTls
+from inflight.deploy.server.instance import MAX_START_ATTEMPTS, ServerInstance
+from inflight.deploy.server.launcher import ServerLauncher
+from inflight.deploy.server.liveness import LivenessMonitor, LivenessTimeouts
+from inflight.deploy.server.ports import LOOPBACK, ListenHosts, is_loopback
+from inflight.deploy.server.process_layout import MultiGpuMode
+from inflight.deploy.server.run_directory import ServerRunDirectory
+from inflight.deploy.server.source import find_source
+from inflight.deploy.server.triton_log import LogRelay, ignore_write_errors
+
+# From SIGTERM to SIGKILL: for a server that has drained, which only unloads its models, and for one that has not, or
+# in which something died. Streams of a dead stub never end, so Triton would wait for them in vain.
+_STOP_TIMEOUT = 5.0
+_KILL_TIMEOUT = 2.0
+_CHECK_INTERVAL = 0.1
+_STABLE_SECONDS = 10.0  # before the next start of a server that generated for less than this comes a pause
+_MAX_RESTART_WAIT = 8.0
+# How long the watcher may take to see that it is to stop, before the start that it waits for is killed.
+_WATCHER_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Where a server listens (None and 0: any free port), and how it is watched.
+
+    `start_timeout` is allowed from the start to the first token. A server that has generated is started again however
+    often it dies; it is given up after `failures` starts in a row that generated nothing. With `verbose` Triton's whole
+    log is reported, else its warnings and errors. `multi_gpu` is how an engine on several GPUs is started; None: as it
+    fits (see `inflight.deploy.server.process_layout`). With `grpc_tls` gRPC is spoken over TLS alone. `request_log`
+    gets a line for each answer.
+    """
+
+    host: str = "127.0.0.1"
+    http_port: int | None = None
+    grpc_port: int | None = None
+    metrics_port: int | None = None
+    start_timeout: float = 900.0
+    max_start_failures: int = 5
+    verbose: bool = False
+    multi_gpu: MultiGpuMode | None = None
+    grpc_tls: GrpcTls | None = None
+    request_log: Path | None = None
+    liveness: LivenessTimeouts = field(default_factory=LivenessTimeouts)
+    http_host: str | None = None
+    """None: `host`, or loopback where gRPC accepts only clients with a certificate."""
+    metrics_host: str | None = None
+    """As `http_host`."""
+    behind_proxy: bool = False
+    """Whether a proxy or gateway checks what other machines send."""
+
+    @cached_property
+    def hosts(self) -> ListenHosts:
+        """Where each port listens, in numbers. Raises DeployError `invalid_parameter` for a name without an address."""
+        others = LOOPBACK if self._requires_client_certificates else self.host
+        named = (self.http_host or others, self.host, self.metrics_host or others)
+        return ListenHosts(*(ports.numeric(host) for host in named))
+
+    def check(self) -> None:
+        """Refuse to listen to other machines with nothing before the server. Raises DeployError `invalid_parameter`."""
+        reached = (
+            self.hosts.http,
+            self.hosts.metrics,
+            *(() if self._requires_client_certificates else (self.hosts.grpc,)),
+        )
+        reached = tuple(host for host in reached if not is_loopback(host))
+        if reached and not self.behind_proxy:
+            raise DeployError(
+                f"At {reached[0]} other machines can reach the server, and any client can crash it (docs/security.md);"
+                " listen on 127.0.0.1, or put a proxy in front of it and pass --behind-proxy.",
+                "invalid_parameter",
+            )
+
+    @property
+    def _requires_client_certificates(self) -> bool:
+        """Whether clients of gRPC must show a certificate."""
+        return self.grpc_tls is not None and self.grpc_tls.ca is not None
+
+
+def to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+class Server:
+    """A context manager: inside it the engine is served, and generates.
+
+        with Server(Path("my-engine")) as server:
+            print(server.grpc_address)
+
+    `engine` is an engine directory, or an assembled repository: its directory or its address on S3.
+
+    Whatever dies of it is started again on the same ports. Nothing of it outlives this process, not even one
+    that is killed. Thread-safe but for `start` and `stop`, which are one thread's business.
+    """
+
+    def __init__(
+        self,
+        engine: Path | str,
+        options: DeploymentOptions | None = None,
+        settings: ServerSettings | None = None,
+        on_message: Callable[[str], None] = to_stderr,
+    ) -> None:
+        self.engine = Path(engine)
+        self._location = engine
+        self.failure: DeployError | None = None
+        self.restarts = 0
+        self._options = options or DeploymentOptions()
+        self._settings = settings or ServerSettings()
+        self._on_message = ignore_write_errors(on_message)
+        self._stopping = threading.Event()
+        self._finished = threading.Event()
+        self._is_ready = False
+        self._instance: ServerInstance | None = None
+        self._starting_instance: ServerInstance | None = None
+        self._relay: LogRelay | None = None
+        self._watcher: threading.Thread | None = None
+
+    def __enter__(self) -> Server:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Verify the engine, start the server, and return once it has generated a token.
+
+        Raises BuildError for an engine directory that can't be served, DeployError `port_in_use`,
+        `server_not_found`, `server_start_failed`, `disk_full`, and as `find_source`, `preflight` and `launch` do.
+        """
+        try:
+            self._start()
+        except (OSError, psutil.Error) as error:
+            raise system_error(error) from error
+
+    def _start(self) -> None:
+        wanted = self._settings
+        wanted.check()
+        source = find_source(self._location, self._options)
+        self.manifest: Manifest = source.manifest
+        self.ports = ports.choose_ports(wanted.hosts, wanted.http_port, wanted.grpc_port, wanted.metrics_port)
+        self.run_directory = ServerRunDirectory.create()
+        self._relay = LogRelay(self.run_directory.log, self._on_message, everything=wanted.verbose)
+        try:
+            self.run_directory.log.touch(0o600)
+            log = wanted.request_log
+            self._launcher = ServerLauncher.prepare(
+                source, self._options, wanted.multi_gpu, log, self.run_directory, self._on_message
+            )
+            self.kv_cache_tokens = self._launcher.repository.kv_cache_tokens
+            self._start_first_instance()
+        except BaseException:
+            self._clean_up(keep_log=True)
+            raise
+        self._watcher = threading.Thread(target=self._run_watcher, name="server-watch", daemon=True)
+        self._watcher.start()
+
+    def stop(self, drain_seconds: float = 0.0, force: Callable[[], bool] = lambda: False) -> bool:
+        """Stop, after letting the running requests finish for up to `drain_seconds`; whether all of them did.
+
+        New requests are refused at once. `hurry` is asked whether to stop waiting. Without time, it is gone at once.
+        """
+        self._stopping.set()
+        self._stop_watcher()
+        drained, end_seconds = True, 0.0
+        if drain_seconds > 0 and self._is_ready and (life := self._instance) is not None:
+            drained = drain(life.probe, [*TEXT_MODELS, ENGINE_MODEL], drain_seconds, force, life.process.cpu_seconds)
+            end_seconds = _STOP_TIMEOUT if drained else _KILL_TIMEOUT
+        self._clean_up(end_seconds)
+        return drained
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Block until the server is over, at most `seconds`; whether it is. Raises DeployError if it failed."""
+        over = self._finished.wait(seconds)
+        if self.failure is not None:
+            raise self.failure
+        return over
+
+    @property
+    def ready(self) -> bool:
+        """Whether it stands: false while it is started again, and after it was stopped or given up."""
+        return self._is_ready
+
+    @property
+    def pid(self) -> int:
+        """The process id of tritonserver; under mpirun, of the first rank's."""
+        return self._current_instance().process.server_pid
+
+    @property
+    def instance(self) -> ServerInstance:
+        """The present life: its processes, and how to ask it."""
+        return self._current_instance()
+
+    @property
+    def http_address(self) -> str:
+        return _address(self._settings.hosts.http, self.ports.http)
+
+    @property
+    def grpc_address(self) -> str:
+        return _address(self._settings.host, self.ports.grpc)
+
+    @property
+    def metrics_address(self) -> str:
+        return _address(self._settings.hosts.metrics, self.ports.metrics)
+
+    def _current_instance(self) -> ServerInstance:
+        if self._instance is None:
+            raise RuntimeError("the server is not running")
+        return self._instance
+
+    def _start_first_instance(self) -> None:
+        """Begin on the ports chosen, or on others if somebody was quicker there; once more if Triton crashes."""
+        wanted = self._settings
+        for attempt in range(1, MAX_START_ATTEMPTS + 1):
+            try:
+                self._start_instance()
+                return
+            except DeployError as error:
+                taken = not self.ports.are_free(wanted.hosts)
+                if attempt == MAX_START_ATTEMPTS or not (
+                    taken or isinstance(error, (ServerCrashError, ServerHangError))
+                ):
+                    raise
+                self._on_message(f"{error} Trying again.")
+                if taken:
+                    self.ports = ports.choose_ports(
+                        wanted.hosts, wanted.http_port, wanted.grpc_port, wanted.metrics_port
+                    )
+
+    def _start_instance(self) -> None:
+        """Start the processes and wait for the first token; on any failure nothing is left running."""
+        self._mute_log(True)  # what a start has to say is in the error if it fails
+        life = self._launcher.start(self._settings.hosts, self.ports, self._settings.grpc_tls)
+        self._starting_instance = life
+        try:
+            life.wait_until_generating(
+                self._settings.start_timeout, self._stopping.is_set, self._settings.liveness.start_idle_timeout
+            )
+        except BaseException:
+            life.stop(_KILL_TIMEOUT)
+            raise
+        self._mute_log(False)
+        self._instance = life
+        self._is_ready = True
+
+    def _mute_log(self, mute: bool) -> None:
+        if self._relay is not None:
+            self._relay.muted = mute and not self._settings.verbose
+
+    def _run_watcher(self) -> None:
+        """The watcher's thread: it never ends silently, as nobody would notice the server's death any more."""
+        try:
+            self._supervise()
+        except Exception as error:
+            self._is_ready = False
+            self.failure = DeployError(
+                f"The server can't be watched any more ({type(error).__name__}: {error}) and is given up;"
+                f" its log is {self.run_directory.log}.",
+                "server_start_failed",
+            )
+            self._finished.set()
+
+    def _supervise(self) -> None:
+        setbacks = 0
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            cause = self._wait_for_exit()
+            if cause is None or self._stopping.is_set():
+                return
+            self._is_ready = False
+            died = time.monotonic()
+            setbacks = 1 if died - began > _STABLE_SECONDS else setbacks + 1
+            self._on_message(f"{cause}; the server is started again.")
+            self._current_instance().reject_and_flush(self._stopping.wait)
+            self._mute_log(True)
+            self._current_instance().stop(_KILL_TIMEOUT)
+            setbacks = self._restart(setbacks)
+            if not self._is_ready:
+                return
+            self.restarts += 1
+            self._on_message(f"The server answers again, after {time.monotonic() - died:.1f} s.")
+
+    def _wait_for_exit(self) -> str | None:
+        """Watch one life; who died, or None once the server is to stop."""
+        life = self._current_instance()
+        pulse = LivenessMonitor(life.probe, life.process.cpu_seconds, self._settings.liveness)
+        while not self._stopping.wait(_CHECK_INTERVAL):
+            cause = life.exit_reason() or pulse.check()
+            if cause is not None:
+                return cause
+        return None
+
+    def _restart(self, failures: int) -> int:
+        """Try until the server stands, with pauses that grow with the setbacks, or is given up. Returns the setbacks.
+
+        A start that crashes does not count towards giving up: the server has generated before, so what is wrong is
+        nothing that it always lacks, and clients send requests from the moment at which its ports are open.
+        """
+        failed = 0
+        while failed < self._settings.max_start_failures:
+            if self._stopping.wait(_restart_wait(failures)):
+                return failures
+            try:
+                self._start_instance()
+                return failures
+            except (DeployError, OSError, psutil.Error) as error:
+                if self._stopping.is_set():
+                    return failures
+                failures += 1
+                failed += not isinstance(error, ServerCrashError)
+                self._on_message(str(error))
+        self.failure = DeployError(
+            f"The server failed to start {failed} times in a row and is given up; its log is {self.run_directory.log}.",
+            "server_start_failed",
+        )
+        self._finished.set()
+        return failures
+
+    def _stop_watcher(self) -> None:
+        """Wait until the watcher has ended, but not for long: it may itself wait for a server that does not answer.
+
+        One that asks a server which stands changes nothing any more; a server that is being started is killed.
+        """
+        if self._watcher is None:
+            return
+        self._watcher.join(_WATCHER_TIMEOUT)
+        if self._watcher.is_alive() and not self._is_ready:
+            if self._starting_instance is not None:
+                self._starting_instance.process.kill()
+            self._watcher.join(_WATCHER_TIMEOUT)
+
+    def _clean_up(self, stop_timeout: float = _KILL_TIMEOUT, *, keep_log: bool = False) -> None:
+        self._is_ready = False
+        if self._instance is not None:
+            self._instance.stop(stop_timeout)
+            self._instance = None
+        if self._relay is not None:
+            self._relay.close()
+            self._relay = None
+            self.run_directory.close(keep_log=keep_log or self.failure is not None)
+        self._finished.set()
+
+
+def _address(host: str, port: int) -> str:
+    return f"{ports.in_brackets(ports.reachable(host))}:{port}"
+
+
+def _restart_wait(failures: int) -> float:
+    """Seconds before a start: none after the first setback, then 1, 2, 4 and so on up to a limit."""
+    return min(2.0 ** (min(failures, 9) - 2), _MAX_RESTART_WAIT) if failures > 1 else 0.0

@@ -1,0 +1,163 @@
+"""What a server is started with: a repository made of an engine directory, or one that stands assembled somewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from build_engines import manifest as engines
+from build_engines.manifest import Manifest
+from inflight.deploy.errors import DeployError
+from inflight.deploy.publish.s3_address import S3Address, parse_location
+from inflight.deploy.publish.s3_repository import S3Repository
+from inflight.deploy.repository import manifest as cards
+from inflight.deploy.repository import model_configs
+from inflight.deploy.repository.assemble import kv_cache_tokens, relocate_engine
+from inflight.deploy.repository.configure import ENGINE_MODEL, DeploymentOptions, configure_repository
+from inflight.deploy.repository.manifest import RepositoryManifest, is_repository
+from inflight.deploy.repository.model_names import option_name
+from inflight.deploy.repository.option_checks import check_options
+from inflight.deploy.repository.tensorrt_llm.rules import check_paths
+
+_MOUNT_VARIABLE = "TRITON_AWS_MOUNT_DIRECTORY"
+"""Where Triton copies the models of a repository on S3; without it, below /tmp, and a killed server's stay there."""
+
+
+@dataclass(frozen=True)
+class ServingSource:
+    """An engine directory, or with a `card` an assembled repository, in a directory or on S3; all of it was checked."""
+
+    location: Path | S3Address
+    manifest: Manifest
+    repository_manifest: RepositoryManifest | None = None
+
+
+@dataclass(frozen=True)
+class PreparedRepository:
+    """`repository` as Triton takes it, what goes into its environment, and the directory that a new start empties.
+
+    `kv_cache_tokens` is None where the engine decides that itself. `parameters` are those of the engine's model.
+    """
+
+    repository: str
+    kv_cache_tokens: int | None
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    download_directory: Path | None = None
+
+    def clear_downloads(self) -> None:
+        """Forget what an earlier life has copied."""
+        if self.download_directory is not None:
+            for left in self.download_directory.iterdir():
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def find_source(location: str | Path, options: DeploymentOptions) -> ServingSource:
+    """Look at what shall be served: it is there, whole, and for this version.
+
+    Raises BuildError as `build_engines.manifest.verify` does, and DeployError `engine_damaged`, `engine_incompatible`,
+    `invalid_parameter` (also for options to a repository, which has its own) and `storage_*`.
+    """
+    where = parse_location(location)
+    if isinstance(where, Path) and not is_repository(where):
+        manifest = engines.verify(where)
+        check_options(options, where, manifest)
+        return ServingSource(where, manifest)
+    _refuse_options(where, options)
+    card = S3Repository(where).read_manifest() if isinstance(where, S3Address) else cards.verify_repository(where)
+    card.check_version(str(where))
+    if card.engine_path is not None and engines.verify(Path(card.engine_path)) != card.engine:
+        raise DeployError(
+            f"{where} was assembled for the engine {card.engine.name} of {card.engine.created}, and at"
+            f" {card.engine_path} lies another one; put that engine there, or assemble the repository again.",
+            "engine_incompatible",
+        )
+    return ServingSource(where, card.engine, card)
+
+
+def prepare_repository(
+    source: ServingSource, options: DeploymentOptions, run_directory: Path, on_message: Callable[[str], None]
+) -> PreparedRepository:
+    """Make the repository that Triton reads, in the run directory where it does not stand elsewhere.
+
+    Raises DeployError `disk_full` and `storage_*`, and `invalid_parameter` for a path that is not on this machine.
+    """
+    repository = run_directory / "repository"
+    if source.repository_manifest is None:
+        assert isinstance(source.location, Path)
+        configs = configure_repository(
+            source.location, source.manifest, repository, options, engine_dir=source.location
+        )
+        return _with_parameters(repository, kv_cache_tokens(configs), configs)
+    tokens = source.repository_manifest.kv_cache_tokens
+    if isinstance(source.location, Path):
+        return _from_directory(relocate_engine(source.location.absolute(), repository), tokens)
+    copies = Path(os.environ.get(_MOUNT_VARIABLE) or run_directory / "models").absolute()
+    copies.mkdir(parents=True, exist_ok=True)
+    _check_space(source.location, source.repository_manifest, copies)
+    if source.manifest.target == "tensorrt-llm" and source.repository_manifest.engine_path is None:
+        # Its backend takes no relative path, and nobody knows where Triton would copy the engine to.
+        fetched = copies / f"{run_directory.name}-repository"
+        S3Repository(source.location).download(fetched, source.repository_manifest, on_message)
+        return _from_directory(relocate_engine(fetched, repository), tokens)
+    own = _MOUNT_VARIABLE not in os.environ
+    variables = {_MOUNT_VARIABLE: str(copies)}
+    parameters = engine_parameters(source)
+    check_paths(parameters)
+    return PreparedRepository(str(source.location), tokens, parameters, variables, copies if own else None)
+
+
+def engine_parameters(source: ServingSource) -> dict[str, str]:
+    """The parameters of the engine's model in an assembled repository; none of an engine directory.
+
+    Paths among them are those of the place that it was assembled for. Raises DeployError as reading a repository does.
+    """
+    if source.repository_manifest is None:
+        return {}
+    if isinstance(source.location, Path):
+        return _parameters(model_configs.load(source.location)[ENGINE_MODEL])
+    name = f"{ENGINE_MODEL}/config.pbtxt"
+    content = S3Repository(source.location).read(name)
+    return _parameters(model_configs.parse(content, f"{source.location}/{name}"))
+
+
+def _from_directory(repository: Path, tokens: int | None) -> PreparedRepository:
+    return _with_parameters(repository, tokens, model_configs.load(repository))
+
+
+def _with_parameters(repository: Path, tokens: int | None, configs: model_configs.Configs) -> PreparedRepository:
+    parameters = _parameters(configs[ENGINE_MODEL])
+    check_paths(parameters)
+    return PreparedRepository(str(repository), tokens, parameters)
+
+
+def _parameters(config: Any) -> dict[str, str]:
+    return {key: value.string_value for key, value in config.parameters.items()}
+
+
+def _refuse_options(where: Path | S3Address, options: DeploymentOptions) -> None:
+    usual = DeploymentOptions()
+    given = [option_name(one.name) for one in fields(options) if getattr(options, one.name) != getattr(usual, one.name)]
+    if given:
+        raise DeployError(
+            f"{where} is an assembled repository, which has its options already; leave {', '.join(given)} out, or"
+            " assemble it again.",
+            "invalid_parameter",
+        )
+
+
+def _check_space(where: S3Address, card: RepositoryManifest, copies: Path) -> None:
+    free = shutil.disk_usage(copies).free
+    if card.total_bytes > free:
+        with contextlib.suppress(OSError):
+            copies.rmdir()
+        raise DeployError(
+            f"{where} takes {card.total_bytes / 1e9:.3g} GB and the disk of {copies} has {free / 1e9:.3g} GB left; name"
+            f" a larger place with {_MOUNT_VARIABLE}.",
+            "disk_full",
+        )

@@ -1,0 +1,229 @@
+"""Find `tritonserver` and say how it is started: the container's own, or that of the wheel nvidia-pytriton.
+
+The wheel keeps its server in site-packages without a python stub at the place where the backend looks for it.
+So the layout is mirrored into the run directory with symbolic links, and site-packages is never written.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import secrets
+import shutil
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from inflight.deploy.errors import DeployError
+from inflight.deploy.server import cpu_affinity
+from inflight.deploy.server.grpc_tls import GrpcTls
+from inflight.deploy.server.ports import ListenHosts, ListenPorts, in_brackets
+
+CONTAINER_ROOT = Path("/opt/tritonserver")
+STUB_NAME = "triton_python_backend_stub"
+
+
+@dataclass(frozen=True)
+class TritonInstallation:
+    """A tritonserver. `root` holds bin/ and backends/; `wheel` says whose layout it has."""
+
+    program: Path
+    root: Path
+    wheel: bool
+
+
+def find_triton() -> TritonInstallation:
+    """The container's server if there is one, else the wheel's.
+
+    Raises DeployError `server_not_found` where there is neither, or where the one there is can't run this
+    Python.
+    """
+    program = shutil.which("tritonserver") or shutil.which(str(CONTAINER_ROOT / "bin" / "tritonserver"))
+    if program:
+        path = Path(program).resolve()
+        installation = TritonInstallation(path, path.parent.parent, wheel=False)
+        stub_path(installation)
+        return installation
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None or not spec.submodule_search_locations:
+        raise DeployError(
+            "There is no tritonserver: none on PATH, none in /opt/tritonserver, and the package nvidia-pytriton"
+            " is not installed; say `make setup`, or `pip install '.[serve]'` in a checkout (Linux on x86-64), or run"
+            " in NVIDIA's Triton container.",
+            "server_not_found",
+        )
+    root = Path(spec.submodule_search_locations[0]) / "tritonserver"
+    installation = TritonInstallation(root / "bin" / "tritonserver", root, wheel=True)
+    stub_path(installation)
+    shared_python()
+    return installation
+
+
+def stub_path(installation: TritonInstallation) -> Path:
+    """The program that runs python models. Raises DeployError where there is none for this Python."""
+    if installation.wheel:
+        stub = installation.root / "python_backend_stubs" / python_version() / STUB_NAME
+    else:
+        stub = installation.root / "backends" / "python" / STUB_NAME
+    if not stub.is_file():
+        remedy = "use a Python from 3.8 to 3.13" if installation.wheel else "use a Triton with the python backend"
+        raise DeployError(
+            f"{installation.root} has no stub for Python {python_version()} ({stub} is missing); {remedy}.",
+            "server_not_found",
+        )
+    wanted = re.search(rb"libpython(3\.\d+)", stub.read_bytes())
+    if wanted and wanted[1].decode() != python_version():
+        raise DeployError(
+            f"{stub} runs Python {wanted[1].decode()} and this is Python {python_version()};"
+            " install inflight for the former.",
+            "server_not_found",
+        )
+    return stub
+
+
+def shared_python() -> Path:
+    """The directory of this Python's shared library, which the stub needs; DeployError if there is none."""
+    name = sysconfig.get_config_var("INSTSONAME") or ""
+    multiarch = sysconfig.get_config_var("MULTIARCH") or ""
+    places = [sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("LIBPL"), f"{sys.base_prefix}/lib"]
+    if multiarch:
+        places += [f"/usr/lib/{multiarch}", f"/lib/{multiarch}"]
+    for place in filter(None, places):
+        # Path.is_file raises for a place that may not be looked into.
+        if name.startswith("libpython") and ".so" in name and os.path.isfile(f"{place}/{name}"):
+            return Path(place)
+    raise DeployError(
+        f"{sys.executable} was built without a shared library (libpython{python_version()}.so), which Triton's"
+        f" python backend needs; use one built with --enable-shared, such as Debian's python{python_version()} with the"
+        f" packages python{python_version()}-venv and libpython{python_version()}.",
+        "server_not_found",
+    )
+
+
+def mirror_wheel(installation: TritonInstallation, into: Path) -> TritonInstallation:
+    """Lay out the wheel's server under `into` as its own search paths expect it; a container's needs nothing.
+
+    The package `inflight` is put beside the backend too, where the stub finds it if it is not installed.
+    """
+    if not installation.wheel:
+        return installation
+    root = into / "pytriton" / "tritonserver"
+    backend = root / "backends" / "python"
+    backend.mkdir(parents=True)
+    (root / "bin").mkdir()
+    (into / "nvidia_pytriton.libs").symlink_to(installation.root.parent.parent / "nvidia_pytriton.libs")
+    (root / "caches").symlink_to(installation.root / "caches")
+    (root / "bin" / "tritonserver").symlink_to(installation.program)
+    for file in (installation.root / "backends" / "python").iterdir():
+        if file.is_file():
+            (backend / file.name).symlink_to(file)
+    shutil.copy(stub_path(installation), backend / STUB_NAME)
+    (backend / "inflight").symlink_to(Path(__file__).resolve().parents[2])
+    return TritonInstallation(root / "bin" / "tritonserver", root, wheel=True)
+
+
+def server_environment(installation: TritonInstallation) -> dict[str, str]:
+    """The server's environment.
+
+    The stub is an isolated interpreter that ignores PYTHONPATH: it takes the environment of the first
+    `python3` on PATH, with its .pth files, so this Python's own directory comes first there.
+    """
+    variables = dict(os.environ)
+    programs = str(Path(sys.executable).parent)
+    variables["PATH"] = os.pathsep.join([programs, variables.get("PATH", os.defpath)])
+    variables["INFLIGHT_SUPERVISED"] = "1"
+    variables["INFLIGHT_SERVER_ID"] = secrets.token_hex(8)  # its processes find one another by what nobody can guess
+    if not has_gpu():
+        variables.update(cpu_affinity.affinity_environment())
+    if installation.wheel:
+        libraries = [str(shared_python()), variables.get("LD_LIBRARY_PATH", "")]
+        variables["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, libraries))
+        variables["INFLIGHT_STUB_LAYOUT"] = "2.51"  # for inflight.runtime.triton.stub.guard_launcher
+    return variables
+
+
+def server_command(
+    installation: TritonInstallation,
+    repository: Path | str,
+    *,
+    hosts: ListenHosts,
+    ports: ListenPorts,
+    shm_prefix: str,
+    admin_key: str,
+    exit_seconds: int,
+    grpc_tls: GrpcTls | None = None,
+    log_level: int = 0,
+) -> list[str]:
+    """The command line; `hosts` are addresses in numbers.
+
+    Models are loaded at the start and never change; that they can be unloaded at all is how a server drains
+    (see `inflight.deploy.server.drain`), so the repository's API answers to nobody without `admin_key`. Neither do
+    those that write files, slow the server down or map memory.
+    """
+    key = f"model-repository,logging,trace,shared-memory:inflight-admin-key={admin_key}"
+    return [
+        *_common_arguments(installation, repository, shm_prefix, exit_seconds, log_level),
+        "--load-model=*",
+        f"--http-restricted-api={key}",
+        f"--grpc-restricted-protocol={key}",
+        f"--http-address={_of_http(hosts.http)}",
+        f"--grpc-address={in_brackets(hosts.grpc)}",
+        f"--metrics-address={_of_http(hosts.metrics)}",
+        f"--http-port={ports.http}",
+        f"--grpc-port={ports.grpc}",
+        f"--metrics-port={ports.metrics}",
+        # The time to the first response, which for TensorRT-LLM's backend nothing else tells.
+        "--metrics-config=histogram_latencies=true",
+        *(grpc_tls.arguments() if grpc_tls else ()),
+    ]
+
+
+def _of_http(address: str) -> str:
+    """As Triton's HTTP server wants it, which says so nowhere (evhtp_bind_socket of libevhtp)."""
+    return f"ipv6:{address}" if ":" in address else address
+
+
+def follower_command(
+    installation: TritonInstallation, repository: Path | str, *, model: str, shm_prefix: str, exit_seconds: int
+) -> list[str]:
+    """The command line of a rank that computes with the first one: it loads `model` alone, and serves nobody."""
+    return [
+        *_common_arguments(installation, repository, shm_prefix, exit_seconds, 0),
+        f"--load-model={model}",
+        "--allow-http=false",
+        "--allow-grpc=false",
+        "--allow-metrics=false",
+    ]
+
+
+def _common_arguments(
+    installation: TritonInstallation, repository: Path | str, shm_prefix: str, exit_seconds: int, log_level: int
+) -> list[str]:
+    arguments = [
+        str(installation.program),
+        f"--model-repository={repository}",
+        "--model-control-mode=explicit",
+        "--disable-auto-complete-config",
+        f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
+        f"--exit-timeout-secs={exit_seconds}",
+        f"--log-verbose={log_level}",
+    ]
+    if installation.wheel:
+        arguments += [
+            f"--backend-directory={installation.root / 'backends'}",
+            f"--cache-directory={installation.root / 'caches'}",
+        ]
+    if not has_gpu():
+        arguments.append("--allow-gpu-metrics=false")
+    return arguments
+
+
+def has_gpu() -> bool:
+    """Whether an NVIDIA driver is loaded."""
+    return Path("/dev/nvidiactl").exists()
+
+
+def python_version() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"

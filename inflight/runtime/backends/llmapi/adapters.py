@@ -1,0 +1,45 @@
+"""LoRA adapters of a deployment on the LLM API: directories that PEFT wrote, chosen by number, mixed in a batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from inflight.runtime.backends.llmapi.settings import LlmApiSettings
+from inflight.runtime.messages import GenerationRequest, RequestError
+
+CONFIG_FILE = "adapter_config.json"
+
+
+class LlmApiAdapters:
+    """ValueError says which can't be used, and when the engine was not built for any."""
+
+    def __init__(self, paths: tuple[str, ...], settings: LlmApiSettings) -> None:
+        if paths and not settings.arguments.get("enable_lora"):
+            raise ValueError(
+                "the engine takes no LoRA adapters; build it with enable_lora and lora_config, or leave them out"
+            )
+        self._directories = [_directory(Path(path)) for path in paths]
+
+    def check(self, request: GenerationRequest) -> None:
+        """Raise RequestError (`invalid_parameter`) for an adapter that the deployment doesn't have."""
+        if request.adapter > len(self._directories):
+            raise RequestError(
+                f"lora_task_id is {request.adapter}, and the deployment has {len(self._directories)} adapters; choose"
+                " one of them, or leave it out",
+                "invalid_parameter",
+            )
+
+    def lora_request_arguments(self, number: int) -> dict[str, Any]:
+        """The arguments of the library's LoRARequest."""
+        directory = self._directories[number - 1]
+        return {"lora_name": f"{number}-{directory.name}", "lora_int_id": number, "lora_path": str(directory)}
+
+
+def _directory(path: Path) -> Path:
+    directory = path if path.is_dir() else path.parent
+    if not (directory / CONFIG_FILE).is_file():
+        raise ValueError(
+            f"{path} stands beside no {CONFIG_FILE}, and the LLM API reads whole PEFT directories; give one"
+        )
+    return directory

@@ -1,0 +1,125 @@
+"""The package tensorrt_llm, as far as it is used: what 1.2 and later both know, and how they differ."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from inflight.runtime.backends.llmapi.settings import LlmApiSettings
+from inflight.runtime.messages import RequestError
+
+CONTAINER = "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"
+"""Carries TensorRT-LLM 1.2.1."""
+
+_FULL_SAMPLER_VERSION = (1, 3, 24)
+"""From 1.3.0rc24 on, the PyTorch sampler knows penalties and words to keep out (upstream's sampling page of it)."""
+_FINAL = 1 << 16
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """What chooses tokens: `whole` if it does all that a request can ask for.
+
+    Until 1.3 the default one silently ignores penalties, bad words, `min_tokens` and seeds, and tells no log
+    probability of a token that isn't the likeliest.
+    """
+
+    name: str
+    is_complete: bool
+
+
+@dataclass(frozen=True)
+class LlmApiLibrary:
+    """tensorrt_llm and its `llmapi`; `version` is (major, minor, release candidate or _FINAL)."""
+
+    package: Any
+    llmapi: Any
+    version: tuple[int, int, int]
+
+    @classmethod
+    def load(cls) -> LlmApiLibrary:
+        """Import it; RuntimeError says where it can be had."""
+        try:
+            package = importlib.import_module("tensorrt_llm")
+            llmapi = importlib.import_module("tensorrt_llm.llmapi")
+        except ImportError as error:
+            raise RuntimeError(
+                f"TensorRT-LLM can't be imported here ({error}); serve this engine in NVIDIA's container ({CONTAINER})"
+            ) from error
+        return cls(package, llmapi, _version(package.__version__))
+
+    def sampler(self, settings: LlmApiSettings) -> Sampler:
+        """Which sampler the engine has; see `_sampler_type`."""
+        name = settings.arguments.get("sampler_type") or self._sampler_type(settings) or "auto"
+        whole = name == "TRTLLMSampler" or self.version >= _FULL_SAMPLER_VERSION
+        return Sampler(str(name), whole)
+
+    def _sampler_type(self, settings: LlmApiSettings) -> str | None:
+        """The C++ sampler where the other one would ignore inputs, unless the engine speculates: it can't do that."""
+        if self.version >= _FULL_SAMPLER_VERSION or settings.arguments.get("speculative_config"):
+            return None
+        return "TRTLLMSampler"
+
+    def create_llm(self, settings: LlmApiSettings) -> Any:
+        """Start the LLM, its processes and all; raises what the library raises."""
+        arguments = dict(settings.arguments)
+        if not arguments.get("sampler_type") and (sampler_type := self._sampler_type(settings)):
+            arguments["sampler_type"] = sampler_type
+        return self.package.LLM(model=settings.checkpoint, **self._typed(arguments))
+
+    def _typed(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Nested settings as the library's own types, by its own function where it has one."""
+        try:
+            utils = importlib.import_module("tensorrt_llm.llmapi.llm_utils")
+        except ImportError:
+            return arguments
+        update = getattr(utils, "update_llm_args_with_extra_dict", None)
+        typed: dict[str, Any] = arguments if update is None else update({}, arguments)
+        return typed
+
+    def sampling_params(self, arguments: dict[str, Any]) -> Any:
+        """SamplingParams of the words; `guide` and `bad_words` are those that have types and places of their own.
+
+        Raises what the library raises for values that it refuses.
+        """
+        given = dict(arguments)
+        guide, bad_words = given.pop("guide", None), given.pop("bad_words", ())
+        if guide is not None:
+            given["guided_decoding"] = self.llmapi.GuidedDecodingParams(**guide)
+        params = self.package.SamplingParams(**given)
+        if bad_words:
+            # Words of several tokens have no public argument: the library fills this field from their text.
+            if not hasattr(type(params), "_bad_word_ids"):
+                raise RequestError(
+                    "bad_words_list holds words of several tokens, which this version of TensorRT-LLM takes as text"
+                    " alone; send words of one token",
+                    "unsupported_input",
+                )
+            params.bad = [""] * len(bad_words)
+            params._bad_word_ids = [list(word) for word in bad_words]
+        return params
+
+    def lora_request(self, **named: Any) -> Any:
+        return self.llmapi.LoRARequest(**named)
+
+    def ends_one_request(self, error: BaseException) -> bool:
+        """Whether what an answer raised is about this answer alone; anything else says that the library is dead."""
+        return isinstance(error, self.llmapi.RequestError)
+
+    def is_healthy(self, llm: Any) -> bool:
+        """Whether it is known to work: 1.2 knows of a shutdown alone, later ones look at their processes too."""
+        check = getattr(llm, "_check_health", None)
+        if check is not None:
+            return bool(check())
+        executor = getattr(llm, "_executor", None)
+        return executor is not None and not executor.is_shutdown()
+
+
+def _version(text: str) -> tuple[int, int, int]:
+    found = re.match(r"(\d+)\.(\d+)(?:\.\d+)?(?:rc(\d+))?", text)
+    if found is None:
+        return (0, 0, 0)
+    major, minor, candidate = found.groups()
+    return int(major), int(minor), _FINAL if candidate is None else int(candidate)

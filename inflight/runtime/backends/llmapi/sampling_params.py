@@ -1,0 +1,192 @@
+"""A request in the words of the LLM API's SamplingParams, and what the engine can't do of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from typing import Any
+
+from inflight.runtime.backends.llmapi.library import Sampler
+from inflight.runtime.backends.llmapi.settings import LlmApiSettings
+from inflight.runtime.engine.request_values import check_sampling
+from inflight.runtime.messages import DecodingGuide, GenerationRequest, GuideType, RequestError, SamplingConfig
+
+_GUIDES = {
+    GuideType.JSON_SCHEMA: "json",
+    GuideType.REGEX: "regex",
+    GuideType.EBNF_GRAMMAR: "grammar",
+}
+
+
+class SamplingParamsBuilder:
+    """Only arguments that 1.2 and later versions both know, and of these only what differs from asking for nothing."""
+
+    def __init__(self, settings: LlmApiSettings, sampler: Sampler) -> None:
+        self._settings = settings
+        self._sampler = sampler
+
+    def end_ids_for(self, request: GenerationRequest) -> tuple[int, ...]:
+        """Under a guide the model's own ends hold where the request has none: else the answer would go on, unguided."""
+        return request.end_ids or (self._settings.end_ids if request.guide is not None else ())
+
+    def build(self, request: GenerationRequest) -> dict[str, Any]:
+        """The arguments; `guide` and `bad_words` in plain words, which `LlmApiLibrary.sampling_params` knows."""
+        ends = self.end_ids_for(request)
+        known = (*ends, *self._settings.end_ids, 0)
+        words: dict[str, Any] = {
+            "max_tokens": request.max_tokens,
+            "end_id": known[0],  # without one the library would look for a tokenizer's
+            "pad_id": known[0],
+            "ignore_eos": not ends,
+            "detokenize": False,
+        }
+        if len(ends) > 1:
+            words["stop_token_ids"] = list(ends[1:])
+        if request.log_probs:
+            words["logprobs"] = 1
+        if request.logit_bias:
+            words["embedding_bias"] = _dense(request.logit_bias, self._settings.vocabulary_size)
+        if request.guide is not None:
+            words["guide"] = _guide(request.guide)
+        if request.bad_ids:
+            words |= _bad_words(request.bad_ids)
+        words |= _beams(request.sampling) if request.sampling.beam_width > 1 else _token_choice(request.sampling)
+        return words | _penalties(request.sampling)
+
+    def check(self, request: GenerationRequest) -> None:
+        """Raise RequestError (`invalid_parameter` or `unsupported_input`) for what this engine can't take."""
+        check_sampling(request.sampling)
+        self._check_beams(request.sampling)
+        self._check_guide(request.guide)
+        self._check_bias(request)
+        if not self._sampler.is_complete:
+            self._check_sampler(request)
+
+    def _check_beams(self, sampling: SamplingConfig) -> None:
+        width = self._settings.beam_width
+        if sampling.beam_width != width:
+            raise RequestError(
+                f"beam_width is {sampling.beam_width}, and the engine was built for {width}, which is the only width"
+                f" that it takes; send {width}, or build it with another max_beam_width",
+                "invalid_parameter",
+            )
+        if width > 1 and _samples(sampling):
+            raise RequestError(
+                f"beam_width is {width}, and a beam search does without temperature, top_k and top_p; leave these out",
+                "invalid_parameter",
+            )
+
+    def _check_guide(self, guide: DecodingGuide | None) -> None:
+        if guide is None:
+            return
+        if not self._settings.guides:
+            raise RequestError(
+                "guided_decoding_guide_type is not supported by this engine, which was built without"
+                " guided_decoding_backend; leave it out, or build the engine with it",
+                "unsupported_input",
+            )
+        if guide.type is GuideType.JSON_SCHEMA:
+            try:
+                _check_schema(json.loads(guide.text, parse_constant=_no_number))
+            except (ValueError, RecursionError) as error:
+                why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+                raise RequestError(
+                    f"guided_decoding_guide is no JSON schema ({why}); mend it", "invalid_parameter"
+                ) from None
+
+    def _check_bias(self, request: GenerationRequest) -> None:
+        for token_id, value in request.logit_bias:
+            if not 0 <= token_id < self._settings.vocabulary_size:
+                raise RequestError(
+                    f"embedding_bias: token id {token_id} is outside the vocabulary of"
+                    f" {self._settings.vocabulary_size} tokens; use the engine's own tokenizer",
+                    "invalid_token_ids",
+                )
+            if math.isnan(value) or value == math.inf:
+                raise RequestError(f"embedding_bias is {value} for token {token_id}; send numbers", "invalid_parameter")
+
+    def _check_sampler(self, request: GenerationRequest) -> None:
+        sampling = request.sampling
+        for name, used in (
+            ("repetition_penalty", sampling.repetition_penalty != 1),
+            ("presence_penalty", sampling.presence_penalty != 0),
+            ("frequency_penalty", sampling.frequency_penalty != 0),
+            ("min_tokens", sampling.min_tokens > 1),
+            ("bad_words_list", bool(request.bad_ids)),
+            ("seed", sampling.seed is not None and not sampling.greedy),
+            ("return_log_probs", request.log_probs and not sampling.greedy),
+        ):
+            if used:
+                raise RequestError(
+                    f"{name} is not supported by this engine's sampler ({self._sampler.name} of TensorRT-LLM before"
+                    " 1.3, which ignores it); leave it out, or build the engine with sampler_type TRTLLMSampler",
+                    "unsupported_input",
+                )
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _check_schema(schema: object) -> None:
+    if not isinstance(schema, (dict, bool)):
+        raise ValueError("it is neither an object nor true or false")
+
+
+def _token_choice(sampling: SamplingConfig) -> dict[str, Any]:
+    """How one token is chosen. The library samples with a temperature alone, and with one seed for all without any."""
+    if sampling.greedy:
+        return {"top_k": 1}
+    words: dict[str, Any] = {"temperature": 1.0 if sampling.temperature is None else sampling.temperature}
+    if sampling.top_k:
+        words["top_k"] = sampling.top_k
+    if sampling.top_p:
+        words["top_p"] = sampling.top_p
+    words["seed"] = secrets.randbits(63) if sampling.seed is None else sampling.seed
+    return words
+
+
+def _samples(sampling: SamplingConfig) -> bool:
+    """Whether anything would bend the distribution; a temperature and a top_p of 1 don't."""
+    return sampling.temperature not in (None, 0.0, 1.0) or sampling.top_k > 1 or sampling.top_p not in (0.0, 1.0)
+
+
+def _beams(sampling: SamplingConfig) -> dict[str, Any]:
+    return {
+        "use_beam_search": True,
+        "n": sampling.beam_width,
+        "best_of": sampling.beam_width,
+        "length_penalty": sampling.length_penalty,
+        "early_stopping": int(sampling.early_stopping),
+    }
+
+
+def _penalties(sampling: SamplingConfig) -> dict[str, Any]:
+    words: dict[str, Any] = {}
+    if sampling.repetition_penalty != 1:
+        words["repetition_penalty"] = sampling.repetition_penalty
+    if sampling.presence_penalty:
+        words["presence_penalty"] = sampling.presence_penalty
+    if sampling.frequency_penalty:
+        words["frequency_penalty"] = sampling.frequency_penalty
+    if sampling.min_tokens > 1:
+        words["min_tokens"] = sampling.min_tokens
+    return words
+
+
+def _bad_words(words: tuple[tuple[int, ...], ...]) -> dict[str, Any]:
+    single = [word[0] for word in words if len(word) == 1]
+    longer = [word for word in words if len(word) > 1]
+    return {**({"bad_token_ids": single} if single else {}), **({"bad_words": longer} if longer else {})}
+
+
+def _dense(bias: tuple[tuple[int, float], ...], size: int) -> list[float]:
+    values = [0.0] * size
+    for token_id, value in bias:
+        values[token_id] = value
+    return values
+
+
+def _guide(guide: DecodingGuide) -> dict[str, Any]:
+    return {"json_object": True} if guide.type is GuideType.JSON else {_GUIDES[guide.type]: guide.text}

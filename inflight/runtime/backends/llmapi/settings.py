@@ -1,0 +1,94 @@
+"""What an engine directory of the target `llmapi` says: arguments of the library, and what requests must keep to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inflight.runtime.engine.interface import EngineOptions
+
+MODEL_FILE = "model.yaml"
+CHECKPOINT = "checkpoint"
+
+DEFAULT_MAX_BATCH_SIZE = 2048
+DEFAULT_MAX_NUM_TOKENS = 8192
+"""Of `LLM`, in 1.2 and later (llm_args.py)."""
+DEFAULT_TOKENS_PER_BLOCK = 32
+"""Of `KvCacheConfig`, likewise."""
+
+
+@dataclass(frozen=True)
+class LlmApiSettings:
+    """`arguments` are those of `tensorrt_llm.LLM`, but for the model: model.yaml, changed as the deployment asks."""
+
+    checkpoint: str
+    arguments: dict[str, Any]
+    vocabulary_size: int
+    max_seq_len: int
+    max_num_sequences: int
+    kv_block_tokens: int
+    kv_blocks: int
+    end_ids: tuple[int, ...]
+
+    @classmethod
+    def from_options(cls, options: EngineOptions) -> LlmApiSettings:
+        """Raises ValueError for options that this engine has no use for, OSError where a file is missing."""
+        _check(options)
+        directory = Path(options.model_dir)
+        manifest = json.loads((directory / "engine.json").read_text(encoding="utf-8"))
+        arguments = _arguments(directory / MODEL_FILE, options)
+        sequences = min(options.max_num_sequences, int(arguments.get("max_batch_size") or DEFAULT_MAX_BATCH_SIZE))
+        known = int(manifest["max_seq_len"])
+        length = min(known, int(arguments.get("max_seq_len") or known))
+        cache = arguments["kv_cache_config"]
+        block = int(cache.get("tokens_per_block") or DEFAULT_TOKENS_PER_BLOCK)
+        beams = int(arguments.get("max_beam_width") or 1)
+        tokens = cache.get("max_tokens")
+        blocks = -(-int(tokens) // block) if tokens else sequences * beams * -(-length // block)
+        return cls(
+            checkpoint=str(directory / CHECKPOINT),
+            arguments=arguments,
+            vocabulary_size=manifest["vocab_size"],
+            max_seq_len=length,
+            max_num_sequences=sequences * beams,
+            kv_block_tokens=block,
+            kv_blocks=blocks,
+            end_ids=tuple(end_id for end_id in manifest["end_ids"] if end_id < manifest["vocab_size"]),
+        )
+
+    @property
+    def beam_width(self) -> int:
+        """The only width that a request may ask for: the library takes no other than it was started with."""
+        return int(self.arguments.get("max_beam_width") or 1)
+
+    @property
+    def guides(self) -> bool:
+        return self.arguments.get("guided_decoding_backend") is not None
+
+
+def _check(options: EngineOptions) -> None:
+    if options.draft_dir or options.prompt_lookup:
+        raise ValueError(
+            "the LLM API is told how to speculate when its engine is built (speculative_config); leave out the draft"
+            " engine and the prompt lookup"
+        )
+
+
+def _arguments(path: Path, options: EngineOptions) -> dict[str, Any]:
+    """What model.yaml says; the deployment can lower it: no reuse, no chunks, a smaller cache, smaller steps."""
+    import yaml  # of NVIDIA's container; other engines do without
+
+    arguments = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(arguments, dict):
+        raise ValueError(f"{path} holds no arguments by name; build the engine again")
+    cache = dict(arguments.get("kv_cache_config") or {})
+    if not options.kv_cache_reuse:
+        cache["enable_block_reuse"] = False
+    if options.kv_cache_tokens:
+        cache["max_tokens"] = options.kv_cache_tokens
+    if not options.chunked_context:
+        arguments["enable_chunked_prefill"] = False
+    step = min(options.max_num_tokens, int(arguments.get("max_num_tokens") or DEFAULT_MAX_NUM_TOKENS))
+    return {**arguments, "kv_cache_config": cache, "max_num_tokens": step}

@@ -1,0 +1,146 @@
+"""Which guides the engine may see: each new one is tried in a process of its own, while the engine goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import lru_cache
+
+from inflight.runtime.backends.openvino.guided_decoding.probe_process import GuideProbeProcess, GuideProbeResult
+from inflight.runtime.engine.manifest import EngineManifest
+from inflight.runtime.messages import MAX_GUIDE_CHARACTERS, DecodingGuide, GuideType, RequestError
+
+_MAX_RESULTS = 4096
+
+
+class GuideCache:
+    """Verdicts on guides, one trial at a time; tenants take turns."""
+
+    def __init__(self, engine_dir: str, manifest: EngineManifest) -> None:
+        self._arguments = (engine_dir, str(manifest.vocabulary_size), ",".join(map(str, manifest.end_ids)))
+        self._probe_process: GuideProbeProcess | None = None
+        self._results: OrderedDict[bytes, GuideProbeResult] = OrderedDict()
+        self._tenant_order: list[str] = []
+        """The tenants whose guides waited when a trial began, the one that comes next first."""
+        self._refusal = ""
+        if not manifest.has_tokenizer:
+            self._refusal = "this engine was built without the tokenizer files that guides need; build it again"
+        elif not manifest.end_ids:
+            self._refusal = "this model has no end token, and so a guided answer no end; leave the guide out"
+
+    def check(self, guide: DecodingGuide) -> None:
+        """Raise RequestError (`invalid_parameter`) for what shows without a trial, or did in an earlier one."""
+        self._check_engine(guide)
+        if len(guide.text) > MAX_GUIDE_CHARACTERS:
+            raise _invalid_guide(
+                f"guided_decoding_guide has {len(guide.text)} characters; send at most {MAX_GUIDE_CHARACTERS}"
+            )
+        if "\0" in guide.text or _unpaired(guide.text):
+            raise _invalid_guide("guided_decoding_guide holds a NUL or half of a character; send whole UTF-8 text")
+        if guide.type is GuideType.JSON_SCHEMA:
+            _check_schema(guide.text)
+        elif guide.type is not GuideType.JSON and not guide.text:
+            raise _invalid_guide(f"guided_decoding_guide is empty; a guide of type {guide.type.value} needs a text")
+        self.ready(guide)
+
+    def ready(self, guide: DecodingGuide) -> bool:
+        """Whether the guide has passed its trial; False while that is still to end, or to begin.
+
+        Raises RequestError (`invalid_parameter`) for one that did not pass.
+        """
+        self._check_engine(guide)
+        key = digest(guide)
+        verdict = self._results.get(key)
+        if verdict is None:
+            return False
+        self._results.move_to_end(key)
+        if verdict.fault:
+            raise _invalid_guide(f"guided_decoding_guide {verdict.fault}")
+        return True
+
+    def compiled_bytes(self, guide: DecodingGuide) -> int:
+        """Memory that a guide which passed takes when compiled, roughly."""
+        verdict = self._results.get(digest(guide))
+        return verdict.compiled_bytes if verdict else 0
+
+    def reject(self, guide: DecodingGuide) -> tuple[str, str]:
+        """Refuse from now on a guide that passed and yet stalled the engine; the message and code of the error."""
+        verdict = GuideProbeResult("makes finding the allowed tokens take ever longer; make it less ambiguous")
+        self._keep(digest(guide), verdict)
+        return f"guided_decoding_guide {verdict.fault}", "invalid_parameter"
+
+    def close(self) -> None:
+        if self._probe_process is not None:
+            self._probe_process.kill()
+            self._probe_process = None
+
+    def advance(self, waiting: Sequence[tuple[str, DecodingGuide]], timeout: float) -> None:
+        """Begin a trial if none is under way; keep the verdict of the one that is, if it comes in `patience` seconds.
+
+        `waiting` are the guides that have no verdict, with the tenants whose requests wait for them.
+        """
+        if self._probe_process is None:
+            self._probe_process = GuideProbeProcess(self._arguments)
+        if self._probe_process.idle:
+            guide = self._next(waiting)
+            self._probe_process.start(digest(guide), guide)
+        tried = self._probe_process.key
+        verdict = self._probe_process.result(timeout)
+        if verdict is None:
+            return
+        if self._probe_process.ended:
+            self._probe_process = None
+        if tried is not None:
+            self._keep(tried, verdict)
+        elif verdict.fault:
+            self._refusal = "this engine's tokenizer can't guide; see the server's log, and leave the guide out"
+
+    def _next(self, waiting: Sequence[tuple[str, DecodingGuide]]) -> DecodingGuide:
+        """The first guide of the tenant whose turn it is; one that comes anew is behind those that wait already."""
+        first: dict[str, DecodingGuide] = {}
+        for tenant, guide in waiting:
+            first.setdefault(tenant, guide)
+        order = dict.fromkeys(one for one in (*self._tenant_order, *first) if one in first)
+        now, *others = order
+        self._tenant_order = [*others, now]
+        return first[now]
+
+    def _check_engine(self, guide: DecodingGuide) -> None:
+        if self._refusal:
+            raise _invalid_guide(f"guided_decoding_guide_type is {guide.type.value}, and {self._refusal}")
+
+    def _keep(self, key: bytes, verdict: GuideProbeResult) -> None:
+        self._results[key] = verdict
+        if len(self._results) > _MAX_RESULTS:
+            self._results.popitem(last=False)
+
+
+@lru_cache(maxsize=256)
+def digest(guide: DecodingGuide) -> bytes:
+    return hashlib.sha256(f"{guide.type.value}\n{guide.text}".encode()).digest()
+
+
+def _check_schema(text: str) -> None:
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        what = "is nested too deeply" if isinstance(error, RecursionError) else f"is no JSON ({error})"
+        raise _invalid_guide(f"guided_decoding_guide {what}; a guide of type json_schema is a JSON Schema") from error
+    if not isinstance(schema, dict | bool):
+        raise _invalid_guide(
+            "guided_decoding_guide is JSON but no object; a guide of type json_schema is a JSON Schema"
+        )
+
+
+def _unpaired(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _invalid_guide(message: str) -> RequestError:
+    return RequestError(message, "invalid_parameter")

@@ -1,0 +1,164 @@
+"""A process in which guides are tried before the engine sees them.
+
+The library compiles a guide in the middle of a step, where an error ends every request, and where one that overflows
+the stack, eats the memory or never ends takes the engine's process with it. Here it takes only this one. Started as
+`python -m inflight.runtime.backends.openvino.guided_decoding.probe FD ENGINE_DIR VOCABULARY_SIZE END_IDS`, with FD a
+socket: it sends a Verdict once it stands, then takes a Guide at a time and answers with a Verdict.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import re
+import resource
+import signal
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import openvino
+import openvino_genai
+
+from inflight.runtime.backends.openvino.generation_config import structured_output
+from inflight.runtime.backends.openvino.guided_decoding.dummy_model import write_dummy_model
+from inflight.runtime.backends.openvino.guided_decoding.probe_process import GuideProbeResult
+from inflight.runtime.messages import DecodingGuide, GuideType
+
+COMPILE_SECONDS = 1.0
+"""Processor time in which a guide must be compiled; the engine's streams wait so long."""
+
+TOKEN_SECONDS = 0.02
+"""Processor time that finding the allowed tokens may take on average; for ambiguous grammars it takes ever more."""
+
+WALK_TOKENS = (160, 32, 32)
+"""Tokens of each answer that is tried."""
+
+_PR_SET_PDEATHSIG = 1
+_STACK_BYTES = 4 << 20
+"""Half of what the engine has, so that no guide that passes here overflows it there."""
+
+
+class GuideProbe:
+    """Answers at random within a guide, on a model that costs nothing."""
+
+    def __init__(self, engine_dir: str, vocabulary_size: int, end_ids: tuple[int, ...]) -> None:
+        self._tokenizer = openvino_genai.Tokenizer(engine_dir)
+        self._vocabulary_size = vocabulary_size
+        self._end_ids = end_ids
+        self._stuck_log_prob = math.log(1 / vocabulary_size)
+        self._pipeline = dummy_pipeline(self._tokenizer, vocabulary_size)
+
+    def probe(self, guide: DecodingGuide) -> GuideProbeResult:
+        """Try a guide, in seconds at most if the compiler comes back at all."""
+        before = _resident_bytes()
+        try:
+            fault = self._find_fault(guide)
+        except RuntimeError as error:
+            self._pipeline = dummy_pipeline(self._tokenizer, self._vocabulary_size)  # such a step has broken the other
+            fault = f"can't be used ({_reason(error)}); mend it"
+        return GuideProbeResult(fault, max(0, _resident_bytes() - before))
+
+    def _find_fault(self, guide: DecodingGuide) -> str:
+        compiled = 0.0
+        for number, tokens in enumerate(WALK_TOKENS):
+            first, rest, log_probs = self._walk(guide, tokens, seed=number)
+            compiled = compiled or first
+            if compiled > COMPILE_SECONDS:
+                return f"takes {compiled:.1f} s to compile, and {COMPILE_SECONDS:g} s are allowed; make it simpler"
+            if rest > TOKEN_SECONDS:
+                return "is so ambiguous that finding the allowed tokens takes ever longer; make it simpler"
+            if self._stuck(log_probs):
+                return "leads to where no token is allowed and the answer isn't whole; mend it"
+        return ""
+
+    def _walk(self, guide: DecodingGuide, tokens: int, seed: int) -> tuple[float, float, list[float]]:
+        """Processor time of the first step and of the others on average, and the log probabilities of the tokens."""
+        config = openvino_genai.GenerationConfig()
+        config.max_new_tokens = tokens
+        config.eos_token_id = self._end_ids[0]
+        config.stop_token_ids = set(self._end_ids)
+        config.do_sample = True
+        config.rng_seed = seed
+        config.structured_output_config = structured_output(guide)
+        generation = self._pipeline.add_request(seed, openvino.Tensor(np.zeros((1, 1), np.int64)), config)
+        started = time.process_time()
+        self._pipeline.step()
+        compiled = time.process_time()
+        steps = 0
+        while self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
+            steps += 1
+            if time.process_time() - compiled > tokens * TOKEN_SECONDS:
+                break
+        walked = time.process_time() - compiled
+        if self._pipeline.has_non_finished_requests():
+            generation.cancel()
+            self._pipeline.step()
+            return compiled - started, math.inf, []
+        (output,) = generation.read_all()
+        return compiled - started, walked / max(steps, 1), list(output.generated_log_probs)
+
+    def _stuck(self, log_probs: list[float]) -> bool:
+        """Where every token is forbidden, the library takes any, each as likely as the other.
+
+        By chance the blank model may give a token that very probability, but hardly two in a row.
+        """
+        even = [abs(log_prob - self._stuck_log_prob) < 3e-6 for log_prob in log_probs]
+        return any(one and other for one, other in pairwise(even))
+
+
+def dummy_pipeline(
+    tokenizer: openvino_genai.Tokenizer, vocabulary_size: int
+) -> openvino_genai.ContinuousBatchingPipeline:
+    """A pipeline of the blank model, for one request at a time; what is compiled of guides hangs on `tokenizer`."""
+    scheduler = openvino_genai.SchedulerConfig()
+    scheduler.num_kv_blocks = 16
+    scheduler.max_num_seqs = 1
+    scheduler.enable_prefix_caching = False
+    with tempfile.TemporaryDirectory(prefix="inflight-") as directory:
+        write_dummy_model(vocabulary_size, Path(directory))
+        return openvino_genai.ContinuousBatchingPipeline(
+            directory, tokenizer, scheduler, "CPU", INFERENCE_NUM_THREADS=1, sampler_num_threads=1
+        )
+
+
+def _reason(error: Exception) -> str:
+    """What the library says is wrong, without the places in its sources."""
+    line = str(error).strip().partition("\n")[0]
+    text = re.sub(r"^\[[\d:]+\] \S+:\d+: |Check failed: \(.*?\) is false: ", "", line)
+    return text[:200].strip().rstrip(".") or type(error).__name__
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def main() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(5)
+    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    resource.setrlimit(resource.RLIMIT_STACK, (_STACK_BYTES, hard))
+    connection = Connection(int(sys.argv[1]))
+    end_ids = tuple(map(int, sys.argv[4].split(",")))
+    trial = GuideProbe(sys.argv[2], int(sys.argv[3]), end_ids)
+    # The first guide has the tokenizer's vocabulary read.
+    connection.send(trial.probe(DecodingGuide(GuideType.REGEX, "a")))
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 2)  # the compiler's warnings of what others send, and of what is left behind by what it refuses
+    try:
+        while True:
+            connection.send(trial.probe(connection.recv()))
+    except (EOFError, OSError):
+        os._exit(0)  # the engine has gone
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Speculation: what a deployment that speculates can't do, and how much of what it drafts is taken."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+import openvino_genai
+
+from inflight.runtime.backends.openvino.pipeline import NGRAM_TOKENS
+from inflight.runtime.engine.interface import EngineOptions
+from inflight.runtime.messages import GenerationRequest, RequestError, SpeculationStats
+
+
+def check_speculation(request: GenerationRequest, options: EngineOptions) -> None:
+    """Raise RequestError (`invalid_parameter`) for what the library does wrongly, or not at all, when it speculates."""
+    if not (options.draft_dir or options.prompt_lookup):
+        return
+    how = "with a draft model" if options.draft_dir else "by prompt lookup"
+    sampling = request.sampling
+    for name, used in (
+        (f"beam_width of {sampling.beam_width}", sampling.beam_width > 1),
+        # The library counts the tokens of the prompt in once a drafted token was not taken.
+        (f"min_tokens of {sampling.min_tokens}", sampling.min_tokens > 1),
+        # It accepts drafted tokens by another rule than keeps the distribution, and loses count of them.
+        ("top_k or top_p", bool(options.draft_dir) and not sampling.greedy),
+        ("guided_decoding_guide", bool(options.draft_dir) and request.guide is not None),
+    ):
+        if used:
+            raise RequestError(
+                f"this deployment speculates {how} and so can't serve {name}; leave it out, or ask one that doesn't"
+                " speculate",
+                "invalid_parameter",
+            )
+
+
+def set_speculation(config: openvino_genai.GenerationConfig, options: EngineOptions) -> None:
+    if options.draft_dir or options.prompt_lookup:
+        config.num_assistant_tokens = options.num_draft_tokens
+    if options.prompt_lookup:
+        config.max_ngram_size = NGRAM_TOKENS
+
+
+@dataclass
+class DraftCounter:
+    """Counts for one request what was drafted and taken; the library tells only the tokens of each step.
+
+    Of a step's tokens all but the last were drafted. How many were on offer follows from the library's rules: with a
+    draft model as many as may still come, by lookup what follows the first place where the last tokens stood before.
+    In the step that ends an answer only those taken count, since a draft model stops at its own end token.
+    """
+
+    request: GenerationRequest
+    options: EngineOptions
+    tokens: array[int] = field(init=False)
+    produced: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    def __post_init__(self) -> None:
+        self.tokens = array("q", self.request.prompt_ids)
+
+    def update(self, token_ids: tuple[int, ...], ended: bool) -> SpeculationStats:
+        """Count a step's tokens, which are one at least, the end token among them."""
+        taken = len(token_ids) - 1
+        offered = self._offered() if self.produced else 0
+        self.drafted += min(offered, taken) if ended else max(offered, taken)
+        self.accepted += taken
+        self.produced += len(token_ids)
+        self.tokens.extend(token_ids)
+        return SpeculationStats(self.drafted, self.accepted)
+
+    def _offered(self) -> int:
+        most = min(self.options.num_draft_tokens, self.request.max_tokens - self.produced - 1)
+        return min(most, self._found()) if self.options.prompt_lookup else most
+
+    def _found(self) -> int:
+        """How many tokens follow the first place where the last ones stood before."""
+        whole = self.tokens.tobytes()
+        width = self.tokens.itemsize
+        longest = NGRAM_TOKENS if len(self.tokens) > NGRAM_TOKENS else len(self.tokens) // 2
+        for length in range(longest, 0, -1):
+            place = _find(whole, whole[-length * width :], width)
+            if place < len(self.tokens) - length:
+                return len(self.tokens) - place - length
+        return 0
+
+
+def _find(whole: bytes, part: bytes, width: int) -> int:
+    """The first place, counted in items, where `part` stands at the beginning of an item."""
+    place = whole.find(part)
+    while place % width:
+        place = whole.find(part, place + 1)
+    return place // width

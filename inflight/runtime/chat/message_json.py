@@ -1,0 +1,79 @@
+"""Messages and template arguments as JSON: their size, depth and number of values are known before they are parsed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from inflight.runtime.messages import RequestError
+
+MAX_MESSAGE_BYTES = 16 * 2**20
+"""The longest messages, as JSON; a context of a million tokens is some five million bytes."""
+MAX_DEPTH = 64
+"""Levels of arrays and objects within each other; the array of messages is the first."""
+MAX_VALUES = 200_000
+"""Values of all levels; a message has some five, and each takes a template some microseconds."""
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def parse_messages(raw: bytes) -> list[Any]:
+    """The messages that `raw` holds as JSON; RequestError (`invalid_messages`) for anything but a list."""
+    messages = _parsed("messages", raw)
+    if not isinstance(messages, list):
+        raise invalid_messages("messages must be a JSON array of objects with role and content")
+    return messages
+
+
+def parse_kwargs(raw: bytes) -> dict[str, Any]:
+    """What the template is given beside the messages, from JSON; RequestError (`invalid_messages`) for no object."""
+    kwargs = _parsed("chat_template_kwargs", raw) if raw else {}
+    if not isinstance(kwargs, dict):
+        raise invalid_messages("chat_template_kwargs must be a JSON object")
+    return kwargs
+
+
+def to_json(name: str, value: Sequence[Any] | Mapping[str, Any]) -> bytes:
+    """A value of the caller's own as JSON; RequestError (`invalid_messages`) for what JSON can't say."""
+    try:
+        return json.dumps(value, default=dict).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise invalid_messages(f"{name} can't be written as JSON ({error}); use JSON's types alone") from None
+
+
+def invalid_messages(message: str) -> RequestError:
+    return RequestError(message, "invalid_messages")
+
+
+def _parsed(name: str, raw: bytes) -> Any:
+    """Made of JSON's types alone: nothing that a template could reach more through, or that others hold."""
+    if len(raw) > MAX_MESSAGE_BYTES:
+        raise invalid_messages(f"{name} has {len(raw)} bytes as JSON; at most {MAX_MESSAGE_BYTES} are taken")
+    _check_shape(name, raw)
+    try:
+        return json.loads(raw.decode())
+    except (ValueError, RecursionError) as error:
+        raise invalid_messages(f"{name} is not valid JSON ({error}); send it as JSON in UTF-8") from None
+
+
+def _check_shape(name: str, raw: bytes) -> None:
+    """Refuse what has too many values or levels; what is no JSON is left to the parser, which ends at its first fault.
+
+    Every second piece between quotes is a string, once those that are escaped are gone.
+    """
+    unescaped = raw.replace(rb"\\", b"").replace(rb"\"", b"")
+    _check_values(name, unescaped.count(b'"') // 4)  # a key and a value have two each
+    outside = b"".join(unescaped.split(b'"')[::2])
+    _check_values(name, 1 + outside.count(b",") + outside.count(b"[") + outside.count(b"{"))
+    depth = 0
+    for bracket in outside.translate(None, _NOT_BRACKETS):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > MAX_DEPTH:
+            raise invalid_messages(
+                f"{name} is nested too deep; at most {MAX_DEPTH} levels of arrays and objects are taken"
+            )
+
+
+def _check_values(name: str, count: int) -> None:
+    if count > MAX_VALUES:
+        raise invalid_messages(f"{name} has too many values; at most {MAX_VALUES} are taken")

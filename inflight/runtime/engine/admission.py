@@ -1,0 +1,32 @@
+"""A bound on how many requests something may hold, and how one more is refused."""
+
+from __future__ import annotations
+
+import threading
+
+from inflight.runtime.messages import RequestError
+
+
+def queue_full_error(limit: int, what: str = "") -> RequestError:
+    """Return the error for a request beyond `limit`, in words of Triton and TensorRT-LLM: clients look for either."""
+    of = f" of {what}" if what else ""
+    return RequestError(
+        f"Exceeds maximum queue size{of} (Maximum queue size of {limit} has been reached); send the request again"
+        " later",
+        "overloaded",
+    )
+
+
+class AdmissionSlots:
+    """So many at a time, each for as long as its `with` block runs. Nobody waits: one more is refused at once."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._free = threading.BoundedSemaphore(limit)
+
+    def __enter__(self) -> None:
+        if not self._free.acquire(blocking=False):
+            raise queue_full_error(self._limit)
+
+    def __exit__(self, *_: object) -> None:
+        self._free.release()

@@ -1,0 +1,180 @@
+"""A deterministic engine: known tokens after known delays, and failures on request."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import cycle
+
+from inflight.runtime.engine.interface import EngineOptions, StepOutput
+from inflight.runtime.messages import Beam, DecodingGuide, EngineLimits, FinishReason, GenerationRequest, RequestError
+
+NO_TOKEN = "-1"
+LOG_PROB = -0.5
+"""Of every token of an answer, and of the best beam's; each further beam's tokens have LOG_PROB less."""
+IMPOSSIBLE = "impossible"
+"""The text of a guide that fails its trial."""
+
+
+class FakeModelRunner:
+    """Answers with the prompt's tokens over and over, one a step; for tests and for measuring the way around.
+
+    It counts `min_tokens`, end tokens, log probabilities and beams (`expected_beams`), and ignores how to sample.
+    `extra` takes
+
+    - `step_seconds` (0; several, as "0.001,0.005", take turns), `prefill_seconds_per_token` (0),
+      `vocabulary_size` (512), `max_seq_len` (4096),
+    - `traceable` (0): whether the answer to a request with a seed begins that many tokens later in the prompt, and log
+      probabilities tell the token that they are of (`traced_log_prob`), so that no two answers look the same,
+    - `prefill_tokens_per_step` (0: no bound): longer prompts take several steps before their first token,
+    - `guide_probes` (0): how often `prepare` is called before a guide is tried; one guide is tried at a time,
+    - `leak_bytes_per_request` and `leak_bytes_per_step` (0): memory that is never freed, to prove a leak's detector,
+    - tokens (none) by which a prompt that begins with one fails: `refuse_token` is refused by `add`, `fail_token`
+      makes the step that meets it raise an error, `die_token` kills the engine's process as SIGKILL does.
+    """
+
+    def __init__(self, options: EngineOptions) -> None:
+        extra = options.extra
+        self._step_seconds = cycle(map(float, extra.get("step_seconds", "0").split(",")))
+        self._traceable = extra.get("traceable", "0") == "1"
+        self._prefill_seconds_per_token = float(extra.get("prefill_seconds_per_token", "0"))
+        self._prefill_tokens_per_step = int(extra.get("prefill_tokens_per_step", "0"))
+        self._refuse_token = int(extra.get("refuse_token", NO_TOKEN))
+        self._fail_token = int(extra.get("fail_token", NO_TOKEN))
+        self._die_token = int(extra.get("die_token", NO_TOKEN))
+        self._guide_probes = int(extra.get("guide_probes", "0"))
+        self._leak_per_request = int(extra.get("leak_bytes_per_request", "0"))
+        self._leak_per_step = int(extra.get("leak_bytes_per_step", "0"))
+        self._leaked: list[bytes] = []
+        self.limits = EngineLimits(
+            vocabulary_size=int(extra.get("vocabulary_size", "512")),
+            max_seq_len=int(extra.get("max_seq_len", "4096")),
+            kv_block_tokens=32,
+            kv_blocks=-(-options.kv_cache_tokens // 32),
+            max_num_sequences=options.max_num_sequences,
+        )
+        self._probes: Counter[DecodingGuide] = Counter()
+        self._running: dict[int, tuple[GenerationRequest, int]] = {}
+
+    def check(self, request: GenerationRequest) -> None:
+        """It can do whatever a request asks of it: nothing."""
+
+    def ready(self, request: GenerationRequest) -> bool:
+        if request.guide is None:
+            return True
+        impossible = request.guide.text == IMPOSSIBLE
+        tried = self._probes[request.guide] >= max(self._guide_probes, impossible)
+        if tried and impossible:
+            raise RequestError("the guide is impossible, as it says", "invalid_parameter")
+        return tried
+
+    def prepare(self, waiting: Sequence[GenerationRequest]) -> None:
+        if waiting[0].guide is not None:
+            self._probes[waiting[0].guide] += 1
+
+    def joinable(self, request: GenerationRequest, ahead: Sequence[GenerationRequest]) -> bool:
+        return True
+
+    def add(self, handle: int, request: GenerationRequest) -> None:
+        """Raises ValueError for `refuse_token`, and for an adapter other than that of those that run."""
+        if request.prompt_ids[0] == self._refuse_token:
+            raise ValueError("the fake engine refused\nbecause it was asked to")
+        if any(running.adapter != request.adapter for running, _ in self._running.values()):
+            raise ValueError("two adapters in one batch")
+        # Counted from below 0 while the prompt is computed: the step that ends that makes the first token.
+        steps = -(-len(request.prompt_ids) // (self._prefill_tokens_per_step or len(request.prompt_ids)))
+        self._running[handle] = (_rotated_by_seed(request) if self._traceable else request, 1 - steps)
+        self._leak(self._leak_per_request)
+
+    def removable(self, handle: int) -> bool:
+        return True
+
+    def remove(self, handle: int) -> None:
+        del self._running[handle]
+
+    def step(self) -> Iterator[StepOutput]:
+        new = [request for request, produced in self._running.values() if produced == 0]
+        for request in new:
+            if request.prompt_ids[0] == self._fail_token:
+                raise RuntimeError("the fake engine failed because it was asked to")
+            if request.prompt_ids[0] == self._die_token:
+                os.kill(os.getpid(), signal.SIGKILL)
+        prefill = self._prefill_seconds_per_token * sum(len(request.prompt_ids) for request in new)
+        time.sleep(next(self._step_seconds) + prefill)
+        self._leak(self._leak_per_step)
+        for handle, (request, produced) in list(self._running.items()):
+            produced += 1
+            self._running[handle] = (request, produced)
+            if produced < 1:
+                continue
+            advance = _next_beams_output if request.sampling.beam_width > 1 else _next_output
+            progress = advance(handle, request, produced)
+            if progress is None:
+                continue
+            if progress.finish_reason is not None:
+                del self._running[handle]
+            if self._traceable and progress.log_probs:
+                progress = progress._replace(log_probs=tuple(map(traced_log_prob, progress.token_ids)))
+            yield progress
+
+    def _leak(self, size: int) -> None:
+        if size:
+            self._leaked.append(b"\x01" * size)  # zeros would take no memory
+
+
+def expected_token(request: GenerationRequest, position: int) -> int:
+    """The token that the fake engine produces as number `position` (from 0) of its answer."""
+    return request.prompt_ids[position % len(request.prompt_ids)]
+
+
+def traced_log_prob(token_id: int) -> float:
+    """The log probability of a token, where the engine is to be traceable; exact in 32 bits."""
+    return -token_id / 1024
+
+
+def _rotated_by_seed(request: GenerationRequest) -> GenerationRequest:
+    """The request that is answered in the place of one with a seed."""
+    begin = (request.sampling.seed or 0) % len(request.prompt_ids)
+    return replace(request, prompt_ids=request.prompt_ids[begin:] + request.prompt_ids[:begin])
+
+
+def expected_beams(request: GenerationRequest) -> tuple[Beam, ...]:
+    """All beams of a request: the one behind another begins with the other's second token."""
+    return tuple(_expected_beam(request, number) for number in range(request.sampling.beam_width))
+
+
+def _expected_beam(request: GenerationRequest, number: int) -> Beam:
+    token_ids: list[int] = []
+    for position in range(request.max_tokens):
+        token = expected_token(request, position + number)
+        if _ends(request, token, position + 1):
+            break
+        token_ids.append(token)
+    log_prob = LOG_PROB * (number + 1)
+    log_probs = (log_prob,) * len(token_ids)
+    return Beam(tuple(token_ids), log_probs if request.log_probs else (), sum(log_probs))
+
+
+def _ends(request: GenerationRequest, token: int, produced: int) -> bool:
+    return token in request.end_ids and produced > request.sampling.min_tokens
+
+
+def _next_output(handle: int, request: GenerationRequest, produced: int) -> StepOutput:
+    token = expected_token(request, produced - 1)
+    if _ends(request, token, produced):
+        return StepOutput(handle, (), FinishReason.STOP)
+    reason = FinishReason.LENGTH if produced == request.max_tokens else None
+    return StepOutput(handle, (token,), reason, (LOG_PROB,) if request.log_probs else ())
+
+
+def _next_beams_output(handle: int, request: GenerationRequest, produced: int) -> StepOutput | None:
+    """One token more of each beam; they are told when the last has ended, after as many steps as its tokens take."""
+    beams = expected_beams(request)
+    if produced == min(request.max_tokens, max(len(beam.token_ids) for beam in beams) + 1):
+        reason = FinishReason.STOP if len(beams[0].token_ids) < request.max_tokens else FinishReason.LENGTH
+        return StepOutput(handle, (), reason, beams=beams)
+    return StepOutput(handle, ()) if produced == 1 else None

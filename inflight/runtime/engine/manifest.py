@@ -1,0 +1,34 @@
+"""What an engine directory says of itself, as far as running it needs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TOKENIZER_FILE = "openvino_tokenizer.xml"
+"""A build writes it where the tokenizer can be converted; the library reads the vocabulary from it."""
+
+
+@dataclass(frozen=True)
+class EngineManifest:
+    """The part of engine.json that the engine runs by; `properties` are handed to the library as they are."""
+
+    vocabulary_size: int
+    max_seq_len: int
+    end_ids: tuple[int, ...]
+    properties: dict[str, Any]
+    has_tokenizer: bool
+
+    @classmethod
+    def from_directory(cls, engine_dir: str) -> EngineManifest:
+        directory = Path(engine_dir)
+        content = json.loads((directory / "engine.json").read_text(encoding="utf-8"))
+        return cls(
+            vocabulary_size=content["vocab_size"],
+            max_seq_len=content["max_seq_len"],
+            end_ids=tuple(content["end_ids"]),
+            properties=dict(content["properties"]),
+            has_tokenizer=(directory / TOKENIZER_FILE).is_file(),
+        )

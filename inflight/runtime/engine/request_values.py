@@ -1,0 +1,176 @@
+"""The optional values of a request, checked: how to sample, and which tokens end the answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from inflight.runtime.messages import MAX_GUIDE_CHARACTERS, DecodingGuide, GuideType, RequestError, SamplingConfig
+
+
+class _Bound(NamedTuple):
+    field: str
+    is_valid: Callable[[float], bool]
+    description: str
+
+
+SAMPLING_INPUTS = {
+    "temperature": _Bound("temperature", lambda value: value >= 0, "0 or more"),
+    "runtime_top_k": _Bound("top_k", lambda value: value >= 0, "0 or more"),
+    "runtime_top_p": _Bound("top_p", lambda value: value <= 1, "at most 1"),
+    "seed": _Bound("seed", lambda value: value >= 0, "0 or more"),
+    "repetition_penalty": _Bound("repetition_penalty", lambda value: value > 0, "above 0"),
+    "presence_penalty": _Bound("presence_penalty", lambda value: -2 <= value <= 2, "between -2 and 2"),
+    "frequency_penalty": _Bound("frequency_penalty", lambda value: -2 <= value <= 2, "between -2 and 2"),
+    "min_tokens": _Bound("min_tokens", lambda value: value >= 0, "0 or more"),
+    "beam_width": _Bound("beam_width", lambda value: value >= 1, "1 or more"),
+    "len_penalty": _Bound("length_penalty", lambda value: True, "a number"),
+    "early_stopping": _Bound("early_stopping", lambda value: True, "true or false"),
+}
+"""Upstream's input tensors that say how to sample. As there, `runtime_top_p` of 0 or below means no such bound."""
+
+OLDER_NAMES = {"min_tokens": "min_length", "seed": "random_seed"}
+"""What upstream called an input before; taken where the newer name was not sent."""
+
+MAX_SEQUENCES = 256
+"""The most answers that a request may ask for, and the most that may be decoded in one."""
+
+GUIDE_TYPES = {guide_type.value: guide_type for guide_type in GuideType}
+
+_NANOSECONDS = 1_000_000
+
+
+def sampling_from(values: Mapping[str, Any], label: Callable[[str], str] = str) -> SamplingConfig:
+    """Sampling from the values of SAMPLING_INPUTS that came; None counts as not given.
+
+    Raises RequestError (`invalid_parameter`), naming the input by `label`, for a value out of bounds; infinities and
+    NaN always are.
+    """
+    fields = {}
+    for name, bound in SAMPLING_INPUTS.items():
+        value = values.get(name)
+        if value is None:
+            continue
+        _check(label(name), value, bound)
+        fields[bound.field] = value
+    if "top_p" in fields:
+        fields["top_p"] = max(fields["top_p"], 0.0)
+    return SamplingConfig(**fields)
+
+
+def check_sampling(sampling: SamplingConfig) -> None:
+    """The same bounds for what was made otherwise; RequestError names the field."""
+    for bound in SAMPLING_INPUTS.values():
+        value = getattr(sampling, bound.field)
+        if value is not None:
+            _check(bound.field, value, bound)
+    if sampling.top_p < 0:
+        raise RequestError(f"top_p is {sampling.top_p:g}; it must be 0 or more", "invalid_parameter")
+
+
+def _check(name: str, value: float, bound: _Bound) -> None:
+    if not (math.isfinite(value) and bound.is_valid(value)):
+        raise RequestError(f"{name} is {value:g}; it must be {bound.description}", "invalid_parameter")
+
+
+def guide_from(guide_type: str | None, text: str | None) -> DecodingGuide | None:
+    """What guides the answer, from upstream's two inputs.
+
+    RequestError (`invalid_parameter`) where one is missing, or the guide is too long.
+    """
+    if text is not None and len(text) > MAX_GUIDE_CHARACTERS:
+        raise RequestError(
+            f"guided_decoding_guide has {len(text)} characters; send at most {MAX_GUIDE_CHARACTERS}",
+            "invalid_parameter",
+        )
+    if guide_type is None:
+        if text is None:
+            return None
+        raise RequestError("guided_decoding_guide goes with guided_decoding_guide_type; send both", "invalid_parameter")
+    if guide_type not in GUIDE_TYPES:
+        raise RequestError(
+            f"guided_decoding_guide_type is {guide_type[:40]!r}; it must be one of {', '.join(GUIDE_TYPES)}",
+            "invalid_parameter",
+        )
+    found = GUIDE_TYPES[guide_type]
+    if found is GuideType.JSON:
+        if text is not None:
+            raise RequestError(
+                "guided_decoding_guide_type json takes no guided_decoding_guide; json_schema does", "invalid_parameter"
+            )
+        return DecodingGuide(found)
+    if text is None:
+        raise RequestError(
+            f"guided_decoding_guide is missing; guided_decoding_guide_type {guide_type} needs one", "invalid_parameter"
+        )
+    return DecodingGuide(found, text)
+
+
+def deadline_from(deadline_ms: int | None, now_ns: int) -> int | None:
+    """The moment, in nanoseconds of the clock of `now_ns`, at which the time of a request is over."""
+    if deadline_ms is None:
+        return None
+    if deadline_ms < 1:
+        raise RequestError(
+            f"deadline_ms is {deadline_ms}; it must be 1 or more milliseconds from now", "invalid_parameter"
+        )
+    return now_ns + deadline_ms * _NANOSECONDS
+
+
+def checked_count(name: str, value: int, maximum: int) -> int:
+    """A count between 1 and `most`; RequestError (`invalid_parameter`) for another."""
+    if not 1 <= value <= maximum:
+        raise RequestError(f"{name} is {value}; it must be between 1 and {maximum}", "invalid_parameter")
+    return value
+
+
+def end_ids_from(end_id: int | None, model_end_ids: tuple[int, ...]) -> tuple[int, ...]:
+    """The tokens that end an answer: the model's own, unless the request names another; a negative one means none."""
+    if end_id is None or end_id in model_end_ids:
+        return model_end_ids
+    return () if end_id < 0 else (end_id,)
+
+
+def read_sequences(tokens: Any, lengths: Any, vocabulary_size: int, max_ids: int) -> list[list[list[int]]]:
+    """The token ids of each prompt's sequences, from arrays [prompt, beam, token] and [prompt, beam].
+
+    Raises RequestError for lengths that don't fit (`invalid_request`), for more than MAX_SEQUENCES sequences or
+    `most_ids` ids, and for ids that the vocabulary doesn't have (`invalid_token_ids`). Nothing is copied before that.
+    """
+    if tokens.ndim != 3 or tokens.shape[:2] != lengths.shape:
+        raise RequestError(
+            f"TOKENS_BATCH has the shape {list(tokens.shape)} and SEQUENCE_LENGTH {list(lengths.shape)}; send one"
+            " length for each sequence",
+            "invalid_request",
+        )
+    if lengths.size > MAX_SEQUENCES or tokens.size > max_ids:
+        raise RequestError(
+            f"TOKENS_BATCH holds {lengths.size} sequences of {tokens.size} token ids; send at most {MAX_SEQUENCES}"
+            f" sequences of {max_ids} together",
+            "invalid_parameter",
+        )
+    outside = lengths[(lengths < 0) | (lengths > tokens.shape[2])]
+    if outside.size:
+        raise RequestError(
+            f"SEQUENCE_LENGTH is {outside[0]}, and TOKENS_BATCH holds {tokens.shape[2]} token ids", "invalid_request"
+        )
+    cut = [
+        [beam[:count] for beam, count in zip(beams, counts, strict=True)]
+        for beams, counts in zip(tokens, lengths.tolist(), strict=True)
+    ]
+    for beams in cut:
+        for beam in beams:
+            check_ids(beam, "TOKENS_BATCH", vocabulary_size)
+    return [[beam.tolist() for beam in beams] for beams in cut]
+
+
+def check_ids(token_ids: Any, name: str, vocabulary_size: int) -> None:
+    """Raise RequestError (`invalid_token_ids`) for an id of this array that the vocabulary doesn't have."""
+    for token_id in (token_ids.min(), token_ids.max()) if token_ids.size else ():
+        if not 0 <= token_id < vocabulary_size:
+            raise RequestError(
+                f"{name}: token id {token_id} is outside the vocabulary of {vocabulary_size} tokens; send ids of the"
+                " engine's own tokenizer",
+                "invalid_token_ids",
+            )

@@ -1,0 +1,311 @@
+"""Scheduler: turns a step-driven library into an engine with in-flight batching."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import count
+
+from inflight.runtime.engine.admission import queue_full_error
+from inflight.runtime.engine.draft import DraftVerifier
+from inflight.runtime.engine.interface import ModelRunner, SelfSchedulingRunner, StepOutput
+from inflight.runtime.engine.request_queue import RequestQueue
+from inflight.runtime.engine.scheduled_request import ScheduledRequest, error_from_exception
+from inflight.runtime.engine.step_times import StepTimes
+from inflight.runtime.messages import (
+    Beam,
+    EngineLimits,
+    EngineStats,
+    EventSink,
+    FinishReason,
+    GenerationRequest,
+    RequestError,
+    TokenEvent,
+    tenant_of,
+)
+from inflight.runtime.text.detokenizer import Detokenizer
+from inflight.runtime.text.stop_words import NOTHING_RELEASED, Released, StopWords, cut_beams
+
+MAX_PENDING_GUIDES = 64
+MAX_PENDING_GUIDES_PER_TENANT = 16
+"""Guides that may wait for their trial, each of which may take seconds: of all requests, and of those of one tenant."""
+
+MAX_SKIPPED = 8
+"""Requests that can't join yet and are passed in one turn: each is compared with all before it."""
+
+
+def no_tokenizer() -> Detokenizer:
+    raise RequestError("this engine has no tokenizer; send stop words as token ids", "invalid_parameter")
+
+
+class Scheduler:
+    """Admits, steps and ends for a `ModelRunner`; whoever owns it calls `turn` while there is work.
+
+    A request is admitted, by priority and then in order of arrival, once the KV blocks of its worst case are free, so
+    that the cache never runs out under a running request (TensorRT-LLM's `guaranteed_no_evict`). Nothing overtakes the
+    head of the queue: not what would fit where it does not, nor what has the adapter of those that run when it has
+    another, since adapters don't mix in a batch but where the stepper mixes them.
+
+    A request whose deadline passes ends between two steps; one that waits ends as soon as not even one step of the
+    shortest recent length could end in time. `max_queue_size` bounds those that wait beyond what the next turn can
+    admit (0: no bound). `load_detokenizer` is called once, with the first request that has stop words given as text.
+    Not thread-safe: one thread submits, cancels and turns.
+    """
+
+    def __init__(
+        self, runner: ModelRunner, max_queue_size: int = 0, load_detokenizer: Callable[[], Detokenizer] = no_tokenizer
+    ) -> None:
+        self.limits: EngineLimits = runner.limits
+        self._runner = runner
+        self._self_scheduling = isinstance(runner, SelfSchedulingRunner)
+        self._max_queue_size = max_queue_size
+        self._load_detokenizer = cache(load_detokenizer)
+        self._handles = count(1)
+        self._queue = RequestQueue()
+        self._running: dict[int, ScheduledRequest] = {}
+        self._running_deadlines: dict[int, int] = {}
+        self._adapter = 0
+        self._sequences = 0
+        self._kv_blocks_reserved = 0
+        self._step_times = StepTimes()
+        self._steps = 0
+
+    @property
+    def idle(self) -> bool:
+        return not self._queue and not self._running
+
+    def submit(self, request: GenerationRequest, on_event: EventSink, handle: int | None = None) -> int:
+        """Queue a request; `handle` may come from outside.
+
+        Raises RequestError for one that could never run, and (`overloaded`) when too many wait.
+        """
+        self.limits.check(request)
+        self._runner.check(request)
+        unready = not self._runner.ready(request)
+        if unready:
+            self._check_pending_guides(request)
+        if request.draft_ids:
+            request = replace(request, max_tokens=min(request.max_tokens, len(request.draft_ids) + 1))
+        handle = next(self._handles) if handle is None else handle
+        blocks = self.limits.kv_blocks_for(request)
+        self._queue.push(
+            ScheduledRequest(handle, request, on_event, blocks, arrival_ns=time.monotonic_ns(), unready=unready)
+        )
+        if self._max_queue_size and self._queue_is_full():
+            self._queue.remove(handle)
+            raise queue_full_error(self._max_queue_size)
+        return handle
+
+    def cancel(self, handle: int) -> None:
+        entry = self._running.get(handle)
+        if entry is not None:
+            self._end_running(entry, FinishReason.CANCELLED)
+            return
+        entry = self._queue.remove(handle)
+        if entry is not None:
+            self._emit_last(entry, FinishReason.CANCELLED)
+
+    def step(self) -> None:
+        """Drop what is late, admit what fits, take one step, and push the events of all requests that it moved."""
+        self._drop_expired()
+        self._update_guides()
+        self._admit()
+        unready = self._queue.unready
+        if unready:
+            self._runner.prepare([entry.request for entry in unready])
+        if not self._running and not self._self_scheduling:
+            return
+        started_ns = time.monotonic_ns()
+        # All of it first: an answer that ends here is removed from the stepper, which then must not be in its step.
+        steps = list(self._runner.step())
+        if steps or not self._self_scheduling:
+            self._step_times.add(started_ns, time.monotonic_ns())
+            self._steps += 1
+        for progress in steps:
+            self._process_output(progress)
+
+    def stats(self) -> EngineStats:
+        prefilling = [entry for entry in self._running.values() if entry.prefilling]
+        return EngineStats(
+            waiting=len(self._queue),
+            running=len(self._running),
+            kv_blocks_reserved=self._kv_blocks_reserved,
+            kv_blocks=self.limits.kv_blocks,
+            steps=self._steps,
+            prefilling=len(prefilling),
+            prefilling_tokens=sum(len(entry.request.prompt_ids) for entry in prefilling),
+        )
+
+    def close(self) -> None:
+        for handle in [*self._running, *(entry.handle for entry in self._queue)]:
+            self.cancel(handle)
+
+    def _queue_is_full(self) -> bool:
+        if len(self._queue) <= self._max_queue_size:
+            return False
+        self._drop_expired()
+        return len(self._queue) - sum(1 for _ in self._admissible()) > self._max_queue_size
+
+    def _check_pending_guides(self, request: GenerationRequest) -> None:
+        """Raise RequestError (`overloaded`) where too many other guides wait for their trial."""
+        waiting = [entry.request for entry in self._queue.unready]
+        guides = {one.guide for one in waiting}
+        own = {one.guide for one in waiting if tenant_of(one.metadata) == tenant_of(request.metadata)}
+        if request.guide in guides:
+            return
+        for found, most in ((own, MAX_PENDING_GUIDES_PER_TENANT), (guides, MAX_PENDING_GUIDES)):
+            if len(found) >= most:
+                raise queue_full_error(most, "guides that were not tried yet")
+
+    def _update_guides(self) -> None:
+        """Find out which guides have passed their trial; what did not pass ends."""
+        for entry in self._queue.unready:
+            try:
+                entry.unready = not self._runner.ready(entry.request)
+            except Exception as error:
+                self._queue.remove(entry.handle)
+                self._emit_last(entry, FinishReason.ERROR, error=error_from_exception(error))
+
+    def _drop_expired(self) -> None:
+        now = time.monotonic_ns()
+        if self._running_deadlines:
+            for handle in [handle for handle, deadline in self._running_deadlines.items() if deadline <= now]:
+                self._end_running(self._running[handle], FinishReason.DEADLINE)
+        if self._queue.has_deadlines:
+            for entry in self._queue.pop_expired(now + self._step_times.shortest(now)):
+                self._emit_last(entry, FinishReason.DEADLINE)
+
+    def _admissible(self) -> Iterator[ScheduledRequest]:
+        """The requests from the head of the queue on that can be admitted together; who can't start is passed."""
+        adapter = self._adapter if self._running and not self._self_scheduling else None
+        sequences, blocks, passed = self._sequences, self._kv_blocks_reserved, 0
+        ahead: list[GenerationRequest] = []
+        for entry in self._queue:
+            request, width = entry.request, entry.request.sampling.beam_width
+            if sequences + width > self.limits.max_num_sequences or blocks + entry.kv_blocks > self.limits.kv_blocks:
+                return
+            if adapter is not None and request.adapter != adapter:
+                return
+            if entry.unready:
+                continue
+            joinable = self._runner.joinable(request, ahead)
+            ahead.append(request)
+            if not joinable:
+                passed += 1
+                if passed == MAX_SKIPPED:
+                    return
+                continue
+            adapter = None if self._self_scheduling else request.adapter
+            sequences += width
+            blocks += entry.kv_blocks
+            yield entry
+
+    def _admit(self) -> None:
+        for entry in list(self._admissible()):
+            self._queue.remove(entry.handle)
+            try:
+                self._start(entry)
+            except Exception as error:  # what a library can't take ends, and the others go on
+                self._emit_last(entry, FinishReason.ERROR, error=error_from_exception(error))
+
+    def _start(self, entry: ScheduledRequest) -> None:
+        request = entry.request
+        if any(request.stop_ids) or any(request.stop_texts):
+            entry.stop_words = StopWords(request, self._load_detokenizer)
+        if request.draft_ids:
+            entry.draft = DraftVerifier(request.draft_ids)
+        self._runner.add(entry.handle, request)
+        entry.admitted_ns = time.monotonic_ns()
+        self._running[entry.handle] = entry
+        if request.deadline_ns is not None:
+            self._running_deadlines[entry.handle] = request.deadline_ns
+        self._adapter = request.adapter
+        self._sequences += request.sampling.beam_width
+        self._kv_blocks_reserved += entry.kv_blocks
+
+    def _process_output(self, output: StepOutput) -> None:
+        """Pass on what a step did to a request: cut at the end of a verified draft, then at a stop word."""
+        handle, token_ids, reason, log_probs, beams, speculation, error = output
+        entry = self._running.get(handle)
+        if entry is None:
+            return  # a pushing stepper may tell several steps at once, and an earlier one ended the answer here
+        if entry.ended:
+            if reason is None:
+                self._runner.remove(handle)
+            self._release(entry)
+            return
+        if not entry.first_token_ns:
+            entry.first_token_ns = time.monotonic_ns()
+        entry.generated_tokens += len(token_ids)
+        if speculation is not None:
+            entry.last_speculation = speculation
+        dropped_characters = 0
+        if entry.draft is not None:
+            kept = entry.draft.verify(token_ids)
+            if kept is not None:
+                token_ids, log_probs, reason = token_ids[:kept], log_probs[:kept], FinishReason.LENGTH
+        if entry.stop_words is not None:
+            if beams:
+                beams, cut = cut_beams(entry.request, beams, self._load_detokenizer)
+                reason = FinishReason.STOP_WORD if cut else reason
+            ended = reason is not None
+            token_ids, log_probs, found, dropped_characters = entry.stop_words.feed(token_ids, log_probs, ended)
+            if found:
+                reason, error = FinishReason.STOP_WORD, None
+        if reason is None:
+            if token_ids:
+                entry.on_event(entry.next_event(token_ids, log_probs))
+            return
+        if output.finish_reason is None:
+            self._runner.remove(handle)
+        self._release(entry)
+        rest = Released(token_ids, log_probs, dropped_characters=dropped_characters)
+        self._emit_last(entry, reason, rest, beams, error)
+
+    def _end_running(self, entry: ScheduledRequest, reason: FinishReason) -> None:
+        """End a running request between two steps, with the tokens that were held back.
+
+        Where the stepper can't remove it yet, it keeps its place until a step tells of it.
+        """
+        if entry.ended:
+            return
+        entry.ended = not self._runner.removable(entry.handle)
+        rest = NOTHING_RELEASED if entry.stop_words is None else entry.stop_words.feed((), ended=True)
+        if entry.ended:
+            self._running_deadlines.pop(entry.handle, None)
+        else:
+            self._runner.remove(entry.handle)
+            self._release(entry)
+        self._emit_last(entry, FinishReason.STOP_WORD if rest.found else reason, rest)
+
+    def _release(self, entry: ScheduledRequest) -> None:
+        """Take a request from among the running ones."""
+        del self._running[entry.handle]
+        self._running_deadlines.pop(entry.handle, None)
+        self._sequences -= entry.request.sampling.beam_width
+        self._kv_blocks_reserved -= entry.kv_blocks
+
+    def _emit_last(
+        self,
+        entry: ScheduledRequest,
+        reason: FinishReason,
+        rest: Released = NOTHING_RELEASED,
+        beams: tuple[Beam, ...] = (),
+        error: tuple[str, str] | None = None,
+    ) -> None:
+        event = TokenEvent(
+            entry.handle,
+            rest.token_ids,
+            reason,
+            entry.timings(end_ns=time.monotonic_ns()),
+            error,
+            rest.log_probs,
+            rest.dropped_characters,
+            beams,
+            entry.speculation,
+            entry.kv_blocks_filled(self.limits, reason, beams),
+            entry.request.metadata,
+        )
+        entry.on_event(event)

@@ -1,0 +1,237 @@
+"""EngineProcess: an `Engine` whose work is done by a child process, supervised from here."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from itertools import count
+from multiprocessing.connection import Connection
+
+from inflight.common.process_tree import TAG_VARIABLE, kill_tagged
+from inflight.common.python_module import python_module
+from inflight.runtime.engine.interface import EngineOptions
+from inflight.runtime.messages import (
+    EngineLimits,
+    EngineStats,
+    EventSink,
+    FinishReason,
+    GenerationRequest,
+    RequestError,
+    TokenEvent,
+)
+
+RESTART_DELAY_S = 5
+"""Seconds between two attempts to start an engine that fails while it loads."""
+
+
+class EngineProcess:
+    """Starts the engine's process and waits until the model is loaded; RuntimeError says why it could not.
+
+    When the process dies, every open request ends with an error event, at once. With `restart`, a new process is
+    started, and requests are refused (`engine_restarting`) until it stands; without, they are refused for good,
+    and whoever supervises the server starts it again. A step that raises ends the process too, its traceback on
+    stderr: what the library holds after it is unknown. However it ends, whatever it has started ends with it.
+    """
+
+    def __init__(
+        self, options: EngineOptions, restart: bool = False, report: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self._options = options
+        self._restart = restart
+        self._report = report
+        self._handles = count(1)
+        self._sinks: dict[int, EventSink] = {}
+        self._stats_futures: deque[Future[EngineStats]] = deque()
+        # Guards what is sent, so that nothing is sent to a process that is being replaced. Whoever holds it may wait
+        # for the child to read, which may wait for the reader to take its events: so the reader never sends.
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._refusal: str | None = None
+        self.undelivered = 0
+        """How many events of the same step follow the one that is being delivered."""
+        self._start()
+        self._reader = threading.Thread(target=self._read, name="engine-events", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def submit(self, request: GenerationRequest, on_event: EventSink) -> int:
+        self.limits.check(request)
+        with self._lock:
+            self._check_open()
+            handle = next(self._handles)
+            self._sinks[handle] = on_event
+            self._send("submit", (handle, request))
+        return handle
+
+    def cancel(self, handle: int) -> None:
+        with self._lock:
+            if handle in self._sinks:
+                self._send("cancel", handle)
+
+    def stats(self) -> EngineStats:
+        asked: Future[EngineStats] = Future()
+        with self._lock:
+            self._check_open()
+            self._stats_futures.append(asked)
+            self._send("stats", None)
+        return asked.result()
+
+    def close(self) -> None:
+        """Let the process end; what still runs is cancelled without further events."""
+        with self._lock:
+            self._closing.set()
+            self._refusal = "the engine is closed"
+            self._shut_down_connection()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._wait_and_reap()
+        self._reader.join(timeout=10)
+        self._connection.close()
+
+    def _wait_and_reap(self) -> int:
+        """Wait for the process' end, and end what it has started: what was killed could not do that itself."""
+        status = self._process.wait()
+        kill_tagged(self._tag)
+        return status
+
+    def _check_open(self) -> None:
+        if self._refusal is not None:
+            raise RequestError(self._refusal, "engine_restarting")
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs, self._lock:
+            self._connection = Connection(ours.detach())
+            self._tag = os.environ.get(TAG_VARIABLE, "") + secrets.token_hex(8)
+            self._process = subprocess.Popen(
+                python_module("inflight.runtime.engine.worker", str(theirs.fileno())),
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": _python_path(), TAG_VARIABLE: self._tag},
+            )
+            if self._closing.is_set():
+                self._shut_down_connection()
+        try:
+            self._connection.send(self._options)
+            answer: EngineLimits | str = self._connection.recv()
+        except (EOFError, OSError):
+            answer = f"its process ended with {_exit_reason(self._wait_and_reap())}"
+        if isinstance(answer, str):
+            with self._lock:
+                self._connection.close()
+            self._wait_and_reap()
+            raise RuntimeError(f"the engine can't load {self._options.model_dir}: {answer}")
+        self.limits = answer
+        self.last_stats = self._idle_stats()
+        """How the engine stood when it told last; at rest before that, and once its process has died."""
+
+    def _idle_stats(self) -> EngineStats:
+        return EngineStats(waiting=0, running=0, kv_blocks_reserved=0, kv_blocks=self.limits.kv_blocks, steps=0)
+
+    def _send(self, command: str, argument: object) -> None:
+        try:
+            self._connection.send((command, argument))
+        except OSError:
+            pass  # the reader sees the same death and ends every request
+
+    def _shut_down_connection(self) -> None:
+        """Wake both ends: the child sees the end of its commands, the reader the end of its events."""
+        try:
+            with socket.socket(fileno=os.dup(self._connection.fileno())) as connection:
+                connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the child went first
+
+    def _read(self) -> None:
+        """Hand on what the child sends, and replace a child that died; ends when closed or refusing for good."""
+        while True:
+            try:
+                message = self._connection.recv()
+            except (EOFError, OSError):
+                self._fail_open_requests()
+                if self._restart and self._restart_process():
+                    continue
+                return
+            if isinstance(message, EngineStats):
+                self._stats_futures.popleft().set_result(message)
+                continue
+            events, stats = message
+            for position, event in enumerate(events, 1):
+                self.undelivered = len(events) - position
+                self._deliver(event)
+            if stats is not None:
+                self.last_stats = stats
+
+    def _deliver(self, event: TokenEvent) -> None:
+        ended = event.finish_reason is not None
+        sink = self._sinks.pop(event.handle, None) if ended else self._sinks.get(event.handle)
+        if sink is None:
+            return
+        try:
+            sink(event)
+        except Exception as error:  # a broken sink loses its own request; the others' events must go on
+            self._report(f"an event of request {event.handle} could not be delivered: {error}")
+            if self._sinks.pop(event.handle, None):
+                threading.Thread(target=self._cancel_orphan, args=(event.handle,), daemon=True).start()
+
+    def _cancel_orphan(self, handle: int) -> None:
+        with self._lock:
+            self._send("cancel", handle)
+
+    def _fail_open_requests(self) -> None:
+        """End what was open when the process died; a closed engine's requests end without a word."""
+        with self._lock:
+            closed = self._closing.is_set()
+            if not closed:
+                self._refusal = "the engine died and is being started again; wait and send the request again"
+            asked, self._stats_futures = self._stats_futures, deque()
+        cause = _exit_reason(self._wait_and_reap())
+        for future in asked:
+            future.set_exception(RequestError(f"the engine's process ended ({cause})", "engine_died"))
+        if closed:
+            return
+        message = f"the engine's process died ({cause}) in the middle of the answer; send the request again"
+        orphans = list(self._sinks)
+        for handle in orphans:
+            self._deliver(TokenEvent(handle, (), FinishReason.ERROR, error=(message, "engine_died")))
+        self.last_stats = self._idle_stats()
+        self._report(f"the engine's process {self.pid} died ({cause}); {len(orphans)} requests ended with an error")
+
+    def _restart_process(self) -> bool:
+        """Start a new process, as often as it takes; false when closed meanwhile."""
+        while not self._closing.is_set():
+            with self._lock:
+                self._connection.close()
+            try:
+                self._start()
+            except RuntimeError as error:
+                self._report(f"{error}; trying again in {RESTART_DELAY_S} s")
+                self._closing.wait(RESTART_DELAY_S)
+                continue
+            with self._lock:
+                if not self._closing.is_set():
+                    self._refusal = None
+            self._report(f"a new engine process {self.pid} stands")
+            return True
+        return False
+
+
+def _python_path() -> str:
+    """Where this process finds modules, then what PYTHONPATH says: Triton's stub is isolated, and ignores that."""
+    return os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))
+
+
+def _exit_reason(status: int) -> str:
+    return f"signal {-status}" if status < 0 else f"status {status}"

@@ -1,0 +1,140 @@
+"""The metrics of an engine's model: their names, labels and buckets.
+
+Those that begin with `nv_` are upstream's, so that one dashboard serves both deployments; the others are ours.
+Source: `custom_metrics_reporter.cc` of triton-inference-server/tensorrtllm_backend.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class MetricKind(str, Enum):
+    """By the names of Triton's python backend."""
+
+    GAUGE = "GAUGE"
+    COUNTER = "COUNTER"
+    HISTOGRAM = "HISTOGRAM"
+
+
+@dataclass(frozen=True, eq=False)
+class MetricFamily:
+    """Series of one name, told apart by the label `category`; a family without one is a single series.
+
+    Every series has the labels `model` and `version` too. `buckets` are the upper bounds of a histogram's. Without
+    members its series come as they are first added to, with labels of their own.
+    """
+
+    name: str
+    kind: MetricKind
+    description: str
+    label: str = ""
+    label_values: tuple[str, ...] = ("",)
+    buckets: tuple[float, ...] = ()
+
+
+_TOKEN_BUCKETS = (10.0, 50.0, 100.0, 500.0, 1000.0)
+
+REQUESTS = MetricFamily(
+    "nv_trt_llm_request_metrics",
+    MetricKind.GAUGE,
+    "Requests in the engine",
+    "request_type",
+    ("active", "max", "scheduled", "context", "waiting"),
+)
+MEMORY = MetricFamily(
+    "nv_trt_llm_runtime_memory_metrics",
+    MetricKind.GAUGE,
+    "Bytes of memory of the engine's process",
+    "memory_type",
+    ("cpu", "gpu", "pinned"),
+)
+KV_BLOCKS = MetricFamily(
+    "nv_trt_llm_kv_cache_block_metrics",
+    MetricKind.GAUGE,
+    "Blocks of the paged KV cache",
+    "kv_cache_block_type",
+    ("max", "free", "used", "tokens_per", "reused", "fraction"),
+)
+DISAGGREGATED = MetricFamily(
+    "nv_trt_llm_disaggregated_serving_metrics",
+    MetricKind.COUNTER,
+    "Requests handed from one engine to another",
+    "disaggregated_serving_type",
+    ("kv_cache_transfer_ms", "request_count"),
+)
+BATCHER = MetricFamily(
+    "nv_trt_llm_inflight_batcher_metrics",
+    MetricKind.GAUGE,
+    "The running batch",
+    "inflight_batcher_specific_metric",
+    ("total_context_tokens", "generation_requests", "micro_batch_id", "paused_requests"),
+)
+GENERAL = MetricFamily(
+    "nv_trt_llm_general_metrics",
+    MetricKind.GAUGE,
+    "When the engine was looked at (microseconds since 1970), and how many steps it has made",
+    "general_type",
+    ("timestamp", "iteration_counter"),
+)
+INPUT_TOKENS = MetricFamily(
+    "nv_llm_input_token_len",
+    MetricKind.HISTOGRAM,
+    "Tokens of each prompt",
+    "response_metric_type",
+    ("total_input_tokens",),
+    _TOKEN_BUCKETS,
+)
+OUTPUT_TOKENS = MetricFamily(
+    "nv_llm_output_token_len",
+    MetricKind.HISTOGRAM,
+    "Tokens of each answer",
+    "response_metric_type",
+    ("total_output_tokens",),
+    _TOKEN_BUCKETS,
+)
+
+FIRST_TOKEN = MetricFamily(
+    "inflight_time_to_first_token_seconds",
+    MetricKind.HISTOGRAM,
+    "From a request's arrival to its first token",
+    buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+INTER_TOKEN_LATENCY = MetricFamily(
+    "inflight_inter_token_latency_seconds",
+    MetricKind.HISTOGRAM,
+    "Between two tokens of an answer; a sample",
+    buckets=(0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0),
+)
+QUEUE_TIME = MetricFamily(
+    "inflight_queue_time_seconds",
+    MetricKind.HISTOGRAM,
+    "From a request's arrival to its place in the batch, or to its end where it got none",
+    buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0),
+)
+DURATION = MetricFamily(
+    "inflight_request_duration_seconds",
+    MetricKind.HISTOGRAM,
+    "From a request's arrival to its last token",
+    buckets=(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0),
+)
+REQUEST_ENDS = MetricFamily(
+    "inflight_requests_total",
+    MetricKind.COUNTER,
+    "Requests that have ended, by the reason",
+    "reason",
+    ("STOP", "LENGTH", "STOP_WORD", "CANCELED", "DEADLINE", "ERROR", "REJECTED"),
+)
+
+TENANT_TOKENS = MetricFamily(
+    "inflight_tenant_tokens_total",
+    MetricKind.COUNTER,
+    "Tokens of requests that have ended, by tenant and kind (input, output)",
+    label_values=(),
+)
+
+FAMILIES = (
+    *(REQUESTS, MEMORY, KV_BLOCKS, DISAGGREGATED, BATCHER, GENERAL, INPUT_TOKENS, OUTPUT_TOKENS),
+    *(FIRST_TOKEN, INTER_TOKEN_LATENCY, QUEUE_TIME, DURATION, REQUEST_ENDS, TENANT_TOKENS),
+)

@@ -1,0 +1,291 @@
+"""What an operator sees of an engine: gauges of its state, and what came of each request."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from inflight.runtime.background_loop import BackgroundLoop
+from inflight.runtime.messages import (
+    EngineLimits,
+    EngineStats,
+    FinishReason,
+    GenerationRequest,
+    RequestTimings,
+    TokenEvent,
+)
+from inflight.runtime.metrics.definitions import (
+    BATCHER,
+    DURATION,
+    FIRST_TOKEN,
+    GENERAL,
+    INPUT_TOKENS,
+    INTER_TOKEN_LATENCY,
+    KV_BLOCKS,
+    MEMORY,
+    OUTPUT_TOKENS,
+    QUEUE_TIME,
+    REQUEST_ENDS,
+    REQUESTS,
+    MetricFamily,
+)
+from inflight.runtime.metrics.inter_token_latency import InterTokenLatency
+from inflight.runtime.metrics.tenant_usage import TenantUsage
+
+MAX_SAMPLES_PER_SECOND = 20
+"""Most times between tokens that are observed: an observation costs Triton some 20 microseconds."""
+
+_MEMORY_PERIOD_S = 1.0
+_MIN_MEMORY_CHANGE = 1 / 16
+"""Of the memory: what isn't worth showing by itself."""
+_END_REASONS = {
+    FinishReason.STOP: "STOP",
+    FinishReason.LENGTH: "LENGTH",
+    FinishReason.STOP_WORD: "STOP_WORD",
+    FinishReason.CANCELLED: "CANCELED",
+    FinishReason.DEADLINE: "DEADLINE",
+}
+_ENGINE_ERROR_CODES = {"engine_died"}
+
+
+class MetricsSink(Protocol):
+    """Where metrics are shown. `member` is one of the family's; what it raises is reported once and does no harm."""
+
+    def set(self, family: MetricFamily, label_value: str, value: float) -> None: ...
+
+    def add(self, family: MetricFamily, label_value: str, count: int) -> None: ...
+
+    def add_to(self, family: MetricFamily, labels: Mapping[str, str], count: int) -> None:
+        """Add to the series of a family without members that has these labels."""
+
+    def observe(self, family: MetricFamily, value: float) -> None:
+        """Add a value to a histogram, which has one series."""
+
+    def close(self) -> None:
+        """Show nothing any more."""
+
+
+class NullSink:
+    """Shows nothing."""
+
+    def set(self, family: MetricFamily, label_value: str, value: float) -> None:
+        pass
+
+    def add(self, family: MetricFamily, label_value: str, count: int) -> None:
+        pass
+
+    def add_to(self, family: MetricFamily, labels: Mapping[str, str], count: int) -> None:
+        pass
+
+    def observe(self, family: MetricFamily, value: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class MeasuredEngine(Protocol):
+    """What is needed of an engine here: what it told last."""
+
+    limits: EngineLimits
+    last_stats: EngineStats
+
+    @property
+    def pid(self) -> int: ...
+
+
+class RequestEnd(NamedTuple):
+    """What came of one request; `timings` are missing where the engine never took it or died under it."""
+
+    reason: str
+    prompt_tokens: int
+    output_tokens: int
+    arrival_ns: int
+    timings: RequestTimings | None
+    tenant: str = ""
+
+
+class RequestMeter:
+    """Sees the events of one request, the last one included; fast, since it sees each token."""
+
+    __slots__ = ("_arrival_ns", "_ends", "_latency", "_prompt_tokens", "_tenant", "output_tokens")
+
+    def __init__(self, request: GenerationRequest, latency: InterTokenLatency, ends: deque[RequestEnd]) -> None:
+        self._prompt_tokens = len(request.prompt_ids)
+        self._tenant = request.metadata.tenant if request.metadata else ""
+        self.output_tokens = 0
+        """So far; with the last event those of all beams."""
+        self._arrival_ns = time.monotonic_ns()
+        self._latency = latency
+        self._ends = ends
+
+    def observe(self, event: TokenEvent) -> None:
+        tokens = len(event.token_ids)
+        self.output_tokens += tokens
+        ended = event.finish_reason is not None
+        followed = self._latency.tracked
+        if followed is None or followed is self:
+            self._latency.observe(self, tokens, ended)
+        if ended:
+            self.output_tokens += sum(len(beam.token_ids) for beam in event.beams)
+            counts = self._prompt_tokens, self.output_tokens
+            self._ends.append(RequestEnd(reason_of(event), *counts, self._arrival_ns, event.timings, self._tenant))
+
+
+class EngineMetrics:
+    """Shows on a board, every `period_s`, how the engine stands and what came of the requests that ended.
+
+    Requests only leave notes; a thread of its own does the rest, so a slow or failing board holds nobody up. Only
+    gauges whose value changed are set. `reuses_blocks` says that the engine keeps prefixes.
+    """
+
+    def __init__(
+        self,
+        engine: MeasuredEngine,
+        sink: MetricsSink,
+        period_s: float,
+        reuses_blocks: bool,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._engine = engine
+        self._sink = sink
+        self._period_s = period_s
+        self._reuses_blocks = reuses_blocks
+        self._latency = InterTokenLatency(max(1, round(MAX_SAMPLES_PER_SECOND * period_s)))
+        self._ends: deque[RequestEnd] = deque()
+        self._tenants = TenantUsage(sink)
+        self._published: dict[tuple[MetricFamily, str], float] = {}
+        self._last_state: tuple[EngineStats, int] | None = None
+        self._memory = (0, 0.0, 0)
+        """Process, when it was looked up, and bytes."""
+        self._thread = BackgroundLoop("engine-metrics", self._publish, "metrics could not be shown", report)
+        self._thread.start()
+
+    def start_request(self, request: GenerationRequest) -> RequestMeter:
+        """A request arrives; its meter is to see all of its events."""
+        return RequestMeter(request, self._latency, self._ends)
+
+    def record_rejection(self) -> None:
+        """A request was refused before the engine saw it."""
+        self._ends.append(RequestEnd("REJECTED", 0, 0, 0, None))
+
+    def close(self) -> None:
+        self._thread.close()
+        self._sink.close()
+
+    def _publish(self) -> None:
+        # A rest is told after the ends that led to it: in this order, gauges at zero mean that all are counted.
+        stats, pid = self._engine.last_stats, self._engine.pid
+        self._thread.attempt(self._publish_requests)
+        self._thread.attempt(partial(self._publish_state, stats, pid))
+        self._thread.pause(self._period_s)
+
+    def _publish_state(self, stats: EngineStats, pid: int) -> None:
+        memory = self._memory_used(pid)
+        # A process grows while it loads, though the engine in it is at rest as it was before.
+        at_rest = (stats, pid) == self._last_state
+        if at_rest and abs(memory - self._published[MEMORY, "cpu"]) <= memory * _MIN_MEMORY_CHANGE:
+            return
+        values = state_values(stats, self._engine.limits, memory, self._reuses_blocks)
+        changed = {series: value for series, value in values.items() if not _same(self._published.get(series), value)}
+        if changed:
+            changed[GENERAL, "timestamp"] = time.time_ns() // 1000
+        for (family, member), value in changed.items():
+            self._sink.set(family, member, value)
+            self._published[family, member] = value
+        self._last_state = stats, pid
+
+    def _memory_used(self, pid: int) -> int:
+        """Resident bytes of the engine's process, looked up now and then."""
+        read_pid, read_at, used = self._memory
+        now = time.monotonic()
+        if pid != read_pid or now - read_at >= _MEMORY_PERIOD_S:
+            used = _resident_bytes(pid)
+            self._memory = pid, now, used
+        return used
+
+    def _publish_requests(self) -> None:
+        reasons: Counter[str] = Counter()
+        try:
+            for _ in range(len(self._ends)):
+                end = self._ends.popleft()
+                reasons[end.reason] += 1
+                self._observe(end)
+        finally:
+            for reason, count in reasons.items():
+                self._sink.add(REQUEST_ENDS, reason, count)
+        for gap in self._latency.drain():
+            self._sink.observe(INTER_TOKEN_LATENCY, gap)
+
+    def _observe(self, end: RequestEnd) -> None:
+        if end.timings is None:
+            return
+        self._sink.observe(INPUT_TOKENS, end.prompt_tokens)
+        self._sink.observe(OUTPUT_TOKENS, end.output_tokens)
+        self._tenants.count(end.tenant, end.prompt_tokens, end.output_tokens)
+        timings = end.timings
+        self._sink.observe(QUEUE_TIME, _seconds(end.arrival_ns, timings.admitted_ns or timings.end_ns))
+        self._sink.observe(DURATION, _seconds(end.arrival_ns, timings.end_ns))
+        if timings.first_token_ns:
+            self._sink.observe(FIRST_TOKEN, _seconds(end.arrival_ns, timings.first_token_ns))
+
+
+def reason_of(event: TokenEvent) -> str:
+    """The member of ENDS that a request's last event counts for."""
+    if event.finish_reason in _END_REASONS:
+        return _END_REASONS[event.finish_reason]
+    code = "" if event.error is None else event.error[1]
+    return "ERROR" if code in _ENGINE_ERROR_CODES else "REJECTED"
+
+
+def state_values(
+    stats: EngineStats, limits: EngineLimits, resident_bytes: int, reuses_blocks: bool
+) -> dict[tuple[MetricFamily, str], float]:
+    """All gauges but the time: by family and member.
+
+    The library does not tell how many blocks it used again: that is NaN, unless it keeps none.
+    """
+    used = stats.kv_blocks_reserved
+    return {
+        (REQUESTS, "active"): stats.waiting + stats.running,
+        (REQUESTS, "max"): limits.max_num_sequences,
+        (REQUESTS, "scheduled"): stats.running,
+        (REQUESTS, "context"): stats.prefilling,
+        (REQUESTS, "waiting"): stats.waiting,
+        (MEMORY, "cpu"): resident_bytes,
+        (MEMORY, "gpu"): 0,
+        (MEMORY, "pinned"): 0,
+        (KV_BLOCKS, "max"): stats.kv_blocks,
+        (KV_BLOCKS, "free"): stats.kv_blocks - used,
+        (KV_BLOCKS, "used"): used,
+        (KV_BLOCKS, "tokens_per"): limits.kv_block_tokens,
+        (KV_BLOCKS, "reused"): math.nan if reuses_blocks else 0,
+        (KV_BLOCKS, "fraction"): used / stats.kv_blocks if stats.kv_blocks else 0,
+        (BATCHER, "total_context_tokens"): stats.prefilling_tokens,
+        (BATCHER, "generation_requests"): stats.running - stats.prefilling,
+        (BATCHER, "micro_batch_id"): 0,
+        (BATCHER, "paused_requests"): 0,
+        (GENERAL, "iteration_counter"): stats.steps,
+    }
+
+
+def _same(shown: float | None, value: float) -> bool:
+    return shown == value or (shown is not None and math.isnan(shown) and math.isnan(value))
+
+
+def _seconds(start_ns: int, end_ns: int) -> float:
+    return max(0, end_ns - start_ns) / 1e9
+
+
+def _resident_bytes(pid: int) -> int:
+    """0 for a process that has ended."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0

@@ -1,0 +1,357 @@
+"""The short way of a stream's tokens from the engine's model to a model that calls it.
+
+Through Triton each chunk of each stream is a response of its own, which costs both models and the server about 0.2 ms
+of processor time. Both models run in processes of the same server, so the caller may listen on a socket
+(`local_socket`) and ask, by a parameter of its request, for the tokens there: one message for all streams of an engine
+step.
+
+The last response of an answer still goes through Triton, and the message behind it says that it has come. Which of the
+responses it is, their indices say, never the order in which they come. An error goes the short way: Triton 2.51 loses
+those that come to a calling model behind a stream's first response, or hands them to another stream.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import queue
+import re
+import secrets
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import NamedTuple
+
+from inflight.runtime.background_loop import BackgroundLoop
+from inflight.runtime.messages import RequestError, RequestTimings, TokenEvent
+from inflight.runtime.streams.local_socket import SocketListener, connect
+
+_LOST_TOKENS = (
+    "tokens of the answer were lost on their way between two models; send the request again",
+    "answer_damaged",
+)
+
+CHUNKS_PARAMETER = "inflight_chunks"
+"""The request parameter that names the model which listens, by its receiver's `address`."""
+
+_PREFIX = "inflight-chunks-"
+_ADDRESS = re.compile(r"[0-9a-f]{32}")
+_MAX_MESSAGE_BYTES = 2**16
+"""Of a message; less where the kernel takes less."""
+_MIN_MESSAGE_BYTES = 512
+"""More than a failure takes."""
+_MAX_ERROR_CHARACTERS = 2000
+"""Of an error's sentence, which may quote the request."""
+_RETRY_MILLISECONDS = 100
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class TokenChunk(NamedTuple):
+    """New tokens of the answer with that stream key.
+
+    `ended` says that its last response has been sent, `error` (message and code) that its whole request has failed.
+    `moments` are the times known so far (as in `Timings`), which come once. `position` is how many tokens of the answer
+    came in chunks before this one, which shows whether any were lost.
+    """
+
+    key: int
+    token_ids: Sequence[int] = ()
+    log_probs: Sequence[float] = ()
+    ended: bool = False
+    error: tuple[str, str] | None = None
+    moments: Sequence[int] = ()
+    position: int = 0
+
+    @property
+    def timings(self) -> RequestTimings | None:
+        return RequestTimings(*self.moments) if self.moments else None
+
+    def merged(self, later: TokenChunk) -> TokenChunk:
+        """This one and the next one for the same answer; failed where tokens between them are missing."""
+        token_ids, log_probs = [*self.token_ids, *later.token_ids], [*self.log_probs, *later.log_probs]
+        error, moments = self.error or later.error, later.moments or self.moments
+        if error is None and later.position != self.end:
+            error = _LOST_TOKENS
+        return TokenChunk(self.key, token_ids, log_probs, later.ended, error, moments, self.position)
+
+    @property
+    def end(self) -> int:
+        """The position of the next chunk."""
+        return self.position + len(self.token_ids)
+
+    def check_position(self, position: int) -> None:
+        """RequestError where the request has failed, or where this is not the chunk for that position."""
+        error = self.error or (_LOST_TOKENS if self.position != position else None)
+        if error is not None:
+            raise RequestError(*error)
+
+
+class ChunkReceiver:
+    """Listens at an `address` of its own, and hands on what has come for each answer, in order and in its own thread.
+
+    What comes for an answer while others are handed on comes as one, so it never lags behind by much. What `on_chunk`
+    raises is told to `report`, and all other answers get theirs.
+    """
+
+    def __init__(self, on_chunk: Callable[[TokenChunk], None], report: Callable[[str], None]) -> None:
+        self._on_chunk = on_chunk
+        self._messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.address = secrets.token_hex(16)
+        """What no client can guess, so that no request has its tokens sent here but those of this model."""
+        self._listener = SocketListener(_PREFIX + self.address)
+        # Reading never waits for handling: the engine's model, which serves others too, would wait for both.
+        self._reader = BackgroundLoop("chunks-read", self._read, "tokens of streams could not be read", report)
+        self._handler = BackgroundLoop("chunks", self._handle, "tokens of a stream could not be handed on", report)
+        self._reader.start()
+        self._handler.start()
+
+    def close(self) -> None:
+        self._reader.close(wake=self._listener.wake)
+        self._handler.close(wake=lambda: self._messages.put(b""))
+        self._listener.close()
+
+    def _read(self) -> None:
+        for message in self._listener.receive():
+            self._messages.put(message)
+
+    def _handle(self) -> None:
+        messages = [self._messages.get()]
+        while not self._messages.empty():
+            messages.append(self._messages.get())
+        found: dict[int, TokenChunk] = {}
+        for chunk in (chunk for message in messages for chunk in _decoded(message)):
+            before = found.pop(chunk.key, None)  # so that answers end in the order in which they have ended
+            found[chunk.key] = chunk if before is None else before.merged(chunk)
+        for chunk in found.values():
+            self._handler.attempt(partial(self._on_chunk, chunk))
+
+
+class AnswerCompletion:
+    """Takes the chunks of an answer that is wanted whole, and lets one thread wait for its end.
+
+    A failure comes as two chunks, or as one: what is known first counts.
+    """
+
+    def __init__(self) -> None:
+        self._future: Future[None] = Future()
+
+    def feed(self, chunk: TokenChunk) -> None:
+        if self._future.done():
+            return
+        if chunk.error is not None:
+            self._future.set_exception(RequestError(*chunk.error))
+        elif chunk.ended:
+            self._future.set_result(None)
+
+    def wait(self) -> None:
+        """Return once its last response has been sent; RequestError where its request has failed."""
+        self._future.result()
+
+
+class ChunkSubscriber:
+    """Who asked for a request's tokens the short way; `key` is the stream key of its first answer."""
+
+    def __init__(self, sender: ChunkSender, receiver: str, key: int) -> None:
+        self._sender = sender
+        self._receiver = receiver
+        self._key = key
+        self._positions: dict[int, int] = {}
+        """How many tokens of each answer have been given."""
+
+    @classmethod
+    def from_parameters(cls, sender: ChunkSender, parameters: str, key: int) -> ChunkSubscriber | None:
+        """Who a request's parameters (JSON, as Triton has them) name, where it has a stream key.
+
+        RequestError (`invalid_parameter`) where no model of this account listens there.
+        """
+        receiver = json.loads(parameters).get(CHUNKS_PARAMETER) if key and CHUNKS_PARAMETER in parameters else None
+        if not receiver:
+            return None
+        sender.connect(str(receiver))
+        return cls(sender, str(receiver), key)
+
+    def send(self, key: int, event: TokenEvent) -> None:
+        """New tokens of an answer; they are sent with the sender's next `flush`."""
+        timings = event.timings
+        moments = (timings.arrival_ns, timings.admitted_ns, timings.first_token_ns, timings.end_ns) if timings else ()
+        position = self._positions.get(key, 0)
+        chunk = TokenChunk(key, event.token_ids, event.log_probs, moments=moments, position=position)
+        self._positions[key] = chunk.end
+        self._sender.add(self._receiver, chunk)
+
+    def send_end(self, key: int) -> None:
+        """An answer's last response has been sent."""
+        self._sender.add(self._receiver, TokenChunk(key, ended=True, position=self._positions.pop(key, 0)))
+        self._sender.flush()
+
+    def send_error(self, message: str, code: str) -> None:
+        """The request has failed, with all of its answers."""
+        self._sender.add(self._receiver, TokenChunk(self._key, error=(message[:_MAX_ERROR_CHARACTERS], code)))
+        self._sender.flush()
+
+
+class ChunkSender:
+    """Collects chunks for any receivers until they are flushed. Thread-safe, and nobody waits for a receiver.
+
+    What a receiver does not take yet is kept for it, and sent by a thread of the sender's own as soon as it reads.
+    """
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._outboxes: dict[str, _Outbox] = {}
+        self._dirty: set[str] = set()
+        """The receivers to which the next `flush` sends."""
+        self._blocked: set[str] = set()
+        """Those that did not take all, to which the thread sends."""
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._thread = BackgroundLoop("chunks-send", self._retry, "tokens of streams could not be sent", report)
+        self._thread.start()
+
+    def connect(self, receiver: str) -> None:
+        """Connect to a receiver, before anything is added for it; RequestError where it is none of this account."""
+        if receiver in self._outboxes:
+            return
+        try:
+            if not _ADDRESS.fullmatch(receiver):
+                raise FileNotFoundError("there is no such model")
+            outlet = _Outbox(connect(_PREFIX + receiver))
+        except OSError as error:
+            what = f"{CHUNKS_PARAMETER} names a model that can't be reached ({error.strerror or error}); leave it out"
+            raise RequestError(what, "invalid_parameter") from error
+        with self._lock:
+            if self._outboxes.setdefault(receiver, outlet) is not outlet:
+                outlet.connection.close()
+
+    def add(self, receiver: str, chunk: TokenChunk) -> None:
+        with self._lock:
+            outlet = self._outboxes.get(receiver)
+            if outlet is not None:  # who does not listen any more has been ended, and its requests with it
+                outlet.add(chunk)
+                self._dirty.add(receiver)
+
+    def flush(self) -> None:
+        """Send what has been added."""
+        if self._dirty:
+            with self._lock:
+                added, self._dirty = self._dirty - self._blocked, set()
+                self._send(added)
+
+    def close(self) -> None:
+        self._thread.close(wake=self._wake.set)
+        with self._lock:
+            for outlet in self._outboxes.values():
+                outlet.connection.close()
+            self._outboxes = {}
+
+    def _send(self, receivers: Iterable[str]) -> None:
+        for receiver in receivers:
+            outlet = self._outboxes.get(receiver)
+            if outlet is None:  # it has gone since something was added for it
+                continue
+            try:
+                outlet.send()
+                self._blocked.discard(receiver)
+            except BlockingIOError:
+                self._blocked.add(receiver)
+                self._wake.set()
+            except OSError:
+                self._blocked.discard(receiver)
+                del self._outboxes[receiver]
+                outlet.connection.close()
+
+    def _retry(self) -> None:
+        """Wait for receivers that are held up, and send to those that read again."""
+        self._wake.wait()
+        poll = select.poll()
+        with self._lock:
+            self._wake.clear()
+            numbers = {self._outboxes[receiver].connection.fileno(): receiver for receiver in self._blocked}
+        for number in numbers:
+            poll.register(number, select.POLLOUT)
+        ready = poll.poll(_RETRY_MILLISECONDS)
+        with self._lock:
+            self._send([receiver for number, _ in ready if (receiver := numbers[number]) in self._blocked])
+            if self._blocked:
+                self._wake.set()
+
+
+class _Outbox:
+    """A connection to a receiver, and what is to be sent to it: one chunk for each answer, the last one last."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._chunks: dict[int, TokenChunk] = {}
+        self._max_bytes = _MAX_MESSAGE_BYTES
+
+    def add(self, chunk: TokenChunk) -> None:
+        before = self._chunks.pop(chunk.key, None)
+        self._chunks[chunk.key] = chunk if before is None else before.merged(chunk)
+
+    def send(self) -> None:
+        """Send all of it. BlockingIOError where the receiver does not read, OSError where it has gone."""
+        unsent = [list(self._chunks.values())]
+        self._chunks = {}
+        try:
+            while unsent:
+                message = _encode(unsent[-1]).encode()
+                if len(message) > self._max_bytes:
+                    unsent += _split(unsent.pop())
+                    continue
+                try:
+                    self.connection.send(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                    unsent.pop()
+                except OSError as error:
+                    if error.errno in (errno.ENOBUFS, errno.ENOMEM):
+                        raise BlockingIOError from error
+                    if error.errno != errno.EMSGSIZE or len(message) <= _MIN_MESSAGE_BYTES:
+                        raise
+                    self._max_bytes = len(message) - 1
+        finally:
+            for chunk in (chunk for chunks in reversed(unsent) for chunk in chunks):
+                self.add(chunk)
+
+
+def _split(chunks: list[TokenChunk]) -> list[list[TokenChunk]]:
+    """What is too long for a message, in two parts, the first one last; of a sentence the beginning alone."""
+    middle = len(chunks) // 2
+    if middle:
+        return [chunks[middle:], chunks[:middle]]
+    (chunk,) = chunks
+    middle = len(chunk.token_ids) // 2
+    if not middle:
+        sentence, code = chunk.error or _LOST_TOKENS
+        return [[chunk._replace(error=(sentence[: len(sentence) // 2], code))]]
+    begin = chunk._replace(
+        token_ids=chunk.token_ids[:middle], log_probs=chunk.log_probs[:middle], ended=False, error=None
+    )
+    end = chunk._replace(
+        token_ids=chunk.token_ids[middle:], log_probs=chunk.log_probs[middle:], moments=(), position=begin.end
+    )
+    return [[end], [begin]]
+
+
+def _decoded(message: bytes) -> Iterable[TokenChunk]:
+    """The chunks of a message; nothing of one that the engine's model can't have sent."""
+    try:
+        return [_checked(TokenChunk(*fields)) for fields in json.loads(message)]
+    except (ValueError, TypeError):
+        return []
+
+
+def _checked(chunk: TokenChunk) -> TokenChunk:
+    """The chunk; TypeError where a field is of another type."""
+    numbers = (chunk.key, chunk.position, *chunk.token_ids, *chunk.moments)
+    texts = chunk.error or ()
+    if (
+        type(chunk.ended) is not bool
+        or any(type(number) is not int for number in numbers)
+        or any(type(number) not in (int, float) for number in chunk.log_probs)
+        or any(type(text) is not str for text in texts)
+        or len(texts) not in (0, 2)
+        or len(chunk.moments) not in (0, 4)
+    ):
+        raise TypeError("a chunk's field is of another type")
+    return chunk

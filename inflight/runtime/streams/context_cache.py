@@ -1,0 +1,54 @@
+"""The last tokens of each stream, for engines that send none with a chunk.
+
+TensorRT-LLM's C++ backend sends new tokens alone, and decoding them takes those before (see `detokenizer`). Nobody says
+when a stream has ended, so what has not been asked for in a while is forgotten.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+
+from inflight.runtime.text.detokenizer import CONTEXT_TOKENS, Chunk
+
+MAX_STREAMS = 65_536
+"""More than run at once; with CONTEXT_TOKENS ids each they take some 30 MB."""
+IDLE_SECONDS = 600.0
+
+
+class ContextCache:
+    """Not thread-safe: one thread asks. `textless_ids` are tokens that say nothing and need not be kept."""
+
+    def __init__(
+        self,
+        special_token_ids: frozenset[int] = frozenset(),
+        *,
+        max_streams: int = MAX_STREAMS,
+        idle_seconds: float = IDLE_SECONDS,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._special_token_ids = special_token_ids
+        self._max_streams = max_streams
+        self._idle_seconds = idle_seconds
+        self._now = now
+        self._contexts: OrderedDict[Hashable, tuple[float, list[int]]] = OrderedDict()
+        """By stream, the one that was heard of the longest time ago first."""
+
+    def __len__(self) -> int:
+        return len(self._contexts)
+
+    def next_chunk(self, stream: Hashable, token_ids: Sequence[int]) -> Chunk:
+        """The next tokens of a stream, with those before them."""
+        now = self._now()
+        self._evict_before(now - self._idle_seconds)
+        _, tail = self._contexts.pop(stream, (now, []))
+        said = [token_id for token_id in token_ids if token_id not in self._special_token_ids]
+        self._contexts[stream] = now, [*tail, *said][-CONTEXT_TOKENS:]
+        if len(self._contexts) > self._max_streams:
+            self._contexts.popitem(last=False)
+        return Chunk(token_ids, tail, final=False)
+
+    def _evict_before(self, moment: float) -> None:
+        while self._contexts and next(iter(self._contexts.values()))[0] < moment:
+            self._contexts.popitem(last=False)

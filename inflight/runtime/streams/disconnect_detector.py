@@ -1,0 +1,137 @@
+"""Finds the streams whose client has gone, behind an ensemble.
+
+Triton does not tell a decoupled engine behind an ensemble that a request was cancelled; it only hands its chunks to
+postprocessing no more. So each chunk has a key, and postprocessing sends a receipt for each. A chunk without one may be
+late or dropped. To know which, a probe is sent to postprocessing after it: postprocessing takes requests in the order
+of their arrival, so if the probe's receipt comes and the chunk's has not, the chunk was dropped.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from inflight.runtime.background_loop import BackgroundLoop
+
+ACK_TIMEOUT_SECONDS = 0.02
+"""A chunk without a receipt for so long is looked into. Chunks on their way may overtake each other by far less."""
+
+_KEYS = 2**64
+_MAX_PROBES = 100
+"""Probes that may be on their way; on a busy machine a receipt comes after the next probes were sent."""
+
+
+@dataclass
+class _Stream:
+    """A stream's chunks, counted: those that have a key, those that Triton took, and the last that was received."""
+
+    key: int
+    handle: int
+    numbered: int = 0
+    sent: int = 0
+    received: int = 0
+    waiting_since: float = 0.0
+
+    @property
+    def awaits_ack(self) -> bool:
+        return self.sent > self.received
+
+    def chunk_key(self, number: int) -> int:
+        return (self.key + number) % _KEYS
+
+
+class DisconnectDetector:
+    """Cancels, by `cancel(handle)`, the requests of streams whose chunks are dropped; `probe(key)` sends a probe.
+
+    Probes are sent in a thread of the watch's own. What either raises is told to `report`, and the watch goes on.
+    Thread-safe.
+    """
+
+    def __init__(
+        self, cancel: Callable[[int], None], probe: Callable[[int], None], report: Callable[[str], None]
+    ) -> None:
+        self._cancel = cancel
+        self._probe = probe
+        self._lock = threading.Lock()
+        self._streams: dict[int, _Stream] = {}
+        self._chunks: dict[int, tuple[_Stream, int]] = {}
+        self._probes: dict[int, list[tuple[_Stream, int]]] = {}
+        self._wake = threading.Event()
+        trouble = "a stream without its client could not be ended"
+        self._thread = BackgroundLoop("stream-watch", self._run, trouble, report)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._thread.close(wake=self._wake.set)
+
+    def next_chunk_key(self, key: int, handle: int) -> int:
+        """The key to send with the next chunk of the stream `key`, whose request is `handle`; tell `sent` after it."""
+        with self._lock:
+            stream = self._streams.setdefault(key, _Stream(key, handle))
+            stream.numbered += 1
+            self._chunks[stream.chunk_key(stream.numbered)] = (stream, stream.numbered)
+            return stream.chunk_key(stream.numbered)
+
+    def mark_sent(self, key: int) -> None:
+        """Triton has taken the chunk: from now on it is in postprocessing's queue, or was dropped."""
+        with self._lock:
+            stream = self._streams.get(key)
+            if stream is None:
+                return
+            if not stream.awaits_ack:
+                stream.waiting_since = time.monotonic()
+            stream.sent = stream.numbered
+        self._wake.set()
+
+    def end_stream(self, key: int) -> None:
+        """Forget a stream; nothing needs to be known of its last chunks."""
+        with self._lock:
+            stream = self._streams.pop(key, None)
+            if stream is not None:
+                self._forget_chunks(stream, range(stream.received + 1, stream.numbered + 1))
+
+    def on_ack(self, keys: Sequence[int]) -> None:
+        """Take a receipt: the keys of chunks and probes that one execution of postprocessing met."""
+        dropped: list[_Stream] = []
+        with self._lock:
+            for stream, number in filter(None, map(self._chunks.get, keys)):
+                if number > stream.received:
+                    self._forget_chunks(stream, range(stream.received + 1, number + 1))
+                    stream.received = number
+                    stream.waiting_since = time.monotonic()
+            for key in keys:
+                suspects = self._probes.pop(key, ())
+                dropped += [one for one, count in suspects if one.received == count and one.key in self._streams]
+        for stream in dropped:
+            self.end_stream(stream.key)
+            self._thread.attempt(partial(self._cancel, stream.handle))
+
+    def _forget_chunks(self, stream: _Stream, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._chunks.pop(stream.chunk_key(number), None)
+
+    def _run(self) -> None:
+        self._wake.wait()
+        self._wake.clear()
+        time.sleep(ACK_TIMEOUT_SECONDS)
+        self._probe_late_chunks()
+
+    def _probe_late_chunks(self) -> None:
+        """Send a probe after the chunks that are late; look again later while any chunk is without its receipt."""
+        latest = time.monotonic() - ACK_TIMEOUT_SECONDS
+        probe_key = secrets.randbits(63) + 1
+        with self._lock:
+            waiting = [stream for stream in self._streams.values() if stream.awaits_ack]
+            suspects = [(stream, stream.received) for stream in waiting if stream.waiting_since <= latest]
+            if suspects:
+                self._probes[probe_key] = suspects
+            if len(self._probes) > _MAX_PROBES:
+                del self._probes[next(iter(self._probes))]
+        if waiting:
+            self._wake.set()
+        if suspects:
+            self._probe(probe_key)

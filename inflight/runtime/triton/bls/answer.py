@@ -1,0 +1,200 @@
+"""The answers of `tensorrt_llm_bls`: tokens and tensors of the engine's model in, Triton responses with text out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from inflight.runtime.messages import Beam, FinishReason, RequestTimings, TokenEvent
+from inflight.runtime.streams.chunk_header import ChunkHeader
+from inflight.runtime.text.text_stream import TextDecoderFactory, TextDelta
+from inflight.runtime.triton.bls.request import EXTRAS, TextRequest
+from inflight.runtime.triton.perf_metrics import PERF_TENSORS, perf_tensors
+from inflight.runtime.triton.response import PADDING, Responder, padded
+from inflight.runtime.triton.tensors import tensor
+
+Tensors = Mapping[str, Any]
+"""The arrays of a response, by name."""
+
+
+class TextAnswer:
+    """One answer to one prompt: a response for each piece of text when streaming, else a single one at the end.
+
+    `key` is its stream's key. Not thread-safe: one thread gives it what comes.
+    """
+
+    def __init__(
+        self,
+        responder: Responder,
+        request: TextRequest,
+        decoders: TextDecoderFactory,
+        index_tensors: list[Any],
+        key: int,
+        limits: tuple[int, int],
+    ) -> None:
+        """`tags` are the tensors that tell it from other answers, `limits` its prompt's tokens and `max_tokens`."""
+        self.responder = responder
+        self.key = key
+        self.handle = 0
+        """The key too, once the engine has the request: from then on it can be cancelled."""
+        self.disconnected = False
+        self.position = 0
+        """How many of its tokens have come the short way."""
+        self.closed = False
+        """Whether its last response has been sent."""
+        self.stopped = False
+        """Whether a stop word was found: the engine need not go on."""
+        self.stop_requested = False
+        """Whether somebody had the request ended by its id, which engines of others don't tell as a reason."""
+        self._request = request
+        self._decoders = decoders
+        self._text = decoders.create()
+        self._index_tensors = index_tensors
+        self._input_tokens, self._max_tokens = limits
+        self._output_tokens = 0
+        self._responses = 0
+        self._cumulative = 0.0
+        self._timings = RequestTimings(arrival_ns=0)
+        self._extras: dict[str, Any] = {}
+        self._stop_delta: TextDelta | None = None
+
+    def is_disconnected(self) -> bool:
+        return self.responder.is_disconnected()
+
+    def push(
+        self, token_ids: Sequence[int], log_probs: Sequence[float] = (), timings: RequestTimings | None = None
+    ) -> None:
+        """Take tokens that are not the last ones; none count any more once it is stopped. Times come with the first."""
+        self._timings = timings or self._timings
+        if self.closed or self.stopped:
+            return
+        piece = self._text.feed(token_ids, log_probs)
+        if piece.stopped:
+            self._stop(piece)
+        elif self._request.streaming and piece.token_ids:
+            self._responses += 1
+            self.responder.send([*self._text_tensors(piece), *self._perf_so_far()], last=False)
+
+    def keep_extras(self, tensors: Tensors) -> None:
+        """Keep what is to be handed on with the last response."""
+        self._extras |= {name: tensors[name] for name in EXTRAS if name in tensors}
+
+    def finish(self, tensors: Tensors) -> None:
+        """Take the last tokens and whatever comes with them, and end the answer."""
+        if self.closed:
+            return
+        self.keep_extras(tensors)
+        beams = _beams(tensors)
+        reason = _string(tensors.get("finish_reason"))
+        if self.disconnected:
+            self.fail("the request was cancelled", "cancelled")
+        elif len(beams) > 1:
+            self._finish_beams(beams, reason)
+        else:
+            last = beams[0] if beams else Beam(())
+            piece = self._stop_delta or self._text.feed(last.token_ids, last.log_probs, True, _dropped(tensors))
+            self._end(piece, reason)
+
+    def fail(self, message: str, code: str) -> None:
+        self.closed = True
+        self.responder.fail(message, code)
+
+    def _stop(self, piece: TextDelta) -> None:
+        """End at a stop word: at once, unless figures are wanted that the engine tells with its own last response."""
+        self.stopped = True
+        if self._request.perf_metrics:
+            self._stop_delta = piece
+        else:
+            self._end(piece, FinishReason.STOP_WORD.value)
+
+    def _end(self, piece: TextDelta, reason: str) -> None:
+        said = self._text_tensors(piece)
+        if piece.stopped:
+            reason = FinishReason.STOP_WORD.value
+        elif not reason:
+            early = FinishReason.CANCELLED if self.stop_requested else FinishReason.STOP
+            reason = (FinishReason.LENGTH if self._output_tokens >= self._max_tokens else early).value
+        self._send_last(said, reason)
+
+    def _finish_beams(self, beams: list[Beam], reason: str) -> None:
+        found = [self._decoders.decode_beam(beam) for beam in beams]
+        if found[0][1] is not beams[0]:
+            reason = FinishReason.STOP_WORD.value
+        self._output_tokens = max(len(beam.token_ids) for _, beam in found)
+        tensors = [_text_tensor([text for text, _ in found]), *self._index_tensors]
+        if self._request.token_ids:
+            own = padded([beam.token_ids for _, beam in found], PADDING)
+            tensors.append(tensor("token_ids", [own], np.int32))
+        if self._request.log_probs:
+            rows = padded([beam.log_probs for _, beam in found], 0.0)
+            tensors.append(tensor("output_log_probs", [rows], np.float32))
+            tensors.append(tensor("cum_log_probs", [[beam.cumulative_log_prob for _, beam in found]], np.float32))
+        self._send_last(tensors, reason)
+
+    def _text_tensors(self, piece: TextDelta) -> list[Any]:
+        """The tensors of a piece of text, which counts from now on."""
+        self._output_tokens += len(piece.token_ids)
+        tensors = [_text_tensor([piece.text]), *self._index_tensors]
+        if self._request.token_ids:
+            tensors.append(tensor("token_ids", [[piece.token_ids]], np.int32))
+        if self._request.log_probs:
+            self._cumulative += sum(piece.log_probs)
+            tensors.append(tensor("output_log_probs", [[piece.log_probs]], np.float32))
+            tensors.append(tensor("cum_log_probs", [[self._cumulative]], np.float32))
+        return tensors
+
+    def _perf_so_far(self) -> list[Any]:
+        """The performance tensors before the last response, which clients expect with each: what the engine told."""
+        if not self._request.perf_metrics:
+            return []
+        told = [pb_utils.Tensor(name, self._extras[name]) for name in PERF_TENSORS if name in self._extras]
+        return told or perf_tensors(TokenEvent(0, ()), self._timings)
+
+    def _send_last(self, tensors: list[Any], reason: str) -> None:
+        self.closed = True
+        summary = [
+            pb_utils.Tensor("finish_reason", np.array([[reason.encode()]], dtype=np.object_)),
+            tensor("num_input_tokens", [[self._input_tokens]], np.int32),
+            tensor("num_output_tokens", [[self._output_tokens]], np.int32),
+            tensor("num_responses", [[self._responses + 1]], np.int32),
+        ]
+        extras = [pb_utils.Tensor(name, array) for name, array in self._extras.items()]
+        self.responder.send([*tensors, *extras, *summary], last=True)
+
+
+def tokens_of(tensors: Tensors) -> tuple[Sequence[int], Sequence[float]]:
+    """The token ids and log probabilities of a streamed response, which has one sequence."""
+    (beam,) = _beams(tensors)
+    return beam.token_ids, beam.log_probs
+
+
+def _beams(tensors: Tensors) -> list[Beam]:
+    """The sequences of a response, cut to their lengths."""
+    if "output_ids" not in tensors:
+        return []
+    lengths = tensors["sequence_length"][0].tolist()
+    rows = tensors["output_ids"][0].tolist()
+    log_probs = tensors["output_log_probs"][0].tolist() if "output_log_probs" in tensors else [()] * len(rows)
+    sums = tensors["cum_log_probs"][0].tolist() if "cum_log_probs" in tensors else [0.0] * len(rows)
+    return [
+        Beam(tuple(ids[:length]), tuple(probs[:length]), total)
+        for ids, length, probs, total in zip(rows, lengths, log_probs, sums, strict=True)
+    ]
+
+
+def _dropped(tensors: Tensors) -> int:
+    """How many characters at the end are of a stop word, where the engine's model tells."""
+    return ChunkHeader.from_row(tensors["chunk_header"][0]).dropped_characters if "chunk_header" in tensors else 0
+
+
+def _text_tensor(texts: Sequence[str]) -> Any:
+    """In one dimension, as postprocessing has them."""
+    return pb_utils.Tensor("text_output", np.array([text.encode() for text in texts], dtype=np.object_))
+
+
+def _string(array: Any) -> str:
+    """The string that an optional tensor holds; "" where it did not come."""
+    return "" if array is None else array.item().decode()

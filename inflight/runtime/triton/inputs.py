@@ -1,0 +1,154 @@
+"""A Triton request's inputs, read by name and by row: one row a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from inflight.runtime.messages import RequestError
+from inflight.runtime.triton.bounded_strings import MAX_STRINGS
+from inflight.runtime.triton.request_metadata import METADATA_PARAMETERS, metadata_from
+
+_ENSEMBLE_NAMES = {
+    "runtime_top_k": "top_k",
+    "runtime_top_p": "top_p",
+    "len_penalty": "length_penalty",
+    "request_output_len": "max_tokens",
+    "streaming": "stream",
+    "bad_words_list": "bad_words",
+    "stop_words_list": "stop_words",
+    "embedding_bias": "embedding_bias_words",
+    "decoder_input_ids": "decoder_text_input",
+    "prompt_table_extra_ids": "prompt_table_extra_id",
+    "input_ids": "text_input",
+}
+"""How the ensemble calls an input of `tensorrt_llm`, where it calls it otherwise."""
+
+
+_KNOWN_PARAMETERS = {
+    *("id", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"),
+    *METADATA_PARAMETERS,
+}
+"""Those of the KServe protocol, which Triton hands on with those that it doesn't know, and ours."""
+_MAX_PARAMETER_CHARACTERS = 65_536
+_REQUEST_TYPE = "request_type"
+_WHOLE_REQUEST = "context_and_generation"
+
+
+def parameters_json(request: Any) -> str:
+    """What came beside the tensors, as JSON; RequestError for names or values that are no text, and for too much."""
+    try:
+        found: str = request.parameters()
+    except UnicodeDecodeError:
+        raise RequestError("a parameter of the request is not valid UTF-8; send UTF-8", "invalid_text") from None
+    if len(found) > _MAX_PARAMETER_CHARACTERS:
+        raise RequestError(
+            f"the parameters of the request have {len(found)} characters; send at most {_MAX_PARAMETER_CHARACTERS}",
+            "invalid_parameter",
+        )
+    return found
+
+
+def check_parameter_names(
+    parameters: Mapping[str, Any], known: Collection[str] = (), inputs: Collection[str] = ()
+) -> None:
+    """Refuse the parameters of a request that are none of `known` and of the protocol; `inputs` may be meant.
+
+    Triton's generate endpoint passes on so what no input has the name of: a misspelt input would be ignored silently.
+    An empty value asks for nothing, as in upstream's examples. Upstream's own parameter says which part of the work is
+    to be done here. Those of ours that say where a request comes from are checked here too.
+    """
+    metadata_from(parameters)
+    for name, value in parameters.items():
+        if name in _KNOWN_PARAMETERS or name in known or value in ("", 0, False, None):
+            continue
+        if name != _REQUEST_TYPE:
+            near = get_close_matches(name, inputs, 1)
+            next_step = f"did you mean {near[0]!r}?" if near else "see the model's metadata for those it has"
+            raise RequestError(f"there is no input {name!r}; {next_step}", "invalid_request")
+        if value != _WHOLE_REQUEST:
+            raise RequestError(
+                f"{_REQUEST_TYPE} is {str(value)[:40]!r}, and prompt and answer are computed in one place; leave it"
+                " out",
+                "unsupported_input",
+            )
+
+
+class Inputs:
+    """The arrays [prompts, ...] of a request. Everything read raises RequestError for a shape that doesn't fit."""
+
+    def __init__(self, request: Any) -> None:
+        self._arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        for name, array in self._arrays.items():
+            if array.dtype == object and array.size > MAX_STRINGS:
+                raise RequestError(
+                    f"{self.label(name)} holds {array.size} strings; send at most {MAX_STRINGS}", "invalid_parameter"
+                )
+
+    def __iter__(self) -> Any:
+        return iter(self._arrays.items())
+
+    @property
+    def through_ensemble(self) -> bool:
+        """Whether preprocessing stands before this request: it alone knows of stream keys."""
+        return "stream_key" in self._arrays
+
+    def label(self, name: str) -> str:
+        """The name of an input as its sender knows it, for messages."""
+        return _ENSEMBLE_NAMES.get(name, name) if self.through_ensemble else name
+
+    def array(self, name: str) -> Any:
+        """The whole array, or None where the input was not sent."""
+        return self._arrays.get(name)
+
+    def required(self, name: str) -> Any:
+        """The whole array; RequestError (`invalid_request`) where it was not sent.
+
+        Triton only counts a request's inputs: any optional one stands in for one that is missing.
+        """
+        array = self._arrays.get(name)
+        if array is None:
+            raise RequestError(f"{self.label(name)} is missing; send it", "invalid_request")
+        return array
+
+    def row(self, name: str, row: int) -> Any:
+        """One prompt's part of an input, or None."""
+        array = self._arrays.get(name)
+        return None if array is None else array[row]
+
+    def scalar(self, name: str, row: int = 0, default: Any = None) -> Any:
+        """The single value of an input for one prompt, as a Python value."""
+        array = self._arrays.get(name)
+        if array is None:
+            return default
+        values = array[row : row + 1]
+        if values.size != 1:
+            raise RequestError(f"{self.label(name)} holds {values.size} values; one is expected", "invalid_request")
+        return values.item()
+
+    def common(self, name: str, default: Any = None) -> Any:
+        """The single value of an input that holds for the whole request; RequestError where its prompts differ."""
+        array = self._arrays.get(name)
+        value = self.scalar(name, default=default)
+        if array is not None and len(array) > 1 and (array != array[0]).any():
+            raise RequestError(
+                f"{self.label(name)} must be the same for all prompts of a request; send those that differ in it as"
+                " requests of their own",
+                "invalid_request",
+            )
+        return value
+
+    def texts(self, name: str, row: int = 0) -> tuple[str, ...]:
+        """The strings of an input for one prompt, those that are not empty; () where it was not sent."""
+        return tuple(text for text in self.all_texts(name, row) if text)
+
+    def all_texts(self, name: str, row: int = 0) -> tuple[str, ...]:
+        """The strings of an input for one prompt, the empty ones too; () where it was not sent."""
+        array = self._arrays.get(name)
+        if array is None:
+            return ()
+        try:
+            return tuple(raw.decode("utf-8") for raw in array[row].ravel().tolist())
+        except UnicodeDecodeError:
+            raise RequestError(f"{self.label(name)} is not valid UTF-8; send UTF-8", "invalid_text") from None

@@ -1,0 +1,61 @@
+"""Metrics on Triton's own page, through its python backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from inflight.runtime.metrics.definitions import FAMILIES, MetricFamily, MetricKind
+from inflight.runtime.metrics.engine_metrics import MetricsSink, NullSink
+
+
+def create_metrics_sink(args: dict[str, str]) -> MetricsSink:
+    """The model's own series; a board that shows nothing, and one line in the log, where Triton shows none."""
+    try:
+        return TritonMetricsSink(args["model_name"], args["model_version"])
+    except Exception as error:
+        pb_utils.Logger.log_warn(f"{args['model_name']} shows no metrics: {error}")
+        return NullSink()
+
+
+class TritonMetricsSink:
+    """All families of the table with the labels of one model, from the start: counters and histograms at zero."""
+
+    def __init__(self, model: str, version: str) -> None:
+        self._series: dict[tuple[str, str], Any] = {}
+        self._labels = {"model": model, "version": version}
+        self._families: dict[str, Any] = {}
+        """Held on to: a family that is dropped takes its series from the page."""
+        for family in FAMILIES:
+            shown = pb_utils.MetricFamily(
+                name=family.name, description=family.description, kind=getattr(pb_utils.MetricFamily, family.kind.value)
+            )
+            self._families[family.name] = shown
+            for member in family.label_values:
+                labels = dict(self._labels)
+                if family.label:
+                    labels[family.label] = member
+                buckets = {"buckets": list(family.buckets)} if family.kind is MetricKind.HISTOGRAM else {}
+                self._series[family.name, member] = shown.Metric(labels=labels, **buckets)
+
+    def set(self, family: MetricFamily, label_value: str, value: float) -> None:
+        self._series[family.name, label_value].set(value)
+
+    def add(self, family: MetricFamily, label_value: str, count: int) -> None:
+        self._series[family.name, label_value].increment(count)
+
+    def add_to(self, family: MetricFamily, labels: Mapping[str, str], count: int) -> None:
+        key = family.name, "/".join(labels.values())
+        if key not in self._series:
+            self._series[key] = self._families[family.name].Metric(labels={**self._labels, **labels})
+        self._series[key].increment(count)
+
+    def observe(self, family: MetricFamily, value: float) -> None:
+        self._series[family.name, family.label_values[0]].observe(value)
+
+    def close(self) -> None:
+        """Let go of the series while Triton can be told: in an interpreter that ends, it would end with a fault."""
+        self._series.clear()
+        self._families.clear()

@@ -1,0 +1,91 @@
+"""A model's parameters from its config.pbtxt, and what those of `tensorrt_llm` say about the engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from inflight.runtime.engine.interface import EngineOptions
+from inflight.runtime.triton.version import check_version
+
+_PATHS = ("gpt_model_path", "tokenizer_dir", "draft_model_path")
+"""Parameters that name a file or directory; `lora_adapters` is a JSON list of such."""
+_TRUE = {"1", "true", "t", "y", "yes"}
+_SIZES_OWN_KV_CACHE = {"llmapi"}
+_FALSE = {"0", "false", "f", "n", "no"}
+
+
+def parameters(args: dict[str, str]) -> dict[str, str]:
+    """The model's parameters by name; those left empty count as not given, and all paths are absolute.
+
+    Relative ones lie in the model's own folder, wherever Triton has put that: it copies a repository from S3 to a
+    temporary one. Raises RuntimeError for a model that another version of inflight wrote.
+    """
+    given = _config(args).get("parameters", {})
+    settings = {name: value["string_value"] for name, value in given.items() if value.get("string_value")}
+    check_version(settings.get("inflight_version", ""), args.get("model_name", ""))
+    folder = Path(args.get("model_repository", "")).absolute()
+    for name in filter(settings.get, _PATHS):
+        settings[name] = str(folder / settings[name])
+    if "lora_adapters" in settings:
+        settings["lora_adapters"] = json.dumps([str(folder / path) for path in json.loads(settings["lora_adapters"])])
+    return settings
+
+
+def flag(settings: dict[str, str], name: str, default: bool) -> bool:
+    """A yes or no among the parameters; ValueError for anything else."""
+    value = settings.get(name, "").lower()
+    if not value:
+        return default
+    if value not in _TRUE | _FALSE:
+        raise ValueError(f"parameter {name} is {value!r}; it must be true or false")
+    return value in _TRUE
+
+
+def milliseconds(settings: dict[str, str], name: str, default: int = 100) -> int:
+    """A period among the parameters, 1 or more; ValueError for anything else."""
+    value = settings.get(name, str(default))
+    if not value.isdecimal() or int(value) < 1:
+        raise ValueError(f"parameter {name} is {value!r}; it must be a number of milliseconds, 1 or more")
+    return int(value)
+
+
+def decoupled(args: dict[str, str]) -> bool:
+    """Whether the model may answer a request with several responses."""
+    return bool(_config(args).get("model_transaction_policy", {}).get("decoupled", False))
+
+
+def engine_options(settings: dict[str, str], args: dict[str, str]) -> EngineOptions:
+    """What the model's parameters and its queue policy say about the engine."""
+    policy = _config(args).get("dynamic_batching", {}).get("default_queue_policy", {})
+    return EngineOptions(
+        engine=settings["inflight_engine"],
+        model_dir=settings["gpt_model_path"],
+        kv_cache_tokens=_kv_cache_tokens(settings),
+        max_num_sequences=int(settings["max_num_sequences"]),
+        max_num_tokens=int(settings["max_num_tokens"]),
+        stats_period_s=milliseconds(settings, "stats_check_period_ms") / 1000,
+        max_queue_size=int(policy.get("max_queue_size", 0)),
+        skip_special_tokens=flag(settings, "skip_special_tokens", default=True),
+        kv_cache_reuse=flag(settings, "enable_kv_cache_reuse", default=True),
+        chunked_context=flag(settings, "enable_chunked_context", default=True),
+        draft_dir=settings.get("draft_model_path", ""),
+        prompt_lookup=flag(settings, "prompt_lookup", default=False),
+        num_draft_tokens=int(settings.get("num_draft_tokens", EngineOptions.num_draft_tokens)),
+        adapters=tuple(json.loads(settings.get("lora_adapters", "[]"))),
+        extra=json.loads(settings.get("inflight_engine_options", "{}")),
+    )
+
+
+def _kv_cache_tokens(settings: dict[str, str]) -> int:
+    """0 where it is left open, as TensorRT-LLM alone decides it by itself; ValueError for other engines."""
+    tokens = settings.get("max_tokens_in_paged_kv_cache")
+    if tokens is None and settings["inflight_engine"] not in _SIZES_OWN_KV_CACHE:
+        raise ValueError("parameter max_tokens_in_paged_kv_cache is empty; give it a number of tokens")
+    return int(tokens or 0)
+
+
+def _config(args: dict[str, str]) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads(args["model_config"])
+    return config

@@ -1,0 +1,114 @@
+"""What a request asks to be continued, as token ids: its texts, or its conversations by the checkpoint's template."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from inflight.runtime.chat.limits import bounded
+from inflight.runtime.chat.template import ChatRenderer
+from inflight.runtime.messages import RequestError
+from inflight.runtime.text.tokenizer import check_size, checked_text, encode, longest_token_bytes
+from inflight.runtime.triton.inputs import Inputs
+
+_JSON_BYTES = 64
+"""What a message takes beside its content; at least one token comes of it."""
+_MAX_CHARACTERS_PER_TOKEN = 8
+"""Few texts have more of them a token; one that does is counted in slices before it is tokenized whole."""
+_SLICE = 16_384
+"""Characters."""
+
+IncrementalWork = Generator[int, None, Any]
+"""Work in pieces: before each it yields how many characters are to be tokenized or rendered; at last it returns."""
+
+
+class PromptReader:
+    """Reads the prompts of `preprocessing`'s requests. A missing or broken template matters to conversations alone."""
+
+    def __init__(self, tokenizer: Tokenizer, tokenizer_dir: str, max_tokens: int, add_special_tokens: bool) -> None:
+        """`max_tokens` is the longest that the engine takes; longer texts are refused before they are tokenized."""
+        self._tokenizer = tokenizer
+        self._longest_token = longest_token_bytes(tokenizer)
+        self._max_tokens = max_tokens
+        self._add_special_tokens = add_special_tokens
+        self._renderer: ChatRenderer | None = None
+        self._refusal = RequestError(
+            "the checkpoint has no chat template; send text_input, or render the messages where they are sent",
+            "no_chat_template",
+        )
+        try:
+            self._renderer = ChatRenderer.from_directory(tokenizer_dir)
+        except RequestError as error:
+            self._refusal = error
+
+    def read(self, inputs: Inputs) -> IncrementalWork:
+        """The token ids of each prompt, in pieces. RequestError for what is no prompt, or too long for the engine.
+
+        A rendered conversation has its special tokens in it, so none are put around it.
+        """
+        raw_texts = _texts(inputs)
+        chats = [given for name in ("MESSAGES", "CHAT_TEMPLATE_KWARGS") if (given := inputs.array(name)) is not None]
+        if chats:
+            yield sum(len(text) for given in chats for text in given.flat)
+        with bounded():
+            given = [self._conversation(inputs, row, bool(raw)) for row, raw in enumerate(raw_texts)]
+        ids = []
+        for raw, chat in zip(raw_texts, given, strict=True):
+            text = self._checked(raw, chat)
+            ids.append((yield from self._encoded(text, chat is None and self._add_special_tokens)))
+        return ids
+
+    def _encoded(self, text: str, special: bool) -> IncrementalWork:
+        """Token ids of a text. One that has by far too many is refused without being tokenized to its end.
+
+        What is cut into slices has about as many tokens as in one piece; with twice what the engine takes it is too
+        long however it is cut.
+        """
+        if len(text) > _MAX_CHARACTERS_PER_TOKEN * self._max_tokens:
+            tokens = 0
+            for start in range(0, len(text), _SLICE):
+                yield _SLICE
+                tokens += len(encode(self._tokenizer, [text[start : start + _SLICE]], False)[0])
+                if tokens > 2 * self._max_tokens:
+                    raise RequestError(
+                        f"the prompt's {len(text)} characters have more than {self._max_tokens} tokens, which is what"
+                        " the engine takes; shorten it",
+                        "prompt_too_long",
+                    )
+        yield len(text)
+        return encode(self._tokenizer, [text], special)[0]
+
+    def _checked(self, raw: bytes, chat: bytes | None) -> str:
+        name, raw = ("text_input", raw) if chat is None else ("the rendered messages", chat)
+        check_size(raw, name, self._longest_token, self._max_tokens)
+        return checked_text(raw, name)
+
+    def _conversation(self, inputs: Inputs, row: int, has_text: bool) -> bytes | None:
+        """What the template makes of a prompt's messages; None where it has none."""
+        messages: Any = inputs.scalar("MESSAGES", row, b"")
+        kwargs: Any = inputs.scalar("CHAT_TEMPLATE_KWARGS", row, b"")
+        if not messages:
+            if kwargs:
+                raise RequestError("chat_template_kwargs goes with messages; send both, or none", "invalid_messages")
+            return None
+        if has_text:
+            raise RequestError("text_input and messages are both given; leave one of them empty", "invalid_messages")
+        if self._renderer is None:
+            raise RequestError(str(self._refusal), self._refusal.code)
+        # Rendering takes time too, and others would wait.
+        check_size(messages, "messages", self._longest_token + _JSON_BYTES, self._max_tokens)
+        check_size(kwargs, "chat_template_kwargs", self._longest_token + _JSON_BYTES, self._max_tokens)
+        return self._renderer.render_json(messages, kwargs).encode()
+
+
+def _texts(inputs: Inputs) -> list[bytes]:
+    """One for each prompt; empty ones where conversations came alone."""
+    texts, messages = inputs.array("QUERY"), inputs.array("MESSAGES")
+    if texts is not None:
+        found: list[bytes] = texts[:, 0].tolist()
+        return found
+    if messages is None:
+        raise RequestError("text_input is missing; send the prompt's text, or messages", "invalid_request")
+    return [b""] * len(messages)

@@ -1,0 +1,227 @@
+"""Upstream's input tensors of `tensorrt_llm`, read into GenerationRequests and into how the reply should look."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from inflight.runtime.engine.request_values import (
+    MAX_SEQUENCES,
+    OLDER_NAMES,
+    SAMPLING_INPUTS,
+    checked_count,
+    deadline_from,
+    end_ids_from,
+    guide_from,
+    sampling_from,
+)
+from inflight.runtime.messages import EngineLimits, GenerationRequest, RequestError, RequestMetadata
+from inflight.runtime.streams.chunk_channel import CHUNKS_PARAMETER
+from inflight.runtime.triton.inputs import Inputs, check_parameter_names
+from inflight.runtime.triton.unsupported_inputs import check_supported
+from inflight.runtime.triton.word_tensors import check_words, unpack
+
+_INPUTS_OF_FIELDS = {
+    "prompt_ids": "input_ids",
+    "max_tokens": "request_output_len",
+    "end_ids": "end_id",
+    "draft_ids": "draft_input_ids",
+}
+_STREAMING = "Streaming"
+
+
+@dataclass(frozen=True)
+class ResponseOptions:
+    """How the answers to a request's prompts are to be sent."""
+
+    streaming: bool = False
+    exclude_input: bool = False
+    sequences: int = 1
+    """Answers to each prompt."""
+    log_probs: bool = False
+    perf_metrics: bool = False
+    token_ids: bool = False
+    """Whether to tell the answer's own tokens apart from those of the prompt."""
+
+
+def check_parameters(given: Mapping[str, Any], inputs: Inputs) -> None:
+    """Raise RequestError for what came beside the tensors and would change nothing.
+
+    Upstream's client says there once more that it streams, and with a request to stop says it there alone.
+    """
+    streams = inputs.common("streaming", False) or inputs.common("stop", False)
+    check_parameter_names(given, known=(CHUNKS_PARAMETER, _STREAMING) if streams else (CHUNKS_PARAMETER,))
+
+
+def response_options(inputs: Inputs, exclude_input: bool) -> ResponseOptions:
+    """Read them; `exclude_input` is the model's default. Raises RequestError for what does not go together."""
+    sequences = inputs.common("num_return_sequences", default=1)
+    beams = inputs.common("beam_width", default=1)
+    rows = inputs.array("input_ids")
+    check_answer_count(sequences, 1 if rows is None else len(rows))
+    if sequences > 1 and beams > 1:
+        raise RequestError(
+            "num_return_sequences and beam_width can't both be above 1; a beam search returns all its beams",
+            "invalid_parameter",
+        )
+    return ResponseOptions(
+        streaming=inputs.common("streaming", default=False),
+        exclude_input=inputs.common("exclude_input_in_output", default=exclude_input),
+        sequences=sequences,
+        log_probs=_log_probs(inputs),
+        perf_metrics=inputs.common("return_perf_metrics", default=False),
+        token_ids=inputs.common("return_token_ids", default=False),
+    )
+
+
+def check_answer_count(sequences: int, prompts: int) -> None:
+    """Raise RequestError (`invalid_parameter`) for too many answers to each of so many prompts."""
+    checked_count("num_return_sequences", sequences, MAX_SEQUENCES)
+    if sequences * prompts > MAX_SEQUENCES:
+        raise RequestError(
+            f"num_return_sequences is {sequences} for {prompts} prompts, {sequences * prompts} answers together; ask"
+            f" for at most {MAX_SEQUENCES} in one request",
+            "invalid_parameter",
+        )
+
+
+def generation_requests(
+    inputs: Inputs,
+    end_ids: tuple[int, ...],
+    adapters: int,
+    engine: str,
+    limits: EngineLimits,
+    origin: RequestMetadata | None = None,
+) -> list[GenerationRequest]:
+    """One for each prompt; `end_ids` are the model's own, used unless the request names another end_id.
+
+    `adapters` is how many LoRA adapters the deployment has. Raises RequestError for values that can't be used, and
+    for inputs that the `engine` of this name can't honour. What is longer than the engine's `limits` is refused by its
+    length, before a list is made of it.
+    """
+    for name, values in inputs:
+        check_supported(engine, name, values, inputs.label(name))
+    rows = inputs.array("input_ids")
+    if rows is None:
+        raise RequestError("input_ids is missing; send the prompt's token ids", "invalid_request")
+    for name in ("input_lengths", "request_output_len"):
+        inputs.required(name)
+    return [_generation_request(inputs, row, end_ids, adapters, limits, origin) for row in range(len(rows))]
+
+
+def _generation_request(
+    inputs: Inputs,
+    row: int,
+    end_ids: tuple[int, ...],
+    adapters: int,
+    limits: EngineLimits,
+    origin: RequestMetadata | None,
+) -> GenerationRequest:
+    values = {name: inputs.scalar(name, row) for name in SAMPLING_INPUTS}
+    for name, older in OLDER_NAMES.items():
+        if values[name] is None:
+            values[name] = inputs.scalar(older, row)
+    stop_words = inputs.row("stop_words_list", row)
+    return GenerationRequest(
+        prompt_ids=_prompt_ids(inputs, row, limits),
+        max_tokens=inputs.scalar("request_output_len", row),
+        end_ids=end_ids_from(inputs.scalar("end_id", row), end_ids),
+        sampling=sampling_from(values, inputs.label),
+        stop_ids=() if stop_words is None else unpack(stop_words, inputs.label("stop_words_list")),
+        stop_texts=_stop_texts(inputs, row),
+        bad_ids=_bad_ids(inputs, row),
+        logit_bias=_bias(inputs, row, limits),
+        draft_ids=_draft_ids(inputs, row, limits),
+        log_probs=_log_probs(inputs),
+        guide=guide_from(_text(inputs, "guided_decoding_guide_type", row), _text(inputs, "guided_decoding_guide", row)),
+        adapter=_adapter(inputs.scalar("lora_task_id", row, 0), adapters),
+        priority=inputs.scalar("priority", row, 0),
+        deadline_ns=deadline_from(inputs.scalar("deadline_ms", row), time.monotonic_ns()),
+        metadata=origin,
+    )
+
+
+def check_limits(inputs: Inputs, prompts: list[GenerationRequest], limits: EngineLimits) -> None:
+    """Raise RequestError for what the engine can't take, naming inputs as their sender does."""
+    names = {field: inputs.label(name) for field, name in _INPUTS_OF_FIELDS.items()}
+    for prompt in prompts:
+        limits.check(prompt, names)
+
+
+def _prompt_ids(inputs: Inputs, row: int, limits: EngineLimits) -> tuple[int, ...]:
+    ids = inputs.row("input_ids", row).ravel()
+    length = inputs.scalar("input_lengths", row)
+    if not 0 <= length <= ids.size:
+        raise RequestError(f"input_lengths is {length}, and input_ids holds {ids.size} token ids", "invalid_request")
+    max_tokens = max(inputs.scalar("request_output_len", row), 0)
+    limits.check_length(length, max_tokens, name=inputs.label("request_output_len"))
+    return tuple(ids[:length].tolist())
+
+
+def _draft_ids(inputs: Inputs, row: int, limits: EngineLimits) -> tuple[int, ...]:
+    ids = inputs.row("draft_input_ids", row)
+    if ids is None:
+        return ()
+    if ids.size > limits.max_seq_len:
+        raise RequestError(
+            f"draft_input_ids holds {ids.size} token ids, and the engine takes {limits.max_seq_len}; shorten it",
+            "invalid_parameter",
+        )
+    return tuple(ids.tolist())
+
+
+def _log_probs(inputs: Inputs) -> bool:
+    """Whether they are wanted, by the newer name or else by the older one."""
+    wanted: bool = inputs.common("return_log_probs", inputs.common("output_log_probs", False))
+    return wanted
+
+
+def _stop_texts(inputs: Inputs, row: int) -> tuple[str, ...]:
+    texts = inputs.texts("stop_words", row)
+    check_words(texts, "stop_words")
+    return texts
+
+
+def _bad_ids(inputs: Inputs, row: int) -> tuple[tuple[int, ...], ...]:
+    """Words to keep out; upstream's clients also say none with ends of 0 and -1."""
+    words = inputs.row("bad_words_list", row)
+    if words is None or not np.any(words[1:] > 0):
+        return ()
+    return unpack(words, inputs.label("bad_words_list"))
+
+
+def _bias(inputs: Inputs, row: int, limits: EngineLimits) -> tuple[tuple[int, float], ...]:
+    """The token ids whose logits something is added to, from a number for each token of the vocabulary."""
+    values = inputs.row("embedding_bias", row)
+    if values is None:
+        return ()
+    values = values.ravel()
+    places = np.flatnonzero(values)
+    if places.size and places[-1] >= limits.vocabulary_size:
+        raise RequestError(
+            f"embedding_bias: token id {places[-1]} is outside the vocabulary of {limits.vocabulary_size} tokens; send"
+            " one number for each token",
+            "invalid_token_ids",
+        )
+    return tuple(zip(places.tolist(), values[places].tolist(), strict=True))
+
+
+def _text(inputs: Inputs, name: str, row: int) -> str | None:
+    """An optional string; an empty one counts as not sent, since upstream's examples fill inputs that way."""
+    texts = inputs.texts(name, row)
+    if len(texts) > 1:
+        raise RequestError(f"{name} holds {len(texts)} strings; one is expected", "invalid_request")
+    return texts[0] if texts else None
+
+
+def _adapter(task_id: int, adapters: int) -> int:
+    if not 0 <= task_id <= adapters:
+        known = f"it has 1 to {adapters}" if adapters else "it has none; start it with --lora"
+        raise RequestError(
+            f"lora_task_id is {task_id}, and the deployment has no such adapter ({known})", "invalid_parameter"
+        )
+    return task_id

@@ -1,0 +1,227 @@
+"""The answers to one request: engine events in, Triton responses out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from inflight.runtime.messages import Beam, FinishReason, GenerationRequest, RequestTimings, TokenEvent
+from inflight.runtime.streams.chunk_channel import ChunkSubscriber
+from inflight.runtime.streams.chunk_header import ChunkHeader
+from inflight.runtime.text.detokenizer import CONTEXT_TOKENS
+from inflight.runtime.triton.perf_metrics import perf_tensors
+from inflight.runtime.triton.request import ResponseOptions
+from inflight.runtime.triton.stub.retained_responses import RetainedResponses
+from inflight.runtime.triton.tensors import tensor, triton_error
+
+PADDING = -1
+"""Behind the token ids of a sequence that is shorter than others."""
+
+
+class Responder:
+    """Sends the responses to one request, which has `answers` answers: the last end of them is its final response."""
+
+    def __init__(
+        self,
+        sender: Any,
+        answers: int,
+        subscriber: ChunkSubscriber | None = None,
+        retained: RetainedResponses | None = None,
+    ) -> None:
+        """`spent` are responses of other models, which can be let go of once Triton has answered a question."""
+        self.subscriber = subscriber
+        """The model that takes the tokens as they come, and failures, by `chunk_messages`."""
+        self._retained = retained or RetainedResponses()
+        self._sender = sender
+        self._open_answers = answers
+        self._lock = threading.Lock()
+
+    def send(self, tensors: list[Any], last: bool) -> None:
+        """Send a response; `last` says that it ends one of the answers."""
+        with self._lock:
+            if self._open_answers <= 0:
+                return
+            self._open_answers -= last
+            final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if not self._open_answers else 0
+            self._sender.send(pb_utils.InferenceResponse(tensors), flags=final)
+
+    def fail(self, message: str, code: str) -> None:
+        """End the whole request with an error; what its other answers bring is not sent any more."""
+        with self._lock:
+            if self._open_answers <= 0:
+                return
+            self._open_answers = 0
+            if self.subscriber:  # before any end that another thread tells of: its response is not sent any more
+                self.subscriber.send_error(message, code)
+            error = None if self.subscriber else triton_error(message, code)
+            response = pb_utils.InferenceResponse(output_tensors=[], error=error)
+            self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def send_empty(self) -> None:
+        """Send a response without anything, so that who waits for the first one need not wait for the first token."""
+        self._sender.send(pb_utils.InferenceResponse([]))
+
+    def is_disconnected(self) -> bool:
+        """Asks Triton, which knows it of requests that came to this model directly.
+
+        Never after the final response, nor while it is sent: Triton forgets the request with it, and the whole server
+        dies of the question.
+        """
+        with self._lock:
+            return self._open_answers > 0 and self._retained.release_after(self._sender.is_cancelled)
+
+
+class TokenAnswer:
+    """One answer to one prompt: a response for each event when streaming, else a single one at the end.
+
+    A streamed response carries the new tokens and, for postprocessing, what goes with them (`chunk_header`). The
+    single response has the prompt's tokens before the answer's, unless they are excluded (upstream's manner). `tags`
+    are the tensors that tell the answer from others to the same request, `textless_ids` tokens that say nothing.
+    """
+
+    def __init__(
+        self,
+        responder: Responder,
+        request: GenerationRequest,
+        options: ResponseOptions,
+        index_tensors: list[Any],
+        key: int,
+        special_token_ids: frozenset[int],
+    ) -> None:
+        self.responder = responder
+        self._special_token_ids = special_token_ids
+        self.key = key
+        """The stream's key, from preprocessing; 0 where the request came to this model directly."""
+        self.handle = 0
+        self.disconnected = False
+        self._request = request
+        self._options = options
+        self._index_tensors = index_tensors
+        self._prompt: tuple[int, ...] = () if options.streaming or options.exclude_input else request.prompt_ids
+        self._tokens: list[int] = list(self._prompt)
+        self._log_probs: list[float] = []
+        self._cumulative = 0.0
+        self._output_tokens = 0
+        self._responses = 0
+        self._timings = RequestTimings(arrival_ns=time.monotonic_ns())
+
+    @property
+    def streaming(self) -> bool:
+        return self._options.streaming
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether postprocessing acknowledges the chunks: behind an ensemble that is how its client is watched."""
+        return bool(self.key) and self.streaming and self.responder.subscriber is None
+
+    def is_disconnected(self) -> bool:
+        """Asks Triton; behind another model it does not know, and that model looks after its clients."""
+        return not self.key and self.responder.is_disconnected()
+
+    def push(self, event: TokenEvent, chunk_key: int, following: int) -> None:
+        """Take an event that is not the last one, and send it when streaming."""
+        self.count(event)
+        if self._options.streaming:
+            self._responses += 1
+            self.responder.send(self._chunk(event, ChunkHeader(chunk_key, following)), last=False)
+        else:
+            self._tokens += event.token_ids
+            self._log_probs += event.log_probs
+
+    def count(self, event: TokenEvent) -> None:
+        """Take an event's tokens into account; by itself, for an event whose tokens go another way."""
+        self._output_tokens += len(event.token_ids)
+        self._cumulative += sum(event.log_probs)
+        self._timings = event.timings or self._timings
+
+    def finish(self, event: TokenEvent) -> None:
+        """Take the last event and end the answer."""
+        self.count(event)
+        if event.error is not None:
+            self.responder.fail(*event.error)
+        elif event.finish_reason is FinishReason.CANCELLED and self.disconnected:
+            self.responder.fail("the request was cancelled", "cancelled")
+        else:
+            tensors = (
+                self._beams(event)
+                if event.beams
+                else self._chunk(self._with_earlier_tokens(event), self._last_header(event))
+            )
+            self.responder.send([*tensors, *self._summary(event)], last=True)
+
+    def _with_earlier_tokens(self, event: TokenEvent) -> TokenEvent:
+        """The event with all that came before it, unless that was streamed."""
+        if self._options.streaming:
+            return event
+        token_ids = (*self._tokens, *event.token_ids)
+        return event._replace(token_ids=token_ids, log_probs=(*self._log_probs, *event.log_probs))
+
+    def _last_header(self, event: TokenEvent) -> ChunkHeader:
+        return ChunkHeader(0, dropped_characters=event.dropped_characters)
+
+    def _chunk(self, event: TokenEvent, context: ChunkHeader) -> list[Any]:
+        token_ids = event.token_ids
+        tensors = [
+            tensor("output_ids", [[token_ids]], np.int32),
+            tensor("sequence_length", [[len(token_ids)]], np.int32),
+            *self._index_tensors,
+        ]
+        if self.key:
+            before = self._tokens if self._options.streaming else ()
+            tensors.append(pb_utils.Tensor("chunk_header", context._replace(context_ids=before).to_tensor()))
+        if self._options.log_probs:
+            tensors.append(tensor("output_log_probs", [[event.log_probs]], np.float32))
+            tensors.append(tensor("cum_log_probs", [[self._cumulative]], np.float32))
+        if self._options.token_ids:
+            tensors.append(tensor("token_ids", [[token_ids[len(self._prompt) :]]], np.int32))
+        if self._options.perf_metrics:
+            tensors += perf_tensors(event, self._timings)
+        if self._options.streaming:
+            said = [token_id for token_id in token_ids if token_id not in self._special_token_ids]
+            self._tokens = [*self._tokens, *said][-CONTEXT_TOKENS:]
+        return tensors
+
+    def _beams(self, event: TokenEvent) -> list[Any]:
+        """All beams in one response, as [1, beams, longest], those that are shorter padded with -1."""
+        sequences = [(*self._prompt, *beam.token_ids) for beam in event.beams]
+        tensors = [
+            tensor("output_ids", [padded(sequences, PADDING)], np.int32),
+            tensor("sequence_length", [[len(sequence) for sequence in sequences]], np.int32),
+            *self._index_tensors,
+        ]
+        if self.key:
+            tensors.append(pb_utils.Tensor("chunk_header", ChunkHeader(0).to_tensor()))
+        if self._options.log_probs:
+            log_probs = padded([beam.log_probs for beam in event.beams], 0.0)
+            tensors.append(tensor("output_log_probs", [log_probs], np.float32))
+            tensors.append(tensor("cum_log_probs", [[beam.cumulative_log_prob for beam in event.beams]], np.float32))
+        if self._options.token_ids:
+            own = padded([beam.token_ids for beam in event.beams], PADDING)
+            tensors.append(tensor("token_ids", [own], np.int32))
+        if self._options.perf_metrics:
+            tensors += perf_tensors(event, self._timings)
+        self._output_tokens = len(_longest(event.beams).token_ids)
+        return tensors
+
+    def _summary(self, event: TokenEvent) -> list[Any]:
+        reason = event.finish_reason.value if event.finish_reason else ""
+        return [
+            pb_utils.Tensor("finish_reason", np.array([[reason.encode()]], dtype=np.object_)),
+            tensor("num_input_tokens", [[len(self._request.prompt_ids)]], np.int32),
+            tensor("num_output_tokens", [[self._output_tokens]], np.int32),
+            tensor("num_responses", [[self._responses + 1]], np.int32),
+        ]
+
+
+def _longest(beams: tuple[Beam, ...]) -> Beam:
+    return max(beams, key=lambda beam: len(beam.token_ids))
+
+
+def padded(rows: list[tuple[Any, ...]], padding: float) -> list[list[Any]]:
+    """Rows of one length, that of the longest."""
+    longest = max(map(len, rows), default=0)
+    return [[*row, *[padding] * (longest - len(row))] for row in rows]

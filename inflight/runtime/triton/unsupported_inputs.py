@@ -1,0 +1,120 @@
+"""Upstream's inputs that an engine can't honour: refused by name, and only where they are really used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from inflight.runtime.messages import RequestError
+
+
+class _Unsupported(NamedTuple):
+    used: Callable[[Any], bool]
+    reason: str
+
+
+def _not_zero(values: Any) -> bool:
+    return bool(np.any(values))
+
+
+def _words(values: Any) -> bool:
+    """Any word at all: upstream's clients also say none with an end of -1."""
+    return bool(np.any(values[:, 1:] > 0))
+
+
+def _positive(values: Any) -> bool:
+    return bool(np.any(values > 0))
+
+
+def _decaying(values: Any) -> bool:
+    """A decay of 1 is upstream's default."""
+    return bool(np.any((values != 1) & (values != 0)))
+
+
+def _prioritized(values: Any) -> bool:
+    """A priority of 35 is what upstream gives to blocks of which nothing was said."""
+    return bool(np.any((values != 35) & (values != 0)))
+
+
+def _several(values: Any) -> bool:
+    """More than one a prompt."""
+    return bool(values.shape[-1] > 1)
+
+
+_NO_ENCODER = "it has no encoder and serves decoder-only models"
+_NO_PROMPT_TABLE = "it takes tokens and no embeddings as a prompt"
+_NO_LOGITS = "its library tells no logits; return_log_probs gives the log probabilities of the answer's tokens"
+_NO_LOOKAHEAD = "it has no lookahead decoding; start the server with --prompt-lookup or --draft-engine instead"
+_NO_RETENTION = "its library keeps prefixes by its own order, the least recently used go first"
+_LOGITS_STAY = "they are too large to come with each token; return_log_probs gives the tokens' log probabilities"
+_BUILT_SPECULATION = "it speculates as it was built to (speculative_config), not by request"
+_NO_WEIGHTS = "adapters are given when the server is started (--lora), and chosen by lora_task_id"
+
+_ALL_ENGINES = {
+    "prompt_embedding_table": _Unsupported(_not_zero, _NO_PROMPT_TABLE),
+    "prompt_table_extra_ids": _Unsupported(_not_zero, _NO_PROMPT_TABLE),
+    "prompt_vocab_size": _Unsupported(_not_zero, _NO_PROMPT_TABLE),
+    "mrope_rotary_cos_sin": _Unsupported(_not_zero, _NO_PROMPT_TABLE),
+    "mrope_position_deltas": _Unsupported(_not_zero, _NO_PROMPT_TABLE),
+    "encoder_input_features": _Unsupported(_not_zero, _NO_ENCODER),
+    "encoder_output_lengths": _Unsupported(_not_zero, _NO_ENCODER),
+    "decoder_input_ids": _Unsupported(_several, _NO_ENCODER),
+    "cross_attention_mask": _Unsupported(_not_zero, _NO_ENCODER),
+    "skip_cross_attn_blocks": _Unsupported(_not_zero, _NO_ENCODER),
+    "draft_logits": _Unsupported(_not_zero, "it compares drafts by their tokens"),
+    "draft_acceptance_threshold": _Unsupported(_not_zero, "it takes only drafts that equal its own tokens"),
+    "context_phase_params": _Unsupported(_not_zero, "it computes prompt and answer in one place"),
+    "retention_token_range_starts": _Unsupported(_not_zero, _NO_RETENTION),
+    "retention_token_range_ends": _Unsupported(_not_zero, _NO_RETENTION),
+    "retention_token_range_priorities": _Unsupported(_not_zero, _NO_RETENTION),
+    "retention_token_range_durations_ms": _Unsupported(_not_zero, _NO_RETENTION),
+    "retention_decode_priority": _Unsupported(_prioritized, _NO_RETENTION),
+    "retention_decode_duration_ms": _Unsupported(_not_zero, _NO_RETENTION),
+}
+"""What no engine of ours can do."""
+
+_EMBEDDED = {
+    "bad_words_list": _Unsupported(_words, "its library can't keep words out of an answer"),
+    "embedding_bias": _Unsupported(_not_zero, "its library can't add to logits"),
+    "return_context_logits": _Unsupported(_not_zero, _NO_LOGITS),
+    "return_generation_logits": _Unsupported(_not_zero, _NO_LOGITS),
+    "beam_search_diversity_rate": _Unsupported(_not_zero, "its beam search has no such rate"),
+    "runtime_top_p_decay": _Unsupported(_decaying, "its library samples with one top_p for the whole answer"),
+    "lora_weights": _Unsupported(_not_zero, _NO_WEIGHTS),
+    "lora_config": _Unsupported(_not_zero, _NO_WEIGHTS),
+    "lookahead_window_size": _Unsupported(_positive, _NO_LOOKAHEAD),
+    "lookahead_ngram_size": _Unsupported(_positive, _NO_LOOKAHEAD),
+    "lookahead_verification_set_size": _Unsupported(_positive, _NO_LOOKAHEAD),
+}
+_LLM_API = {
+    "return_context_logits": _Unsupported(_not_zero, _LOGITS_STAY),
+    "return_generation_logits": _Unsupported(_not_zero, _LOGITS_STAY),
+    "beam_search_diversity_rate": _Unsupported(_not_zero, "its beam search is asked for without such a rate"),
+    "runtime_top_p_decay": _Unsupported(_decaying, "it is asked for one top_p for the whole answer"),
+    "lora_weights": _Unsupported(_not_zero, _NO_WEIGHTS),
+    "lora_config": _Unsupported(_not_zero, _NO_WEIGHTS),
+    "lookahead_window_size": _Unsupported(_positive, _BUILT_SPECULATION),
+    "lookahead_ngram_size": _Unsupported(_positive, _BUILT_SPECULATION),
+    "lookahead_verification_set_size": _Unsupported(_positive, _BUILT_SPECULATION),
+}
+
+UNSUPPORTED_INPUTS = {
+    "openvino": _ALL_ENGINES | _EMBEDDED,
+    "fake": _ALL_ENGINES | _EMBEDDED,
+    "llmapi": _ALL_ENGINES | _LLM_API,
+}
+"""By engine; the fake one stands in for the embedded one. What counts as used: a neutral value (nothing, zeros, false,
+upstream's default) asks for nothing and is taken."""
+_ENGINE_LABELS = {"openvino": "the embedded engine", "fake": "the embedded engine", "llmapi": "the LLM API's engine"}
+
+
+def check_supported(engine: str, name: str, values: Any, label: str) -> None:
+    """Raise RequestError (`unsupported_input`), naming the input by `label`, if `values` ask for what can't be done."""
+    unsupported = UNSUPPORTED_INPUTS[engine].get(name)
+    if unsupported is not None and unsupported.used(values):
+        raise RequestError(
+            f"{label} is not supported by {_ENGINE_LABELS[engine]}: {unsupported.reason}; leave it out",
+            "unsupported_input",
+        )

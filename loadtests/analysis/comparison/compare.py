@@ -1,0 +1,216 @@
+"""Whether a change made a deployment slower, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadtests.analysis.columns import Floats
+from loadtests.analysis.comparison.bootstrap import interval
+from loadtests.analysis.comparison.result import Change, ChangeVerdict, Comparison
+from loadtests.analysis.comparison.side import MIN_BLOCKS, MIN_SAMPLES, ComparisonSide, Estimate
+from loadtests.analysis.comparison.warnings import comparison_warnings, plans_differ
+from loadtests.analysis.run_data import RunData
+from loadtests.analysis.slo import required_samples
+from loadtests.errors import LoadError
+from loadtests.run_directory import RunDirectory
+from loadtests.served_model import describe_served_model
+
+LEVELS = {"p50": 0.5, "p99": 0.99}
+LATENCIES = ("ttft", "itl", "tpot", "e2e")
+REPLICATES = 1000
+_MAX_BUNCHING_DIFFERENCE = 0.1
+"""By how much the shares of gaps within bunches may differ for percentiles of gaps to be compared."""
+DEFAULT_POINTS = 0.01
+"""By how much an error rate may rise or a goodput fall: one in a hundred requests."""
+
+
+def compare(
+    before: Sequence[RunDirectory],
+    after: Sequence[RunDirectory],
+    threshold: float = 0.05,
+    *,
+    points: float = DEFAULT_POINTS,
+    confidence: float = 0.95,
+    seed: int = 0,
+    allow_different_plans: bool = False,
+) -> Comparison:
+    """Each figure of both sides, with an interval for its change; the same runs and seed give the same.
+
+    A side of several runs is taken together, and how much its runs differ widens the interval. Of a single run that is
+    unknown, and a warning says so. Runs of unlike plans get no verdict, unless that is allowed. Raises LoadError
+    `invalid_parameter` for a side without runs or a threshold below 0, else as `summarize` does.
+    """
+    _check(before, after, threshold, points, confidence)
+    runs = [RunData.read(directory) for directory in before], [RunData.read(directory) for directory in after]
+    sides = ComparisonSide(runs[0], REPLICATES), ComparisonSide(runs[1], REPLICATES)
+    freedom = sum(len(side) - 1 for side in runs)
+    refused = not allow_different_plans and any(plans_differ(runs[0][0], run) for side in runs for run in side)
+    judge = _ChangeEvaluator(threshold, points, confidence, freedom, refused)
+    changes = tuple(judge.change(pair) for pair in _pairs(sides, seed))
+    return Comparison(
+        before=tuple(run.name for run in runs[0]),
+        after=tuple(run.name for run in runs[1]),
+        threshold=threshold,
+        points=points,
+        confidence=confidence,
+        changes=changes,
+        warnings=tuple(comparison_warnings(*runs, changes)),
+        served=tuple(describe_served_model(run.metadata) for side in runs for run in side),
+        plans_differ=refused,
+    )
+
+
+@dataclass(frozen=True)
+class _MetricPair:
+    """One figure of both sides; `level` is a percentile's, 0 to 1."""
+
+    metric: str
+    unit: str
+    before: Estimate | None
+    after: Estimate | None
+    level: float | None = None
+    higher_is_worse: bool = True
+    missing_after: bool = False
+    """No request was completed after."""
+    bunched: bool = False
+    """It is of gaps that say more of how tokens were held back on the way than of how they were made."""
+
+    @property
+    def relative(self) -> bool:
+        return self.unit != "share"
+
+    @property
+    def disappeared(self) -> bool:
+        """The figure was there before, and is not any more because nothing was completed."""
+        there = self.before is not None and self.before.value > 0
+        return self.relative and self.missing_after and there and (self.after is None or self.after.value == 0)
+
+
+def _pairs(sides: tuple[ComparisonSide, ComparisonSide], seed: int) -> Iterator[_MetricPair]:
+    before, after = sides
+    nothing = not after.completed
+    # Each figure has random numbers of its own, so that one more of them changes no other.
+    for number, quantity in enumerate(LATENCIES):
+        found = [
+            side.percentiles(quantity, tuple(LEVELS.values()), np.random.default_rng([seed, number, which])) or {}
+            for which, side in enumerate(sides)
+        ]
+        for name, level in LEVELS.items():
+            own = found[0].get(level), found[1].get(level)
+            unsure = quantity in ("itl", "tpot") and _depends_on_bunching(
+                quantity, level, before.bunched_fraction, after.bunched_fraction
+            )
+            yield _MetricPair(f"{name} {quantity}", "s", *own, level=level, missing_after=nothing, bunched=unsure)
+    random = np.random.default_rng([seed, len(LATENCIES)])
+    tokens = before.throughput(random), after.throughput(random)
+    yield _MetricPair("throughput", "tokens/s", *tokens, higher_is_worse=False, missing_after=nothing)
+    yield _MetricPair("error_rate", "share", before.error_rate(random), after.error_rate(random))
+    if before.has_slo == after.has_slo is not None:
+        yield _MetricPair("goodput", "share", before.goodput(random), after.goodput(random), higher_is_worse=False)
+
+
+def _depends_on_bunching(quantity: str, level: float, *shares: float) -> bool:
+    """One side had larger bunches than the other, or the percentile of ITL lies among gaps within bunches."""
+    return max(shares) - min(shares) > _MAX_BUNCHING_DIFFERENCE or (quantity == "itl" and level <= max(shares))
+
+
+@dataclass(frozen=True)
+class _ChangeEvaluator:
+    threshold: float
+    points: float
+    confidence: float
+    degrees_of_freedom: int
+    plans_differ: bool
+
+    def change(self, pair: _MetricPair) -> Change:
+        before, after = pair.before, pair.after
+        change, ends = None, None
+        note = "nothing was completed after" if pair.disappeared else _too_few(pair)
+        if before and after and (before.value > 0 or not pair.relative):
+            change = after.value / before.value if pair.relative else after.value - before.value
+            ends = None if note else self._ends(pair.relative, before, after)
+        if ends is None:
+            note = note or "a side had none of it, or nearly, so nothing is a multiple of it"
+        verdict, regression = self._verdict(pair, ends)
+        if pair.bunched:
+            verdict, regression, note = ChangeVerdict.BUNCHED, False, "tokens came in bunches on the way"
+        if self.plans_differ:
+            verdict, regression = ChangeVerdict.DIFFERENT_PLANS, False
+        return Change(
+            metric=pair.metric,
+            unit=pair.unit,
+            relative=pair.relative,
+            before=before.value if before else None,
+            after=after.value if after else None,
+            change=change,
+            low=ends[0] if ends else None,
+            high=ends[1] if ends else None,
+            samples_before=before.samples if before else 0,
+            samples_after=after.samples if after else 0,
+            verdict=verdict,
+            regression=regression,
+            note=note,
+        )
+
+    def _ends(self, relative: bool, before: Estimate, after: Estimate) -> tuple[float, float] | None:
+        if not relative:
+            return self._interval(after.value - before.value, after.replicates - before.replicates)
+        if min(before.replicates.min(), after.replicates.min(), after.value) <= 0:
+            return None
+        found = np.log(after.value / before.value)
+        low, high = self._interval(float(found), np.log(after.replicates / before.replicates))
+        return float(np.exp(low)), float(np.exp(high))
+
+    def _interval(self, found: float, replicates: Floats) -> tuple[float, float]:
+        return interval(found, replicates, self.confidence, self.degrees_of_freedom)
+
+    def _verdict(self, pair: _MetricPair, ends: tuple[float, float] | None) -> tuple[ChangeVerdict, bool]:
+        if pair.disappeared:
+            return ChangeVerdict.WORSE, True
+        if ends is None:
+            return ChangeVerdict.TOO_FEW, False
+        none, allowed = (1.0, self.threshold) if pair.relative else (0.0, self.points)
+        low, high = ends
+        if low <= none <= high:
+            return ChangeVerdict.NOT_SHOWN, False
+        if (low > none) != pair.higher_is_worse:
+            return ChangeVerdict.BETTER, False
+        return ChangeVerdict.WORSE, low > none + allowed if pair.higher_is_worse else high < none - allowed
+
+
+def _too_few(pair: _MetricPair) -> str:
+    """Why there is no interval; empty where there can be one."""
+    if pair.before is None or pair.after is None:
+        return "not measured on both sides"
+    least = 0 if pair.level is None else required_samples(pair.level) or 0
+    for name, side in (("before", pair.before), ("after", pair.after)):
+        if side.samples < least:
+            return f"{side.samples} samples {name} are too few for a {pair.metric}: it takes {least}"
+        if side.independent < MIN_SAMPLES:
+            what = "seconds" if pair.metric == "throughput" else "requests"
+            return f"{side.independent} {what} {name} are too few: it takes {MIN_SAMPLES}"
+        if pair.level is not None and side.block > 1 and side.independent < MIN_BLOCKS * side.block:
+            return (
+                f"{side.independent} requests {name} are too few, for those within {side.block} of each other hang "
+                f"together: it takes about {MIN_BLOCKS * side.block}"
+            )
+    return ""
+
+
+def _check(
+    before: Sequence[RunDirectory],
+    after: Sequence[RunDirectory],
+    threshold: float,
+    points: float,
+    confidence: float,
+) -> None:
+    if not before or not after:
+        raise LoadError("a comparison needs a run before and one after; name at least one of each", "invalid_parameter")
+    for name, value in (("threshold", threshold), ("points", points)):
+        if not value >= 0:
+            raise LoadError(f"{name} {value:g} is below 0; 0.05 is five percent", "invalid_parameter")
+    if not 0.5 <= confidence < 1:
+        raise LoadError(f"a confidence of {confidence:g} can't be used; 0.95 is usual", "invalid_parameter")

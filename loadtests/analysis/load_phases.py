@@ -1,0 +1,54 @@
+"""The parts of a run in which its load was level, or nearly so."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from loadtests.analysis.columns import Columns
+from loadtests.analysis.latencies import Latencies
+from loadtests.analysis.outcomes import tokens_within
+from loadtests.analysis.summary import LoadPhase
+from loadtests.analysis.window import MeasurementWindow
+from loadtests.arrivals.profile import Profile, Stage
+from loadtests.plan import LoadPlan
+from loadtests.record import RequestOutcome
+
+_MIN_SECONDS = 5.0
+"""Seconds of a ramp that a piece has at the least."""
+
+_MAX_PIECES = 8
+"""Into how many a ramp is cut at most."""
+
+
+def load_phases(plan: LoadPlan, run: Columns, window: MeasurementWindow) -> tuple[LoadPhase, ...]:
+    """The steps of the plan's profile, and pieces of its ramps, within the measured part; empty where there is one."""
+    if plan.arrivals.kind == "trace":
+        return ()
+    stages = Profile.parse(plan.arrivals.profile).stages
+    bounds = [bound for stage in stages for bound in _pieces(stage)]
+    inner = [bound for bound in bounds if window.start < bound < window.end]
+    if not inner:
+        return ()
+    edges = [window.start, *inner, window.end]
+    return tuple(_slice(run, MeasurementWindow(start, end)) for start, end in pairwise(edges))
+
+
+def _pieces(stage: Stage) -> list[float]:
+    """Where the stage begins, and where it is cut."""
+    if not stage.slope:
+        return [stage.start]
+    pieces = max(1, min(_MAX_PIECES, int(stage.length / _MIN_SECONDS)))
+    return [stage.start + stage.length * piece / pieces for piece in range(pieces)]
+
+
+def _slice(run: Columns, time: MeasurementWindow) -> LoadPhase:
+    part = run.select(run.due_between(time.start, time.end))
+    completed = run.with_outcome(RequestOutcome.COMPLETED) & time.contains(run.ended)
+    return LoadPhase(
+        start=time.start,
+        end=time.end,
+        offered_per_second=len(part) / time.seconds,
+        completed_per_second=float(completed.sum() / time.seconds),
+        tokens_per_second=tokens_within(time, run) / time.seconds,
+        latencies=Latencies.from_columns(part).distributions(),
+    )

@@ -1,0 +1,135 @@
+"""The server's series over a run: increases of its counters, values of its gauges."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+from loadtests.errors import LoadError
+from loadtests.json_files import finite
+
+_SERIES = re.compile(r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})?")
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a metrics page without its value."""
+
+    name: str
+    labels: Mapping[str, str]
+
+    def has(self, wanted: Mapping[str, str]) -> bool:
+        return all(self.labels.get(label) == value for label, value in wanted.items())
+
+
+@cache
+def parse_series(key: str) -> Series:
+    """From `name{label="value",...}`. A counter's name stands without `_total`, which some readers of pages add."""
+    found = _SERIES.fullmatch(key)
+    if found is None:
+        return Series(key, {})
+    return Series(found["name"].removesuffix("_total"), dict(_LABEL.findall(found["labels"] or "")))
+
+
+@dataclass(frozen=True)
+class MetricsSample:
+    """The page at a moment, in seconds since the run's start; `moment` is `before`, `during` or `after`."""
+
+    time: float
+    moment: str
+    values: Mapping[str, float]
+
+
+class ServerCounters:
+    """All samples of a run in the order of time; those without a value, for the server did not answer, are left out."""
+
+    def __init__(self, samples: Iterable[Mapping[str, Any]]) -> None:
+        read = [_sample(values) for values in samples]
+        self.samples = sorted((sample for sample in read if sample.values), key=lambda sample: sample.time)
+
+    @cached_property
+    def restarts(self) -> tuple[float, ...]:
+        """Moments at which counters were found to have begun anew: the server was started again before them."""
+        return tuple(
+            after.time
+            for before, after in zip(self.samples, self.samples[1:], strict=False)
+            if any(_decreased(before, after, key) for key in self._counters)
+        )
+
+    def between(self, start: float, end: float) -> ServerCounters:
+        """The samples from the one nearest to `start` to the one nearest to `end`."""
+        part = ServerCounters(())
+        if self.samples:
+            first = min(range(len(self.samples)), key=lambda i: abs(self.samples[i].time - start))
+            last = min(range(len(self.samples)), key=lambda i: abs(self.samples[i].time - end))
+            part.samples = self.samples[first : last + 1]
+        return part
+
+    def increase(self, name: str, **labels: str) -> float | None:
+        """By how much the counters of that name, with these labels among others, grew together from the first sample to
+        the last; None where there is none. One that began anew counts from there, so what it counted between the sample
+        before and its end is missing; one that was not there at first began at 0.
+        """
+        keys = list(self._keys(name, labels))
+        if not keys or len(self.samples) < 2:
+            return None
+        return sum(self._increase(key) for key in keys)
+
+    def by_label(self, name: str, label: str, **labels: str) -> dict[str, float]:
+        """`increase` for each value of a label."""
+        values = {parse_series(key).labels.get(label) for key in self._keys(name, labels)}
+        found = {value: self.increase(name, **labels, **{label: value}) for value in values if value is not None}
+        return {value: growth for value, growth in sorted(found.items()) if growth is not None}
+
+    def gauge(self, name: str, **labels: str) -> list[tuple[float, float]]:
+        """Moments and values of all samples that have one: the sum of the series of that name with these labels."""
+        keys = list(self._keys(name, labels))
+        found = []
+        for sample in self.samples:
+            values = [sample.values[key] for key in keys if key in sample.values]
+            if values and not any(math.isnan(value) for value in values):
+                found.append((sample.time, sum(values)))
+        return found
+
+    def mean_of(self, histogram: str, **labels: str) -> float | None:
+        """What was observed on average between the first sample and the last; None where nothing was."""
+        total, count = self.increase(f"{histogram}_sum", **labels), self.increase(f"{histogram}_count", **labels)
+        return total / count if total is not None and count else None
+
+    @cached_property
+    def _all_keys(self) -> tuple[str, ...]:
+        return tuple({key: None for sample in self.samples for key in sample.values})
+
+    @cached_property
+    def _counters(self) -> tuple[str, ...]:
+        """Those that only ever grow, by their names: the page's types are not in the samples."""
+        grow = ("inflight_requests", "nv_inference_request_success", "nv_inference_count", "nv_inference_exec_count")
+        return tuple(key for key in self._all_keys if parse_series(key).name in grow)
+
+    def _keys(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
+        wanted = name.removesuffix("_total")
+        return (key for key in self._all_keys if (series := parse_series(key)).name == wanted and series.has(labels))
+
+    def _increase(self, key: str) -> float:
+        values = [sample.values.get(key, math.nan) for sample in self.samples]
+        known = [value for value in values if not math.isnan(value)]
+        began = 0.0 if math.isnan(values[0]) else values[0]
+        steps = zip([began, *known], known, strict=False)
+        return sum(after - before if after >= before else after for before, after in steps)
+
+
+def _decreased(before: MetricsSample, after: MetricsSample, key: str) -> bool:
+    return key in before.values and key in after.values and after.values[key] < before.values[key]
+
+
+def _sample(values: Mapping[str, Any]) -> MetricsSample:
+    try:
+        found = {str(key): finite(value) for key, value in values["values"].items()}
+        return MetricsSample(finite(values["t"]), str(values["moment"]), found)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise LoadError(f"server.jsonl has a line that is no sample: {error}", "run_damaged") from None

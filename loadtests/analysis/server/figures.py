@@ -1,0 +1,81 @@
+"""What the server says of itself, over the measured part of a run."""
+
+from __future__ import annotations
+
+from loadtests.analysis.server.counters import ServerCounters
+from loadtests.analysis.summary import ServerSide
+from loadtests.analysis.window import MeasurementWindow
+
+REQUEST_GAUGES = "nv_trt_llm_request_metrics"
+KV_BLOCK_GAUGES = "nv_trt_llm_kv_cache_block_metrics"
+ENDED_REQUESTS = "inflight_requests_total"
+ENGINE = "tensorrt_llm"
+"""The name of the engine's model, on every deployment."""
+
+_NOT_COMPARED = "its counts are not set against the client's"
+
+
+def server_side(run: ServerCounters, window: MeasurementWindow) -> ServerSide | None:
+    """From the pages of our deployments, of TensorRT-LLM's C++ backend, or of any Triton; None without pages."""
+    part = run.between(window.start, window.end)
+    if not part.samples:
+        return None
+    scheduled = [value for _, value in part.gauge(REQUEST_GAUGES, request_type="scheduled") if value > 0]
+    waiting = [value for _, value in part.gauge(REQUEST_GAUGES, request_type="waiting")]
+    fractions = [value for _, value in part.gauge(KV_BLOCK_GAUGES, kv_cache_block_type="fraction")]
+    return ServerSide(
+        queue_seconds=_queue_seconds(part),
+        ttft_seconds=_ttft_seconds(part),
+        requests_per_batch=sum(scheduled) / len(scheduled) if scheduled else None,
+        kv_use_peak=max(fractions, default=None),
+        waiting_peak=max(waiting, default=None),
+        rejected=_ended(part, "REJECTED"),
+        cancelled=_ended(part, "CANCELED"),
+        output_tokens=part.increase("nv_llm_output_token_len_sum"),
+        executions=_executions(part),
+        notes=tuple(_notes(run)),
+        itl_seconds=part.mean_of("inflight_inter_token_latency_seconds"),
+    )
+
+
+def _queue_seconds(part: ServerCounters) -> float | None:
+    ours = part.mean_of("inflight_queue_time_seconds")
+    if ours is not None:
+        return ours
+    waited = part.increase("nv_inference_queue_duration_us", model=ENGINE)
+    served = part.increase("nv_inference_request_success", model=ENGINE)
+    return waited / 1e6 / served if waited is not None and served else None
+
+
+def _ttft_seconds(part: ServerCounters) -> float | None:
+    ours = part.mean_of("inflight_time_to_first_token_seconds")
+    if ours is not None:
+        return ours
+    theirs = part.mean_of("nv_inference_first_response_histogram_ms", model=ENGINE)
+    return None if theirs is None else theirs / 1e3
+
+
+def _ended(part: ServerCounters, reason: str) -> float | None:
+    """Of the engine where it counts, else of the engine's model as Triton saw it."""
+    ours = part.increase(ENDED_REQUESTS, reason=reason)
+    return part.increase("nv_inference_request_failure", model=ENGINE, reason=reason) if ours is None else ours
+
+
+def _executions(part: ServerCounters) -> dict[str, float]:
+    runs = part.by_label("nv_inference_exec_count", "model")
+    requests = part.by_label("nv_inference_count", "model")
+    return {model: requests[model] / count for model, count in runs.items() if count and model in requests}
+
+
+def _notes(run: ServerCounters) -> list[str]:
+    """What is odd, and why the counts of both sides are not compared where they are not (see `matches`)."""
+    notes = [
+        f"the server was started again at about second {moment:.0f}: its counters began anew, and what they had "
+        f"counted since the sample before is lost, so {_NOT_COMPARED}"
+        for moment in run.restarts
+    ]
+    if run.samples and run.samples[0].moment != "before":
+        notes.append(f"the server was not read before the run began, so {_NOT_COMPARED}")
+    if run.samples and run.samples[-1].moment != "after":
+        notes.append(f"the server was not read any more once the run had ended, so {_NOT_COMPARED}")
+    return notes

@@ -1,0 +1,212 @@
+"""Counts of the whole run, as the client has them and as the server has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from loadtests.analysis.columns import UNKNOWN, Columns, Flags
+from loadtests.analysis.server.counters import ServerCounters
+from loadtests.analysis.server.figures import ENDED_REQUESTS
+from loadtests.analysis.summary import CountComparison
+from loadtests.plan import LoadPlan
+from loadtests.record import RequestOutcome
+
+_NEVER_ARRIVED_CODES = (
+    *("server_unreachable", "host_not_found", "connection_closed", "unsupported_deployment", "model_not_found"),
+    *("permission_denied", "client_closed", "client_forked", "no_chat_template"),
+)
+"""Codes of requests of which no model of the server ever knew."""
+
+_ARRIVED_CODES = (
+    *("empty_prompt", "prompt_too_long", "invalid_text", "invalid_messages", "invalid_token_ids"),
+    *("overloaded", "engine_died", "engine_restarting"),
+)
+"""Codes that a model of the server gave. All others may have come from either side."""
+
+_BROKEN_OFF_CODES = ("server_gone", "answer_damaged")
+_REASONS = {"stop": "STOP", "length": "LENGTH", "stop_word": "STOP_WORD"}
+_ABANDONED_NOTE = "a client that left, or was too late, may have missed an end that the server had made already"
+
+
+def reconcile(counters: ServerCounters, columns: Columns, plan: LoadPlan) -> tuple[CountComparison, ...]:
+    """Empty where the server was not read before and after the run, or was started again in the middle of it;
+    `ServerSide.notes` say so."""
+    samples = counters.samples
+    if len(samples) < 2 or samples[0].moment != "before" or samples[-1].moment != "after" or counters.restarts:
+        return ()
+    ends = _RequestEnds(columns)
+    whole = ServerCounters(())
+    whole.samples = [samples[0], samples[-1]]
+    found = [_requests(whole, ends), *_by_end(whole, ends, plan), *_tokens(whole, ends, plan)]
+    return tuple(match for match in found if match)
+
+
+@dataclass(frozen=True)
+class _RequestEnds:
+    """The requests of a run by how they stand to the server's counts: flags, one a request."""
+
+    columns: Columns
+
+    @cached_property
+    def responded(self) -> Flags:
+        """There came a response, so the server had it."""
+        return self.columns.responses > 0
+
+    @cached_property
+    def never_arrived(self) -> Flags:
+        return self._code(*_NEVER_ARRIVED_CODES) & ~self.responded
+
+    @cached_property
+    def abandoned(self) -> Flags:
+        """Its client went before it saw how the request ended."""
+        gone = (RequestOutcome.CANCELLED, RequestOutcome.UNFINISHED, RequestOutcome.TIMED_OUT)
+        return self.columns.with_outcome(*gone) | self._code(*_BROKEN_OFF_CODES)
+
+    @cached_property
+    def uncertain(self) -> Flags:
+        """It may never have come to a model."""
+        sure = self.columns.with_outcome(RequestOutcome.COMPLETED) | self._code(*_ARRIVED_CODES) | self.responded
+        return ~sure & ~self.never_arrived
+
+    @cached_property
+    def engine_died(self) -> Flags:
+        return self._code("engine_died")
+
+    @cached_property
+    def refused(self) -> Flags:
+        """It was answered with an error before it began."""
+        failed = self.columns.with_outcome(RequestOutcome.REJECTED, RequestOutcome.FAILED)
+        return failed & ~self.never_arrived & ~self.abandoned & ~self.engine_died
+
+    def completed(self, *reasons: str) -> Flags:
+        whole = self.columns.with_outcome(RequestOutcome.COMPLETED)
+        return whole & self.columns.text_is(self.columns.finish, *reasons) if reasons else whole
+
+    def _code(self, *codes: str) -> Flags:
+        return self.columns.text_is(self.columns.code, *codes)
+
+
+def _requests(server: ServerCounters, ends: _RequestEnds) -> CountComparison | None:
+    """Every request runs once through preprocessing, which tells also of those that it refuses as of served ones."""
+    count = _arrived_count(server)
+    if count is None:
+        return None
+    uncertain = _count(ends.uncertain)
+    note = "all that came to the server, once for each run of preprocessing"
+    if absent := _count(ends.never_arrived):
+        note += f"; {absent} never came there"
+    if uncertain:
+        note += f"; of {uncertain} that ended before any response nobody can say whether they did"
+    return CountComparison("requests", _count(~ends.never_arrived), count, note, allowed_fewer=uncertain)
+
+
+def _by_end(server: ServerCounters, ends: _RequestEnds, plan: LoadPlan) -> list[CountComparison | None]:
+    left = _count(ends.abandoned)
+    reasons = server.by_label(ENDED_REQUESTS, "reason")
+    if not reasons:
+        return [_ensemble(server, ends, plan, left)]
+    known = {reason: round(number) for reason, number in reasons.items()}
+    columns = ends.columns
+    late, gone = (
+        columns.with_outcome(RequestOutcome.TIMED_OUT),
+        columns.with_outcome(RequestOutcome.CANCELLED, RequestOutcome.UNFINISHED),
+    )
+    lost = left - _count(late) - _count(gone)
+    found: list[CountComparison | None] = [
+        CountComparison(
+            name,
+            _count(ends.completed(name)),
+            known.get(reason, 0),
+            f"completed with {reason}; {_ABANDONED_NOTE}",
+            0,
+            left,
+        )
+        for name, reason in _REASONS.items()
+    ]
+    cancelled = _count(gone)
+    note = "requests whose client left; those that were complete by then, or not yet there, are counted elsewhere"
+    found.append(CountComparison("cancelled", cancelled, known.get("CANCELED", 0), note, cancelled, left - cancelled))
+    note = "requests that were not there in time; whose clock was first, the client's or the server's, decides"
+    found.append(
+        CountComparison("timed out", _count(late), known.get("DEADLINE", 0), note, _count(late), cancelled + lost)
+    )
+    found.append(
+        CountComparison(
+            "engine died", _count(ends.engine_died), known.get("ERROR", 0), "the engine died under them", 0, left
+        )
+    )
+    found.append(_refused(server, ends, known))
+    return found
+
+
+def _refused(server: ServerCounters, ends: _RequestEnds, known: dict[str, int]) -> CountComparison | None:
+    arrived = _arrived_count(server)
+    if arrived is None:
+        return None
+    before = arrived - sum(known.values())
+    unseen = _count(ends.abandoned & ~ends.responded)
+    note = f"by the engine {known.get('REJECTED', 0)}, between preprocessing and engine {before}"
+    if unseen:
+        note += f"; {unseen} whose client left before any response may be among the latter"
+    return CountComparison(
+        *("refused", _count(ends.refused), before + known.get("REJECTED", 0), note),
+        allowed_fewer=_count(ends.refused & ends.uncertain),
+        allowed_more=unseen,
+    )
+
+
+def _ensemble(server: ServerCounters, ends: _RequestEnds, plan: LoadPlan, left: int) -> CountComparison | None:
+    """Where the engine counts no ends Triton does so for the ensemble: success is what was answered to its end."""
+    model = plan.model or "ensemble"
+    count = server.increase("nv_inference_request_success", model=model)
+    if count is None or model != "ensemble":
+        return None
+    return CountComparison(
+        "completed", _count(ends.completed()), round(count), f"as the ensemble ended them; {_ABANDONED_NOTE}", 0, left
+    )
+
+
+def _tokens(server: ServerCounters, ends: _RequestEnds, plan: LoadPlan) -> list[CountComparison | None]:
+    columns, left = ends.columns, ends.abandoned & ~ends.never_arrived
+    tells_ends = server.increase(ENDED_REQUESTS) is not None
+    unknown = _count((columns.input_tokens == UNKNOWN) & (left | ends.completed()))
+    seen = columns.received_tokens
+    found: list[CountComparison | None] = []
+    if (count := _token_count(server, plan, "input")) is not None:
+        note = "tokens of prompts"
+        if unknown:
+            note += f"; of {unknown} requests the client was not told how many"
+        known = int(columns.input_tokens[columns.input_tokens != UNKNOWN].sum())
+        found.append(CountComparison("input tokens", known, count, note, 0, None if unknown else 0))
+    if (count := _token_count(server, plan, "output")) is not None:
+        unseen = int(np.maximum(columns.max_tokens - seen, 0)[left].sum())
+        # The engine does not count tokens of requests under which it died; of TensorRT-LLM's nobody promises that it
+        # counts those of cancelled ones.
+        uncounted = int(seen[ends.engine_died if tells_ends else ends.engine_died | left].sum())
+        note = "tokens of answers"
+        if unseen:
+            note += f"; for {_count(left)} clients that left the server may have made up to {unseen} more than they saw"
+        if uncounted:
+            note += f"; the server may leave out {uncounted} of answers that broke off"
+        found.append(CountComparison("output tokens", int(seen.sum()), count, note, uncounted, unseen))
+    return found
+
+
+def _token_count(server: ServerCounters, plan: LoadPlan, kind: str) -> int | None:
+    """Of the plan's own tenant where the server tells tenants apart, so that others do not count."""
+    own = server.increase("inflight_tenant_tokens_total", tenant=plan.tenant, kind=kind) if plan.tenant else None
+    found = server.increase(f"nv_llm_{kind}_token_len_sum") if own is None else own
+    return None if found is None else round(found)
+
+
+def _arrived_count(server: ServerCounters) -> int | None:
+    served = server.increase("nv_inference_request_success", model="preprocessing")
+    failed = server.increase("nv_inference_request_failure", model="preprocessing")
+    return None if served is None else round(served + (failed or 0))
+
+
+def _count(flags: Flags) -> int:
+    return int(flags.sum())

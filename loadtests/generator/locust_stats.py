@@ -1,0 +1,66 @@
+"""What Locust's own table and charts show: TTFT, ITL, TPOT, E2E and tokens/s, each an entry of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from locust.env import Environment
+
+from loadtests.record import RequestOutcome, RequestRecord
+
+_UNCOUNTED = (RequestOutcome.CANCELLED, RequestOutcome.UNFINISHED)
+"""Neither a success nor a failure of the server's."""
+
+
+class LocustStats:
+    """Tells Locust of each record.
+
+    The request itself, from the moment it was due to its end, goes through Locust's event, so that whatever listens
+    there hears of it, and `Aggregated` counts requests. The parts of it go straight into the table, for one request
+    has hundreds of gaps between tokens. All times are in milliseconds; `Size` is in tokens.
+    """
+
+    def __init__(self, environment: Environment, name: str) -> None:
+        self._environment = environment
+        self._name = name
+
+    def add(self, record: RequestRecord) -> None:
+        if record.outcome in _UNCOUNTED:
+            return
+        seconds = record.ended - record.due
+        failed = record.outcome is not RequestOutcome.COMPLETED
+        self._environment.events.request.fire(
+            request_type="E2E",
+            name=self._name,
+            response_time=seconds * 1e3,
+            response_length=record.output_tokens or 0,
+            exception=FailedRequestError(record.code, record.message) if failed else None,
+            context={},
+        )
+        if failed:
+            return
+        if record.chunks:
+            first, last = record.chunks[0], record.chunks[-1]
+            self._log("TTFT", (first - record.due) * 1e3)
+            for before, after in zip(record.chunks, record.chunks[1:], strict=False):
+                self._log("ITL", (after - before) * 1e3)
+            if record.output_tokens is not None and record.output_tokens > 1:
+                self._log("TPOT", (last - first) / (record.output_tokens - 1) * 1e3)
+        if record.output_tokens and seconds > 0:
+            self._log("tokens/s", record.output_tokens / seconds)
+
+    def _log(self, kind: str, value: float) -> None:
+        entry: Any = self._environment.stats.get(self._name, kind)
+        entry.log(value, 0)
+
+
+class FailedRequestError(Exception):
+    """How a failure is listed: by its code, so that failures of a kind stand in one row."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(code)
+        self.code = code
+        self.message = message
+
+    def __repr__(self) -> str:
+        return f"RequestError({self.code!r})"

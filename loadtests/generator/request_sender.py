@@ -1,0 +1,142 @@
+"""Sends one request, and writes down what became of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gevent
+from inflight_client import Client, Delta, InflightError, Sampling
+
+from loadtests.generator.clock import RunClock
+from loadtests.plan import LoadPlan
+from loadtests.record import RequestOutcome, RequestRecord
+from loadtests.workloads.interface import RequestSpec
+
+_OUTCOMES = {"overloaded": RequestOutcome.REJECTED, "deadline_exceeded": RequestOutcome.TIMED_OUT}
+_MAX_MESSAGE_CHARACTERS = 500
+"""Characters of an error's message that are kept."""
+
+
+class ClientCancels(BaseException):
+    """The request's client goes away now, as the workload wants it. (No failure: nothing on the way may catch it.)"""
+
+
+class RunEnded(BaseException):
+    """The run has waited long enough for this request."""
+
+
+class RequestSender:
+    """All requests of a process go through it, many at a time, each in a greenlet of its own."""
+
+    def __init__(
+        self, client: Client, plan: LoadPlan, clock: RunClock, worker: int, on_record: Callable[[RequestRecord], None]
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._worker = worker
+        self._on_record = on_record
+        self._stream = plan.mode == "stream"
+        sampling = Sampling(temperature=plan.temperature or None, end_id=-1 if plan.ignore_eos else None)
+        self._options: dict[str, Any] = {"timeout": plan.timeout, "tenant": plan.tenant, "sampling": sampling}
+
+    def send(self, request: RequestSpec, session: int, turn: int, due: float) -> str | None:
+        """Send it now, tell its record, and give the answer's text; None where there is no whole one.
+
+        What ends the greenlet itself goes on to do so, once the record is told.
+        """
+        answer = _PartialAnswer()
+        sent = self._clock.now()
+        outcome, code, message = RequestOutcome.UNFINISHED, "", ""
+        try:
+            with _cancel_after(request.cancel_after):
+                self._generate(request, answer)
+            outcome = RequestOutcome.COMPLETED
+        except ClientCancels:
+            outcome = RequestOutcome.CANCELLED
+        except RunEnded:
+            pass
+        except InflightError as error:
+            outcome = _OUTCOMES.get(error.code, RequestOutcome.FAILED)
+            code, message = error.code, str(error)[:_MAX_MESSAGE_CHARACTERS]
+        except Exception as error:  # a defect of ours must not end the run, and must be seen
+            outcome, code, message = RequestOutcome.FAILED, type(error).__name__, str(error)[:_MAX_MESSAGE_CHARACTERS]
+        finally:
+            self._on_record(
+                RequestRecord(
+                    worker=self._worker,
+                    session=session,
+                    turn=turn,
+                    due=due,
+                    sent=sent,
+                    ended=self._clock.now(),
+                    outcome=outcome,
+                    max_tokens=request.max_tokens,
+                    chunks=answer.chunks(),
+                    input_tokens=answer.input_tokens,
+                    output_tokens=answer.output_tokens,
+                    finish_reason=answer.finish_reason,
+                    code=code,
+                    message=message,
+                )
+            )
+        return "".join(answer.texts) if outcome is RequestOutcome.COMPLETED else None
+
+    def _generate(self, request: RequestSpec, answer: _PartialAnswer) -> None:
+        if not self._stream:
+            whole = self._client.generate(request.prompt, max_tokens=request.max_tokens, **self._options)
+            answer.set_complete(whole.text, whole.finish_reason, whole.input_tokens, whole.output_tokens)
+            return
+        now = self._clock.now
+        with self._client.stream(request.prompt, max_tokens=request.max_tokens, **self._options) as stream:
+            for delta in stream:
+                answer.add_delta(delta, now())
+
+
+class _PartialAnswer:
+    """What came of an answer so far."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.finish_reason = ""
+        self.input_tokens: int | None = None
+        self._counted: int | None = None
+        self._moments: list[float] = []
+        self._last_is_empty = False
+
+    def add_delta(self, delta: Delta, moment: float) -> None:
+        self.texts.append(delta.text)
+        self._moments.append(moment)
+        if delta.finish_reason is not None:
+            self.finish_reason = delta.finish_reason
+            self._last_is_empty = not delta.text
+            self.input_tokens, self._counted = delta.input_tokens, delta.output_tokens
+
+    def set_complete(self, text: str, reason: str, input_tokens: int | None, output_tokens: int | None) -> None:
+        self.texts.append(text)
+        self.finish_reason, self.input_tokens, self._counted = reason, input_tokens, output_tokens
+
+    def chunks(self) -> tuple[float, ...]:
+        """The moments of responses with tokens: a last one without text may only have said that the answer ended."""
+        moments = self._moments
+        if self._last_is_empty and (self._counted is None or len(moments) > self._counted):
+            moments = moments[:-1]
+        return tuple(moments)
+
+    @property
+    def output_tokens(self) -> int | None:
+        """The server's count, else one a response; None for whole answers that nobody counted."""
+        if self._counted is not None or not self._moments:
+            return self._counted
+        return len(self.chunks())
+
+
+@contextlib.contextmanager
+def _cancel_after(seconds: float | None) -> Iterator[None]:
+    """Raise ClientCancels in the midst of it, so many seconds later."""
+    if seconds is None:
+        yield
+        return
+    with gevent.Timeout(seconds, ClientCancels()):
+        yield

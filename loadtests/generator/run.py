@@ -1,0 +1,136 @@
+"""Makes the run of one plan: alone, or as the master of workers here and elsewhere."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import gevent
+from gevent.event import Event
+from locust.env import Environment
+from locust.exception import RPCError
+from locust.runners import MasterRunner
+from zmq import ZMQError
+
+from loadtests.arrivals.profile import Profile
+from loadtests.errors import LoadError
+from loadtests.generator.load_test import LoadTest, LoadTestSpec, LocalLoadTest
+from loadtests.generator.master import MasterLoadTest
+from loadtests.generator.result_files import ResultFiles
+from loadtests.generator.users import user_class_for
+from loadtests.plan import LoadPlan
+from loadtests.run.worker_spec import WorkerSpec
+from loadtests.run_directory import RunDirectory
+
+_RESULT_TIMEOUT = 15.0
+"""How much later than its end a run may tell its last records."""
+_QUIT_TIMEOUT = 5.0
+_POLL_SECONDS = 0.1
+
+
+def run_plan(directory: RunDirectory, plan: LoadPlan, files: Mapping[str, bytes], workers: WorkerSpec) -> None:
+    """Carry it out, and say on standard output when it begins. Raises LoadError or InflightError."""
+    kind = user_class_for(plan)
+    environment = Environment(user_classes=[kind], host=plan.server)
+    results = ResultFiles(directory)
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        if workers.is_single:
+            environment.create_local_runner()
+        else:
+            _start_workers(environment, workers, processes)
+        asked = LoadTestSpec(plan, files, results)
+        test = (LocalLoadTest if workers.is_single else MasterLoadTest)(environment, lambda: asked)
+        stopped = Event()
+        gevent.signal_handler(signal.SIGTERM, _stop, environment, stopped)
+        users = _max_users(plan) if plan.arrivals.kind == "users" else workers.total
+        environment.runner.start(users, spawn_rate=users)
+        if _wait_for_start(test, stopped):
+            _wait_for_end(test, plan, processes)
+    finally:
+        if environment.runner is not None:
+            environment.runner.quit()
+        results.close()
+        _stop_processes(processes)
+    if test.failure is not None:
+        raise LoadError(*test.failure)
+
+
+def _stop(environment: Environment, stopped: Event) -> None:
+    """Somebody wants the run to end: users end, and tell what they have."""
+    stopped.set()
+    environment.runner.stop()
+
+
+def _stop_processes(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.terminate()
+    with gevent.Timeout(_QUIT_TIMEOUT, False):
+        for process in processes:
+            process.wait()
+    for process in processes:
+        process.kill()
+
+
+def _max_users(plan: LoadPlan) -> int:
+    profile = Profile.parse(plan.arrivals.profile)
+    return max([1, *(profile.users(moment) for moment in profile.changes if moment < plan.end)])
+
+
+def _start_workers(environment: Environment, workers: WorkerSpec, processes: list[subprocess.Popen[bytes]]) -> None:
+    """Become the master, start this machine's workers, and wait until all are there."""
+    host, _, port = workers.bind.rpartition(":")
+    try:
+        runner: MasterRunner = environment.create_master_runner(host, int(port))
+    except (RPCError, ZMQError) as error:
+        raise LoadError(f"workers can't find the master at {workers.bind}: {error}", "load_failed") from None
+    bound = runner.server.port
+    for _ in range(workers.workers):
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "loadtests.generator.main",
+            "--worker-of",
+            f"{_local_address(host)}:{bound}",
+        ]
+        processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+    with gevent.Timeout(workers.join_timeout, False):
+        while len(runner.clients.ready) < workers.total and all(process.poll() is None for process in processes):
+            gevent.sleep(_POLL_SECONDS)
+    if any(process.poll() is not None for process in processes):
+        raise LoadError("a worker of this machine ended before the run began", "load_failed")
+    if (there := len(runner.clients.ready)) < workers.total:
+        raise LoadError(
+            f"of {workers.total} workers only {there} came within {workers.join_timeout:g} seconds; they find the"
+            f" master at {host}:{bound}",
+            "load_failed",
+        )
+
+
+def _local_address(host: str) -> str:
+    """Where this machine's own workers find a master that is bound there."""
+    return "127.0.0.1" if host in ("", "*", "0.0.0.0", "::") else host
+
+
+def _wait_for_start(test: LoadTest, stopped: Event) -> bool:
+    """Say when it begins, and whether it does."""
+    while test.started_at is None and not test.finished.is_set():
+        if stopped.wait(0.01):
+            return False
+    if test.started_at is None or test.failure is not None:
+        return False
+    print(json.dumps({"begun": test.started_at}), flush=True)
+    return True
+
+
+def _wait_for_end(test: LoadTest, plan: LoadPlan, processes: list[subprocess.Popen[bytes]]) -> None:
+    """Until all have told all; a worker that is lost is told by what it does not tell (see `Validity`)."""
+    longest = plan.end + plan.drain_seconds + _RESULT_TIMEOUT
+    with gevent.Timeout(longest, False):
+        while not test.finished.wait(_POLL_SECONDS):
+            if processes and all(process.poll() is not None for process in processes):
+                return

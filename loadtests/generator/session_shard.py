@@ -1,0 +1,218 @@
+"""One process's share of a run: the sessions whose numbers are its own."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import gevent
+from gevent.event import Event
+from gevent.pool import Group
+
+from loadtests.arrivals.profile import Profile
+from loadtests.arrivals.schedule import due_times
+from loadtests.connection import connect
+from loadtests.generator.clock import RunClock
+from loadtests.generator.request_sender import RequestSender, RunEnded
+from loadtests.plan import LoadPlan
+from loadtests.record import RequestRecord
+from loadtests.workloads.interface import RequestSpec, Session, Workload
+
+_POLL_SECONDS = 0.02
+_TIMER_LEAD_SECONDS = 0.25
+"""How long before it is due a session's timer is set."""
+
+
+class SessionShard:
+    """Sessions `index`, `index + count`, ... of a plan's, sent when they are due.
+
+    In a closed loop users call `visit`, one after another; in an open loop one greenlet calls `run_schedule`.
+    Both wait for the run's beginning first. Raises InflightError where the server is not there.
+    """
+
+    def __init__(
+        self, plan: LoadPlan, workload: Workload, index: int, count: int, on_record: Callable[[RequestRecord], None]
+    ) -> None:
+        self.plan = plan
+        self._index, self._count = index, count
+        self._workload = workload
+        self._numbers = itertools.count(index, count)
+        self._profile = Profile.parse(plan.arrivals.profile)
+        self._has_user_steps = len(self._profile.changes) > 1 or not self._profile.users(0.0)
+        self._client = connect(plan)
+        try:
+            self.deployment = self._client.deployment()
+        except BaseException:
+            self._client.close()
+            raise
+        self._on_record = on_record
+        self._in_flight: set[gevent.Greenlet] = set()
+        self._active_sessions = 0
+        self.exhausted = False
+        """Whether there are no more sessions to begin."""
+        self._started = Event()
+        self._stopped = Event()
+        self._schedule_done = Event()
+        self._users = itertools.count(index, count)
+        self.outcomes: Counter[str] = Counter()
+        self.sent = 0
+
+    def start(self, seconds_ahead: float) -> RunClock:
+        """Set the run's start; nothing is due before it."""
+        self.clock = RunClock(seconds_ahead)
+        self._sender = RequestSender(self._client, self.plan, self.clock, self._index, self._add_record)
+        self._started.set()
+        return self.clock
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests are on their way."""
+        return len(self._in_flight)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing new is sent any more."""
+        return self._stopped.is_set() or self.clock.now() >= self.plan.end
+
+    def stop(self) -> None:
+        """Send nothing new from now on."""
+        self._stopped.set()
+
+    def add_user(self) -> int:
+        """The number of one more user of a closed loop, counted over all processes."""
+        return next(self._users)
+
+    def run_session(self, user: int) -> bool:
+        """A user's next session, from its first turn to its last; false where there is none to begin any more.
+
+        A user waits for its first one while the profile has fewer users than its number, and after it likewise.
+        """
+        self._started.wait()
+        self._wait_for_user_slot(user)
+        if self.is_finished:
+            return False
+        session = self._session(next(self._numbers))
+        if session is None:
+            self.exhausted = True
+            return False
+        self._active_sessions += 1
+        self._run_turns(session, self.clock.now())
+        if self.plan.arrivals.pause:
+            gevent.sleep(self.plan.arrivals.pause)
+        return True
+
+    def _wait_for_user_slot(self, user: int) -> None:
+        self.clock.sleep_until(0.0)
+        while not self.is_finished and self._has_user_steps and user >= self._profile.users(self.clock.now()):
+            changes = self._profile.changes
+            at = bisect_right(changes, self.clock.now())
+            self.clock.sleep_until(min(changes[at] if at < len(changes) else self.plan.end, self.plan.end))
+
+    def run_schedule(self) -> None:
+        """Begin each session of an open loop when it is due, whatever became of those before; then wait for them."""
+        visits = Group()
+        try:
+            for session, due in self._schedule():
+                if self._stopped.wait(max(0.0, due - _TIMER_LEAD_SECONDS - self.clock.now())):
+                    break
+                self._active_sessions += 1
+                visits.add(self.clock.start_at(due, self._run_turns, session, due))
+            else:
+                self.exhausted = True
+            visits.join()
+        finally:
+            visits.kill()
+            self._schedule_done.set()
+
+    def wait_for_schedule(self) -> None:
+        """Until all that an open loop began has ended."""
+        self._schedule_done.wait()
+
+    def finish(self) -> None:
+        """Wait for the end of the run, and for what is on its way as long as the plan grants; then end it.
+
+        What was due before the end, and could not be sent in time, is sent late, in the time that is granted.
+        """
+        while not self.is_finished and not (self.exhausted and not self._active_sessions):
+            gevent.sleep(_POLL_SECONDS)
+        last = self.clock.now() + self.plan.drain_seconds
+        while (self._in_flight or self._is_behind) and self.clock.now() < last:
+            gevent.sleep(_POLL_SECONDS)
+        self.stop()
+        for greenlet in list(self._in_flight):
+            greenlet.kill(RunEnded, block=False)
+        while self._in_flight:
+            gevent.sleep(_POLL_SECONDS)
+
+    @property
+    def _is_behind(self) -> bool:
+        """An open loop has sessions that were due and have not begun."""
+        open_loop = self.plan.arrivals.kind != "users"
+        return open_loop and not self.exhausted and not self._stopped.is_set()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _schedule(self) -> Iterator[tuple[Session, float]]:
+        """The sessions that are this process's, in order of when they are due."""
+        arrivals = self.plan.arrivals
+        if arrivals.kind == "trace":
+            for number in self._numbers:
+                session = self._session(number)
+                if session is None or (due := (session.due or 0.0) / arrivals.speed) >= self.plan.end:
+                    return
+                yield session, due
+            return
+        for number, due in enumerate(due_times(arrivals, self.plan.seed, self.plan.end)):
+            if number % self._count != self._index:
+                continue
+            if (session := self._session(number)) is None:
+                return
+            yield session, due
+
+    def _session(self, number: int) -> Session | None:
+        if self.plan.sessions is not None and number >= self.plan.sessions:
+            return None
+        return self._workload.session(number)
+
+    def _run_turns(self, session: Session, due: float) -> None:
+        """All turns of a session that `_active_sessions` counts; one without a whole answer ends it: the next would
+        need it.
+        """
+        try:
+            if self._stopped.is_set():
+                return
+            asks = session.requests()
+            ask = next(asks, None)
+            for turn in itertools.count():
+                if ask is None:
+                    return
+                if turn:
+                    due = self.clock.now() + ask.think_time
+                    if due >= self.plan.end or self._stopped.is_set():
+                        return
+                    self.clock.sleep_until(due)
+                text = self._send_request(ask, session.number, turn, due)
+                if text is None:
+                    return
+                try:
+                    ask = asks.send(text)
+                except StopIteration:
+                    return
+        finally:
+            self._active_sessions -= 1
+
+    def _add_record(self, record: RequestRecord) -> None:
+        self.outcomes[record.outcome.value] += 1
+        self._on_record(record)
+
+    def _send_request(self, request: RequestSpec, session: int, turn: int, due: float) -> str | None:
+        greenlet = gevent.getcurrent()
+        self._in_flight.add(greenlet)
+        self.sent += 1
+        try:
+            return self._sender.send(request, session, turn, due)
+        finally:
+            self._in_flight.discard(greenlet)

@@ -1,0 +1,139 @@
+"""What one process sends of a test, and how its records get to whoever keeps them."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gevent
+from gevent.lock import Semaphore
+from locust.env import Environment
+
+from loadtests.errors import LoadError
+from loadtests.generator.locust_stats import LocustStats
+from loadtests.generator.monitor import GeneratorMonitor
+from loadtests.generator.session_shard import SessionShard
+from loadtests.plan import LoadPlan
+from loadtests.record import RequestRecord
+from loadtests.workloads.factory import make_workload
+from loadtests.workloads.interface import Workload
+
+START_DELAY = 1.0
+"""Seconds from the word to begin to the run's start: all have heard it by then, and the server was looked at."""
+_FLUSH_INTERVAL = 1.0
+"""How often what there is is handed over."""
+
+OnResults = Callable[[list[str], list[dict[str, Any]], bool], None]
+"""Takes lines of records, samples of how the process stands, and whether these are the last of the test."""
+
+
+class ShardRunner:
+    """Prepares a test, begins it, and hands over what came of it, each record exactly once; then the next test.
+
+    It hangs itself into an environment's events; users find it there as `environment.inflight`.
+    """
+
+    def __init__(self, environment: Environment, on_results: OnResults, table: bool) -> None:
+        """With `table`, Locust's own table is told of each request too."""
+        self.shard: SessionShard | None = None
+        """This process's part of the test; None where none was begun, or one could not be."""
+        self._environment = environment
+        self._on_results = on_results
+        self._table = table
+        self._index = 0
+        self._stats: LocustStats | None = None
+        self._records: list[str] = []
+        self._samples: list[dict[str, Any]] = []
+        self._running = False
+        self._flushing = Semaphore()
+        self._greenlets: list[gevent.Greenlet] = []
+        environment.inflight = self
+        environment.events.test_stopping.add_listener(self._on_stopping)
+        environment.events.test_stop.add_listener(self._on_stop)
+
+    def prepare(self, plan: LoadPlan, files: Mapping[str, bytes], index: int, count: int) -> None:
+        """Make the workload, and look whether the server is there. Raises LoadError or InflightError."""
+        self.shard = None
+        self._records.clear()
+        self._samples.clear()
+        # In a native thread, for a long one would keep this process from giving signs of life.
+        workload = gevent.get_hub().threadpool.apply(_workload, (plan, files))
+        if isinstance(workload, LoadError):
+            raise workload
+        share = SessionShard(plan, workload, index, count, self._on_record)
+        self._stats = LocustStats(self._environment, f"{plan.mode} {share.deployment.model}") if self._table else None
+        self._index = index
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()  # what stands by now is not looked through again in the middle of the run
+        self.shard = share
+
+    def start(self) -> float:
+        """Begin soon; gives the run's start, on this machine's monotonic clock."""
+        share = self.shard
+        assert share is not None
+        start = share.start(START_DELAY).start
+        watch = GeneratorMonitor(share, self._index, self._samples.append)
+        self._monitor = watch
+        self._running = True
+        work = [watch.run, lambda: self._finish(share)]
+        if share.plan.arrivals.kind != "users":
+            work.append(share.run_schedule)
+        self._greenlets = [gevent.spawn(one) for one in work]
+        gevent.spawn(self._flush_often)
+        return start
+
+    def _on_record(self, record: RequestRecord) -> None:
+        self._records.append(record.to_json())
+        if self._stats is not None:
+            self._stats.add(record)
+
+    def _flush_often(self) -> None:
+        began = time.monotonic()
+        for turn in range(1, 1 << 62):
+            gevent.sleep(max(0.0, began + turn * _FLUSH_INTERVAL - time.monotonic()))
+            if not self._running:
+                return
+            self._flush()
+
+    def _finish(self, shard: SessionShard) -> None:
+        shard.finish()
+        self._finalize()
+
+    def _on_stopping(self, **_: Any) -> None:
+        """Locust is about to end its users: nothing new is sent, and what is on its way may end in its time."""
+        if self._running and self.shard is not None:
+            self.shard.stop()
+
+    def _on_stop(self, **_: Any) -> None:
+        """Locust ends the test, or the process: its users are gone."""
+        self._finalize()
+
+    def _finalize(self) -> None:
+        """Tell the rest, once."""
+        if not self._running:
+            return
+        self._running = False
+        greenlets, self._greenlets = self._greenlets, []
+        gevent.killall([greenlet for greenlet in greenlets if greenlet is not gevent.getcurrent()])
+        self._monitor.sample()
+        self._flush(last=True)
+        if self.shard is not None:
+            self.shard.close()
+
+    def _flush(self, last: bool = False) -> None:
+        with self._flushing:  # what is on its way to the master is not the last
+            records, samples = list(self._records), list(self._samples)
+            self._records.clear()
+            self._samples.clear()
+            self._on_results(records, samples, last)
+
+
+def _workload(plan: LoadPlan, files: Mapping[str, bytes]) -> Workload | LoadError:
+    """An error is returned, for gevent's pool writes a traceback of whatever is raised in it."""
+    try:
+        return make_workload(plan.workload, files, plan.seed)
+    except LoadError as error:
+        return error

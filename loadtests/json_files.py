@@ -1,0 +1,81 @@
+"""JSON that a run left behind, which a kill, a full disk or a hand may have damaged."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from loadtests.errors import LoadError
+
+_BUFFER = 2**20
+_MAX_DEPTH = 50
+"""Deeper than anything that is written, and far from what the interpreter can follow where it is written again."""
+
+
+def read_object(file: Path) -> dict[str, Any]:
+    """The one object of a file. Raises FileNotFoundError, and LoadError `run_damaged` for anything else."""
+    try:
+        found = _EXACT.decode(file.read_text())
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise LoadError(f"{file} can't be read: {error}", "run_damaged") from None
+    except RecursionError:
+        found = None
+    if not isinstance(found, dict) or _is_deep(found, _MAX_DEPTH):
+        raise LoadError(f"{file} must hold one JSON object, and not be nested deeply", "run_damaged")
+    return found
+
+
+def read_objects(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The number and the object of each line, read as they are asked for; none where there is no such file.
+
+    A last line without an end is what a kill left, and not one. Raises LoadError `run_damaged` for any other that is no
+    object.
+    """
+    try:
+        with file.open("rb", buffering=_BUFFER) as lines:
+            for number, line in enumerate(lines, 1):
+                if line.endswith(b"\n"):
+                    yield number, _object(line, f"{file}, line {number},")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise LoadError(f"{file} can't be read: {error.strerror}", "run_damaged") from None
+
+
+def finite(value: Any) -> float:
+    """Raises TypeError, ValueError or OverflowError for what is no finite number."""
+    found = float(value)
+    if not math.isfinite(found):
+        raise ValueError(f"{found} is no finite number")
+    return found
+
+
+def _object(line: bytes, name: str) -> dict[str, Any]:
+    try:
+        found = _LINES.decode(line.decode())
+    except ValueError as error:
+        raise LoadError(f"{name} is no JSON: {error}", "run_damaged") from None
+    except RecursionError:
+        raise LoadError(f"{name} is nested too deeply", "run_damaged") from None
+    if not isinstance(found, dict):
+        raise LoadError(f"{name} is no JSON object", "run_damaged")
+    return found
+
+
+def _reject_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _is_deep(value: Any, max_depth: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return max_depth == 0 or any(_is_deep(one, max_depth - 1) for one in inner)
+
+
+# Made once, for that takes longer than a line.
+_LINES = json.JSONDecoder(parse_constant=_reject_constant)
+_EXACT = json.JSONDecoder(parse_constant=_reject_constant, parse_float=finite)

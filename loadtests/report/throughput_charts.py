@@ -1,0 +1,114 @@
+"""Throughput against latency: what a little more load costs those who wait."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadtests.analysis.summary import DistributionSummary, SloResult
+from loadtests.report.chart import Chart, Values, axis, legend, legend_below, limit_line, line, rounded, time_unit
+from loadtests.report.slo_text import quantities, slo_text, statistic, strictest
+from loadtests.report.tables import LATENCIES
+
+_MIN_LOG_RATIO = 30
+"""From so many times the least latency on, only a logarithmic axis shows both."""
+
+
+@dataclass(frozen=True)
+class LoadPoint:
+    """One level of load, called `name` in the chart; `met`: whether the SLO was met, None where none was given."""
+
+    name: str
+    tokens_per_second: float
+    latencies: Mapping[str, DistributionSummary]
+    met: bool | None = None
+    best: bool = False
+    """The highest load at which the SLO was met."""
+    level: float | None = None
+    """Points at the same level of load are runs that repeat one another; None: it is the only one at its level."""
+
+
+def throughput_charts(points: Sequence[LoadPoint], results: Sequence[SloResult]) -> Iterator[Chart]:
+    """For TTFT, ITL and what else is promised, the points in the order of their load; none for one point alone."""
+    measured = [name for name in LATENCIES if sum(name in point.latencies for point in points) > 1]
+    wanted = {"ttft", "itl", *quantities(results)}
+    for name in [name for name in measured if name in wanted] or measured[:1]:
+        found = [point for point in points if name in point.latencies]
+        yield _throughput_chart(name, found, strictest(results, name))
+
+
+def _throughput_chart(name: str, points: Sequence[LoadPoint], bound: SloResult | None) -> Chart:
+    """The median, and the percentile that the SLO is about; without one the 99th."""
+    upper = (statistic(bound) if bound else "") or "p99"
+    highest = [float(getattr(point.latencies[name], upper)) for point in points]
+    lowest = [point.latencies[name].p50 for point in points]
+    x = [rounded(point.tokens_per_second) for point in points]
+    unit = time_unit(highest)
+    logarithmic = min(lowest) > 0 and max(highest) > _MIN_LOG_RATIO * min(lowest)
+    template = f"%{{customdata}}: %{{y:,.4~r}} {unit.name} at %{{x:,.4~r}} tokens/s"
+    places = _best_per_level(points, highest)
+    along, names = [x[place] for place in places], [points[place].name for place in places]
+    hover: dict[str, Any] = {"customdata": names, "hovertemplate": template}
+    plain = all(point.met is None for point in points)
+    mode = {"mode": "lines+markers", "marker": {"size": 8}} if plain else {"mode": "lines"}
+    data = [line(_label(upper), along, unit.scale(highest[place] for place in places), "--blue", **mode, **hover)]
+    if upper != "p50":
+        medians = unit.scale(lowest[place] for place in places)
+        data.insert(0, line("p50", along, medians, "--blue", dash="dot", mode="lines+markers", **hover))
+    if not plain:
+        data += _marks(points, x, unit.scale(highest), template)
+    ends = min(lowest) * unit.factor, max(highest) * unit.factor
+    scale = _decades(*ends) if logarithmic else {"rangemode": "tozero"}
+    limit = bound.limit * unit.factor if bound and statistic(bound) else None
+    marks = limit_line(limit, f"limit: {slo_text(bound)}" if bound else "", logarithmic=logarithmic)
+    layout = {
+        "hovermode": "closest",
+        "xaxis": axis("output tokens/s", rangemode="tozero"),
+        "yaxis": axis(unit.name, **scale),
+        "legend": legend(),
+        **marks,
+    }
+    return Chart(f"trade-off-{name}", LATENCIES[name], data, layout, 340, legend_below(340, len(data)))
+
+
+def _best_per_level(points: Sequence[LoadPoint], values: Sequence[float]) -> list[int]:
+    """Where the line goes through: of the points at one level the one with the median value, else each."""
+    levels: dict[object, list[int]] = {}
+    for place, point in enumerate(points):
+        levels.setdefault(place if point.level is None else f"{point.level}", []).append(place)
+    return [sorted(at, key=lambda place: values[place])[(len(at) - 1) // 2] for at in levels.values()]
+
+
+def _decades(least: float, most: float) -> dict[str, Any]:
+    """A logarithmic axis whose marks are whole figures: 0.1, 0.2, 0.5, 1, ..."""
+    powers = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
+    ticks = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
+    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
+
+
+def _label(field: str) -> str:
+    return "p99.9" if field == "p999" else field
+
+
+def _marks(points: Sequence[LoadPoint], x: Values, y: Values, template: str) -> Iterator[dict[str, Any]]:
+    """Runs that met the SLO and that missed it differ in shape as well as in colour."""
+    told = (("met", "circle", "--blue", 9), ("missed", "x", "--red", 10), ("highest met", "star", "--green", 16))
+    for name, symbol, colour, size in told:
+        places = [place for place, point in enumerate(points) if _verdict(point) == name]
+        if places:
+            yield {
+                "type": "scatter",
+                "mode": "markers",
+                "name": name,
+                "x": [x[place] for place in places],
+                "y": [y[place] for place in places],
+                "customdata": [points[place].name for place in places],
+                "hovertemplate": f"{template}<extra>{name}</extra>",
+                "marker": {"symbol": symbol, "color": colour, "size": size, "opacity": 1},
+            }
+
+
+def _verdict(point: LoadPoint) -> str:
+    return "highest met" if point.best else "met" if point.met else "missed"

@@ -1,0 +1,42 @@
+"""From the records of a run to the files that people and scripts read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from loadtests.analysis import csv_tables, report_file
+from loadtests.analysis.summarize import summarize
+from loadtests.analysis.summary import Summary
+from loadtests.analysis.sweep.result import Sweep
+from loadtests.report.document import CHART_LIBRARY, write_library
+from loadtests.report.page import run_page, sweep_page
+from loadtests.run_directory import RunDirectory
+
+PAGE = "report.html"
+
+
+def write_run_report(directory: RunDirectory, sweep: Path | None = None) -> tuple[Summary, Path]:
+    """Write `report.json`, the tables and the page; twice is fine. Raises LoadError where there is no whole run.
+
+    The page is one file that opens by itself; of a run in the directory of a `sweep` it reads the chart library there.
+    """
+    summary = summarize(directory)
+    report_file.write_summary(summary, directory)
+    csv_tables.write_requests(directory)
+    csv_tables.write_timeline(summary.timeline, directory)
+    page = directory.path / PAGE
+    name, library = directory.path.resolve().name, ""
+    if sweep is not None:
+        name, library = f"{sweep.resolve().name}/{name}", f"../{CHART_LIBRARY}"
+        write_library(sweep)
+    page.write_text(run_page(summary, name, library), encoding="utf-8")
+    return summary, page
+
+
+def write_sweep_report(sweep: Sweep, directory: Path) -> Path:
+    """Write `sweep.json` and the page beside the sweep's runs."""
+    report_file.write_sweep(sweep, directory)
+    page = directory / PAGE
+    write_library(directory)
+    page.write_text(sweep_page(sweep, directory.resolve().name, CHART_LIBRARY), encoding="utf-8")
+    return page

@@ -1,0 +1,184 @@
+"""Makes a run from beginning to end: looks at the server, starts the generator, follows it, and writes the facts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import IO, Any
+
+from loadtests.connection import connect, without_secrets
+from loadtests.errors import LoadError
+from loadtests.plan import LoadPlan
+from loadtests.run.metadata import collect_metadata
+from loadtests.run.server_metrics import ServerMetricsRecorder
+from loadtests.run.worker_spec import WorkerSpec
+from loadtests.run_directory import RunDirectory
+from loadtests.served_model import tokenizer_hash, with_server_tokenizer
+
+_POLL_SECONDS = 0.25
+_IDLE_TIMEOUT = 10.0
+"""How long the server may take to come to rest behind the last request."""
+_QUIT_TIMEOUT = 20.0
+_LOG_TAIL_CHARACTERS = 2000
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """How far a run is: seconds since its start (None before it), open requests, and those that ended, by outcome."""
+
+    elapsed: float | None = None
+    in_flight: int = 0
+    sent: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+
+def run_load_test(
+    plan: LoadPlan, directory: RunDirectory, workers: WorkerSpec, on_progress: Callable[[RunProgress], None]
+) -> bool:
+    """Carry out a plan; `directory` holds the results. Whether it was interrupted: Ctrl-C ends it early, and what came
+    until then counts.
+
+    Raises LoadError or InflightError where the server is not there or the generator could not do its work.
+    """
+    with connect(plan) as client:
+        facts = collect_metadata(plan, client)
+    plan = with_server_tokenizer(plan, facts["served"])
+    facts["tokenizer"] = tokenizer_hash(plan)
+    written, secrets = without_secrets(plan)
+    directory.write_plan(written)
+    watch = ServerMetricsRecorder(plan, directory)
+    facts["workers"] = {"workers": workers.workers, "expected": workers.expected}
+    try:
+        with _generator(directory, workers, secrets) as generator:
+            facts["interrupted"] = _wait_for_generator(generator, directory, watch, on_progress)
+    finally:
+        watch.stop(_IDLE_TIMEOUT)
+        facts["server_metrics_error"] = watch.unavailable_reason
+        facts["ended"] = datetime.now(UTC).isoformat(timespec="seconds")
+        directory.write_metadata(facts)
+    return bool(facts["interrupted"])
+
+
+def _wait_for_generator(
+    generator: subprocess.Popen[str],
+    directory: RunDirectory,
+    recorder: ServerMetricsRecorder,
+    on_progress: Callable[[RunProgress], None],
+) -> bool:
+    """Wait for the generator's end, and say how far it is; whether it was interrupted."""
+    assert generator.stdout is not None
+    try:
+        begun = _read_start(generator, generator.stdout, directory)
+        # Now, and not earlier: a server that is idle for long asks itself whether it still answers, and counts that.
+        recorder.sample_before()
+        recorder.start(lambda: begun)
+        samples = _GeneratorSamples(directory)
+        while generator.poll() is None:
+            on_progress(samples.progress(time.monotonic() - begun))
+            time.sleep(_POLL_SECONDS)
+    except KeyboardInterrupt:
+        generator.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            generator.wait(_QUIT_TIMEOUT)
+        _kill(generator)
+        return True
+    _check_exit(generator, generator.stdout.read(), directory)
+    return False
+
+
+def _read_start(generator: subprocess.Popen[str], output: IO[str], directory: RunDirectory) -> float:
+    """When the run begins, on the monotonic clock that all processes of a machine share."""
+    line = output.readline()
+    found = json.loads(line) if line.startswith("{") else {}
+    if "begun" in found:
+        return float(found["begun"])
+    generator.wait()
+    _check_exit(generator, line, directory)
+    raise LoadError("the load generator ended before it began", "load_failed")
+
+
+def _check_exit(generator: subprocess.Popen[str], output: str, directory: RunDirectory) -> None:
+    for line in output.splitlines():
+        found = json.loads(line) if line.startswith("{") else {}
+        if "message" in found:
+            raise LoadError(found["message"], found["code"])
+    if generator.returncode:
+        words = directory.log.read_text(errors="replace")[-_LOG_TAIL_CHARACTERS:].strip() or "it said nothing"
+        there = directory.requests.exists() and directory.requests.stat().st_size
+        hint = f"; `inflight load report {directory.path}` shows what it told before" if there else ""
+        raise LoadError(f"the load generator ended with exit code {generator.returncode}: {words}{hint}", "load_failed")
+
+
+class _GeneratorSamples:
+    """Reads what the generator's processes tell of themselves, as it comes."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._path = directory.generator
+        self._read = 0
+        self._last: dict[int, dict[str, Any]] = {}
+
+    def progress(self, t: float) -> RunProgress:
+        """The sum over all processes."""
+        for sample in self._new():
+            if not sample.get("lost"):
+                self._last[sample["worker"]] = sample
+        outcomes: Counter[str] = Counter()
+        for sample in self._last.values():
+            outcomes.update(sample["outcomes"])
+        return RunProgress(
+            t,
+            sum(sample["open"] for sample in self._last.values()),
+            sum(sample["sent"] for sample in self._last.values()),
+            outcomes,
+        )
+
+    def _new(self) -> Iterator[dict[str, Any]]:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                text = file.read()
+        except FileNotFoundError:
+            return
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        for line in whole.splitlines():
+            yield json.loads(line)
+
+
+@contextmanager
+def _generator(
+    directory: RunDirectory, workers: WorkerSpec, secrets: Mapping[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    """The generator's process, in a group of its own, so that a Ctrl-C at the terminal is ours to pass on."""
+    command = [sys.executable, "-P", "-m", "loadtests.generator.main", str(directory.path), *workers.arguments()]
+    with directory.log.open("w") as log:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "GRPC_VERBOSITY": "NONE", **secrets},
+        )
+    try:
+        yield process
+    finally:
+        _kill(process)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """With its workers, if it still runs."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

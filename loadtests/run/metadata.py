@@ -1,0 +1,71 @@
+"""Where and when a run was made, and against what: what a reader needs to believe its figures or to repeat it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+from inflight_client import Client
+from inflight_client.errors import InflightError
+
+from loadtests.plan import LoadPlan
+
+_PACKAGES = ("inflight", "locust", "gevent", "grpcio", "tritonclient", "numpy")
+
+
+def collect_metadata(plan: LoadPlan, client: Client) -> dict[str, Any]:
+    """What is known before the first request. Raises InflightError where the server is not there, or not ready."""
+    found = client.deployment()
+    return {
+        "began": datetime.now(UTC).isoformat(timespec="seconds"),
+        "deployment": {"kind": found.kind, "model": found.model, "version": found.version},
+        "served": dict(found.served),
+        "models": _models(client),
+        "machine": describe_machine(),
+        "versions": {"python": platform.python_version(), **_versions()},
+        "server": plan.server,
+    }
+
+
+def describe_machine() -> dict[str, Any]:
+    """The machine that the load comes from."""
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "load_average": [round(value, 2) for value in os.getloadavg()],
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _models(client: Client) -> list[dict[str, str]]:
+    """The server's models; none where it doesn't tell."""
+    try:
+        return [{"name": model.name, "version": model.version, "state": model.state} for model in client.models()]
+    except InflightError:
+        return []
+
+
+def _processor() -> str:
+    """The processor's name, as Linux tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

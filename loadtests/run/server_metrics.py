@@ -1,0 +1,132 @@
+"""The server's own counters and gauges, read from its metrics page while a run is made."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable
+
+from inflight_client._sync.metrics import fetch_metrics
+from inflight_client.deadline import Deadline
+from inflight_client.errors import InflightError
+
+from loadtests.connection import client_settings
+from loadtests.plan import LoadPlan
+from loadtests.run_directory import RunDirectory
+
+_SAMPLE_INTERVAL = 1.0
+_FETCH_TIMEOUT = 5.0
+_RUNNING = ('request_type="active"', "nv_inference_pending_request_count")
+"""What is above zero while the server still has requests: the engine's gauge, and Triton's of each model."""
+_BUCKETS = "_bucket{"
+"""Series of histograms' buckets: most of the page, and nothing that sums and counts don't have."""
+
+
+class ServerMetricsRecorder:
+    """Appends samples to a run's `server.jsonl`: `before` it, once a second `during` it, and `after` it.
+
+    A server without a metrics page has no samples; `absent` says why.
+    """
+
+    def __init__(self, plan: LoadPlan, directory: RunDirectory) -> None:
+        self._settings = client_settings(plan)
+        self._file = directory.server.open("a", encoding="utf-8")
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._run_start: Callable[[], float | None] = lambda: None
+        self._samples: list[tuple[float, str, dict[str, float]]] = []
+        self.unavailable_reason = ""
+
+    def sample_before(self) -> None:
+        """Look once; what is unreachable now is not asked again."""
+        try:
+            self._samples.append((time.monotonic(), "before", self._fetch()))
+        except InflightError as error:
+            self.unavailable_reason = str(error)
+
+    def start(self, start: Callable[[], float | None]) -> None:
+        """Look every second in a thread; `start` gives the run's start on the monotonic clock, once it is known."""
+        self._run_start = start
+        if self.unavailable_reason:
+            return
+        self._thread = threading.Thread(target=self._run, daemon=True, name="server watch")
+        self._thread.start()
+
+    def stop(self, idle_timeout: float) -> None:
+        """End watching, and look once more when the server has nothing left to do, or after so many seconds."""
+        self._ended.set()
+        if self._thread is not None:  # else there is no page, or the run never began
+            self._thread.join()
+            self._sample_when_idle(idle_timeout)
+        self._write()
+        self._file.close()
+
+    def _run(self) -> None:
+        while not self._ended.wait(_SAMPLE_INTERVAL):
+            try:
+                self._samples.append((time.monotonic(), "during", self._fetch()))
+            except InflightError:
+                continue  # a server that is too busy, or is being started again: a gap in the time line says it
+            try:
+                self._write()
+            except OSError:
+                return  # the disk is full: `after` finds it so too, and says it
+
+    def _sample_when_idle(self, idle_timeout: float) -> None:
+        last = None
+        until = time.monotonic() + idle_timeout
+        while True:
+            try:
+                page = self._fetch()
+            except InflightError:
+                page = None
+            over = time.monotonic() >= until
+            if page is not None and (over or (page == last and not _is_busy(page))):
+                self._samples.append((time.monotonic(), "after", page))
+                return
+            if over:
+                return
+            last = page
+            time.sleep(_SAMPLE_INTERVAL / 2)
+
+    def _fetch(self) -> dict[str, float]:
+        text = fetch_metrics(self._settings.metrics_url, Deadline(_FETCH_TIMEOUT, "the metrics page"), self._settings)
+        return parse_samples(text)
+
+    def _write(self) -> None:
+        """Samples from before the start wait until it is known."""
+        start = self._run_start()
+        if start is None:
+            return
+        samples, self._samples = self._samples, []
+        for at, moment, values in samples:
+            if moment == "before" and at > start:
+                moment = "during"  # the page was slow, and the first requests may be counted already
+            self._file.write(json.dumps({"t": round(at - start, 3), "moment": moment, "values": values}) + "\n")
+        self._file.flush()
+
+
+def parse_samples(page: str) -> dict[str, float]:
+    """Each series of a metrics page by its name and labels, as they stand there; without buckets and what is no number.
+
+    >>> series_of('# TYPE a counter\\na{model="x"} 3\\nb_bucket{le="1"} 2\\nc NaN\\n')
+    {'a{model="x"}': 3.0}
+    """
+    found = {}
+    for line in page.splitlines():
+        name, _, number = line.rpartition(" ")
+        if not name or line.startswith("#") or _BUCKETS in name:
+            continue
+        try:
+            value = float(number)
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            found[name.strip()] = value
+    return found
+
+
+def _is_busy(page: dict[str, float]) -> bool:
+    return any(value > 0 for name, value in page.items() if any(part in name for part in _RUNNING))

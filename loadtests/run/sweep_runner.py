@@ -1,0 +1,191 @@
+"""Makes the runs of a sweep: rate after rate, until the highest is known at which the SLO is met."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal, Protocol
+
+from inflight_client import InflightError
+
+from loadtests.analysis.report_file import read_sweep
+from loadtests.analysis.summary import Summary
+from loadtests.analysis.sweep.result import USERS, Sweep, SweepStep
+from loadtests.analysis.sweep.search import RateSearch
+from loadtests.errors import LoadError
+from loadtests.plan import Arrivals, LoadPlan
+from loadtests.record import RequestOutcome, RequestRecord
+from loadtests.report.write_reports import write_run_report
+from loadtests.run.controller import RunProgress, run_load_test
+from loadtests.run.worker_spec import WorkerSpec
+from loadtests.run_directory import RunDirectory
+
+
+class RunDisplay(Protocol):
+    """Shows the progress of one run, and what came of it."""
+
+    def __call__(self, found: RunProgress) -> None: ...
+
+    def finish(self, summary: Summary) -> None: ...
+
+
+ShowRun = Callable[[LoadPlan, str], AbstractContextManager[RunDisplay]]
+"""Shows one run, of that title."""
+
+PROBE_USERS = 16
+"""Of the short run that finds the first rate; a sweep by users begins with as many."""
+_PROBE_SECONDS = 10.0
+_PROBE_FRACTION = 0.7
+"""The first rate, as a share of what that many users got through without a pause: near the edge, rather below it."""
+
+
+@dataclass(frozen=True)
+class SweepRunner:
+    """Makes runs of `plan` under `directory`, each at a rate (or number of users) of its own.
+
+    `first` is where the search begins; None: a short closed loop finds out what the server gets through, or if users
+    are looked for it is PROBE_USERS.
+    """
+
+    plan: LoadPlan
+    directory: Path
+    workers: WorkerSpec
+    show_run: ShowRun
+    by: Literal["rate", "users"] = "rate"
+    start: float | None = None
+    tolerance: float = 0.1
+    max_runs: int = 8
+
+    def sweep(self) -> Sweep:
+        """All runs, or those before a Ctrl-C or a failure. Raises as `make_run` does where the first one fails."""
+        search = RateSearch(self.start or self._probe(), self.tolerance, self.max_runs, integral=self.by == "users")
+        steps: list[SweepStep] = []
+        failure, interrupted = "", False
+        while (rate := search.next()) is not None and not interrupted:
+            rate = _round_rate(rate)
+            try:
+                step = self._run_step(rate, len(steps) + 1, sum(before.rate == rate for before in steps))
+            except (LoadError, InflightError) as error:
+                if not steps:
+                    raise
+                failure = str(error)
+                break
+            if step is None:
+                interrupted = True
+            else:
+                steps.append(step)
+                search.record(rate, step.met)
+        found = Sweep(
+            self.plan.slo,
+            tuple(steps),
+            None,
+            None,
+            self.tolerance,
+            False,
+            self._unit,
+            interrupted=interrupted,
+            failure=failure,
+        )
+        return with_result(found, search)
+
+    @property
+    def _unit(self) -> str:
+        return "sessions/s" if self.by == "rate" else USERS
+
+    def _run_step(self, rate: float, number: int, earlier_runs: int) -> SweepStep | None:
+        """Its run, after `before` others at this rate; None if Ctrl-C ended it, for then it says nothing;
+        KeyboardInterrupt if it was the first."""
+        kind: Literal["rate", "users"] = self.by
+        arrivals = self.plan.arrivals.model_copy(update={"kind": kind, "profile": f"{rate:g}"})
+        name = f"{number:02}-{self.by}-{rate:g}"
+        directory = RunDirectory.create(self.directory / name)
+        plan = self.plan.model_copy(update={"arrivals": arrivals, "seed": run_seed(self.plan.seed, earlier_runs)})
+        with self.show_run(plan, f"run {number}, {rate:g} {self._unit}") as shown:
+            interrupted = run_load_test(plan, directory, self.workers, shown)
+        if interrupted and number == 1:
+            raise KeyboardInterrupt
+        summary, _ = write_run_report(directory, self.directory)
+        shown.finish(summary)
+        if interrupted:
+            return None
+        return _make_step(rate, name, summary)
+
+    def _probe(self) -> float:
+        """What to begin with."""
+        if self.by == "users":
+            return float(PROBE_USERS)
+        plan = self.plan.model_copy(
+            update={
+                "arrivals": Arrivals(kind="users", profile=str(PROBE_USERS)),
+                "warmup": 0.0,
+                "seconds": min(_PROBE_SECONDS, self.plan.seconds),
+                "slo": (),
+            }
+        )
+        directory = RunDirectory.create(self.directory / "00-probe")
+        with self.show_run(plan, "probe") as shown:
+            if run_load_test(plan, directory, self.workers, shown):
+                raise KeyboardInterrupt
+        summary, _ = write_run_report(directory, self.directory)
+        shown.finish(summary)
+        pace = sessions_per_second(directory.records())
+        if not pace:
+            first = next(iter(summary.requests.messages.values()), "no request was completed")
+            raise LoadError(
+                f"the server completed nothing in the {plan.seconds:g} s of a probe and its drain_seconds of"
+                f" {plan.drain_seconds:g} s, so say by --start with which rate to begin: {first}",
+                "load_failed",
+            )
+        return _round_rate(pace * _PROBE_FRACTION)
+
+
+def reevaluate_sweep(directory: Path, evaluate: Callable[[RunDirectory], Summary]) -> Sweep:
+    """The sweep that lies in `directory`, as `judge` now finds its runs. Raises LoadError as `read_sweep` does."""
+    sweep = read_sweep(directory / "sweep.json")
+    if not sweep.steps:
+        return sweep
+    search = RateSearch(sweep.steps[0].rate, sweep.tolerance, len(sweep.steps), integral=sweep.unit == USERS)
+    steps: list[SweepStep] = []
+    for step in sweep.steps:
+        steps.append(_make_step(step.rate, step.run, evaluate(RunDirectory(directory / step.run))))
+        search.record(step.rate, steps[-1].met)
+    slo = tuple(bound.text for bound in steps[-1].summary.slo)
+    return with_result(replace(sweep, slo=slo, steps=tuple(steps)), search)
+
+
+def run_seed(seed: int, earlier_runs: int) -> int:
+    """The seed of a run after `before` others at its rate: the plan's own, then others that follow from it, so that a
+    run made again is a new draw of moments and prompts, and a sweep made again the same one."""
+    return int.from_bytes(sha256(f"{seed}/{earlier_runs}".encode()).digest()[:4], "big") if earlier_runs else seed
+
+
+def with_result(sweep: Sweep, search: RateSearch) -> Sweep:
+    """With what the search found."""
+    return replace(
+        sweep,
+        highest=search.highest,
+        lowest_missed=search.lowest_missed,
+        converged=search.converged,
+        confirmed=search.confirmed,
+        highest_due=sweep.actual_rate(search.highest),
+        lowest_missed_due=sweep.actual_rate(search.lowest_missed),
+    )
+
+
+def _make_step(rate: float, name: str, summary: Summary) -> SweepStep:
+    return SweepStep(rate, name, summary, all(bound.met for bound in summary.slo))
+
+
+def _round_rate(rate: float) -> float:
+    """Four digits, as its profile is written; users are whole numbers already."""
+    return float(f"{rate:.4g}")
+
+
+def sessions_per_second(records: Sequence[RequestRecord]) -> float:
+    """Until the last answer was there, so that answers longer than the probe count too; 0 where there was none."""
+    completed = [record for record in records if record.outcome is RequestOutcome.COMPLETED]
+    last = max((record.ended for record in completed), default=0.0)
+    return len({record.session for record in completed}) / last if last > 0 else 0.0

@@ -1,0 +1,35 @@
+"""Which processes send a run's requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """`workers` processes of this machine, and `expected` of others, which find the master at `bind` (HOST:PORT).
+
+    One process alone needs no master. Port 0 is any free one. `join_timeout` is how long all may take to be there.
+    """
+
+    workers: int = 1
+    expected: int = 0
+    bind: str = "127.0.0.1:0"
+    join_timeout: float = 60.0
+
+    @property
+    def is_single(self) -> bool:
+        return self.workers == 1 and not self.expected
+
+    @property
+    def total(self) -> int:
+        return self.workers + self.expected
+
+    def arguments(self) -> list[str]:
+        """As `loadtests.generator.main` takes them."""
+        return [
+            f"--workers={self.workers}",
+            f"--expect={self.expected}",
+            f"--bind={self.bind}",
+            f"--join-timeout={self.join_timeout}",
+        ]

@@ -1,0 +1,110 @@
+"""Distributions that people can type: of lengths in tokens, of turns, of seconds."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from loadtests.errors import LoadError
+
+_NUMBER = r"(?:\d+(?:\.\d*)?|\.\d+)"
+_RANGE = re.compile(rf"(?P<low>{_NUMBER})?\.\.(?P<high>{_NUMBER})?")
+_TRACE = "trace:"
+_MAX_VALUE = 1e7
+_SHAPES = {"fixed": 1, "uniform": 2, "normal": 2, "lognormal": 2, "exponential": 1}
+_SYNTAX_HELP = (
+    "write a number, fixed:128, uniform:16,256, normal:128,32 (mean, deviation), lognormal:128,0.5 (median, deviation "
+    "of the logarithm), exponential:128 (mean) or trace:FILE, and bounds after a comma if wanted (normal:128,32,1..256)"
+)
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Numbers that are never negative, drawn from `draw` and then bounded by `low` and `high`.
+
+    Whole ones come from `draw_whole`, where that is another draw, and are rounded.
+    """
+
+    draw: Callable[[random.Random], float]
+    low: float = 0.0
+    high: float = _MAX_VALUE
+    draw_whole: Callable[[random.Random], float] | None = None
+
+    def draw_number(self, source: random.Random) -> float:
+        return min(max(self.draw(source), self.low), self.high)
+
+    def at_most(self, maximum: float) -> Distribution:
+        """The same with a lower upper bound."""
+        return replace(self, low=min(self.low, maximum), high=min(self.high, maximum))
+
+    def draw_integer(self, source: random.Random) -> int:
+        """The nearest whole number to one that is drawn, at least 1."""
+        drawn = (self.draw_whole or self.draw)(source)
+        return max(1, math.floor(min(max(drawn, self.low), self.high) + 0.5))
+
+
+def parse_distribution(text: str, field: str, observed: Callable[[str], Sequence[float]]) -> Distribution:
+    """What `text` says, for the field of that name; `observed` reads the numbers of `trace:FILE`.
+
+    `fixed:V`; `uniform:A,B`: all between alike, both ends among the whole ones; `normal:MEAN,SD`;
+    `lognormal:MEDIAN,SIGMA`: its logarithm is normal with deviation SIGMA, so the mean is MEDIAN * exp(SIGMA^2 / 2);
+    `exponential:MEAN`; `trace:FILE`: one of the numbers seen there, each alike. Bounds clip, they don't draw again; ten
+    million is never passed. Raises LoadError for what says none of these.
+    """
+    body, low, high = _without_bounds(text.strip())
+    if low > high:
+        raise _invalid_distribution(field, text, "the lower bound is above the upper one")
+    if body.startswith(_TRACE):
+        seen = observed(body.removeprefix(_TRACE))
+        return Distribution(lambda source: seen[int(source.random() * len(seen))], low, high)
+    kind, _, rest = body.rpartition(":")
+    values = [part.strip() for part in rest.split(",")]
+    shape = kind or "fixed"
+    if shape not in _SHAPES or len(values) != _SHAPES[shape] or not all(re.fullmatch(_NUMBER, v) for v in values):
+        raise _invalid_distribution(field, text, _SYNTAX_HELP)
+    numbers = [float(value) for value in values]
+    if max(numbers) > _MAX_VALUE:
+        raise _invalid_distribution(field, text, f"numbers go up to {_MAX_VALUE:.0f}")
+    if shape == "uniform" and numbers[0] > numbers[1]:
+        raise _invalid_distribution(field, text, "its first number is above its second one")
+    if shape == "lognormal" and not (numbers[0] > 0 and numbers[1] <= 10):
+        raise _invalid_distribution(field, text, "a lognormal's median is above 0 and its deviation at most 10")
+    whole = _draw("uniform", (numbers[0] - 0.5, numbers[1] + 0.5)) if shape == "uniform" else None
+    return Distribution(_draw(shape, numbers), low, high, whole)
+
+
+def trace_reference(text: str) -> str | None:
+    """The FILE of `trace:FILE`; None for another distribution."""
+    body, _, _ = _without_bounds(text.strip())
+    return body.removeprefix(_TRACE) if body.startswith(_TRACE) else None
+
+
+def _without_bounds(text: str) -> tuple[str, float, float]:
+    """The distribution without the bounds behind its last comma, and these."""
+    body, _, last = text.rpartition(",")
+    bounds = _RANGE.fullmatch(last.strip())
+    if not (body and bounds):
+        return text, 0.0, _MAX_VALUE
+    return body, float(bounds["low"] or 0.0), min(float(bounds["high"] or _MAX_VALUE), _MAX_VALUE)
+
+
+def _draw(shape: str, numbers: Sequence[float]) -> Callable[[random.Random], float]:
+    first, last = numbers[0], numbers[-1]
+    match shape:
+        case "uniform":
+            return lambda source: source.uniform(first, last)
+        case "normal":
+            return lambda source: source.gauss(first, last)
+        case "lognormal":
+            return lambda source: source.lognormvariate(math.log(first), last)
+        case "exponential":
+            return lambda source: source.expovariate(1.0) * first
+        case _:
+            return lambda source: first
+
+
+def _invalid_distribution(field: str, text: str, why: str) -> LoadError:
+    return LoadError(f"{field} {text!r} can't be used: {why}", "workload_invalid")

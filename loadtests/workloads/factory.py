@@ -1,0 +1,111 @@
+"""A workload from what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from loadtests.errors import LoadError
+from loadtests.workloads.distributions import Distribution, parse_distribution
+from loadtests.workloads.empirical import file_and_column, read_numbers
+from loadtests.workloads.interface import Workload
+from loadtests.workloads.prompt_file import PromptFile, PromptOptions
+from loadtests.workloads.scripted_conversation import ClientCancellation
+from loadtests.workloads.spec import WorkloadSpec
+from loadtests.workloads.synthetic import PrefixPool, SyntheticWorkload
+from loadtests.workloads.text_generator import EstimatedTextGenerator, TextGenerator
+from loadtests.workloads.trace_formats import read_trace
+from loadtests.workloads.trace_replay import TraceFit, TraceReplay
+
+_ALL = {"output_tokens", "max_output_tokens", "prompt_format", "cancel_fraction", "cancel_after"}
+_SYNTHETIC = {"max_input_tokens", "tokenizer", "tokens_per_word"}
+_PREFIX = {"prefix_tokens", "prefix_count", "prefix_fraction"}
+_TRACE = {"trace", "trace_format", "trace_start", "input_scale", "output_scale", "block_tokens"}
+# Which fields say something for each source of prompts. None is passed over in silence.
+_USED = {
+    "made prompts": _ALL | _SYNTHETIC | _PREFIX | {"input_tokens", "turns", "turn_tokens", "think_time"},
+    "a file of prompts": _ALL | {"prompts", "order", "repeat", "think_time"},
+    "a trace": (_ALL | _SYNTHETIC | _TRACE | {"repeat"}) - {"output_tokens"},
+}
+
+
+def make_workload(spec: WorkloadSpec, files: Mapping[str, bytes], seed: int) -> Workload:
+    """The sessions that `spec` asks for, out of `files` as `load_files` gave them; checked as a whole.
+
+    A session's number and the seed decide everything about it, in any process and order. A trace's `Session.due` is in
+    the trace's own seconds: to replay it faster is to divide them by the arrivals' speed. Raises LoadError.
+    """
+    _check_fields(spec)
+    numbers = _Distributions(spec, files)
+    leaving = ClientCancellation(spec.cancel_fraction, numbers.parse("cancel_after"))
+    if spec.prompts is not None:
+        manner = PromptOptions(
+            numbers.parse("output_tokens"), numbers.parse("think_time"), leaving, spec.prompt_format,
+            spec.max_output_tokens, spec.order == "shuffled", spec.repeat is not False,
+        )  # fmt: skip
+        return PromptFile(files[spec.prompts], spec.prompts, manner, seed)
+    texts = _text_generator(spec, files)
+    chat = spec.prompt_format == "messages"
+    if spec.trace is not None:
+        trace = read_trace(files[spec.trace], spec.trace, spec.trace_format)
+        fit = TraceFit(
+            spec.input_scale, spec.output_scale, spec.max_input_tokens, spec.max_output_tokens, spec.block_tokens
+        )
+        return TraceReplay(trace, spec.trace, fit, spec.trace_start, spec.repeat is True, texts, leaving, chat, seed)
+    return SyntheticWorkload(
+        input_tokens=numbers.parse("input_tokens"),
+        output_tokens=numbers.parse("output_tokens", spec.max_output_tokens),
+        turn_tokens=numbers.parse("turn_tokens" if spec.turn_tokens is not None else "input_tokens"),
+        turns=numbers.parse("turns"),
+        think_time=numbers.parse("think_time"),
+        cancellation=leaving,
+        prefixes=PrefixPool(spec.prefix_tokens, spec.prefix_count, spec.prefix_fraction, texts, seed),
+        texts=texts,
+        chat=chat,
+        max_input_tokens=spec.max_input_tokens,
+        seed=seed,
+    )
+
+
+class _Distributions:
+    """The distributions that a spec's fields name."""
+
+    def __init__(self, spec: WorkloadSpec, files: Mapping[str, bytes]) -> None:
+        self._spec = spec
+        self._files = files
+
+    def parse(self, field: str, maximum: int | None = None) -> Distribution:
+        def seen(reference: str) -> Sequence[float]:
+            return read_numbers(self._files[file_and_column(reference)[0]], reference, field)
+
+        found = parse_distribution(getattr(self._spec, field), field, seen)
+        return found if maximum is None else found.at_most(maximum)
+
+
+def _text_generator(spec: WorkloadSpec, files: Mapping[str, bytes]) -> TextGenerator:
+    if spec.tokenizer is None:
+        return EstimatedTextGenerator(spec.tokens_per_word)
+    from loadtests.workloads.exact_text import ExactTextGenerator  # the library takes a while to load
+
+    return ExactTextGenerator(files[spec.tokenizer], spec.tokenizer)
+
+
+def _check_fields(spec: WorkloadSpec) -> None:
+    """Refuse what would have no effect, or can't be."""
+    if spec.prompts is not None and spec.trace is not None:
+        raise _invalid_workload("both prompts and trace are given; a workload has one source")
+    source = (
+        "a file of prompts" if spec.prompts is not None else "a trace" if spec.trace is not None else "made prompts"
+    )
+    for name, field in WorkloadSpec.model_fields.items():
+        if name not in _USED[source] and getattr(spec, name) != field.default:
+            raise _invalid_workload(f"{name} has no effect on {source}; leave it out")
+    if spec.max_input_tokens is not None and spec.prefix_tokens >= spec.max_input_tokens:
+        raise _invalid_workload(
+            f"prefix_tokens {spec.prefix_tokens} leaves nothing of max_input_tokens {spec.max_input_tokens}"
+        )
+    if spec.tokenizer is not None and spec.tokens_per_word != WorkloadSpec.model_fields["tokens_per_word"].default:
+        raise _invalid_workload("tokens_per_word has no effect with a tokenizer; leave one of them out")
+
+
+def _invalid_workload(why: str) -> LoadError:
+    return LoadError(f"the workload can't be made: {why}", "workload_invalid")

@@ -1,0 +1,108 @@
+"""The lines of a file that may be large: kept as bytes, read one by one, with their numbers for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from loadtests.errors import LoadError
+
+_BOM = b"\xef\xbb\xbf"
+# Deeper than anything that is sent, and far from what the interpreter can follow wherever a line is read again.
+_MAX_DEPTH = 100
+_TOO_LONG = "a number has thousands of digits"
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 60
+
+
+class JsonLines:
+    """JSON objects, one a line; empty lines don't count. A file that is one JSON array will do as well.
+
+    Raises LoadError for a file without any.
+    """
+
+    def __init__(self, data: bytes, name: str) -> None:
+        self._name = name
+        self._data = _as_lines(data, name)
+        ends = np.flatnonzero(np.frombuffer(self._data, dtype=np.uint8) == ord("\n"))
+        if not self._data.endswith(b"\n"):
+            ends = np.append(ends, len(self._data))
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        full = np.array([bool(self._data[a:b].strip()) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)])
+        self._numbers = np.flatnonzero(full)
+        self._starts, self._ends = starts[full], ends[full]
+        if not len(self):
+            raise LoadError(f"{name} is empty; it needs at least one line", "workload_invalid")
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def read(self, row: int) -> dict[str, Any]:
+        """The object in row 0, 1, ... Raises LoadError for what is none."""
+        line = self._data[self._starts[row] : self._ends[row]]
+        try:
+            found = json.loads(line.decode())
+        except UnicodeDecodeError as error:
+            raise self.error(row, f"is not UTF-8 from its byte {error.start + 1} on") from None
+        except json.JSONDecodeError as error:
+            raise self.error(row, f"is cut off or no JSON: {error.msg} at character {error.pos + 1}") from None
+        except ValueError:  # of Python's own, which reads no integer of more than 4300 digits
+            raise self.error(row, f"can't be read: {_TOO_LONG}") from None
+        except RecursionError:
+            raise self.error(row, "is nested too deeply") from None
+        if line.count(b"[") + line.count(b"{") > _MAX_DEPTH and _is_deep(found):
+            raise self.error(row, "is nested too deeply")
+        if not isinstance(found, dict):
+            raise self.error(row, "is no JSON object")
+        return found
+
+    def error(self, row: int, what: str) -> LoadError:
+        """An error that names the line."""
+        return LoadError(f"{self._name}, line {self._numbers[row] + 1}, {what}", "workload_invalid")
+
+
+def shorten(value: object) -> str:
+    """What stands in a file, short enough for a sentence."""
+    return _SHORT.repr(value)
+
+
+def decoded(data: bytes, name: str) -> str:
+    """The text of a file. Raises LoadError, with the line, for what is not UTF-8."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise LoadError(f"{name}, line {line}, is not UTF-8; write the file in UTF-8", "workload_invalid") from None
+
+
+def _as_lines(data: bytes, name: str) -> bytes:
+    """Without a byte order mark; a JSON array as one line for each of its entries."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise LoadError(f"{name} is UTF-16; write the file in UTF-8", "workload_invalid")
+    data = data.removeprefix(_BOM)
+    if data[:100].lstrip()[:1] != b"[":
+        return data
+    try:
+        entries = json.loads(decoded(data, name))
+        return b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise LoadError(f"{name} begins as a JSON array and is none: {error}", "workload_invalid") from None
+    except ValueError:
+        raise LoadError(f"{name} can't be read: {_TOO_LONG}", "workload_invalid") from None
+
+
+def _is_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [inner for outer in level for inner in _strip_array(outer)]
+        if not level:
+            return False
+    return True
+
+
+def _strip_array(value: object) -> Iterable[object]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

@@ -1,0 +1,190 @@
+"""Public traces of LLM services, as columns: when each request came, how long its input and output were."""
+
+from __future__ import annotations
+
+import csv
+import io
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+import numpy.typing as npt
+
+from loadtests.errors import LoadError
+from loadtests.workloads.json_lines import JsonLines, decoded, shorten
+
+_MAX_TOKENS = 10_000_001
+# No clock has gone further: nanoseconds since 1970 are below 2e18.
+_MAX_TIME = 1e19
+Whole = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Equally long columns, ordered by time: seconds since the first request, tokens in and out.
+
+    `blocks[first[i]:first[i + 1]]` are the hash ids of request i; without any where the trace has none.
+    """
+
+    due: npt.NDArray[np.float64]
+    input_tokens: Whole
+    output_tokens: Whole
+    first: Whole
+    blocks: Whole
+
+    def __len__(self) -> int:
+        return len(self.due)
+
+    def hash_ids(self, row: int) -> list[int]:
+        return self.blocks[self.first[row] : self.first[row + 1]].tolist() if len(self.blocks) else []
+
+
+def read_trace(data: bytes, name: str, trace_format: str) -> Trace:
+    """A trace in one of the formats `mooncake`, `azure` and `burstgpt`; `auto`: the one that its first line shows.
+
+    Requests are put into the order of their times. Those without output failed where they were recorded (BurstGPT says
+    so of its own), and are left out. Raises LoadError, with the line, for what can't be read.
+    """
+    trace_format = _detect_format(data, name) if trace_format == "auto" else trace_format
+    if trace_format == "mooncake":
+        return _mooncake(JsonLines(data, name), name)
+    return _csv(data, name, _AZURE if trace_format == "azure" else _BURSTGPT)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """What a CSV format calls its columns, and how it writes time."""
+
+    time: str
+    input: str
+    output: str
+    seconds: Callable[[str], float]
+
+
+def _clock(text: str) -> float:
+    moment = datetime.fromisoformat(text)
+    origin = datetime(2020, 1, 1, tzinfo=moment.tzinfo)
+    return (moment - origin).total_seconds()
+
+
+# Azure LLM inference traces 2023 and 2024: TIMESTAMP is when the service was called, with seven digits of the second
+# in 2023 and a time zone in 2024 (github.com/Azure/AzurePublicDataset, AzureLLMInferenceDataset2023.md, ...2024.md,
+# data/AzureLLMInferenceTrace_code.csv).
+_AZURE = _Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens", _clock)
+# BurstGPT: Timestamp is in seconds from 0:00:00 of the first day; later files (BurstGPT_3.csv) have Session ID and
+# Elapsed time too (github.com/HPMLL/BurstGPT, README.md).
+_BURSTGPT = _Columns("Timestamp", "Request tokens", "Response tokens", float)
+
+
+def _detect_format(data: bytes, name: str) -> str:
+    start = data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n")
+    if start[:1] in (b"{", b"["):
+        return "mooncake"
+    header = [field.strip() for field in start.split(b"\n")[0].decode("utf-8", "replace").split(",")]
+    for form, columns in (("azure", _AZURE), ("burstgpt", _BURSTGPT)):
+        if columns.input in header or columns.output in header:
+            return form
+    raise LoadError(
+        f"{name} is no trace that is known: it begins neither with a JSON object (mooncake) nor with a line that has "
+        f"{_AZURE.input} (azure) or {_BURSTGPT.input} (burstgpt)",
+        "workload_invalid",
+    )
+
+
+def _csv(data: bytes, name: str, columns: _Columns) -> Trace:
+    reader = csv.reader(io.StringIO(decoded(data, name), newline=""))
+    due, lengths_in, lengths_out = array("d"), array("q"), array("q")
+    try:
+        header = [field.strip() for field in next(reader, [])]
+        at = _positions(header, columns, name)
+        for row in reader:
+            if not row:
+                continue
+            try:
+                seconds, tokens_in, tokens_out = columns.seconds(row[at[0]]), int(row[at[1]]), int(row[at[2]])
+                if not (abs(seconds) <= _MAX_TIME and 0 <= tokens_in < _MAX_TOKENS and 0 <= tokens_out < _MAX_TOKENS):
+                    raise ValueError
+            except (IndexError, ValueError, OverflowError, TypeError):
+                raise _line_error(name, reader.line_num, _csv_error(row, header, at, columns)) from None
+            due.append(seconds)
+            lengths_in.append(tokens_in)
+            lengths_out.append(tokens_out)
+    except csv.Error as error:
+        raise _line_error(name, reader.line_num, f"is no CSV: {error}") from None
+    none = np.zeros(len(due) + 1, dtype=np.int64)
+    return _sorted_trace(name, np.array(due), np.array(lengths_in), np.array(lengths_out), none, none[:0])
+
+
+def _positions(header: Sequence[str], columns: _Columns, name: str) -> tuple[int, int, int]:
+    wanted = (columns.time, columns.input, columns.output)
+    missing = [column for column in wanted if column not in header]
+    if missing:
+        raise _line_error(name, 1, f"has no column {', '.join(missing)}; it has {', '.join(header) or 'none'}")
+    return header.index(wanted[0]), header.index(wanted[1]), header.index(wanted[2])
+
+
+def _csv_error(row: Sequence[str], header: Sequence[str], at: Sequence[int], columns: _Columns) -> str:
+    if len(row) <= max(at):
+        return f"is cut off: it has {len(row)} of {len(header)} columns"
+    for column, position in zip((columns.input, columns.output), at[1:], strict=True):
+        text = row[position]
+        if not _is_length(text):
+            return f"has {column} {shorten(text)}; it must be a whole number from 0 to ten million"
+    return f"has {columns.time} {shorten(row[at[0]])}, which is no time as {columns.time} has it"
+
+
+def _is_length(text: str) -> bool:
+    try:
+        return 0 <= int(text) < _MAX_TOKENS
+    except ValueError:
+        return False
+
+
+def _mooncake(lines: JsonLines, name: str) -> Trace:
+    """Mooncake's format: `timestamp` in ms, `input_length`, `output_length` in tokens, and `hash_ids`, each of which
+
+    stands for a block of 512 tokens and all before it; the last block may not be full
+    (github.com/kvcache-ai/Mooncake, FAST25-release/README.md; arxiv.org/abs/2407.00079, section 4).
+    """
+    due, lengths_in, lengths_out, first, blocks = array("d"), array("q"), array("q"), array("q", [0]), array("q")
+    for row in range(len(lines)):
+        values = lines.read(row)
+        for key, column in (("input_length", lengths_in), ("output_length", lengths_out)):
+            value = values.get(key)
+            if type(value) is not int or not 0 <= value < _MAX_TOKENS:
+                raise lines.error(row, f"has {key} {shorten(value)}; it must be a whole number from 0 to ten million")
+            column.append(value)
+        moment = values.get("timestamp")
+        if not isinstance(moment, (int, float)) or isinstance(moment, bool) or not abs(moment) <= _MAX_TIME:
+            raise lines.error(row, f"has timestamp {shorten(moment)}; it must be a number of milliseconds, up to 1e19")
+        due.append(moment / 1000.0)
+        try:
+            blocks.extend(values.get("hash_ids") or ())
+        except (TypeError, OverflowError):
+            raise lines.error(row, "has hash_ids that are no list of whole numbers") from None
+        first.append(len(blocks))
+    columns = (np.array(column) for column in (due, lengths_in, lengths_out, first, blocks))
+    return _sorted_trace(name, *columns)
+
+
+def _sorted_trace(
+    name: str, due: npt.NDArray[np.float64], into: Whole, out: Whole, first: Whole, blocks: Whole
+) -> Trace:
+    """By time, those of the same time as they stood; without requests that have no output."""
+    order = np.argsort(due, kind="stable")
+    order = order[out[order] > 0]
+    if not len(order):
+        raise LoadError(f"{name} has no request with an output", "workload_invalid")
+    counts = np.diff(first)[order]
+    new_first = np.concatenate([[0], np.cumsum(counts)])
+    if len(blocks):
+        starts = np.repeat(first[order] - new_first[:-1], counts)
+        blocks = blocks[starts + np.arange(new_first[-1])]
+    moments = due[order]
+    return Trace(moments - moments[0], into[order], out[order], new_first, blocks)
+
+
+def _line_error(name: str, line: int, what: str) -> LoadError:
+    return LoadError(f"{name}, line {line}, {what}", "workload_invalid")

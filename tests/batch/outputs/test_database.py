@@ -1,0 +1,144 @@
+"""What databases say against writing: locks, lost servers, full disks, and secrets that stay so."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from inflight.batch import failpoints
+from inflight.batch.errors import BatchError
+from inflight.batch.outputs.sql import TableOutput
+from inflight.batch.storage import database_engine
+from tests.batch.outputs.answers import job, plain
+from tests.batch.outputs.shop import Shop
+from tests.fixtures.postgresql import PostgreSql
+
+
+def test_a_locked_file_is_waited_for(lite: Shop, tmp_path: Path) -> None:
+    lite.products(1)
+    destination = lite.descriptions()
+    other = sqlite3.connect(tmp_path / "shop.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN EXCLUSIVE")
+    timer = threading.Timer(0.7, lambda: other.execute("COMMIT"))
+    timer.start()
+    began = time.monotonic()
+    destination.write_rows([plain(1)])
+    assert time.monotonic() - began > 0.5
+    assert lite.rows("SELECT description FROM products") == [("Answer 1, “quoted”",)]
+    timer.join()
+    other.close()
+    destination.close()
+
+
+def test_a_file_that_stays_locked_fails_with_a_sentence(
+    lite: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lite.products(1)
+    monkeypatch.setattr(database_engine, "LOCK_TIMEOUT", 0.3)
+    other = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    destination = lite.descriptions()
+    with pytest.raises(BatchError, match="another program has held it") as caught:
+        destination.write_rows([plain(1)])
+    assert caught.value.code == "output_failed"
+    other.execute("COMMIT")
+    destination.write_rows([plain(1)])
+    other.close()
+    destination.close()
+
+
+def test_what_a_database_will_never_take_is_told_apart_from_what_may_pass(shop: Shop) -> None:
+    shop.do("CREATE TABLE short (id INTEGER PRIMARY KEY, text TEXT CHECK (length(text) < 5), finish_reason TEXT)")
+    destination = TableOutput(job(shop.address, table="short"))
+    destination.check()
+    destination.write_rows([plain(1, "fits")])
+    with pytest.raises(BatchError, match=r"can't be written .*constraint") as caught:
+        destination.write_rows([plain(2, "does not fit")])
+    assert caught.value.code == "output_invalid"
+    shop.do("DROP TABLE short")
+    with pytest.raises(BatchError, match="short") as caught:
+        destination.write_rows([plain(3, "gone")])
+    assert caught.value.code == "output_invalid"
+    destination.close()
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["text TEXT, CHECK (input_tokens < 0)", "text INTEGER", "text DATE", "text VARCHAR(5)", "text UUID"],
+)
+def test_answers_stay_out_of_what_a_database_says(
+    column: str, postgresql: PostgreSql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(postgresql.database())
+    shop.do(f"CREATE TABLE answers (id INTEGER PRIMARY KEY, input_tokens INTEGER, {column})")
+    destination = TableOutput(job(shop.address, table="answers"))
+    with pytest.raises(BatchError, match="can't be written") as caught:
+        destination.write_rows([plain(1, 'The diagnosis is "CONFIDENTIAL" XYZ')])
+    assert caught.value.code == "output_invalid"
+    assert re.search("diagnosis|CONFIDENTIAL|XYZ", str(caught.value)) is None
+    destination.close()
+    shop.close()
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "shop.db").write_bytes(b"no database at all, and long enough for one" * 100)
+    with pytest.raises(BatchError, match="not a database") as caught:
+        TableOutput(job(f"sqlite:///{tmp_path}/shop.db", table="answers")).check()
+    assert caught.value.code == "output_invalid"
+
+
+def test_a_full_disk_leaves_nothing_half_written(lite: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    lite.products(2)
+    destination = lite.descriptions()
+    monkeypatch.setitem(failpoints._ARMED, "table.commit", (1, "full"))
+    with pytest.raises(BatchError) as caught:
+        destination.write_rows([plain(1), plain(2)])
+    assert caught.value.code == "disk_full"
+    assert lite.rows("SELECT count(description) FROM products") == [(0,)]
+    monkeypatch.delitem(failpoints._ARMED, "table.commit")
+    destination.write_rows([plain(1), plain(2)])
+    assert lite.rows("SELECT count(description) FROM products") == [(2,)]
+    destination.close()
+
+
+def test_a_server_that_was_started_again_loses_nothing(postgresql: PostgreSql, tmp_path: Path) -> None:
+    shop = Shop(postgresql.database())
+    destination = TableOutput(job(shop.address, table="answers"))
+    destination.write_rows([plain(1)])
+    shop.close()
+    postgresql.stop()
+    starter = threading.Timer(0.5, postgresql.start)
+    starter.start()
+    destination.write_rows([plain(2)])
+    starter.join()
+    assert shop.rows("SELECT id FROM answers ORDER BY id") == [(1,), (2,)]
+    shop.close()
+    destination.close()
+
+
+def test_a_password_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", "sEcr3t@/")
+    for address in ("postgresql://me:sEcr3t@127.0.0.1:1/shop", "postgresql://me:${SHOP_PASSWORD}@127.0.0.1:1/shop"):
+        with pytest.raises(BatchError, match=r"127\.0\.0\.1:1/shop can't be written") as caught:
+            TableOutput(job(address, table="answers")).check()
+        assert "sEcr3t" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "code"),
+    [
+        ("nodialect://x/y", "output_invalid"),
+        ("oracle://u:p@h/db", "package_missing"),
+        ("postgresql://me:sEcr3t@x:sEcr3t@db/shop", "output_invalid"),
+    ],
+)
+def test_an_address_without_its_driver(address: str, code: str) -> None:
+    with pytest.raises(BatchError) as caught:
+        TableOutput(job(address, table="answers"))
+    assert caught.value.code == code
+    assert "sEcr3t" not in str(caught.value)

@@ -1,0 +1,102 @@
+"""A worker of Ray as it begins a part: which model it may ask, and when it gives up."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inflight.batch import failpoints
+from inflight.batch.errors import BatchError
+from inflight.batch.job.directory import JobDirectory
+from inflight.batch.job.rows import RowResult, RowStatus
+from inflight.batch.job.spec import InputPart, InputSpec, Job, OutputSpec
+from inflight.batch.ray.parts import PartPlan, StartPoint, split_input
+from inflight.batch.ray.shared_facts import set_once
+from inflight.batch.ray.worker import MAX_ATTEMPTS, PartReport, PartRunner, PartTask, PartWorker, _begin
+from inflight.batch.reporting.progress import JobState
+from inflight.batch.runner import JobResult
+from inflight.batch.sources.factory import open_source
+from inflight.batch.state.ledger import Ledger
+from tests.batch.scripted_backend import ScriptedBackend
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Job:
+    rows = tmp_path / "in.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": f"tell {number}"}) + "\n" for number in range(100)))
+    return Job(input=InputSpec(address=str(rows)), output=OutputSpec(address=str(tmp_path / "whole.jsonl")))
+
+
+def test_all_parts_ask_the_same_build(whole: Job) -> None:
+    """Whoever is the first to ask binds the others, before they have asked a row."""
+    places = PartPlan(JobDirectory.from_output(whole.output))
+    plan = split_input(open_source(whole.input), StartPoint(0, None, 0), None, workers=1)
+    places.write(plan)
+    jobs = [places.job(whole, index, part) for index, part in enumerate(plan)]
+    right, wrong, both = ScriptedBackend(build="one"), ScriptedBackend(build="two"), ScriptedBackend(build="one")
+
+    def live(index: int, *servers: ScriptedBackend) -> JobResult:
+        return PartRunner(
+            jobs[index], JobDirectory.from_output(jobs[index].output), places.path / "build", servers
+        ).run()
+
+    assert live(0, right).state is JobState.FINISHED
+    refused = live(1, wrong)
+    assert (refused.state, refused.code) == (JobState.FAILED, "job_mismatch")
+    assert live(1, wrong, both).state is JobState.FINISHED
+    assert wrong.asked == []
+    assert both.asked
+
+
+@pytest.mark.parametrize(("point", "wanted"), [("agree", "second"), ("agreed", "first")])
+def test_what_was_agreed_on_is_one_thing_whole(
+    point: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the first to say it fails of it, as where the disk is full."""
+    with monkeypatch.context() as patch:
+        patch.setitem(failpoints._ARMED, point, (1, "full"))
+        patch.setattr(failpoints, "_REACHED", {})
+        with pytest.raises(BatchError) as caught:
+            set_once(tmp_path / "build", "first")
+    assert caught.value.code == "disk_full"
+    assert [set_once(tmp_path / "build", value) for value in ("second", "third")] == [wanted, wanted]
+
+
+def test_a_part_that_workers_only_die_of_is_given_up(whole: Job) -> None:
+    """Those that died after some of its rows were done are not counted, nor those of an earlier head."""
+    places = PartPlan(JobDirectory.from_output(whole.output))
+    part = places.job(whole, 0, InputPart(first=0, rows=40))
+    directory = JobDirectory.from_output(part.output)
+    task = PartTask(0, part, 1, "found", places.stop_file, places.path / "build", "first")
+    for _ in range(MAX_ATTEMPTS):
+        _begin(directory, task)
+    with closing(Ledger(directory)) as ledger:
+        ledger.add(RowResult(0, 1, "0", RowStatus.OK, b"{}"))
+        ledger.checkpoint()
+    for life in ("first", "second"):
+        for _ in range(MAX_ATTEMPTS):
+            _begin(directory, replace(task, run_id=life))
+    with pytest.raises(BatchError, match=f"{MAX_ATTEMPTS} workers died over the part at .*00000") as caught:
+        _begin(directory, replace(task, run_id="second"))
+    assert caught.value.code == "job_failed"
+
+
+def test_whatever_a_worker_fails_of_the_head_is_told(whole: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a fault of the program, in the thread that lives the part."""
+
+    def faulty(runner: PartRunner) -> JobResult:
+        raise ValueError("a fault")
+
+    monkeypatch.setattr(PartRunner, "run", faulty)
+    places = PartPlan(JobDirectory.from_output(whole.output))
+    task = PartTask(
+        0, places.job(whole, 0, InputPart(first=0, rows=40)), 1, "found", places.stop_file, places.path / "build", "one"
+    )
+    report = PartReport(**PartWorker()({"task": pickle.dumps(task)}))
+    assert (report.state, report.code) == (JobState.FAILED, "job_failed")
+    assert "00000.job failed: ValueError('a fault')" in report.message

@@ -1,0 +1,38 @@
+"""Ids as rows of files and tables have them, and values as lines have them."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from inflight.batch.row_formats.lines import dump_json, parse_id
+
+_UUID = "12345678-1234-5678-1234-567812345678"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("é", "é"),
+        (7, 7),
+        (Decimal("5.0"), 5),
+        (UUID(_UUID), _UUID),
+        (-(2**63), -(2**63)),
+        (2**64, None),
+        (Decimal("5.5"), None),
+        (Decimal("NaN"), None),
+        (b"a", None),
+        ("\ud800", None),
+    ],
+)
+def test_ids_are_texts_and_whole_numbers(value: Any, expected: Any) -> None:
+    assert parse_id(value) == expected
+
+
+def test_values_of_tables_are_written_as_json() -> None:
+    values = {"price": Decimal("1.50"), "day": date(2026, 5, 4), "raw": b"\x01\xff", "nan": float("nan")}
+    assert dump_json(values) == b'{"price":"1.50","day":"2026-05-04","raw":"01ff","nan":null}'

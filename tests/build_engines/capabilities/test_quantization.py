@@ -1,0 +1,91 @@
+"""Which checkpoints that are quantized already the LLM API reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from build_engines.capabilities.quantization import CheckpointQuantization, read_quantization
+from build_engines.errors import BuildError
+
+
+def modelopt(directory: Path, **said: Any) -> None:
+    content = {"producer": {"name": "modelopt"}, "quantization": said}
+    (directory / "hf_quant_config.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "precision"),
+    [("FP8", "fp8"), ("NVFP4", "nvfp4"), ("W4A16_AWQ", "int4_awq"), ("W4A8_AWQ", "w4a8_awq"), ("fp8_pb_wo", "fp8")],
+)
+def test_modelopt_says_it_in_a_file_of_its_own(tmp_path: Path, algorithm: str, precision: Any) -> None:
+    modelopt(tmp_path, quant_algo=algorithm, kv_cache_quant_algo=None)
+    assert read_quantization(tmp_path, {}) == CheckpointQuantization(precision)
+    modelopt(tmp_path, quant_algo=algorithm, kv_cache_quant_algo="FP8")
+    assert read_quantization(tmp_path, {}) == CheckpointQuantization(precision, "fp8")
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (None, CheckpointQuantization()),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, CheckpointQuantization("fp8")),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, CheckpointQuantization("nvfp4")),
+        ({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, CheckpointQuantization("mxfp4")),
+    ],
+)
+def test_the_config_may_say_it(tmp_path: Path, said: Any, found: CheckpointQuantization) -> None:
+    assert read_quantization(tmp_path, {"quantization_config": said}) == found
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ({"quant_method": "awq", "bits": 4}, "awq"),
+        ({"quant_method": "gptq", "bits": 4}, "gptq"),
+        ({"quant_method": "bitsandbytes"}, "bitsandbytes"),
+        ({"quant_method": "fp8"}, "fp8 without blocks"),
+        ({"quant_method": "fp8", "weight_block_size": [64, 64]}, r"fp8 in blocks of \[64, 64\]"),
+        ({"quant_method": "modelopt"}, "another method"),
+        ({"quant_method": None}, "another method"),
+        ("unreadable", "another method"),
+    ],
+)
+def test_what_others_quantized_is_refused_by_name(tmp_path: Path, said: Any, named: str) -> None:
+    with pytest.raises(BuildError, match=f"is quantized with {named}, and the LLM API reads ModelOpt's FP8") as raised:
+        read_quantization(tmp_path, {"quantization_config": said})
+    assert raised.value.code == "unsupported_architecture"
+
+
+def test_keys_and_values_have_two_types_of_their_own(tmp_path: Path) -> None:
+    modelopt(tmp_path, quant_algo="NVFP4", kv_cache_quant_algo="NVFP4")
+    assert read_quantization(tmp_path, {}) == CheckpointQuantization("nvfp4", "nvfp4")
+    modelopt(tmp_path, quant_algo="NVFP4", kv_cache_quant_algo="INT8")
+    with pytest.raises(BuildError, match="is quantized with INT8 for keys and values"):
+        read_quantization(tmp_path, {})
+
+
+def test_a_mixture_is_told_layer_by_layer(tmp_path: Path) -> None:
+    modelopt(tmp_path, quant_algo="MIXED_PRECISION")
+    with pytest.raises(BuildError, match=r"lacks quant_cfg\.json, which says how each layer is") as raised:
+        read_quantization(tmp_path, {})
+    assert raised.value.code == "checkpoint_damaged"
+    (tmp_path / "quant_cfg.json").write_text("{}")
+    assert read_quantization(tmp_path, {}) == CheckpointQuantization("mixed")
+
+
+def test_modelopt_that_names_no_algorithm_says_so(tmp_path: Path) -> None:
+    modelopt(tmp_path, quant_algo=None)
+    with pytest.raises(BuildError, match="is quantized with another method, and"):
+        read_quantization(tmp_path, {})
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"quantization": {}}', '{"quantization": "FP8"}'])
+def test_a_file_that_does_not_say_it_is_damaged(tmp_path: Path, content: str) -> None:
+    (tmp_path / "hf_quant_config.json").write_text(content)
+    with pytest.raises(BuildError, match="doesn't say how the checkpoint is quantized") as raised:
+        read_quantization(tmp_path, {})
+    assert raised.value.code == "checkpoint_damaged"

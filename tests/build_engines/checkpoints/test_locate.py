@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+
+from build_engines.checkpoints.locate import locate_checkpoint
+from build_engines.errors import BuildError
+from build_engines.progress import NoBuildProgress
+
+
+def test_a_path_is_taken_as_it_is(tmp_path: Path) -> None:
+    assert locate_checkpoint(str(tmp_path), NoBuildProgress()) == tmp_path
+
+
+def test_a_local_directory_wins_over_a_hub_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "Qwen" / "Qwen2.5-0.5B").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert locate_checkpoint("Qwen/Qwen2.5-0.5B", NoBuildProgress()) == Path("Qwen/Qwen2.5-0.5B")
+
+
+@pytest.mark.parametrize("path", ["./no/where", "/no/where", "nowhere", "a/b/c", "../a/b", "runs/exp--1", "x" * 300])
+def test_what_is_no_hub_name_is_a_path_without_asking_the_hub(path: str) -> None:
+    assert locate_checkpoint(path, NoBuildProgress()) == Path(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("~nosuch/x", "~nosuch/x begins"), ("runs/exp-", "no directory runs/exp-")]
+)
+def test_a_name_that_is_neither_path_nor_hub_name_is_one_sentence(name: str, words: str) -> None:
+    with pytest.raises(BuildError, match=words) as caught:
+        locate_checkpoint(name, NoBuildProgress())
+    assert caught.value.code == "checkpoint_not_found"
+
+
+def test_a_hub_out_of_reach_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing listens there; with the network's own hub this would take the network.
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(BuildError, match="the Hugging Face hub can't be reached") as caught:
+        locate_checkpoint("inflight-tests/no-such-model", NoBuildProgress())
+    assert caught.value.code == "checkpoint_not_found"
+    assert "\n" not in str(caught.value)

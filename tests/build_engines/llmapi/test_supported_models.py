@@ -1,0 +1,106 @@
+"""What the LLM API runs is built as it is published, and what it doesn't is refused before anything is laid out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from build_engines.build import BuildOptions, Built, build_engine
+from build_engines.capabilities.llmapi import LATER_ARCHITECTURES, SUPPORTED_ARCHITECTURES
+from build_engines.capabilities.tensorrt_llm import PYTORCH_ONLY
+from build_engines.errors import BuildError
+from build_engines.llmapi.arguments import LlmArguments
+from build_engines.llmapi.target import model_yaml
+from tests.build_engines.llmapi.published_configs import SHAPES
+
+
+def become(checkpoint: Path, architecture: str, shape: dict[str, Any]) -> None:
+    """Give the checkpoint another config; its weights are looked at one by one alone."""
+    (checkpoint / "config.json").write_text(json.dumps({"architectures": [architecture], **shape}))
+
+
+def built(checkpoint: Path, out: Path, arguments: LlmArguments | None = None) -> Built:
+    return build_engine(str(checkpoint), out, BuildOptions("llmapi", settings=arguments))
+
+
+def test_each_name_stands_in_one_list_and_what_others_send_here_is_known() -> None:
+    assert len({*SUPPORTED_ARCHITECTURES, *LATER_ARCHITECTURES}) == len(SUPPORTED_ARCHITECTURES) + len(
+        LATER_ARCHITECTURES
+    )
+    assert set(PYTORCH_ONLY) <= set(SUPPORTED_ARCHITECTURES) & SHAPES.keys()
+
+
+@pytest.mark.parametrize("architecture", SHAPES)
+def test_models_as_they_are_published_can_be_built(checkpoint: Path, architecture: str) -> None:
+    become(checkpoint, architecture, SHAPES[architecture])
+    said = yaml.safe_load(model_yaml(checkpoint, BuildOptions("llmapi")))
+    assert said["max_seq_len"] >= 32768
+    assert said["dtype"] == ("bfloat16" if architecture == "GptOssForCausalLM" else "auto")
+
+
+def test_the_manifest_tells_of_the_part_that_writes(checkpoint: Path, tmp_path: Path) -> None:
+    """What Gemma 3 4B leaves out is 8 heads of 256 numbers, 4 for keys and values, and a length of 128 K."""
+    (checkpoint / "generation_config.json").unlink(missing_ok=True)
+    become(checkpoint, "Gemma3ForConditionalGeneration", SHAPES["Gemma3ForConditionalGeneration"])
+    manifest = built(checkpoint, tmp_path / "engine").manifest
+    assert (manifest.layers, manifest.kv_heads, manifest.head_dim) == (34, 4, 256)
+    assert (manifest.max_seq_len, manifest.vocab_size) == (131072, 262208)
+    assert (manifest.precision, manifest.kv_cache_precision, manifest.end_ids) == ("bf16", "bf16", [1, 106])
+
+
+def test_gpt_oss_stays_as_it_is_published(checkpoint: Path, tmp_path: Path) -> None:
+    become(checkpoint, "GptOssForCausalLM", SHAPES["GptOssForCausalLM"])
+    done = built(checkpoint, tmp_path / "engine")
+    assert (done.manifest.precision, done.manifest.kv_cache_precision) == ("mxfp4", "bf16")
+    assert any("names no type that the checkpoint's numbers have" in note for note in done.notes)
+    assert not any("32-bit numbers" in note for note in done.notes)
+
+
+def test_the_part_may_have_the_ids_that_end_an_answer(checkpoint: Path, tmp_path: Path) -> None:
+    (checkpoint / "generation_config.json").unlink(missing_ok=True)
+    become(checkpoint, "Llama4ForConditionalGeneration", SHAPES["Llama4ForConditionalGeneration"])
+    assert built(checkpoint, tmp_path / "engine").manifest.end_ids == [200001, 200007, 200008]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "more", "said"),
+    [
+        ("T5ForConditionalGeneration", {"is_encoder_decoder": True}, "which reads its prompt with an encoder"),
+        ("WhisperForConditionalGeneration", {"is_encoder_decoder": True}, "which reads its prompt with an encoder"),
+        ("BertModel", {}, "only models that generate text"),
+        ("BertForSequenceClassification", {}, "only models that generate text"),
+        ("GPT2LMHeadModel", {}, "LLM API doesn't list; build it with --target tensorrt-llm, or say"),
+        ("Gemma2ForCausalLM", {}, "LLM API doesn't list; build it with --target tensorrt-llm, or say"),
+        ("BrandNewForCausalLM", {}, "LLM API doesn't list; take another model, or say --llm-argument trust_remote"),
+    ],
+)
+def test_what_it_does_not_run_is_refused(
+    checkpoint: Path, tmp_path: Path, architecture: str, more: dict[str, Any], said: str
+) -> None:
+    become(checkpoint, architecture, SHAPES["Qwen3NextForCausalLM"] | more)
+    with pytest.raises(BuildError) as raised:
+        built(checkpoint, tmp_path / "engine")
+    assert said in str(raised.value)
+    assert raised.value.code == "unsupported_architecture"
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "trusted", "said"),
+    [
+        ("Cohere2ForCausalLM", False, "TensorRT-LLM 1.2 doesn't run Cohere2ForCausalLM"),
+        ("BrandNewForCausalLM", True, "TensorRT-LLM lists no BrandNewForCausalLM"),
+        ("Phi4MMForCausalLM", False, "which was left out"),
+    ],
+)
+def test_what_may_not_load_is_said_at_the_build(
+    checkpoint: Path, tmp_path: Path, architecture: str, trusted: bool, said: str
+) -> None:
+    become(checkpoint, architecture, SHAPES["Phi4MMForCausalLM"])
+    done = built(checkpoint, tmp_path / "engine", LlmArguments(trust_remote_code=trusted))
+    assert any(said in note for note in done.notes)
+    assert any("which was left out" in note for note in done.notes) == (not trusted)

@@ -1,0 +1,40 @@
+"""Paths that quantize.py goes by the letters of, and texts that can't be had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from build_engines.errors import BuildError
+from build_engines.tensorrt_llm.rules.calibration import check_calibration, check_path
+from tests.build_engines.tensorrt_llm.models import ARCHITECTURES, recipe_of
+
+LLAMA = ARCHITECTURES["LlamaForCausalLM"]
+
+
+def test_a_path_that_quantize_py_would_misread_is_told_before_it_does() -> None:
+    """Whoever keeps checkpoints under "prompts" gets an MPT."""
+    check_path(recipe_of({}), LLAMA, Path("/prompts/llama"))
+    fp8 = recipe_of({"quantization": "fp8"})
+    with pytest.raises(BuildError, match="with 'mpt' in its path for another model, and /prompts/llama has it"):
+        check_path(fp8, LLAMA, Path("/prompts/llama"))
+    check_path(fp8, ARCHITECTURES["MPTForCausalLM"], Path("/models/mpt-7b"))
+
+
+@pytest.mark.parametrize("name", ["cnn_dailymail", "my-ScienceQA", "science_qa_2", "pileval"])
+def test_texts_that_would_be_read_as_a_dataset_of_that_name_are_told(tmp_path: Path, name: str) -> None:
+    """Their column would be another one than ours, and the split too."""
+    texts = tmp_path / name / "texts"
+    texts.mkdir(parents=True)
+    said = {"quantization": "fp8", "calibration.dataset": str(texts)}
+    with pytest.raises(BuildError, match=r"quantize\.py reads texts with .* in their path as that dataset"):
+        check_calibration(recipe_of(said))
+    check_calibration(recipe_of(said | {"quantization": "int8_wo"}))
+    (tmp_path / "own").mkdir()
+    check_calibration(recipe_of(said | {"calibration.dataset": str(tmp_path / "own")}))
+
+
+def test_texts_that_are_nowhere_are_told() -> None:
+    with pytest.raises(BuildError, match="is no directory, and cnn_dailymail is the only one that is fetched"):
+        check_calibration(recipe_of({"quantization": "fp8", "calibration.dataset": "/nowhere"}))

@@ -1,0 +1,114 @@
+"""What holds for asyncio alone: one loop, cancelled tasks, and calls that others end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from inflight_client import InflightError
+from inflight_client._grpc.async_transport import AsyncGrpcTransport
+from inflight_client.address import Address
+from inflight_client.deadline import NEVER, Deadline
+
+from tests.client._grpc.test_transports import SOON, script
+from tests.client._grpc.transports import request, serving_at
+from tests.client.support import leak_checks
+from tests.client.support.leak_checks import nothing_left
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[Address]:
+    with serving_at(script) as where:
+        yield Address.parse(where)
+
+
+def test_making_one_needs_no_loop_and_opens_nothing(address: Address) -> None:
+    with nothing_left():
+        before = leak_checks.held_resources()
+        transport = AsyncGrpcTransport(address, {}, None)
+        assert leak_checks.held_resources() == before
+        asyncio.run(transport.close())
+
+
+def test_another_loop_is_told_so(address: Address) -> None:
+    transport = AsyncGrpcTransport(address, {}, None)
+    with asyncio.Runner() as runner:
+        assert runner.run(transport.model_ready("ensemble", Deadline(SOON)))
+        with asyncio.Runner() as other, pytest.raises(InflightError, match="belongs to another event loop") as got:
+            other.run(transport.model_ready("ensemble", Deadline(SOON)))
+        assert got.value.code == "client_closed"
+        runner.run(transport.close())
+
+
+def test_a_cancelled_task_is_a_cancelled_task_and_its_call_ends(address: Address) -> None:
+    async def main() -> None:
+        transport = AsyncGrpcTransport(address, {}, None)
+        responses = transport.infer(request("stuck"), NEVER, NEVER)
+        await anext(responses)
+        reading = asyncio.ensure_future(_next(responses))
+        await asyncio.sleep(0.05)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        await responses.close()
+        await transport.close()
+
+    with nothing_left():
+        leak_checks.run(main)
+
+
+@pytest.mark.parametrize(("ends", "code"), [("cancel", "cancelled"), ("close", "cancelled"), ("all", "client_closed")])
+def test_who_reads_a_call_that_another_task_ends_is_told_so(address: Address, ends: str, code: str) -> None:
+    async def main() -> None:
+        transport = AsyncGrpcTransport(address, {}, None)
+        responses = transport.infer(request("stuck"), NEVER, NEVER)
+        await anext(responses)
+        reading = asyncio.ensure_future(_next(responses))
+        await asyncio.sleep(0.05)
+        if ends == "cancel":
+            responses.cancel()
+        else:
+            await (transport.close() if ends == "all" else responses.close())
+        with pytest.raises(InflightError) as got:
+            await reading
+        assert got.value.code == code
+        await responses.close()
+        await transport.close()
+
+    leak_checks.run(main)
+
+
+def test_closing_waits_until_nothing_of_the_calls_is_left(address: Address) -> None:
+    async def main() -> None:
+        transport = AsyncGrpcTransport(address, {}, None)
+        calls = [transport.infer(request("stuck"), NEVER, NEVER) for _ in range(8)]
+        for responses in calls:
+            await anext(responses)
+        await transport.close()
+        del calls, responses
+
+    with nothing_left():
+        leak_checks.run(main)
+    assert not [thread for thread in threading.enumerate() if "poll" in thread.name]
+
+
+def test_a_hundred_calls_at_once_get_their_own_answers(address: Address) -> None:
+    async def one(transport: AsyncGrpcTransport, number: int) -> str | None:
+        responses = transport.infer(request("echo", headers={"x-tenant": str(number)}), Deadline(SOON), Deadline(SOON))
+        texts = [response.text("text_output") async for response in responses]
+        return texts.pop()
+
+    async def main() -> list[str | None]:
+        transport = AsyncGrpcTransport(address, {"authorization": "all"}, None)
+        texts = await asyncio.gather(*(one(transport, number) for number in range(100)))
+        await transport.close()
+        return texts
+
+    assert leak_checks.run(main) == [f"all {number}" for number in range(100)]
+
+
+async def _next(responses: Any) -> Any:
+    return await anext(responses)

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from build_engines.plan.size import GIB
+from inflight.cli import cli, main
+from tests.build_engines.plan.published import SHAPES
+
+GPU = ("--gpu", "h100")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """The config.json of Llama 3.1 8B and nothing else."""
+    directory = tmp_path / "llama"
+    directory.mkdir()
+    config = SHAPES["llama-3.1-8b"] | {"architectures": ["LlamaForCausalLM"]}
+    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return directory
+
+
+def plan(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["plan", *map(str, arguments)])
+
+
+def report(*arguments: object) -> dict[str, Any]:
+    done = plan(*arguments, "--json")
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    assert done.exit_code == (0 if found["recommended"] else 1)
+    return found
+
+
+def test_the_config_alone_is_enough(checkpoint: Path) -> None:
+    found = report(checkpoint, *GPU, "--precision", "bf16", "--kv-cache-precision", "bf16", "--max-num-sequences", 4)
+    assert found["parameters"] | {"counted_by": "config.json", "total": 8_030_261_248} == found["parameters"]
+    assert found["device"] == {
+        "kind": "gpu",
+        "name": "NVIDIA H100 80GB HBM3",
+        "count": 1,
+        "memory_bytes": 81559 * 2**20,
+        "sm": 90,
+    }
+    (option,) = found["options"]
+    assert option == found["recommended"]
+    assert option["weights_bytes"] == 16_060_522_496
+    assert option["kv_bytes_per_token"] == 131_072
+    assert option["sequence_bytes"] == 8192 * 131_072
+    parts = sum(option[f"{part}_bytes"] for part in ("weights", "activation", "runtime", "overhead"))
+    assert option["kv_cache_bytes"] == int((81559 * 2**20 - parts) * 0.9)
+    assert option["needed_bytes"] == parts + int(4 * 8192 * 131_072 / 0.9)
+    chosen = {name: option[name] for name in ("tensor_parallel", "pipeline_parallel", "max_batch_size", "max_seq_len")}
+    assert chosen == {"tensor_parallel": 1, "pipeline_parallel": 1, "max_batch_size": 4, "max_seq_len": 8192}
+    assert set(option["sequences"]) == {"2048", "8192", "32768", "131072"}
+
+
+def test_the_file_itself_can_be_named(checkpoint: Path) -> None:
+    assert report(checkpoint / "config.json", *GPU)["parameters"]["total"] == 8_030_261_248
+
+
+def test_people_get_a_table_without_colours_in_a_pipe(checkpoint: Path) -> None:
+    done = plan(checkpoint, *GPU)
+    assert done.exit_code == 0
+    assert "\x1b" not in done.stdout
+    lines = done.stdout.splitlines()
+    assert "8,030,261,248 parameters" in lines[0]
+    assert "NVIDIA H100 80GB HBM3 with 79.6 GiB" in lines[1]
+    (row,) = (line for line in lines if line.startswith("int4_awq") and line.split()[1] == "fp8")
+    assert re.search(r"1 x 1 +5\.\d GiB +64\.0 KiB", row)
+    assert any(line.startswith("Recommended: bf16 weights and bf16 KV cache; 1 GPU") for line in lines)
+
+
+def write(directory: Path, model: str, **changes: Any) -> Path:
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(SHAPES[model] | changes), encoding="utf-8")
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("arguments", "target"),
+    [([], "llmapi"), (["--target", "llmapi"], "llmapi"), (["--target", "openvino", "--memory", "64GiB"], "openvino")],
+)
+def test_the_target_that_runs_a_model_is_planned_for(tmp_path: Path, arguments: list[str], target: str) -> None:
+    directory = write(tmp_path, "gemma-2-9b", model_type="gemma3_text", architectures=["Gemma3ForCausalLM"])
+    assert report(directory, *arguments, *([] if target == "openvino" else GPU))["target"] == target
+
+
+def test_a_target_that_does_not_run_a_model_is_not_planned_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = write(tmp_path, "gemma-2-9b", model_type="gemma3_text", architectures=["Gemma3ForCausalLM"])
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", str(directory), "--target", "tensorrt-llm", *GPU])
+    assert ended.value.code == 1
+    printed = capsys.readouterr().err
+    assert "build it with --target llmapi" in printed
+    assert printed.endswith("[unsupported_architecture]\n")
+    assert printed.count("\n") == 1
+
+
+def test_several_gpus_and_formats_can_be_asked_for(checkpoint: Path) -> None:
+    found = report(
+        checkpoint, "--gpu", "l4", "--gpus", 4, "--precision", "fp8", "--precision", "int4-awq",
+        "--kv-cache-precision", "fp8", "--max-seq-len", 32768, "--max-num-sequences", 16,
+    )  # fmt: skip
+    assert [option["precision"] for option in found["options"]] == ["fp8", "int4_awq"]
+    assert found["recommended"]["tensor_parallel"] * found["recommended"]["pipeline_parallel"] == 4
+    assert found["recommended"]["sequences"]["32768"] >= 16
+
+
+def test_where_nothing_fits_the_table_ends_with_what_would(checkpoint: Path) -> None:
+    done = plan(checkpoint, "--memory", "12GiB", "--precision", "bf16")
+    assert done.exit_code == 1
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("Nothing fits: 1 sequence of 8,192 tokens needs at least ")
+    assert "the GPU has 12.0 GiB" in last
+    assert "--precision fp8" in last
+
+
+def test_without_a_gpu_it_plans_for_the_memory_that_this_machine_has_left(checkpoint: Path) -> None:
+    found = report(checkpoint)
+    assert found["device"]["name"] == "this machine"
+    assert 0 < found["device"]["memory_bytes"] < 2**50
+    assert {option["precision"] for option in found["options"]} == {"bf16", "int8", "int4"}
+
+
+def test_a_laptop_can_be_described(checkpoint: Path) -> None:
+    found = report(checkpoint, "--target", "openvino", "--memory", "16GiB", "--precision", "int8")
+    assert found["device"]["memory_bytes"] == 16 * GIB
+    assert found["recommended"]["kv_cache_precision"] == "u8"
+    told = plan(checkpoint, "--target", "openvino", "--memory", "16GiB").stdout
+    tokens, sequences = re.search(r"--kv-cache-tokens (\d+) --max-num-sequences (\d+)", told).groups()  # type: ignore[union-attr]
+    assert int(tokens) == int(sequences) * 8192
+
+
+def test_weight_files_that_are_there_are_counted(checkpoint: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    save_file({"model.embed_tokens.weight": torch.zeros(1000)}, checkpoint / "model.safetensors")
+    found = report(checkpoint, *GPU)
+    assert found["parameters"]["counted_by"] == "weight files"
+    assert "hold 1,000 parameters where config.json describes 8,030,261,248" in found["notes"][0]
+
+
+def test_a_quantized_checkpoint_is_planned_as_its_original(checkpoint: Path) -> None:
+    config = checkpoint / "config.json"
+    config.write_text(config.read_text()[:-1] + ', "quantization_config": {"quant_method": "awq"}}')
+    assert "quantized already (awq)" in report(checkpoint, *GPU)["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--gpu", "voodoo"], "The GPU 'voodoo' is not known; choose of a10"),
+        (["--gpu", "h100", "--memory", "24GiB"], "--gpu names a GPU and --memory describes one"),
+        (["--memory", "24 bananas"], "'24 bananas' is no size of memory"),
+        (["--memory", "-24GiB"], "'-24GiB' is no size of memory"),
+        (["--gpu", "h100", "--gpus", "-1"], "-1 is not in the range"),
+        (["--gpu", "h100", "--max-num-sequences", "0"], "0 is not in the range"),
+        (["--gpu", "h100", "--max-seq-len", "-5"], "-5 is not in the range"),
+        (["--gpu", "h100", "--precision", "fp7"], "--precision 'fp7' is not known for GPUs"),
+        (["--precision", "fp8"], "--precision 'fp8' is not known for the target openvino; choose of fp32"),
+        (["--gpu", "h100", "--kv-cache-precision", "u8"], "--kv-cache-precision 'u8' is not known for GPUs"),
+        (["--target", "openvino", "--gpu", "h100"], "runs on the processor"),
+        (["--gpus", "2"], "runs on the processor"),
+        (["--target", "tensorrt-llm"], "say which with --gpu, or how large with --memory"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(
+    checkpoint: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", str(checkpoint), *arguments])
+    assert ended.value.code == 2
+    sentence = capsys.readouterr().err.partition("\nError: ")[2]
+    assert words in sentence
+    assert sentence.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "code", "words"),
+    [
+        ({"model_type": "deepseek_v3"}, "unsupported_architecture", "multi-head latent attention"),
+        ({"hidden_size": None}, "not_a_checkpoint", "hidden_size is missing"),
+        ("{", "checkpoint_damaged", "is not valid JSON"),
+        (None, "not_a_checkpoint", "holds no config.json"),
+        ({"max_position_embeddings": 4096}, "invalid_parameter", "4,096 tokens at most, so --max-seq-len 5000"),
+    ],
+)
+def test_a_checkpoint_that_can_not_be_planned_is_one_sentence(
+    checkpoint: Path,
+    config: dict[str, Any] | str | None,
+    code: str,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = checkpoint / "config.json"
+    if config is None:
+        path.unlink()
+    else:
+        path.write_text(config if isinstance(config, str) else json.dumps(json.loads(path.read_text()) | config))
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", str(checkpoint), *GPU, "--max-seq-len", "5000"])
+    assert ended.value.code == 1
+    printed = capsys.readouterr().err
+    assert words in printed
+    assert printed.endswith(f"[{code}]\n")
+    assert printed.count("\n") == 1
+
+
+@contextmanager
+def hub(config: bytes) -> Iterator[tuple[str, list[str]]]:
+    """A hub on loopback with one model of two files; yields its address and the paths that were asked for."""
+    asked: list[str] = []
+    commit = "0" * 40
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.answer()
+
+        def do_GET(self) -> None:
+            self.answer()
+
+        def answer(self) -> None:
+            asked.append(self.path.partition("?")[0])
+            listing = {"id": "org/model", "sha": commit, "siblings": [{"rfilename": "config.json"}]}
+            listing["siblings"].append({"rfilename": "model.safetensors"})  # type: ignore[attr-defined]
+            content = json.dumps(listing).encode() if self.path.startswith("/api/") else config
+            self.send_response(200)
+            self.send_header("X-Repo-Commit", commit)
+            self.send_header("ETag", '"1"')
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(content)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_of_the_hub_it_fetches_the_config_alone(checkpoint: Path, tmp_path: Path) -> None:
+    # In a process of its own, as the library takes its settings when it is loaded.
+    program = "from inflight.cli import main; main()"
+    with hub((checkpoint / "config.json").read_bytes()) as (address, asked):
+        done = subprocess.run(
+            [sys.executable, "-c", program, "plan", "org/model", *GPU, "--json"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=os.environ | {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "0"},
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("Fetching org/model from the hub\n")
+    assert json.loads(done.stdout)["parameters"]["total"] == 8_030_261_248
+    assert {path.rpartition("/")[2] for path in asked if "/resolve/" in path} == {"config.json"}

@@ -1,0 +1,111 @@
+"""Deployments whose repositories are compared with golden files, each on an engine directory made for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from build_engines.manifest import GpuFeatures, GpuLimits, Manifest
+from inflight import __version__
+from inflight.deploy.repository.configure import build_id, configure_repository
+from inflight.deploy.repository.option_checks import check_options
+from inflight.deploy.repository.options import DeploymentOptions
+from tests.deploy.repository.test_kv_budget import manifest
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+ENGINE_PLACEHOLDER = "/engines/demo"
+"""What golden files have for the engine's directory."""
+VERSION_PLACEHOLDER = '"this version"'
+"""What they have for the version of inflight."""
+BUILD_PLACEHOLDER = '"this build"'
+"""What they have for the hash of the engine."""
+
+
+@dataclass(frozen=True)
+class GoldenCase:
+    """A golden folder holds all models, or those alone that differ from the case `like` which it is."""
+
+    name: str
+    target: str
+    base: str = ""
+    options: DeploymentOptions = field(default_factory=DeploymentOptions)
+    manifest: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, work: Path) -> dict[str, str]:
+        """Make the repository in the empty directory `work`; each model's config.pbtxt, by model."""
+        engine, out = work / "engine", work / "repository"
+        engine.mkdir()
+        # All of trtllm-build's config.json that deploying reads.
+        (engine / "config.json").write_text(json.dumps({"pretrained_config": {"logits_dtype": "float32"}}))
+        check_options(self.options, engine, self.engine_manifest())
+        configure_repository(engine, self.engine_manifest(), out, self.options)
+        masks = {
+            str(engine): ENGINE_PLACEHOLDER,
+            f'"{__version__}"': VERSION_PLACEHOLDER,
+            f'"{build_id(self.engine_manifest())}"': BUILD_PLACEHOLDER,
+        }
+        return {path.parent.name: _masked(path.read_text(), masks) for path in sorted(out.glob("*/config.pbtxt"))}
+
+    def engine_manifest(self) -> Manifest:
+        limits = GpuLimits(max_batch_size=64, max_num_tokens=8192, max_input_len=1024, max_beam_width=4)
+        gpu = {} if self.target == "openvino" else {"limits": limits, "features": GpuFeatures()}
+        return manifest().model_copy(update={"target": self.target, **gpu, **self.manifest})
+
+    def golden(self) -> dict[str, str]:
+        """What its files say, by model."""
+        own = {path.parent.name: path.read_text() for path in GOLDEN.glob(f"{self.name}/*/config.pbtxt")}
+        return {**(CASES[self.base].golden() if self.base else {}), **own}
+
+    def update(self, texts: dict[str, str]) -> None:
+        """Write the files anew; those that say what the case `like` which it is says are left out."""
+        base = CASES[self.base].golden() if self.base else {}
+        for model, text in texts.items():
+            path = GOLDEN / self.name / model / "config.pbtxt"
+            if text == base.get(model):
+                path.unlink(missing_ok=True)
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+
+
+_KNOWN_CACHE = DeploymentOptions(kv_cache_tokens=16384)  # else it goes by this machine's memory
+_MEDUSA = GpuFeatures(speculative_decoding_mode="medusa", max_draft_len=63)
+
+CASES = {
+    case.name: case
+    for case in (
+        GoldenCase("openvino", "openvino", options=_KNOWN_CACHE),
+        GoldenCase("llmapi", "llmapi", "openvino"),
+        GoldenCase("tensorrt-llm", "tensorrt-llm"),
+        GoldenCase("tensorrt-llm-whole-answers", "tensorrt-llm", "tensorrt-llm", DeploymentOptions(decoupled=False)),
+        GoldenCase(
+            "tensorrt-llm-two-gpus",
+            "tensorrt-llm",
+            "tensorrt-llm",
+            DeploymentOptions(settings={"gpu_device_ids": "0,1", "kv_cache_free_gpu_mem_fraction": "0.85"}),
+            {"tensor_parallel": 2},
+        ),
+        GoldenCase(
+            "tensorrt-llm-two-instances",
+            "tensorrt-llm",
+            "tensorrt-llm",
+            DeploymentOptions(settings={"gpu_device_ids": "0;1", "preprocessing_instance_count": 2}),
+        ),
+        GoldenCase(
+            "tensorrt-llm-medusa",
+            "tensorrt-llm",
+            "tensorrt-llm",
+            DeploymentOptions(kv_cache_tokens=8192, max_queue_size=0, settings={"medusa_choices": [[0], [0, 0], [1]]}),
+            {"features": _MEDUSA},
+        ),
+    )
+}
+
+
+def _masked(text: str, masks: Mapping[str, str]) -> str:
+    for found, mask in masks.items():
+        text = text.replace(found, mask)
+    return text

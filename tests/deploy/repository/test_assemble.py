@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from build_engines.manifest import Manifest, verify
+from inflight import __version__
+from inflight.deploy.errors import DeployError
+from inflight.deploy.publish.upload_marker import UploadMarker
+from inflight.deploy.repository import manifest as card
+from inflight.deploy.repository import model_configs
+from inflight.deploy.repository.assemble import AssemblyRequest, assemble_repository, relocate_engine
+from inflight.deploy.repository.configure import DeploymentOptions
+from tests.fixtures.engines import TinyEngine
+from tests.fixtures.tensorrtllm import GpuEngine
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_engine: TinyEngine) -> Path:
+    return tiny_engine("llama")
+
+
+def written(order: AssemblyRequest, out: Path) -> card.RepositoryManifest:
+    out.mkdir(parents=True)
+    return assemble_repository(order, out)
+
+
+def parameters(repository: Path, model: str) -> dict[str, str]:
+    config = model_configs.load(repository)[model]
+    return {key: value.string_value for key, value in config.parameters.items()}
+
+
+def test_all_that_a_model_needs_lies_in_its_own_version(engine: Path, tmp_path: Path) -> None:
+    out = tmp_path / "repository"
+    written(AssemblyRequest(engine, verify(engine), DeploymentOptions()), out)
+    for config in out.glob("*/config.pbtxt"):
+        text = config.read_text()
+        assert str(engine) not in text
+        assert "/" not in text.replace("1/engine", "").replace("1/tokenizer", ""), f"{config} names another place"
+    for model in ("preprocessing", "postprocessing", "tensorrt_llm_bls"):
+        assert parameters(out, model)["tokenizer_dir"] == "1/tokenizer"
+        assert (out / model / "1/tokenizer/tokenizer.json").read_bytes() == (engine / "tokenizer.json").read_bytes()
+        assert not list((out / model).rglob("*.bin")), "the weights are the engine's alone"
+    assert parameters(out, "tensorrt_llm")["gpt_model_path"] == "1/engine"
+    assert verify(out / "tensorrt_llm/1/engine", hashes=True) == verify(engine)
+
+
+def test_the_models_that_render_messages_get_all_templates(engine: Path, tmp_path: Path) -> None:
+    shutil.copytree(engine, tmp_path / "engine")
+    further = tmp_path / "engine" / "additional_chat_templates"
+    further.mkdir()
+    (further / "tool_use.jinja").write_text("{{ tools }}")
+    written(AssemblyRequest(tmp_path / "engine", verify(tmp_path / "engine"), DeploymentOptions()), tmp_path / "out")
+    for name in ("chat_template.jinja", "tokenizer_config.json", "additional_chat_templates/tool_use.jinja"):
+        brought = tmp_path / "out" / "preprocessing/1/tokenizer" / name
+        assert brought.read_bytes() == (tmp_path / "engine" / name).read_bytes()
+
+
+def test_no_directory_is_empty_as_s3_has_none(engine: Path, tmp_path: Path) -> None:
+    written(
+        AssemblyRequest(engine, verify(engine), DeploymentOptions(), engine_path="/engines/llama"), tmp_path / "out"
+    )
+    for directory in (path for path in (tmp_path / "out").rglob("*") if path.is_dir()):
+        assert any(directory.iterdir()), directory
+
+
+def test_each_of_our_models_and_the_card_say_which_version_wrote_them(engine: Path, tmp_path: Path) -> None:
+    written(AssemblyRequest(engine, verify(engine), DeploymentOptions()), tmp_path / "out")
+    for model in ("preprocessing", "postprocessing", "tensorrt_llm", "tensorrt_llm_bls"):
+        assert parameters(tmp_path / "out", model)["inflight_version"] == __version__
+    assert json.loads((tmp_path / "out" / card.MANIFEST_FILE).read_text())["inflight_version"] == __version__
+
+
+def test_an_engine_that_lies_elsewhere_is_named_and_not_copied(engine: Path, tmp_path: Path) -> None:
+    order = AssemblyRequest(engine, verify(engine), DeploymentOptions(), engine_path="/engines/llama")
+    assert written(order, tmp_path / "out").engine_path == "/engines/llama"
+    assert parameters(tmp_path / "out", "tensorrt_llm")["gpt_model_path"] == "/engines/llama"
+    assert parameters(tmp_path / "out", "preprocessing")["tokenizer_dir"] == "1/tokenizer"
+    assert not list((tmp_path / "out").rglob("*.bin"))
+
+
+def test_draft_engine_and_adapters_come_along(engine: Path, tmp_path: Path) -> None:
+    adapters = (tmp_path / "one.safetensors", tmp_path / "two.safetensors")
+    for adapter in adapters:
+        adapter.write_text(adapter.name)
+    options = DeploymentOptions(draft_engine=engine, adapters=adapters)
+    written(AssemblyRequest(engine, verify(engine), options), tmp_path / "out")
+    said = parameters(tmp_path / "out", "tensorrt_llm")
+    folder = tmp_path / "out" / "tensorrt_llm"
+    assert verify(folder / said["draft_model_path"]) == verify(engine)
+    assert [(folder / path).read_text() for path in json.loads(said["lora_adapters"])] == [one.name for one in adapters]
+
+
+def test_the_same_order_gives_the_same_bytes_whatever_memory_is_free(
+    engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = AssemblyRequest(engine, verify(engine), DeploymentOptions(), vendored=True)
+    first = written(order, tmp_path / "one")
+    monkeypatch.setattr("inflight.deploy.memory.available_bytes", lambda: 1 << 40)
+    assert written(order, tmp_path / "two") == first
+
+
+def test_what_was_asked_differs_by_its_digest(engine: Path, tmp_path: Path) -> None:
+    manifest = verify(engine)
+    adapter = tmp_path / "adapter"
+    adapter.write_text("1")
+    orders = [
+        AssemblyRequest(engine, manifest, DeploymentOptions()),
+        AssemblyRequest(engine, manifest, DeploymentOptions(max_num_sequences=3)),
+        AssemblyRequest(engine, manifest, DeploymentOptions(), vendored=True),
+        AssemblyRequest(engine, manifest, DeploymentOptions(), engine_path="/e"),
+        AssemblyRequest(engine, manifest.model_copy(update={"name": "other"}), DeploymentOptions()),
+        AssemblyRequest(engine, manifest, DeploymentOptions(adapters=(adapter,))),
+    ]
+    digests = [order.options_digest() for order in orders]
+    adapter.write_text("2")
+    assert len({*digests, orders[-1].options_digest()}) == len(orders) + 1
+
+
+def test_an_engine_that_is_not_what_it_says_once_it_was_copied_is_refused(engine: Path, tmp_path: Path) -> None:
+    def short(source: Path, target: Path) -> None:
+        target.write_bytes(source.read_bytes()[:100])
+
+    (tmp_path / "out").mkdir()
+    with pytest.raises(DeployError, match="changed while it was copied") as caught:
+        assemble_repository(
+            AssemblyRequest(engine, verify(engine), DeploymentOptions()), tmp_path / "out", place_file=short
+        )
+    assert caught.value.code == "engine_damaged"
+    assert not (tmp_path / "out" / card.MANIFEST_FILE).exists()
+
+
+def cpp_repository(engine: Path, out: Path, home: Path | None) -> Path:
+    """As `assemble_repository` leaves one whose engine belongs to TensorRT-LLM's C++ backend."""
+    written(AssemblyRequest(engine, verify(engine), DeploymentOptions()), out)
+    config = model_configs.load(out)
+    config["tensorrt_llm"].backend = "tensorrtllm"
+    place = "1/engine" if home is None else f"{home}/tensorrt_llm/1/engine"
+    config["tensorrt_llm"].parameters["gpt_model_path"].string_value = place
+    model_configs.write(config, out)
+    return out
+
+
+@pytest.mark.parametrize("repository_path", [None, Path("/somewhere/else")])
+def test_the_engine_of_the_cpp_backend_is_found_wherever_the_repository_has_gone(
+    engine: Path, tmp_path: Path, repository_path: Path | None
+) -> None:
+    repository = cpp_repository(engine, tmp_path / "out", repository_path)
+    before = (repository / "tensorrt_llm" / "config.pbtxt").read_bytes()
+    placed = relocate_engine(repository, tmp_path / "run")
+    path = parameters(placed, "tensorrt_llm")["gpt_model_path"]
+    assert path == f"{repository}/tensorrt_llm/1/engine"
+    assert Manifest.read(Path(path)) == Manifest.read(engine)
+    assert (placed / "preprocessing/1/model.py").is_file()
+    assert (repository / "tensorrt_llm" / "config.pbtxt").read_bytes() == before, "it is somebody else's too"
+
+
+def test_a_repository_whose_engine_stands_where_it_says_is_served_as_it_is(engine: Path, tmp_path: Path) -> None:
+    repository = cpp_repository(engine, tmp_path / "out", tmp_path / "out")
+    assert relocate_engine(repository, tmp_path / "run") == repository
+    python = tmp_path / "python"
+    written(AssemblyRequest(engine, verify(engine), DeploymentOptions()), python)
+    assert relocate_engine(python, tmp_path / "run") == python
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"engine_path": ""}, "--engine-path is empty; give an absolute path"),
+        ({"engine_path": "relative/p"}, "--engine-path is 'relative/p'; give an absolute path"),
+        ({"repository_path": Path("")}, "--repository-path is empty; give an absolute path"),
+        ({"repository_path": Path("models")}, "--repository-path is 'models'; give an absolute path"),
+        (
+            {"repository_path": Path("/m"), "engine_path": "/e"},
+            "--repository-path and --engine-path both say where the engine will lie",
+        ),
+        ({"repository_path": Path("/m\udcff")}, "holds bytes that are no UTF-8"),
+    ],
+)
+def test_a_place_that_nobody_could_serve_from_is_refused(
+    gpu_engine: GpuEngine, changes: dict[str, Any], said: str
+) -> None:
+    engine = gpu_engine("llama")
+    with pytest.raises(DeployError, match=said) as caught:
+        AssemblyRequest(engine, verify(engine), DeploymentOptions(), **changes).check()
+    assert caught.value.code == "invalid_parameter"
+
+
+def test_a_home_is_for_engines_that_are_not_found_without(engine: Path) -> None:
+    with pytest.raises(
+        DeployError, match="--repository-path is for engines of target tensorrt-llm, and this one is for openvino"
+    ):
+        AssemblyRequest(engine, verify(engine), DeploymentOptions(), repository_path=Path("/models")).check()
+
+
+def test_where_it_will_stand_makes_a_difference_where_it_is_written_alone(engine: Path, gpu_engine: GpuEngine) -> None:
+    for one, differs in ((engine, False), (gpu_engine("llama"), True)):
+        orders = [
+            AssemblyRequest(one, verify(one), DeploymentOptions(), repository_path=Path(home)) for home in ("/a", "/b")
+        ]
+        assert (orders[0].options_digest() != orders[1].options_digest()) is differs
+
+
+def test_a_file_in_the_engine_directory_that_a_parameter_names_comes_along(
+    gpu_engine: GpuEngine, tmp_path: Path
+) -> None:
+    engine, name = gpu_engine("llama"), "xgrammar_tokenizer_info.json"
+    (engine / name).write_text("{}")
+    options = DeploymentOptions(settings={"xgrammar_tokenizer_info_path": str(engine / name)})
+    order = AssemblyRequest(engine, verify(engine), options, repository_path=tmp_path / "out")
+    found = written(order, tmp_path / "out")
+    said = parameters(tmp_path / "out", "tensorrt_llm")
+    assert said["guided_decoding_backend"] == "xgrammar"
+    assert said["xgrammar_tokenizer_info_path"].startswith(str(tmp_path / "out"))
+    assert Path(said["xgrammar_tokenizer_info_path"]).read_text() == "{}"
+    assert f"tensorrt_llm/1/engine/{name}" in found.files
+    before = order.options_digest()
+    (engine / name).write_text('{"other": 1}')
+    assert order.options_digest() != before
+
+
+def test_a_card_knows_what_is_damaged(engine: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    order = AssemblyRequest(engine, verify(engine), DeploymentOptions())
+    assert written(order, out) == card.verify_repository(out)
+    (out / "preprocessing/1/__pycache__").mkdir()  # what Python leaves there is no damage
+    path = out / "tensorrt_llm/1/engine/openvino_model.bin"
+    weights = path.read_bytes()
+    for content, said in (
+        (weights[:-1] + b"?", "has another content than inflight.json says"),
+        (b"short", "has 5 bytes where"),
+        (None, "is missing"),
+    ):
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(DeployError, match=f"openvino_model.bin {said}.*; assemble the repository again") as caught:
+            card.verify_repository(out)
+        assert caught.value.code == "engine_damaged"
+        path.touch()
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [(b"{", "engine_damaged"), (b'{"format": 9}', "engine_incompatible"), (b"{}", "engine_damaged")],
+)
+def test_a_card_that_can_not_be_read_is_said(content: bytes, code: str) -> None:
+    with pytest.raises(DeployError, match=r"there/inflight\.json .*assemble") as caught:
+        card.RepositoryManifest.parse(content, "there/inflight.json")
+    assert caught.value.code == code
+
+
+def test_a_card_names_files_of_its_repository_alone(engine: Path, tmp_path: Path) -> None:
+    found = json.loads(
+        written(AssemblyRequest(engine, verify(engine), DeploymentOptions()), tmp_path / "out").content()
+    )
+    found["files"]["../x"] = {"sha256": "", "bytes": 0}
+    with pytest.raises(DeployError) as caught:
+        card.RepositoryManifest.parse(json.dumps(found).encode(), "there/inflight.json")
+    assert caught.value.code == "engine_damaged"
+
+
+def test_what_can_not_be_read_lists_nothing() -> None:
+    for content in (b"", b"[]", b'{"files": 1}', b'{"files":' * 200_000):
+        assert card.listed_files(content) == set()
+        assert UploadMarker.parse(content) == UploadMarker(frozenset(), "")
+
+
+def test_no_file_is_put_behind_a_link_out_of_a_repository(tmp_path: Path) -> None:
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository" / "model").symlink_to(tmp_path)
+    for name in ("model/x", "../x"):
+        with pytest.raises(DeployError) as caught:
+            card.path_inside(tmp_path / "repository", name)
+        assert caught.value.code == "engine_damaged"
+
+
+def test_a_repository_of_another_version_is_refused_unless_it_brings_its_own(engine: Path, tmp_path: Path) -> None:
+    found = written(AssemblyRequest(engine, verify(engine), DeploymentOptions()), tmp_path / "out")
+    found.check_version("there")
+    other = found.model_copy(update={"inflight_version": "9.9.0"})
+    with pytest.raises(DeployError, match=rf"assembled by inflight 9\.9\.0 and this is {__version__}; .*--vendor"):
+        other.check_version("there")
+    other.model_copy(update={"vendored": True}).check_version("there")

@@ -1,0 +1,225 @@
+"""Emitted repositories: Triton can load them, upstream's backend can read them, and they are as their golden files.
+
+    INFLIGHT_UPDATE_GOLDEN=1 pytest tests/deploy/repository/test_golden_configs.py
+
+writes the golden files anew; `git diff tests/deploy/golden` then shows what a change does to each deployment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from build_engines.manifest import GpuFeatures
+from inflight.deploy.errors import DeployError
+from inflight.deploy.repository import model_configs
+from inflight.deploy.repository.configure import configure_repository
+from inflight.deploy.repository.option_checks import check_options
+from inflight.deploy.repository.options import DeploymentOptions
+from tests.deploy.repository.golden_cases import CASES, GoldenCase
+from tests.serving.contract.upstream_contract import Key, ours, upstreams
+from tests.standins.tensorrtllm.parameters import GUIDES, read_parameters
+
+CPP = [case for case in CASES.values() if case.target == "tensorrt-llm"]
+ONLY_UPSTREAMS = ("tensorrt_llm", "ensemble")
+MAY_BE_EMPTY = {*GUIDES, "max_tokens_in_paged_kv_cache", "draft_model_path", "tensorrt_llm_draft_model_name"} | {
+    "inflight_version",
+    "inflight_build",
+}
+"""Parameters of which nothing is a value: no guides, no draft model, the engine's own choice."""
+
+by_name = pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
+on_cpp = pytest.mark.parametrize("case", CPP, ids=lambda case: case.name)
+
+
+def loaded(texts: dict[str, str]) -> dict[str, Any]:
+    return {model: text_format.Parse(text, model_config_pb2.ModelConfig()) for model, text in texts.items()}
+
+
+@by_name
+def test_a_repository_is_as_its_golden_files_say(case: GoldenCase, tmp_path: Path) -> None:
+    texts = case.write(tmp_path)
+    if os.environ.get("INFLIGHT_UPDATE_GOLDEN"):
+        case.update(texts)
+    assert loaded(texts) == loaded(case.golden())
+    assert texts == case.golden()
+
+
+@by_name
+def test_every_configuration_loads_and_nothing_is_left_as_a_placeholder(case: GoldenCase) -> None:
+    configs = loaded(case.golden())
+    assert set(configs) == {"ensemble", "preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls"}
+    model_configs.check(configs)
+    for model, config in configs.items():
+        assert config.name == model
+        assert "${" not in text_format.MessageToString(config)
+        empty = {key for key, value in config.parameters.items() if not value.string_value}
+        assert empty <= MAY_BE_EMPTY
+
+
+@on_cpp
+def test_upstreams_backend_reads_every_parameter(case: GoldenCase, tmp_path: Path) -> None:
+    texts = case.write(tmp_path)
+    config = loaded(texts)["tensorrt_llm"]
+    parameters = {key: value.string_value for key, value in config.parameters.items()}
+    parameters["gpt_model_path"] = str(tmp_path)
+    assert read_parameters(parameters)["gpt_model_type"] == "inflight_fused_batching"
+    assert set(parameters) <= {*upstreams_parameters(), "recv_poll_period_ms", "inflight_version", "inflight_build"}
+    assert (config.backend, config.max_batch_size) == ("tensorrtllm", 64)
+    assert {group.kind for group in config.instance_group} == {model_config_pb2.ModelInstanceGroup.KIND_CPU}
+
+
+def upstreams_parameters() -> set[str]:
+    return {name for model, kind, name in upstreams() if (model, kind) == ("tensorrt_llm", "parameter")}
+
+
+def _upstreams_with_ours_optional() -> dict[Key, Mapping[str, Any]]:
+    """Upstream's models, but for what `preprocessing`, which is ours, refuses by itself where it is missing."""
+    theirs: dict[Key, Mapping[str, Any]] = dict(upstreams())
+    for name in ("text_input", "max_tokens"):
+        theirs["ensemble", "input", name] = {**theirs["ensemble", "input", name], "optional": True}
+    return theirs
+
+
+@on_cpp
+@pytest.mark.parametrize("model", ONLY_UPSTREAMS)
+@pytest.mark.parametrize("kind", ["input", "output"])
+def test_the_backend_and_the_ensemble_have_upstreams_tensors_and_those_of_preprocessing(
+    case: GoldenCase, model: str, kind: str
+) -> None:
+    theirs = {key: facts for key, facts in _upstreams_with_ours_optional().items() if key[:2] == (model, kind)}
+    mine = {key: facts for key, facts in ours(loaded(case.golden())).items() if key[:2] == (model, kind)}
+    rendered = {("ensemble", "input", name) for name in ("messages", "chat_template_kwargs")}
+    assert set(mine) - set(theirs) == (rendered if (model, kind) == ("ensemble", "input") else set())
+    assert {key: mine.get(key) for key in theirs} == theirs
+
+
+def test_all_of_upstreams_wiring_stands_and_answers_are_told_apart() -> None:
+    mine = ours(loaded(CASES["tensorrt-llm"].golden()))
+    theirs = _upstreams_with_ours_optional()
+    wired = {key: facts for key, facts in theirs.items() if key[0] == "ensemble" and key[1] not in ("model",)}
+    assert {key for key, facts in wired.items() if mine.get(key) != facts} == set()
+    added = {key[1:] for key in mine if key[0] == "ensemble" and key not in upstreams()}
+    assert added == {
+        ("parameter", "inflight_build"),
+        ("parameter", "inflight_served"),
+        ("parameter", "inflight_version"),
+        ("tensorrt_llm input", "return_num_input_tokens"),
+        ("tensorrt_llm input", "return_num_output_tokens"),
+        ("tensorrt_llm output", "num_input_tokens"),
+        ("tensorrt_llm output", "num_output_tokens"),
+        ("preprocessing input", "STREAM"),
+        ("input", "messages"),
+        ("input", "chat_template_kwargs"),
+        ("preprocessing input", "MESSAGES"),
+        ("preprocessing input", "CHAT_TEMPLATE_KWARGS"),
+        ("postprocessing input", "BATCH_INDEX"),
+        ("postprocessing input", "SEQUENCE_INDEX"),
+    }
+
+
+@on_cpp
+def test_streams_are_kept_where_there_are_any(case: GoldenCase) -> None:
+    configs = loaded(case.golden())
+    decoupled = configs["tensorrt_llm"].model_transaction_policy.decoupled
+    assert configs["tensorrt_llm_bls"].model_transaction_policy.decoupled == decoupled
+    assert decoupled == case.options.decoupled
+    for model, key in (("postprocessing", "cache_context"), ("preprocessing", "assign_sequence_ids")):
+        assert configs[model].parameters[key].string_value == ("true" if decoupled else "false")
+    assert configs["tensorrt_llm_bls"].parameters["inflight_tensors"].string_value == "false"
+    assert configs["preprocessing"].parameters["end_ids_as_stop_words"].string_value == "true"
+
+
+def test_instances_are_as_many_as_asked_for() -> None:
+    def counts(name: str) -> dict[str, int]:
+        configs = loaded(CASES[name].golden())
+        return {model: config.instance_group[0].count for model, config in configs.items() if config.instance_group}
+
+    once = dict.fromkeys(("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls"), 1)
+    assert counts("tensorrt-llm") == counts("tensorrt-llm-two-gpus") == once
+    assert counts("tensorrt-llm-two-instances") == {**once, "tensorrt_llm": 2, "preprocessing": 2}
+
+
+def test_no_python_stands_where_the_backend_is_upstreams(tmp_path: Path) -> None:
+    CASES["tensorrt-llm"].write(tmp_path)
+    code = {path.parent.parent.name for path in (tmp_path / "repository").glob("*/1/model.py")}
+    assert code == {"preprocessing", "postprocessing", "tensorrt_llm_bls"}
+    assert (tmp_path / "repository" / "tensorrt_llm" / "1").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"), [("float16", "TYPE_FP16"), ("float32", "TYPE_FP32"), (None, "TYPE_FP32")]
+)
+def test_logits_have_the_type_that_the_engine_gives_them(tmp_path: Path, said: str | None, expected: str) -> None:
+    config = {} if said is None else {"logits_dtype": said}
+    (tmp_path / "config.json").write_text(str({"pretrained_config": config}).replace("'", '"'))
+    configs = configure_repository(
+        tmp_path, CASES["tensorrt-llm"].engine_manifest(), tmp_path / "out", DeploymentOptions()
+    )
+    found = {
+        model_config_pb2.DataType.Name(tensor.data_type)
+        for model in ("tensorrt_llm", "ensemble", "tensorrt_llm_bls")
+        for tensor in (*configs[model].input, *configs[model].output)
+        if tensor.name.endswith("_logits") and not tensor.name.startswith(("return_", "use_"))
+    }
+    assert found == {expected}
+
+
+@pytest.mark.parametrize("content", [None, "{", "[]", "[" * 200_000, '{"pretrained_config": {"logits_dtype": "int8"}}'])
+def test_an_engine_that_does_not_say_it_is_damaged(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content)
+    with pytest.raises(DeployError, match=r"config.json does not say of what type") as caught:
+        configure_repository(tmp_path, CASES["tensorrt-llm"].engine_manifest(), tmp_path / "out", DeploymentOptions())
+    assert caught.value.code == "engine_damaged"
+
+
+def test_llmapi_sizes_its_cache_itself_unless_it_is_told(tmp_path: Path) -> None:
+    manifest = CASES["llmapi"].engine_manifest()
+    plain = configure_repository(tmp_path, manifest, tmp_path / "plain", DeploymentOptions())["tensorrt_llm"].parameters
+    asked = DeploymentOptions(kv_cache_tokens=1000, max_num_sequences=7, max_num_tokens=70)
+    told = configure_repository(tmp_path, manifest, tmp_path / "told", asked)["tensorrt_llm"].parameters
+    keys = ("inflight_engine", "max_tokens_in_paged_kv_cache", "max_num_sequences", "max_num_tokens")
+    assert [plain[key].string_value for key in keys] == ["llmapi", "", "64", "8192"]
+    assert [told[key].string_value for key in keys] == ["llmapi", "1024", "7", "70"]
+
+
+@pytest.mark.parametrize("option", [{"draft_engine": Path("draft")}, {"prompt_lookup": True}])
+def test_llmapi_is_told_of_speculation_when_it_is_built(option: dict[str, Any]) -> None:
+    with pytest.raises(DeployError, match=r"model\.yaml; leave it out"):
+        check_options(DeploymentOptions(**option), Path("/engines/demo"), CASES["llmapi"].engine_manifest())
+
+
+def test_llmapi_takes_the_directory_of_an_adapter(tmp_path: Path) -> None:
+    check_options(DeploymentOptions(adapters=(tmp_path,)), tmp_path, CASES["llmapi"].engine_manifest())
+    with pytest.raises(DeployError, match="no LoRA adapter at"):
+        check_options(DeploymentOptions(adapters=(tmp_path,)), tmp_path, CASES["openvino"].engine_manifest())
+
+
+@pytest.mark.parametrize("target", ["openvino", "llmapi"])
+def test_engines_of_ours_take_parameters_by_name_too(tmp_path: Path, target: str) -> None:
+    settings = {"exclude_input_in_output": "1", "skip_special_tokens": "no", "preprocessing_instance_count": "2"}
+    case = GoldenCase("any", target, options=DeploymentOptions(kv_cache_tokens=8192, settings=settings))
+    configs = loaded(case.write(tmp_path))
+    said = {model: config.parameters for model, config in configs.items()}
+    for model in ("tensorrt_llm", "tensorrt_llm_bls"):
+        assert said[model]["exclude_input_in_output"].string_value == "true"
+    for model in ("tensorrt_llm", "tensorrt_llm_bls", "postprocessing"):
+        assert said[model]["skip_special_tokens"].string_value == "false"
+    assert configs["preprocessing"].instance_group[0].count == 2
+
+
+@pytest.mark.parametrize("target", ["openvino", "llmapi"])
+def test_and_refuse_those_of_the_c_plus_plus_backend(target: str) -> None:
+    with pytest.raises(DeployError, match=f"no parameter 'cuda_graph_mode' of target {target}"):
+        check_options(
+            DeploymentOptions(settings={"cuda_graph_mode": "true"}),
+            Path("/engines/demo"),
+            GoldenCase("any", target, manifest={"features": GpuFeatures()}).engine_manifest(),
+        )

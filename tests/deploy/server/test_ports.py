@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from inflight.deploy.errors import DeployError
+from inflight.deploy.server.ports import ListenHosts, choose_ports, is_free, is_loopback, numeric, reachable
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server((HOST, 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_free_ports_are_three_different_ones_that_can_be_listened_on() -> None:
+    ports = choose_ports(ListenHosts(), None, 0, None)
+    assert len({ports.http, ports.grpc, ports.metrics}) == 3
+    assert all(is_free(HOST, port) for port in (ports.http, ports.grpc, ports.metrics))
+
+
+def test_a_busy_port_is_named_with_its_option(taken: int) -> None:
+    with pytest.raises(DeployError, match=f"^--grpc-port {taken} is in use on 127.0.0.1; choose another") as caught:
+        choose_ports(ListenHosts(), None, taken, None)
+    assert caught.value.code == "port_in_use"
+
+
+def test_one_port_for_two_purposes_is_refused() -> None:
+    port = choose_ports(ListenHosts(), None, None, None).http
+    with pytest.raises(DeployError, match="a port each") as caught:
+        choose_ports(ListenHosts(), port, port, None)
+    assert caught.value.code == "invalid_parameter"
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
+def test_an_address_that_is_not_this_machines_is_refused(host: str) -> None:
+    with pytest.raises(DeployError, match=f"address {host} can't") as caught:
+        choose_ports(ListenHosts(host, host, host), None, None, None)
+    assert caught.value.code == "invalid_parameter"
+
+
+@pytest.mark.parametrize(
+    ("host", "address"), [("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("127.0.0.1", "127.0.0.1"), ("box", "box")]
+)
+def test_a_server_that_listens_everywhere_is_reached_at_home(host: str, address: str) -> None:
+    assert reachable(host) == address
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        *(("127.0.0.1", True), ("127.1.2.3", True), ("127.1", True), ("::1", True), ("localhost", True)),
+        *(("0.0.0.0", False), ("0", False), ("::", False), ("192.0.2.1", False)),
+    ],
+)
+def test_loopback_is_what_no_other_machine_reaches(host: str, loopback: bool) -> None:
+    assert is_loopback(numeric(host)) is loopback
+
+
+@pytest.mark.parametrize("host", ["", "no.such.host.invalid", "[::1]", "a" * 70])
+def test_a_name_without_an_address_is_refused(host: str) -> None:
+    with pytest.raises(DeployError) as caught:
+        numeric(host)
+    assert caught.value.code == "invalid_parameter"
+
+
+def test_a_name_stands_for_its_ipv4_address_if_it_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(socket.AF_INET6, 1, 6, "", ("::1", 0, 0, 0)), (socket.AF_INET, 1, 6, "", (HOST, 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    assert numeric("localhost") == HOST
+    found.pop()
+    assert numeric("localhost") == "::1"
+
+
+def test_each_port_is_looked_for_at_its_own_address() -> None:
+    with socket.create_server(("127.0.0.2", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert choose_ports(ListenHosts(grpc="127.0.0.3"), None, port, None).grpc == port
+        with pytest.raises(DeployError, match=f"^--metrics-port {port} is in use on 127.0.0.2"):
+            choose_ports(ListenHosts(metrics="127.0.0.2"), None, None, port)

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from build_engines import machine
+from build_engines.machine import Gpu, Machine, Software
+from build_engines.manifest import GpuMachine, Manifest
+from inflight import __version__
+from inflight.deploy.errors import DeployError
+from inflight.deploy.repository.environment import required_environment
+from inflight.deploy.server import preflight
+from tests.deploy.repository.test_kv_budget import manifest
+from tests.fixtures.nvidia import A100, NvidiaPrograms
+
+VERSIONS = {"tensorrt_llm": "1.2.1", "tensorrt": "10.14.1.48", "cuda": "13.1.0.036"}
+
+
+def gpu(index: int = 0, name: str = "NVIDIA H100", capability: str = "9.0", driver: str = "590.48.01") -> Gpu:
+    return Gpu(index, name, capability, driver, 80 << 30)
+
+
+def engine(**changes: Any) -> Manifest:
+    """The manifest of an engine of TensorRT-LLM 1.2.1, compiled on an H100."""
+    compiled = GpuMachine(gpu="NVIDIA H100", compute_capability="9.0", driver="590.48.01")
+    fields = {"target": "tensorrt-llm", "name": "demo", "versions": VERSIONS, "machine": compiled, **changes}
+    return manifest().model_copy(update=fields)
+
+
+@pytest.fixture
+def backends(tmp_path: Path) -> Path:
+    (tmp_path / "tensorrtllm").mkdir()
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def found(of: Manifest, here: Machine, backends: Path) -> list[tuple[str | None, str]]:
+    return [(problem.code, problem.sentence) for problem in preflight.find_problems(of, here, backends)]
+
+
+def test_an_engine_on_the_machine_that_built_it_has_no_problem(backends: Path) -> None:
+    assert found(engine(), Machine((gpu(),), Software(VERSIONS)), backends) == []
+    assert found(engine(tensor_parallel=2), Machine((gpu(0), gpu(1)), Software(VERSIONS)), backends) == []
+
+
+@pytest.mark.parametrize("target", ["openvino", "tensorrt-llm"])
+def test_an_engine_of_another_version_of_inflight_is_told_and_served(backends: Path, target: str) -> None:
+    made = engine(target=target, versions={**VERSIONS, "inflight": "9.9.0"})
+    ((code, sentence),) = found(made, Machine((gpu(),), Software(VERSIONS)), backends)
+    assert code is None
+    assert f"demo was built by inflight 9.9.0 and this is {__version__}" in sentence
+    said: list[str] = []
+    if target == "openvino":
+        preflight.check_engine(made, backends, said.append)
+        assert said == [f"Warning: {sentence}"]
+    fits = engine(target=target, versions={**VERSIONS, "inflight": __version__})
+    assert found(fits, Machine((gpu(),), Software(VERSIONS)), backends) == []
+
+
+def test_the_embedded_engine_needs_nothing_of_all_this(tmp_path: Path) -> None:
+    assert found(manifest(), Machine(), tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "here", "code", "said"),
+    [
+        (
+            {},
+            Machine((gpu(),), Software({**VERSIONS, "tensorrt_llm": "1.1.0"})),
+            "engine_incompatible",
+            "demo was compiled by TensorRT-LLM 1.2.1 and here is 1.1.0, which can't read it; serve it in the container"
+            " nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3 (TensorRT-LLM 1.2.1), or build it again here.",
+        ),
+        (
+            {"versions": {"tensorrt_llm": "1.9.9", "tensorrt": "10.14.1.48"}},
+            Machine((gpu(),), Software(VERSIONS)),
+            "engine_incompatible",
+            "serve it in a container with TensorRT-LLM 1.9.9",
+        ),
+        (
+            {},
+            Machine((gpu(),), Software({**VERSIONS, "tensorrt": "10.13.3.9"})),
+            "engine_incompatible",
+            "compiled by TensorRT 10.14.1.48 and here is 10.13.3.9",
+        ),
+        (
+            {},
+            Machine((gpu(name="NVIDIA A100", capability="8.0"),), Software(VERSIONS)),
+            "engine_incompatible",
+            "demo was compiled on NVIDIA H100 (compute capability 9.0) and GPU 0 here is NVIDIA A100 (8.0), which can't"
+            " run it; build it again here",
+        ),
+        (
+            {"tensor_parallel": 2, "pipeline_parallel": 2},
+            Machine((gpu(0), gpu(1)), Software(VERSIONS)),
+            "gpu_missing",
+            "takes 4 GPUs (tensor parallel 2, pipeline parallel 2) and 2 of this machine are visible",
+        ),
+        ({}, Machine((), Software(VERSIONS)), "gpu_missing", "takes 1 GPU (tensor"),
+        (
+            {},
+            Machine((gpu(driver="570.86.15"),), Software(VERSIONS)),
+            None,
+            "The driver here is 570.86.15, and CUDA 13.1.0.036 of TensorRT-LLM 1.2.1 came with 590.44.01",
+        ),
+        ({}, Machine((gpu(),), Software()), None, "No TensorRT-LLM was found here to compare with the 1.2.1"),
+    ],
+)
+def test_each_thing_that_does_not_fit_is_one_sentence_with_what_to_do(
+    backends: Path, changes: dict[str, Any], here: Machine, code: str | None, said: str
+) -> None:
+    problem = found(engine(**changes), here, backends)[0]
+    assert problem[0] == code
+    assert said in problem[1]
+
+
+def test_a_triton_without_the_backend_is_told_before_all_else(tmp_path: Path) -> None:
+    [first, *_] = found(engine(), Machine(), tmp_path)
+    assert first[0] == "server_not_found"
+    assert "This Triton has no backend tensorrtllm" in first[1]
+    assert "serve it in the container nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3" in first[1]
+
+
+def test_the_llm_api_needs_gpus_enough_but_no_version_of_its_own(tmp_path: Path) -> None:
+    api = engine(target="llmapi", machine=None, versions={"tensorrt_llm": "1.1.0"}, tensor_parallel=2)
+    assert found(api, Machine((gpu(0), gpu(1)), Software(VERSIONS)), tmp_path) == []
+    assert found(api, Machine((gpu(),), Software(VERSIONS)), tmp_path)[0][0] == "gpu_missing"
+    assert found(api, Machine(), tmp_path)[0][0] is None, "it says itself what it misses"
+
+
+@pytest.mark.parametrize(
+    ("value", "left"), [("1", [1]), ("0, 2", [0, 2]), ("", []), ("GPU-1234,GPU-5678", [0, 1]), (None, [0, 1, 2])]
+)
+def test_hidden_gpus_do_not_count(monkeypatch: pytest.MonkeyPatch, value: str | None, left: list[int]) -> None:
+    if value is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert [one.index for one in preflight.visible_gpus((gpu(0), gpu(1), gpu(2)))] == left
+
+
+def test_a_gpu_of_another_kind_can_be_hidden(backends: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Machine((gpu(0), gpu(1, "NVIDIA A100", "8.0")), Software(VERSIONS))
+    assert found(engine(), here, backends)[0][0] == "engine_incompatible"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert found(engine(), here, backends) == []
+
+
+def test_check_looks_at_this_machine_and_only_for_engines_that_need_it(
+    nvidia_programs: NvidiaPrograms, backends: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    preflight.check_engine(engine(), backends, said.append)
+    assert said == []
+    nvidia_programs.having(gpus=[A100])
+    with pytest.raises(DeployError, match=r"compute capability 9\.0.*NVIDIA A100.*\(8\.0\)") as caught:
+        preflight.check_engine(engine(), backends, said.append)
+    assert caught.value.code == "engine_incompatible"
+    monkeypatch.setattr(machine, "detect_machine", lambda: pytest.fail("nobody asked for it"))
+    preflight.check_engine(manifest(), backends, said.append)
+
+
+def test_what_may_not_matter_is_only_reported(nvidia_programs: NvidiaPrograms, backends: Path) -> None:
+    said: list[str] = []
+    old = {**nvidia_programs.gpus[0], "driver": "570.86.15"}
+    nvidia_programs.having(gpus=[old])
+    preflight.check_engine(engine(), backends, said.append)
+    assert [line.startswith("Warning: The driver here is 570.86.15") for line in said] == [True]
+
+
+def test_where_it_runs_is_said_in_words() -> None:
+    assert required_environment(manifest()) is None
+    assert required_environment(engine(tensor_parallel=2)) == (
+        "the container nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3 (TensorRT-LLM 1.2.1), on GPUs of compute"
+        " capability 9.0, 2 of them"
+    )

@@ -1,0 +1,229 @@
+"""What can be served beside an engine directory: an assembled repository, in a directory or on S3."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from inflight_client import Client
+
+from build_engines.errors import BuildError
+from build_engines.manifest import GpuFeatures, verify
+from inflight.deploy.errors import DeployError
+from inflight.deploy.publish.publish import publish_repository
+from inflight.deploy.publish.s3_address import S3Address
+from inflight.deploy.repository import manifest
+from inflight.deploy.repository.assemble import AssemblyRequest, assemble_repository, engine_path_inside
+from inflight.deploy.repository.options import DeploymentOptions
+from inflight.deploy.server import process_layout
+from inflight.deploy.server.server import Server
+from inflight.deploy.server.source import find_source, prepare_repository
+from tests.fixtures.engines import TinyEngine
+from tests.fixtures.gpu_machine import gpu_machine
+from tests.fixtures.nvidia import H100
+from tests.fixtures.s3_server import S3TestBucket, s3_server
+from tests.fixtures.tensorrtllm import GpuEngine
+
+USUAL = DeploymentOptions()
+MPI = Path(__file__).resolve().parents[2] / "standins" / "mpi"
+
+
+@pytest.fixture(scope="module")
+def storage() -> Iterator[S3TestBucket]:
+    with s3_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_engine: TinyEngine) -> Path:
+    return tiny_engine("llama")
+
+
+@pytest.fixture
+def repository(engine: Path, tmp_path: Path) -> Path:
+    (tmp_path / "repository").mkdir()
+    assemble_repository(AssemblyRequest(engine, verify(engine), USUAL), tmp_path / "repository")
+    return tmp_path / "repository"
+
+
+def silent(line: str) -> None:
+    pass
+
+
+def said(server: Server) -> str:
+    with Client(server.grpc_address) as client:
+        return client.generate("hello", max_tokens=12).text
+
+
+def test_a_repository_on_s3_is_read_by_triton_itself_and_says_what_the_engine_says(
+    storage: S3TestBucket, engine: Path, server: Server
+) -> None:
+    address = storage.address("llama/v1")
+    publish_repository(AssemblyRequest(engine, verify(engine), USUAL), S3Address.parse(address), silent)
+    with Server(address, on_message=silent) as running:
+        assert running.manifest.name == server.manifest.name
+        assert said(running) == said(server)
+        assert "the stub of postprocessing" in {member.name for member in running.instance.process_tree}
+        run = running.run_directory.path
+        assert len(list((run / "models").iterdir())) == 4, "it was copied to where nobody sweeps"
+    assert not run.exists()
+
+
+def test_a_repository_that_was_moved_is_served_where_it_is(repository: Path, server: Server, tmp_path: Path) -> None:
+    moved = repository.rename(tmp_path / "moved")
+    with Server(moved) as running:
+        assert said(running) == said(server)
+    assert manifest.verify_repository(moved, hashes=True), "serving has changed it"
+
+
+def test_a_path_among_the_parameters_is_there_or_nothing_starts(gpu_engine: GpuEngine, tmp_path: Path) -> None:
+    """Checked by who serves alone: a repository is assembled for another machine, too."""
+    adapters = tmp_path / "adapters"
+    options = DeploymentOptions(settings={"lora_prefetch_dir": str(adapters)})
+    source = find_source(gpu_engine("llama", features=GpuFeatures(lora=True)), options)
+    with pytest.raises(DeployError, match=f"lora_prefetch_dir is {adapters}, which is not on this machine") as caught:
+        prepare_repository(source, options, tmp_path / "without", silent)
+    assert caught.value.code == "invalid_parameter"
+    adapters.mkdir()
+    assert prepare_repository(source, options, tmp_path / "with", silent).parameters["lora_prefetch_dir"] == str(
+        adapters
+    )
+
+
+def test_a_repository_has_its_options_already(repository: Path) -> None:
+    with pytest.raises(DeployError, match="already; leave --max-queue-size, --no-decoupled, --lora out, or") as caught:
+        find_source(repository, DeploymentOptions(max_queue_size=3, decoupled=False, adapters=(Path("a"),)))
+    assert caught.value.code == "invalid_parameter"
+
+
+def test_an_engine_that_lies_elsewhere_must_lie_there_and_be_that_one(
+    engine: Path, server: Server, tmp_path: Path
+) -> None:
+    place, out = tmp_path / "engines" / "llama", tmp_path / "out"
+    publish_repository(AssemblyRequest(engine, verify(engine), USUAL, engine_path=str(place)), out, silent)
+    with pytest.raises(BuildError, match=f"No engine directory at {place}"):
+        find_source(out, USUAL)
+    shutil.copytree(engine, place)
+    with Server(out) as running:
+        assert said(running) == said(server)
+    verify(engine).model_copy(update={"name": "other"}).write(place)
+    with pytest.raises(DeployError, match=f"at {place} lies another one") as caught:
+        find_source(out, USUAL)
+    assert caught.value.code == "engine_incompatible"
+
+
+def test_one_of_another_version_or_a_damaged_one_is_refused_before_anything_starts(repository: Path) -> None:
+    path = repository / manifest.MANIFEST_FILE
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "inflight_version": "9.9.0"}))
+    with pytest.raises(DeployError, match=r"was assembled by inflight 9\.9\.0") as caught:
+        Server(repository).start()
+    assert caught.value.code == "engine_incompatible"
+    (repository / "ensemble" / "config.pbtxt").unlink()
+    with pytest.raises(DeployError, match=r"ensemble/config\.pbtxt is missing") as caught:
+        Server(repository).start()
+    assert caught.value.code == "engine_damaged"
+
+
+def test_what_is_not_on_s3_or_only_half_is_said(storage: S3TestBucket) -> None:
+    for name, expected in (("inflight.unfinished", "engine_damaged"), ("letter", "engine_not_found")):
+        storage.client.put_object(Bucket=storage.bucket, Key=f"{expected}/{name}", Body=b"")
+        with pytest.raises(DeployError) as caught:
+            find_source(storage.address(expected), USUAL)
+        assert caught.value.code == expected
+
+
+def test_a_copy_from_s3_that_has_no_room_is_refused_before_it_is_made(
+    storage: S3TestBucket, engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = storage.address("llama/large")
+    publish_repository(AssemblyRequest(engine, verify(engine), USUAL), S3Address.parse(address), silent)
+    source = find_source(address, USUAL)
+    nothing = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: nothing)
+    with pytest.raises(
+        DeployError, match="has 0 GB left; name a larger place with TRITON_AWS_MOUNT_DIRECTORY"
+    ) as caught:
+        prepare_repository(source, USUAL, tmp_path, silent)
+    assert caught.value.code == "disk_full"
+
+
+def test_a_new_start_begins_without_what_an_earlier_one_has_copied(
+    storage: S3TestBucket, engine: Path, tmp_path: Path
+) -> None:
+    address = storage.address("llama/again")
+    publish_repository(AssemblyRequest(engine, verify(engine), USUAL), S3Address.parse(address), silent)
+    deployment = prepare_repository(find_source(address, USUAL), USUAL, tmp_path, silent)
+    copies = Path(deployment.environment["TRITON_AWS_MOUNT_DIRECTORY"])
+    assert copies.is_relative_to(tmp_path), "nobody would sweep it"
+    (copies / "folder123").mkdir()
+    deployment.clear_downloads()
+    assert list(copies.iterdir()) == []
+
+
+def test_where_triton_copies_to_can_be_said_and_is_then_not_emptied(
+    storage: S3TestBucket, engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = storage.address("llama/elsewhere")
+    publish_repository(AssemblyRequest(engine, verify(engine), USUAL), S3Address.parse(address), silent)
+    monkeypatch.setenv("TRITON_AWS_MOUNT_DIRECTORY", str(tmp_path / "large"))
+    deployment = prepare_repository(find_source(address, USUAL), USUAL, tmp_path, silent)
+    assert deployment.environment["TRITON_AWS_MOUNT_DIRECTORY"] == str(tmp_path / "large")
+    (tmp_path / "large" / "theirs").mkdir()
+    deployment.clear_downloads()
+    assert (tmp_path / "large" / "theirs").is_dir()
+
+
+def test_the_engine_of_the_cpp_backend_is_fetched_from_s3_to_where_it_is_found(
+    storage: S3TestBucket, gpu_engine: GpuEngine, tmp_path: Path
+) -> None:
+    engine = gpu_engine("llama")
+    address = storage.address("cpp/v1")
+    publish_repository(AssemblyRequest(engine, verify(engine), USUAL), S3Address.parse(address), silent)
+    deployment = prepare_repository(find_source(address, USUAL), USUAL, tmp_path, silent)
+    place = Path(deployment.parameters["gpt_model_path"])
+    assert verify(place) == verify(engine)
+    assert deployment.parameters["tokenizer_dir"] == str(place)
+    assert place.is_relative_to(tmp_path), "it outlives the server"
+    assert (Path(deployment.repository) / "preprocessing/1/tokenizer/tokenizer.json").is_file()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_how_many_processes_it_takes_is_read_from_s3_too(
+    storage: S3TestBucket,
+    gpu_engine: GpuEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    elsewhere: bool,
+) -> None:
+    (tmp_path / "machine").mkdir()
+    gpu_machine(monkeypatch, tmp_path / "machine", [H100] * 2)
+    monkeypatch.setenv("PATH", f"{MPI}:{os.environ['PATH']}")
+    engine = gpu_engine("llama")
+    options = DeploymentOptions(
+        settings={"gpu_device_ids": "0;1", "executor_worker_path": str(MPI / "trtllmExecutorWorker")}
+    )
+    address = storage.address(f"cpp/instances-{elsewhere}")
+    order = AssemblyRequest(engine, verify(engine), options, engine_path=str(engine) if elsewhere else None)
+    publish_repository(order, S3Address.parse(address), silent)
+    source = find_source(address, USUAL)
+    deployment = prepare_repository(source, USUAL, tmp_path, silent)
+    assert deployment.parameters["gpu_device_ids"] == "0;1"
+    assert process_layout.choose_layout(source.manifest, deployment.parameters, None).mode == "orchestrator"
+
+
+def test_the_engine_of_the_cpp_backend_is_named_where_the_repository_stands(
+    gpu_engine: GpuEngine, tmp_path: Path
+) -> None:
+    engine, out = gpu_engine("llama"), tmp_path / "out"
+    publish_repository(AssemblyRequest(engine, verify(engine), USUAL), out, silent)
+    assert f'string_value: "{engine_path_inside(out)}"' in (out / "tensorrt_llm" / "config.pbtxt").read_text()
+    assert prepare_repository(find_source(out, USUAL), USUAL, tmp_path, silent).repository == str(out)
+    moved = out.rename(tmp_path / "moved")
+    deployment = prepare_repository(find_source(moved, USUAL), USUAL, tmp_path / "run", silent)
+    assert deployment.parameters["gpt_model_path"] == str(engine_path_inside(moved))
+    assert not (moved / "tensorrt_llm" / "1" / "model.py").exists()

@@ -1,0 +1,273 @@
+"""What the embedded engine does with each wish of a request, against transformers on the same checkpoint."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+import openvino_genai
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from build_engines.openvino.tokenizer import load_tokenizer
+from inflight.runtime.backends.openvino.guided_decoding.probe import dummy_pipeline
+from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
+from inflight.runtime.engine.interface import EngineOptions
+from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, SamplingConfig
+from tests.runtime.backends.drive_runner import run
+
+PROMPT = tuple(range(10, 50))
+VOCABULARY = 1536
+
+
+@pytest.fixture(scope="module")
+def stepper(tiny_engine: Callable[[str], Path]) -> OpenVinoModelRunner:
+    return OpenVinoModelRunner(
+        EngineOptions("openvino", str(tiny_engine("llama")), 64 * 32, max_num_sequences=8, max_num_tokens=32)
+    )
+
+
+@pytest.fixture(scope="module")
+def model(tiny_checkpoint: Callable[[str], Path]) -> Any:
+    return AutoModelForCausalLM.from_pretrained(tiny_checkpoint("llama"), dtype=torch.float32)
+
+
+def log_softmax(model: Any, prompt: tuple[int, ...], answer: list[int]) -> Any:
+    """The model's own log probabilities, a row of the vocabulary for each token of the answer."""
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 : -1]
+    return torch.log_softmax(logits, -1)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingConfig(),
+        SamplingConfig(temperature=0.3, top_p=1.0, seed=1),
+        SamplingConfig(temperature=2.0, top_k=9, seed=2),
+        SamplingConfig(temperature=1.5, top_p=0.7, seed=3),
+        SamplingConfig(repetition_penalty=1.7, presence_penalty=0.5, frequency_penalty=0.5),
+    ],
+    ids=str,
+)
+def test_log_probs_are_those_of_the_models_own_distribution(
+    stepper: OpenVinoModelRunner, model: Any, sampling: SamplingConfig
+) -> None:
+    (answer,) = run(stepper, GenerationRequest(PROMPT, 24, sampling=sampling, log_probs=True))
+    rows = log_softmax(model, PROMPT, answer.token_ids)
+    expected = [float(row[token]) for row, token in zip(rows, answer.token_ids, strict=True)]
+    assert answer.log_probs == pytest.approx(expected, abs=1e-4)
+
+
+def test_log_probs_change_no_token_and_come_only_where_asked_for(stepper: OpenVinoModelRunner) -> None:
+    request = GenerationRequest(PROMPT, 24, sampling=SamplingConfig(temperature=1.0, top_k=40, seed=5))
+    plain, told = run(stepper, request, replace(request, log_probs=True))
+    assert plain.token_ids == told.token_ids
+    assert (len(plain.log_probs), len(told.log_probs)) == (0, 24)
+
+
+def test_the_end_token_has_no_log_prob(stepper: OpenVinoModelRunner) -> None:
+    (answer,) = run(stepper, GenerationRequest(PROMPT, 24))
+    end = answer.token_ids[7]
+    (ended,) = run(stepper, GenerationRequest(PROMPT, 24, end_ids=(end,), log_probs=True))
+    assert ended.reason is FinishReason.STOP
+    assert len(ended.log_probs) == len(ended.token_ids) == answer.token_ids.index(end)
+
+
+def reference_beams(model: Any, request: GenerationRequest) -> list[list[int]]:
+    sampling = request.sampling
+    ids = torch.tensor([request.prompt_ids])
+    given = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=request.max_tokens,
+        num_beams=sampling.beam_width,
+        num_return_sequences=sampling.beam_width,
+        length_penalty=sampling.length_penalty,
+        early_stopping=sampling.early_stopping,
+        do_sample=False,
+        eos_token_id=list(request.end_ids) or None,
+        pad_token_id=0,
+    )
+    found = []
+    for row in given[:, len(request.prompt_ids) :].tolist():
+        end = next((number for number, token in enumerate(row) if token in request.end_ids), len(row))
+        found.append(row[:end])
+    return found
+
+
+@pytest.mark.parametrize("early_stopping", [True, False])
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0, -0.5])
+@pytest.mark.parametrize("ends", [0, 150])
+def test_beams_are_those_of_transformers(
+    stepper: OpenVinoModelRunner, model: Any, early_stopping: bool, length_penalty: float, ends: int
+) -> None:
+    """With 150 end tokens most beams end early, with none all go to the full length."""
+    source = random.Random(ends + 1)
+    requests = [
+        GenerationRequest(
+            tuple(source.randrange(10, VOCABULARY) for _ in range(source.randrange(3, 50))),
+            max_tokens=12,
+            end_ids=tuple(source.sample(range(VOCABULARY), ends)),
+            sampling=SamplingConfig(beam_width=width, length_penalty=length_penalty, early_stopping=early_stopping),
+        )
+        for width in (2, 5)
+    ]
+    for request, answer in zip(requests, run(stepper, *requests), strict=True):
+        assert [list(beam.token_ids) for beam in answer.beams] == reference_beams(model, request)
+        assert answer.token_ids == []
+        assert answer.reason in (FinishReason.STOP, FinishReason.LENGTH)
+
+
+def test_a_beam_has_the_sum_of_its_log_probs(stepper: OpenVinoModelRunner, model: Any) -> None:
+    request = GenerationRequest(PROMPT, 10, sampling=SamplingConfig(beam_width=3), log_probs=True)
+    told, plain = run(stepper, request, replace(request, log_probs=False))
+    for beam, other in zip(told.beams, plain.beams, strict=True):
+        rows = log_softmax(model, PROMPT, list(beam.token_ids))
+        expected = [float(row[token]) for row, token in zip(rows, beam.token_ids, strict=True)]
+        assert list(beam.log_probs) == pytest.approx(expected, abs=1e-4)
+        assert beam.cumulative_log_prob == pytest.approx(sum(expected), abs=1e-3)
+        assert (other.log_probs, other.cumulative_log_prob) == ((), beam.cumulative_log_prob)
+    assert len({beam.token_ids for beam in told.beams}) == 3
+
+
+def test_beams_and_single_answers_run_side_by_side(stepper: OpenVinoModelRunner) -> None:
+    single = GenerationRequest(PROMPT, 20)
+    wide = GenerationRequest(tuple(range(300, 333)), 20, sampling=SamplingConfig(beam_width=4))
+    alone = [run(stepper, single)[0].token_ids, run(stepper, wide)[0].beams]
+    together = run(stepper, single, wide)
+    assert [together[0].token_ids, together[1].beams] == alone
+
+
+def test_a_cancelled_beam_search_frees_its_blocks(stepper: OpenVinoModelRunner) -> None:
+    """Each takes the whole cache of 64 blocks, so a block that did not come back would stop the ones after it."""
+    wide = GenerationRequest(PROMPT, 4 * 32 * 4 - 40, sampling=SamplingConfig(beam_width=4))
+    assert stepper.limits.kv_blocks_for(wide) == 64
+    for turns in range(1, 6):
+        stepper.add(turns, wide)
+        for _ in range(turns * 3):
+            assert not [*stepper.step()]
+        stepper.remove(turns)
+    (answer,) = run(stepper, wide)
+    assert len(answer.beams[0].token_ids) == wide.max_tokens
+
+
+def reference_greedy(model: Any, request: GenerationRequest) -> list[int]:
+    """Penalties by their definition: repetition counts prompt and answer, presence and frequency the answer alone."""
+    sampling = request.sampling
+    answer: list[int] = []
+    for _ in range(request.max_tokens):
+        with torch.no_grad():
+            logits = model(torch.tensor([[*request.prompt_ids, *answer]])).logits[0, -1].clone()
+        for token in {*request.prompt_ids, *answer}:
+            factor = sampling.repetition_penalty
+            logits[token] = logits[token] * factor if logits[token] < 0 else logits[token] / factor
+        for token in set(answer):
+            logits[token] -= sampling.presence_penalty + sampling.frequency_penalty * answer.count(token)
+        answer.append(int(logits.argmax()))
+    return answer
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingConfig(repetition_penalty=1.5),
+        SamplingConfig(repetition_penalty=0.7),
+        SamplingConfig(presence_penalty=1.5),
+        SamplingConfig(presence_penalty=-2.0),
+        SamplingConfig(frequency_penalty=0.9),
+        SamplingConfig(frequency_penalty=-0.4, presence_penalty=0.3, repetition_penalty=1.1),
+    ],
+    ids=str,
+)
+def test_penalties_count_what_they_say(stepper: OpenVinoModelRunner, model: Any, sampling: SamplingConfig) -> None:
+    """The prompt is the model's own answer, so that what counts the prompt and what doesn't differ."""
+    (start,) = run(stepper, GenerationRequest(PROMPT, 12))
+    request = GenerationRequest((*PROMPT, *start.token_ids), 24, sampling=sampling)
+    (answer,) = run(stepper, request)
+    assert answer.token_ids == reference_greedy(model, request)
+
+
+def test_a_seed_holds_among_others(stepper: OpenVinoModelRunner) -> None:
+    """Each request has a random generator of its own; at fp32 the company changes no logit by enough to matter."""
+    request = GenerationRequest(PROMPT, 40, sampling=SamplingConfig(temperature=1.3, top_k=50, top_p=0.95, seed=7))
+    (alone,) = run(stepper, request)
+    source = random.Random(3)
+    for _ in range(5):
+        others = [
+            GenerationRequest(
+                tuple(source.randrange(VOCABULARY) for _ in range(source.randrange(1, 60))),
+                source.randrange(5, 60),
+                sampling=SamplingConfig(top_p=0.9, seed=source.randrange(1 << 40)),
+            )
+            for _ in range(5)
+        ]
+        assert run(stepper, *others, request)[-1].token_ids == alone.token_ids
+
+
+def test_all_64_bits_of_a_seed_count(stepper: OpenVinoModelRunner) -> None:
+    seeds = [1, 1 << 32, 1 << 63, (1 << 64) - 1, 0]
+    answers = run(
+        stepper, *(GenerationRequest(PROMPT, 20, sampling=SamplingConfig(top_p=1.0, seed=seed)) for seed in seeds)
+    )
+    assert len({tuple(answer.token_ids) for answer in answers}) == 5
+
+
+def test_the_lowest_temperatures_are_greedy(stepper: OpenVinoModelRunner) -> None:
+    plain, cold, colder = run(
+        stepper,
+        GenerationRequest(PROMPT, 30),
+        GenerationRequest(PROMPT, 30, sampling=SamplingConfig(temperature=1e-30, top_k=50)),
+        GenerationRequest(PROMPT, 30, sampling=SamplingConfig(temperature=1e-30, top_p=0.9)),
+    )
+    assert plain.token_ids == cold.token_ids == colder.token_ids
+
+
+@pytest.mark.parametrize(
+    ("sampling", "named"),
+    [
+        (SamplingConfig(temperature=float("nan"), top_k=5), "temperature is nan"),
+        (SamplingConfig(temperature=-1.0, top_k=5), "temperature is -1"),
+        (SamplingConfig(top_p=1.5), "top_p is 1.5"),
+        (SamplingConfig(top_k=-3), "top_k is -3"),
+        (SamplingConfig(repetition_penalty=0.0), "repetition_penalty is 0"),
+        (SamplingConfig(repetition_penalty=float("inf")), "repetition_penalty is inf"),
+        (SamplingConfig(presence_penalty=2.5), "presence_penalty is 2.5"),
+        (SamplingConfig(min_tokens=-1), "min_tokens is -1"),
+        (SamplingConfig(beam_width=2, length_penalty=float("inf")), "length_penalty is inf"),
+        (SamplingConfig(beam_width=2, top_p=0.5), "beam search does without temperature, top_k or top_p"),
+        (SamplingConfig(beam_width=2, repetition_penalty=1.2), "beam search does without repetition_penalty"),
+        (SamplingConfig(beam_width=2, min_tokens=3), "beam search does without min_tokens"),
+        (SamplingConfig(beam_width=40), "beam_width is 40"),
+    ],
+)
+def test_what_the_library_cannot_take_is_refused_by_name(
+    stepper: OpenVinoModelRunner, sampling: SamplingConfig, named: str
+) -> None:
+    with pytest.raises(RequestError, match=named) as refused:
+        run(stepper, GenerationRequest(PROMPT, 5, sampling=sampling))
+    assert refused.value.code == "invalid_parameter"
+
+
+def test_negative_logits_are_moved_the_wrong_way(tiny_engine: Callable[[str], Path]) -> None:
+    """Once this fails, the library subtracts these penalties from every logit, and docs/request-contract.md may say so.
+
+    Both letters have logits below zero, so the one that was said thrice should lose to the other.
+    """
+    tokenizer = load_tokenizer(tiny_engine("llama"))
+    pipeline = dummy_pipeline(tokenizer, VOCABULARY)
+    last = []
+    for penalty in (0.0, 1.0):
+        config = openvino_genai.GenerationConfig(max_new_tokens=4, ignore_eos=True, frequency_penalty=penalty)
+        config.structured_output_config = openvino_genai.StructuredOutputConfig(regex="t{3}(t|g)")
+        generation = pipeline.add_request(0, openvino.Tensor(np.zeros((1, 1), np.int64)), config)
+        while pipeline.has_non_finished_requests():
+            pipeline.step()
+        last.append(generation.read_all()[0].generated_ids[-1])
+    assert last == [tokenizer.get_vocab()[letter] for letter in (b"g", b"t")]

@@ -1,0 +1,160 @@
+"""The embedded engine on a tiny model: the tokens are right whatever runs beside, and every block comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
+from inflight.runtime.engine.interface import EngineOptions
+from inflight.runtime.engine.scheduler import Scheduler
+from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, SamplingConfig, TokenEvent
+
+PROMPT = tuple(range(10, 50))
+Result = tuple[list[int], FinishReason]
+
+
+@pytest.fixture(scope="module")
+def options(tiny_engine: Callable[[str], Path]) -> EngineOptions:
+    return EngineOptions(
+        "openvino", str(tiny_engine("llama")), kv_cache_tokens=16 * 32, max_num_sequences=4, max_num_tokens=32
+    )
+
+
+@pytest.fixture(scope="module")
+def engine(options: EngineOptions) -> Scheduler:
+    return Scheduler(OpenVinoModelRunner(options))
+
+
+def answers(engine: Scheduler, *requests: GenerationRequest) -> list[Result]:
+    """All at once in, tokens and reasons out; a request that never ends fails the test."""
+    events: dict[int, list[TokenEvent]] = {}
+    handles = []
+    for request in requests:
+        handle = engine.submit(request, lambda event: events.setdefault(event.handle, []).append(event))
+        handles.append(handle)
+    for _ in range(5000):
+        if engine.idle:
+            break
+        engine.step()
+    results = []
+    for handle in handles:
+        reason = events[handle][-1].finish_reason
+        assert reason is not None
+        results.append(([token for event in events[handle] for token in event.token_ids], reason))
+    return results
+
+
+def test_the_same_prompt_gives_the_same_tokens_alone_and_in_company(engine: Scheduler) -> None:
+    request = GenerationRequest(PROMPT, 40)
+    (alone,) = answers(engine, request)
+    assert alone[1] is FinishReason.LENGTH
+    assert len(alone[0]) == 40
+    others = [GenerationRequest(tuple(range(100 + n, 130 + 7 * n)), 20 + n) for n in range(9)]
+    assert answers(engine, *others, request)[-1] == alone
+    assert len({tuple(tokens) for tokens, _ in answers(engine, *others)}) == 9
+
+
+def test_one_token_a_step_and_first_of_all_the_prompt_in_parts(engine: Scheduler) -> None:
+    """40 tokens take two steps of at most 32; a new prompt, so that no prefix of it is cached."""
+    events: list[TokenEvent] = []
+    engine.submit(GenerationRequest(tuple(range(500, 540)), 3), events.append)
+    seen = []
+    while not engine.idle:
+        engine.step()
+        seen.append(sum(len(event.token_ids) for event in events))
+    assert seen == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("change", [{"kv_cache_reuse": False}, {"max_num_tokens": 512, "chunked_context": False}])
+def test_reusing_prefixes_and_parting_prompts_change_no_token(
+    engine: Scheduler, options: EngineOptions, change: dict[str, bool]
+) -> None:
+    shared = tuple(range(200, 300))
+    requests = [GenerationRequest((*shared, 7 + n), 10) for n in range(3)]
+    plain = answers(Scheduler(OpenVinoModelRunner(replace(options, **change))), *requests)  # type: ignore[arg-type]
+    assert answers(engine, *requests) == plain
+    assert answers(engine, *requests) == plain
+
+
+def test_an_end_token_ends_the_answer_and_is_not_part_of_it(engine: Scheduler) -> None:
+    ((tokens, _),) = answers(engine, GenerationRequest(PROMPT, 40))
+    end = next(token for token in tokens[5:] if token not in tokens[:5])
+    position = tokens.index(end)
+    (ended,) = answers(engine, GenerationRequest(PROMPT, 40, end_ids=(1, end)))
+    assert ended == (tokens[:position], FinishReason.STOP)
+
+
+def test_min_tokens_holds_the_end_off(engine: Scheduler) -> None:
+    ((tokens, _),) = answers(engine, GenerationRequest(PROMPT, 40))
+    ends = tuple(tokens[:3])
+    ((early, reason),) = answers(engine, GenerationRequest(PROMPT, 40, end_ids=ends))
+    assert (early, reason) == ([], FinishReason.STOP)
+    ((late, _),) = answers(engine, GenerationRequest(PROMPT, 40, end_ids=ends, sampling=SamplingConfig(min_tokens=9)))
+    assert len(late) >= 9
+    assert not set(late) & set(ends)
+
+
+def test_min_tokens_above_max_tokens_is_the_whole_answer(engine: Scheduler) -> None:
+    ((tokens, reason),) = answers(engine, GenerationRequest(PROMPT, 5, sampling=SamplingConfig(min_tokens=900)))
+    assert (len(tokens), reason) == (5, FinishReason.LENGTH)
+
+
+def test_a_seed_repeats_when_alone(engine: Scheduler) -> None:
+    def sample(seed: int) -> list[int]:
+        sampling = SamplingConfig(temperature=1.5, top_k=200, top_p=0.99, seed=seed)
+        return answers(engine, GenerationRequest(PROMPT, 30, sampling=sampling))[0][0]
+
+    assert sample(7) == sample(7)
+    assert len({tuple(sample(seed)) for seed in range(4)}) == 4
+    ((greedy, _),) = answers(engine, GenerationRequest(PROMPT, 30))
+    assert sample(7) != greedy
+
+
+def test_without_a_seed_answers_differ(engine: Scheduler) -> None:
+    request = GenerationRequest(PROMPT, 30, sampling=SamplingConfig(temperature=1.5, top_p=1.0))
+    assert len({tuple(answers(engine, request)[0][0]) for _ in range(4)}) == 4
+
+
+@pytest.mark.parametrize(
+    "sampling", [SamplingConfig(temperature=0.0, top_p=0.5), SamplingConfig(temperature=2.0, top_k=1)]
+)
+def test_temperature_0_and_top_k_1_are_greedy(engine: Scheduler, sampling: SamplingConfig) -> None:
+    request = GenerationRequest(PROMPT, 30)
+    assert answers(engine, replace(request, sampling=sampling)) == answers(engine, request)
+
+
+def test_a_repetition_penalty_changes_a_greedy_answer(engine: Scheduler) -> None:
+    request = GenerationRequest(PROMPT, 60)
+    penalised = replace(request, sampling=SamplingConfig(repetition_penalty=1e6))
+    ((tokens, _),) = answers(engine, penalised)
+    assert len(set(tokens)) == len(tokens)
+
+
+def test_a_cancelled_request_frees_its_blocks(engine: Scheduler) -> None:
+    """Each takes the whole cache, so a block that did not come back would stop the ones after it."""
+    whole = GenerationRequest(tuple(range(300, 420)), 16 * 32 - 120)
+    (expected,) = answers(engine, whole)
+    for turns in range(1, 25):
+        events: list[TokenEvent] = []
+        handle = engine.submit(GenerationRequest(tuple(range(turns, turns + 120)), 16 * 32 - 120), events.append)
+        for _ in range(turns):
+            engine.step()
+        engine.cancel(handle)
+        assert events[-1].finish_reason is FinishReason.CANCELLED
+    assert answers(engine, whole) == [expected]
+
+
+def test_the_cache_may_be_filled_to_the_last_block(engine: Scheduler) -> None:
+    """Four requests of exactly four blocks fill sixteen; the rest wait, and nobody is preempted."""
+    requests = [GenerationRequest(tuple(range(600 + n, 664 + n)), 64) for n in range(12)]
+    results = answers(engine, *requests)
+    assert [(len(tokens), reason) for tokens, reason in results] == [(64, FinishReason.LENGTH)] * 12
+
+
+def test_ids_outside_the_vocabulary_never_reach_the_library(engine: Scheduler) -> None:
+    with pytest.raises(RequestError, match="outside the vocabulary of 1536 tokens"):
+        engine.submit(GenerationRequest((5, 1536), 4), lambda event: None)

@@ -1,0 +1,200 @@
+"""Speculation changes how many steps an answer takes, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
+from inflight.runtime.backends.openvino.speculation import DraftCounter
+from inflight.runtime.engine.interface import EngineOptions
+from inflight.runtime.messages import (
+    DecodingGuide,
+    GenerationRequest,
+    GuideType,
+    RequestError,
+    SamplingConfig,
+    SpeculationStats,
+)
+from tests.runtime.backends.drive_runner import run
+
+VOCABULARY = 1536
+DRAFTED = 4
+TinyEngine = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def options(tiny_engine: TinyEngine) -> EngineOptions:
+    return EngineOptions(
+        "openvino", str(tiny_engine("llama")), 64 * 32, max_num_sequences=8, max_num_tokens=48, num_draft_tokens=DRAFTED
+    )
+
+
+@pytest.fixture(scope="module")
+def plain(options: EngineOptions) -> OpenVinoModelRunner:
+    return OpenVinoModelRunner(options)
+
+
+@pytest.fixture(scope="module")
+def steppers(options: EngineOptions, tiny_engine: TinyEngine) -> dict[str, OpenVinoModelRunner]:
+    """A draft that is always right, since it is the model itself, one that is a stranger to it, and the lookup."""
+    return {
+        "good draft": OpenVinoModelRunner(replace(options, draft_dir=str(tiny_engine("llama")))),
+        "bad draft": OpenVinoModelRunner(replace(options, draft_dir=str(tiny_engine("gemma2")))),
+        "lookup": OpenVinoModelRunner(replace(options, prompt_lookup=True)),
+    }
+
+
+WAYS = ("good draft", "bad draft", "lookup")
+
+
+def draw(source: random.Random) -> GenerationRequest:
+    prompt = [source.randrange(VOCABULARY) for _ in range(source.choice([1, 3, 30, 47, 48, 49, 150]))]
+    return GenerationRequest(
+        tuple(prompt * source.choice([1, 1, 3])),
+        source.choice([1, 2, 3, 5, 6, 30]),
+        tuple(source.sample(range(VOCABULARY), source.choice([0, 1, 60]))),
+        SamplingConfig(
+            repetition_penalty=source.choice([1.0, 1.0, 1.3]),
+            frequency_penalty=source.choice([0.0, 0.0, 0.4]),
+            presence_penalty=source.choice([0.0, 0.0, 0.7]),
+            min_tokens=source.choice([0, 1]),
+        ),
+        log_probs=True,
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
+def test_the_tokens_are_the_same(
+    plain: OpenVinoModelRunner, steppers: dict[str, OpenVinoModelRunner], way: str, seed: int
+) -> None:
+    """Alone and in company, with prompts longer than a step, with penalties, and wherever the answer ends."""
+    source = random.Random(seed)
+    for size in (1, 4, 4):
+        requests = [draw(source) for _ in range(size)]
+        expected = run(plain, *requests)
+        for answer, other in zip(run(steppers[way], *requests), expected, strict=True):
+            assert (answer.token_ids, answer.reason) == (other.token_ids, other.reason)
+            assert answer.log_probs == pytest.approx(other.log_probs, abs=1e-4)
+            assert answer.speculation is not None
+            assert 0 <= answer.speculation.accepted <= answer.speculation.drafted
+            assert other.speculation is None
+
+
+def test_the_better_the_draft_the_fewer_steps(
+    plain: OpenVinoModelRunner, steppers: dict[str, OpenVinoModelRunner]
+) -> None:
+    request = GenerationRequest(tuple(range(10, 50)), 51)
+    (good,), (bad,) = run(steppers["good draft"], request), run(steppers["bad draft"], request)
+    assert good.speculation == SpeculationStats(drafted=40, accepted=40)
+    assert good.steps == 1 + 50 // (DRAFTED + 1)
+    assert bad.speculation is not None
+    assert bad.speculation.drafted >= 150
+    assert bad.speculation.accepted < 15
+    assert bad.steps > 35
+
+
+def test_lookup_finds_what_stood_in_the_prompt(
+    steppers: dict[str, OpenVinoModelRunner], plain: OpenVinoModelRunner
+) -> None:
+    """The prompt holds the very answer, behind which the model says it again."""
+    prompt = tuple(range(10, 50))
+    (answer,) = run(plain, GenerationRequest(prompt, 40, sampling=SamplingConfig(repetition_penalty=1.0)))
+    request = GenerationRequest((*prompt, *answer.token_ids, *prompt, *answer.token_ids[:2]), 40)
+    (found,) = run(steppers["lookup"], request)
+    assert found.speculation is not None
+    assert found.steps == 40 - found.speculation.accepted
+
+
+def test_sampling_and_guides_go_with_lookup(
+    plain: OpenVinoModelRunner, steppers: dict[str, OpenVinoModelRunner]
+) -> None:
+    prompt = tuple(range(10, 50)) * 3
+    guide = DecodingGuide(GuideType.REGEX, "(abc){9}")
+    requests = [
+        GenerationRequest(prompt, 40, sampling=SamplingConfig(temperature=1.2, top_k=30, seed=4)),
+        GenerationRequest(prompt, 40, (1,), guide=guide),
+        GenerationRequest(prompt, 40, (1,), SamplingConfig(top_p=0.9, seed=1), guide=guide),
+    ]
+    expected = run(plain, *requests)
+    assert [answer.token_ids for answer in run(steppers["lookup"], *requests)] == [
+        answer.token_ids for answer in expected
+    ]
+    plain.close()
+    steppers["lookup"].close()
+
+
+REFUSED = [
+    (("good draft", "lookup"), {"sampling": SamplingConfig(beam_width=3)}, "beam_width of 3"),
+    (WAYS, {"sampling": SamplingConfig(min_tokens=2)}, "min_tokens of 2"),
+    (("good draft",), {"sampling": SamplingConfig(top_k=5)}, "top_k or top_p"),
+    (("good draft",), {"guide": DecodingGuide(GuideType.JSON)}, "guided_decoding_guide"),
+]
+
+
+@pytest.mark.parametrize(("ways", "fields", "named"), REFUSED)
+def test_what_speculation_cannot_do_is_refused_by_name(
+    steppers: dict[str, OpenVinoModelRunner], ways: tuple[str, ...], fields: dict[str, object], named: str
+) -> None:
+    for way in ways:
+        with pytest.raises(RequestError, match=f"speculates .* can't serve {named}") as refused:
+            run(steppers[way], GenerationRequest((5, 6), 4, (1,), **fields))  # type: ignore[arg-type]
+        assert refused.value.code == "invalid_parameter"
+
+
+@pytest.mark.parametrize(
+    "way", ["bad draft", *(pytest.param(way, marks=pytest.mark.slow) for way in ("good draft", "lookup"))]
+)
+def test_every_block_comes_back(steppers: dict[str, OpenVinoModelRunner], way: str) -> None:
+    """Four requests take the whole cache, to the last token; some before them were cancelled at every point."""
+    stepper = steppers[way]
+    whole = [GenerationRequest(tuple(range(number, number + 100)), 16 * 32 - 100) for number in range(4)]
+    expected = [answer.token_ids for answer in run(stepper, *whole)]
+    assert {len(token_ids) for token_ids in expected} == {16 * 32 - 100}
+    for turns in range(8):
+        handles = range(100 * (turns + 1), 100 * (turns + 1) + 4)
+        for number, handle in enumerate(handles):
+            prompt = tuple(range(turns, turns + 100 + number))
+            stepper.add(handle, GenerationRequest(prompt, 16 * 32 - 100 - number))
+        for _ in range(turns):
+            assert not [progress for progress in stepper.step() if progress.finish_reason]
+        for handle in handles:
+            stepper.remove(handle)
+    assert [answer.token_ids for answer in run(stepper, *whole)] == expected
+
+
+def test_what_is_offered_is_counted_as_the_library_offers(options: EngineOptions) -> None:
+    count = DraftCounter(GenerationRequest((7, 8, 9, 7, 8), 20), replace(options, prompt_lookup=True))
+    assert count.update((9,), False) == SpeculationStats(0, 0)
+    # (7, 8, 9) stood at the beginning, and (7, 8, 9) followed: three tokens.
+    assert count.update((7, 8), False) == SpeculationStats(3, 1)
+    # (9, 7, 8) stood before: the four tokens behind it are as many as may be drafted.
+    assert count.update((5,), False) == SpeculationStats(6, 1)
+    assert count.update((5,), True) == SpeculationStats(6, 1)
+    short = DraftCounter(GenerationRequest((7,), 4), replace(options, draft_dir="x"))
+    assert [short.update((1,), False), short.update((1, 1), False), short.update((1,), True)][-1] == SpeculationStats(
+        2, 1
+    )
+
+
+def test_options_that_cannot_be_met_are_named(options: EngineOptions, tiny_engine: TinyEngine, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(tiny_engine("llama"), tmp_path / "other"))
+    manifest = json.loads((other / "engine.json").read_text())
+    (other / "engine.json").write_text(json.dumps(manifest | {"vocab_size": 999}))
+    with pytest.raises(ValueError, match=r"has 999 tokens in its vocabulary .* choose one with the same tokenizer"):
+        OpenVinoModelRunner(replace(options, draft_dir=str(other)))
+    (other / "engine.json").write_text(json.dumps(manifest))
+    (other / "openvino_tokenizer.xml").unlink()
+    with pytest.raises(ValueError, match="lacks the tokenizer files"):
+        OpenVinoModelRunner(replace(options, draft_dir=str(other)))
+    with pytest.raises(ValueError, match="choose one"):
+        OpenVinoModelRunner(replace(options, draft_dir=str(other), prompt_lookup=True))
+    with pytest.raises(ValueError, match="num_draft_tokens is 0"):
+        OpenVinoModelRunner(replace(options, prompt_lookup=True, num_draft_tokens=0))

@@ -1,0 +1,155 @@
+"""The fake engine answers as it says it does, so that other tests can rely on it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from inflight.runtime.engine.fake import IMPOSSIBLE, LOG_PROB, FakeModelRunner, expected_beams, expected_token
+from inflight.runtime.engine.interface import EngineOptions, StepOutput
+from inflight.runtime.messages import (
+    Beam,
+    DecodingGuide,
+    FinishReason,
+    GenerationRequest,
+    GuideType,
+    RequestError,
+    SamplingConfig,
+)
+
+
+def stepper_of(**extra: str) -> FakeModelRunner:
+    return FakeModelRunner(EngineOptions("fake", "", kv_cache_tokens=1000, extra=extra))
+
+
+def test_the_answer_repeats_the_prompt() -> None:
+    request = GenerationRequest((7, 8, 9), max_tokens=5)
+    assert [expected_token(request, position) for position in range(5)] == [7, 8, 9, 7, 8]
+
+
+def test_a_traceable_answer_tells_its_seed_and_its_tokens() -> None:
+    stepper = stepper_of(traceable="1")
+    stepper.add(1, GenerationRequest((7, 8, 512), 2, sampling=SamplingConfig(seed=5), log_probs=True))
+    steps = [progress for _ in range(2) for progress in stepper.step()]
+    assert steps == [StepOutput(1, (512,), None, (-0.5,)), StepOutput(1, (7,), FinishReason.LENGTH, (-7 / 1024,))]
+
+
+def test_each_step_brings_a_token_to_each_request() -> None:
+    stepper = stepper_of()
+    stepper.add(1, GenerationRequest((7, 8), max_tokens=2))
+    assert list(stepper.step()) == [StepOutput(1, (7,))]
+    stepper.add(2, GenerationRequest((20, 21), max_tokens=9))
+    assert list(stepper.step()) == [StepOutput(1, (8,), FinishReason.LENGTH), StepOutput(2, (20,))]
+    assert list(stepper.step()) == [StepOutput(2, (21,))]
+    stepper.remove(2)
+    assert list(stepper.step()) == []
+
+
+def test_min_tokens_lets_an_early_end_pass() -> None:
+    stepper = stepper_of()
+    stepper.add(1, GenerationRequest((7, 8), 9, end_ids=(8,), sampling=SamplingConfig(min_tokens=2)))
+    steps = [list(stepper.step()) for _ in range(4)]
+    assert steps == [
+        [StepOutput(1, (7,))],
+        [StepOutput(1, (8,))],
+        [StepOutput(1, (7,))],
+        [StepOutput(1, (), FinishReason.STOP)],
+    ]
+
+
+def test_delays_are_what_was_asked_for() -> None:
+    stepper = stepper_of(step_seconds="0.01,0.02", prefill_seconds_per_token="0.005")
+    stepper.add(1, GenerationRequest((7,) * 10, max_tokens=2))
+    started = time.monotonic()
+    list(stepper.step())
+    first = time.monotonic()
+    list(stepper.step())
+    assert first - started >= 0.06
+    assert time.monotonic() - first >= 0.02
+
+
+def test_limits_come_from_the_options() -> None:
+    limits = stepper_of(vocabulary_size="99", max_seq_len="77").limits
+    assert (limits.vocabulary_size, limits.max_seq_len) == (99, 77)
+    assert (limits.kv_blocks, limits.kv_block_tokens) == (32, 32)
+
+
+def test_log_probs_are_known() -> None:
+    stepper = stepper_of()
+    stepper.add(1, GenerationRequest((7, 8), max_tokens=2, log_probs=True))
+    assert [list(stepper.step()) for _ in range(2)] == [
+        [StepOutput(1, (7,), None, (LOG_PROB,))],
+        [StepOutput(1, (8,), FinishReason.LENGTH, (LOG_PROB,))],
+    ]
+
+
+def test_beams_come_together_when_the_last_has_ended() -> None:
+    stepper = stepper_of()
+    request = GenerationRequest((7, 8, 9), 9, end_ids=(9,), sampling=SamplingConfig(beam_width=2), log_probs=True)
+    stepper.add(1, request)
+    assert list(stepper.step()) == [StepOutput(1, ())]
+    assert list(stepper.step()) == []
+    (last,) = stepper.step()
+    assert last == StepOutput(1, (), FinishReason.STOP, beams=expected_beams(request))
+    assert last.beams == (
+        Beam((7, 8), (LOG_PROB, LOG_PROB), 2 * LOG_PROB),
+        Beam((8,), (2 * LOG_PROB,), 2 * LOG_PROB),
+    )
+    assert list(stepper.step()) == []
+
+
+def test_long_prompts_take_several_steps() -> None:
+    stepper = stepper_of(prefill_tokens_per_step="4")
+    stepper.add(1, GenerationRequest(tuple(range(9)), max_tokens=2))
+    assert [list(stepper.step()) for _ in range(4)] == [
+        [],
+        [],
+        [StepOutput(1, (0,))],
+        [StepOutput(1, (1,), FinishReason.LENGTH)],
+    ]
+
+
+def test_a_guide_is_tried_as_often_as_asked_for() -> None:
+    stepper = stepper_of(guide_probes="2")
+    request, impossible = (
+        GenerationRequest((7,), 2, guide=DecodingGuide(GuideType.REGEX, one)) for one in ("a", IMPOSSIBLE)
+    )
+    ready = []
+    for _ in range(2):
+        ready.append(stepper.ready(request) or stepper.ready(impossible))
+        stepper.prepare([request])
+        stepper.prepare([impossible])
+    assert [*ready, stepper.ready(request)] == [False, False, True]
+    with pytest.raises(RequestError, match="impossible"):
+        stepper.ready(impossible)
+    assert stepper.ready(GenerationRequest((7,), 2))
+
+
+def test_two_adapters_in_one_batch_are_refused() -> None:
+    stepper = stepper_of()
+    stepper.add(1, GenerationRequest((7,), 2, adapter=1))
+    with pytest.raises(ValueError, match="two adapters"):
+        stepper.add(2, GenerationRequest((7,), 2, adapter=2))
+
+
+@pytest.mark.parametrize("what", ["leak_bytes_per_request", "leak_bytes_per_step"])
+def test_a_leak_is_real(what: str) -> None:
+    """The memory is resident, and stays. A process of its own, where no freed memory waits to be used again."""
+    program = textwrap.dedent(f"""
+        import psutil
+        from inflight.runtime.messages import GenerationRequest
+        from tests.runtime.engine.test_fake import stepper_of
+
+        stepper = stepper_of({what}=str(4 * 2**20))
+        before = psutil.Process().memory_info().rss
+        for handle in range(10):
+            stepper.add(handle, GenerationRequest((7,), max_tokens=1))
+            list(stepper.step())
+        print(psutil.Process().memory_info().rss - before)
+    """)
+    grown = int(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout)
+    assert grown > 20 * 2**20

@@ -1,0 +1,292 @@
+"""Scheduler's queue: priorities, deadlines, its bound, adapters, and guides that are still being tried."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from inflight.runtime.engine import step_times
+from inflight.runtime.engine.fake import IMPOSSIBLE
+from inflight.runtime.engine.scheduler import MAX_PENDING_GUIDES, MAX_PENDING_GUIDES_PER_TENANT, Scheduler
+from inflight.runtime.messages import (
+    DecodingGuide,
+    FinishReason,
+    GenerationRequest,
+    GuideType,
+    RequestError,
+    RequestMetadata,
+    SamplingConfig,
+)
+from tests.runtime.engine.fake_scheduler import (
+    REFUSE_TOKEN,
+    EventCollector,
+    answered,
+    expected_answer,
+    ignore_event,
+    keep_ends,
+    request_of,
+    run_dry,
+    scheduler_of,
+)
+
+SECOND_NS = 1_000_000_000
+FOREVER = 4000
+"""Tokens of an answer that takes longer than any test."""
+
+
+def in_seconds(seconds: float) -> int:
+    return time.monotonic_ns() + int(seconds * SECOND_NS)
+
+
+def turn_until_ended(engine: Scheduler, answer: EventCollector) -> None:
+    while not answer.ended:
+        engine.step()
+
+
+def test_a_higher_priority_leaves_the_queue_first() -> None:
+    engine, ended = scheduler_of(max_num_sequences=1), list[int]()
+    first, low, high, higher, high_too = [
+        engine.submit(replace(request_of(), priority=priority), keep_ends(ended)) for priority in (0, 0, 3, 7, 3)
+    ]
+    run_dry(engine)
+    assert ended == [higher, high, high_too, first, low]
+
+
+def test_a_running_request_is_never_thrown_out_for_one_of_higher_priority() -> None:
+    engine, ended = scheduler_of(max_num_sequences=1), list[int]()
+    running = engine.submit(request_of(), keep_ends(ended))
+    engine.step()
+    high = engine.submit(replace(request_of(), priority=9), keep_ends(ended))
+    run_dry(engine)
+    assert ended == [running, high]
+
+
+def test_a_deadline_ends_a_waiting_request_while_another_runs_on() -> None:
+    """The cache is full, and will be for long."""
+    engine = scheduler_of(kv_cache_tokens=5000, step_seconds="0.002")
+    running, late = EventCollector(), EventCollector()
+    engine.submit(request_of(answer=FOREVER), running)
+    engine.step()
+    engine.submit(replace(request_of(answer=FOREVER), deadline_ns=in_seconds(0.05)), late)
+    turn_until_ended(engine, late)
+    assert late.reason is FinishReason.DEADLINE
+    assert late.end.error is None
+    assert late.end.timings is not None
+    assert late.end.timings.admitted_ns == 0
+    assert late.tokens == []
+    assert not running.ended
+    assert engine.stats().waiting == 0
+
+
+def test_a_running_request_ends_at_its_deadline_with_what_it_has_and_makes_room() -> None:
+    engine = scheduler_of(kv_cache_tokens=5000, step_seconds="0.002")
+    request = replace(request_of(answer=FOREVER), deadline_ns=in_seconds(0.1))
+    late, next_one = EventCollector(), EventCollector()
+    engine.submit(request, late)
+    engine.submit(request_of(answer=FOREVER), next_one)
+    turn_until_ended(engine, late)
+    assert late.reason is FinishReason.DEADLINE
+    assert 0 < len(late.tokens) < FOREVER
+    assert late.tokens == expected_answer(request)[: len(late.tokens)]
+    assert next_one.events, "the place that the late one left is not free before the next forward pass"
+
+
+def test_a_hopeless_request_is_dropped_and_never_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its deadline has not passed, but no step has been so short lately as what is left. There is room for it."""
+    monkeypatch.setattr(step_times, "RECENT_NS", 3600 * SECOND_NS)
+    engine, hopeless = scheduler_of(step_seconds="0.2"), EventCollector()
+    engine.submit(request_of(answer=50), ignore_event)
+    engine.step()
+    engine.submit(replace(request_of(), deadline_ns=in_seconds(0.1), priority=9), hopeless)
+    engine.step()
+    assert hopeless.reason is FinishReason.DEADLINE
+    assert hopeless.end.timings is not None
+    assert hopeless.end.timings.admitted_ns == 0
+    assert engine.stats().running == 1
+
+
+def test_a_running_request_ends_at_the_moment_of_its_deadline_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [time.monotonic_ns()]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+    engine, answer = scheduler_of(), EventCollector()
+    engine.submit(replace(request_of(answer=50), deadline_ns=now[0] + 1000), answer)
+    now[0] += 999
+    engine.step()
+    assert not answer.ended
+    now[0] += 1
+    engine.step()
+    assert (len(answer.tokens), answer.reason) == (1, FinishReason.DEADLINE)
+
+
+def test_a_deadline_that_is_far_changes_nothing() -> None:
+    answer = answered(scheduler_of(), replace(request_of(answer=5), deadline_ns=in_seconds(3600)))
+    assert (len(answer.tokens), answer.reason) == (5, FinishReason.LENGTH)
+
+
+def test_a_deadline_that_passes_after_the_end_means_nothing() -> None:
+    engine = scheduler_of()
+    request = replace(request_of(answer=1), deadline_ns=in_seconds(0.1))
+    answered(engine, request)
+    assert request.deadline_ns is not None
+    while time.monotonic_ns() <= request.deadline_ns:
+        time.sleep(0.01)
+    assert len(answered(engine, request_of(answer=5)).tokens) == 5
+
+
+def test_the_bound_counts_what_waits_beyond_what_the_next_turn_admits() -> None:
+    engine = scheduler_of(kv_cache_tokens=10_000, max_num_sequences=2, max_queue_size=3)
+    handles = [engine.submit(request_of(), ignore_event) for _ in range(5)]
+    refuse(engine, request_of())
+    engine.step()
+    assert (engine.stats().running, engine.stats().waiting) == (2, 3)
+    refuse(engine, request_of())
+    engine.cancel(handles[0])
+    engine.submit(request_of(), ignore_event)
+    refuse(engine, request_of())
+    run_dry(engine)
+
+
+def test_the_bound_counts_what_the_cache_can_not_take_yet() -> None:
+    engine = scheduler_of(kv_cache_tokens=2 * 32, max_num_sequences=9, max_queue_size=1)
+    engine.submit(request_of(prompt=30, answer=30), ignore_event)
+    engine.submit(request_of(prompt=30, answer=30), ignore_event)
+    refuse(engine, request_of(prompt=1, answer=1))
+
+
+def test_what_is_refused_leaves_no_trace_and_what_is_late_makes_room() -> None:
+    engine, late = scheduler_of(max_num_sequences=1, max_queue_size=1), EventCollector()
+    engine.submit(request_of(), ignore_event)
+    engine.submit(replace(request_of(), deadline_ns=in_seconds(-1)), late)
+    engine.submit(request_of(), ignore_event)
+    assert late.reason is FinishReason.DEADLINE
+    refuse(engine, replace(request_of(), priority=9))
+    run_dry(engine)
+    assert engine.stats().kv_blocks_reserved == 0
+
+
+def refuse(engine: Scheduler, request: GenerationRequest) -> None:
+    waiting = engine.stats().waiting
+    sentence = r"^Exceeds maximum queue size \(Maximum queue size of \d has been reached\); send"
+    with pytest.raises(RequestError, match=sentence) as raised:
+        engine.submit(request, ignore_event)
+    assert raised.value.code == "overloaded"
+    assert engine.stats().waiting == waiting
+
+
+def test_without_a_bound_any_number_may_wait() -> None:
+    engine = scheduler_of(max_num_sequences=1)
+    for _ in range(500):
+        engine.submit(request_of(answer=1), ignore_event)
+    assert engine.stats().waiting == 500
+    run_dry(engine)
+
+
+def test_adapters_do_not_mix_and_none_starves() -> None:
+    """The fake engine refuses a batch of two adapters. The second one of adapter 1 might run at once, and waits."""
+    engine, ended = scheduler_of(max_num_sequences=9), list[int]()
+    answers = {adapter: EventCollector() for adapter in (1, 2)}
+    first = engine.submit(replace(request_of(answer=20), adapter=1), keep_ends(ended))
+    second = engine.submit(replace(request_of(answer=10), adapter=1), keep_ends(ended))
+    engine.step()
+    assert engine.stats().running == 2
+    engine.submit(replace(request_of(answer=5), adapter=2), answers[2])
+    engine.submit(replace(request_of(answer=5), adapter=1), answers[1])
+    for _ in range(19):
+        engine.step()
+        assert not answers[1].events
+        assert not answers[2].events
+    assert ended == [second, first]
+    turn_until_ended(engine, answers[2])
+    assert not answers[1].events
+    run_dry(engine)
+    assert answers[1].reason is answers[2].reason is FinishReason.LENGTH
+
+
+def test_a_request_whose_guide_is_being_tried_is_passed_by_others_and_comes_in_the_end() -> None:
+    engine, guided, plain = scheduler_of(guide_probes="3"), EventCollector(), EventCollector()
+    engine.submit(replace(request_of(answer=1), guide=DecodingGuide(GuideType.REGEX, "a+")), guided)
+    engine.submit(request_of(answer=3), plain)
+    for _ in range(3):
+        engine.step()
+    assert plain.ended
+    assert not guided.events
+    run_dry(engine)
+    assert guided.reason is FinishReason.LENGTH
+
+
+def test_a_guide_that_was_tried_waits_for_no_trial_of_others() -> None:
+    """However many others wait, and however long their trials take."""
+    engine, known = (
+        scheduler_of(guide_probes="3"),
+        replace(request_of(answer=1), guide=DecodingGuide(GuideType.REGEX, "known")),
+    )
+    assert answered(engine, known).reason is FinishReason.LENGTH
+    for number in range(MAX_PENDING_GUIDES_PER_TENANT):
+        engine.submit(replace(request_of(), guide=DecodingGuide(GuideType.REGEX, f"new {number}")), ignore_event)
+    again = EventCollector()
+    engine.submit(known, again)
+    engine.step()
+    assert again.ended
+    run_dry(engine)
+
+
+def test_the_guides_that_wait_for_a_trial_are_bounded_for_each_tenant_and_in_all() -> None:
+    engine = scheduler_of(guide_probes="1", max_num_sequences=1)
+
+    def submit(tenant: str, text: str) -> int:
+        origin = RequestMetadata(tenant) if tenant else None
+        return engine.submit(
+            replace(request_of(), guide=DecodingGuide(GuideType.REGEX, text), metadata=origin), ignore_event
+        )
+
+    def refused(tenant: str, text: str) -> bool:
+        with pytest.raises(RequestError) as raised:
+            submit(tenant, text)
+        return raised.value.code == "overloaded"
+
+    handles = [submit("", f"of nobody {number}") for number in range(MAX_PENDING_GUIDES_PER_TENANT)]
+    submit("", "of nobody 0")  # no guide more
+    assert refused("", "one more")
+    for number in range(MAX_PENDING_GUIDES - MAX_PENDING_GUIDES_PER_TENANT):
+        submit(f"tenant {number % 3}", f"of a tenant {number}")
+    assert refused("tenant 3", "one more")
+    engine.cancel(handles[1])
+    submit("tenant 3", "one more")
+    run_dry(engine)
+    submit("", "yet another")
+    run_dry(engine)
+
+
+def test_a_guide_that_proves_impossible_ends_its_own_request() -> None:
+    engine, guided, plain = scheduler_of(), EventCollector(), EventCollector()
+    engine.submit(replace(request_of(), guide=DecodingGuide(GuideType.REGEX, IMPOSSIBLE)), guided)
+    engine.submit(request_of(), plain)
+    run_dry(engine)
+    assert guided.end.error == ("the guide is impossible, as it says", "invalid_parameter")
+    assert guided.reason is FinishReason.ERROR
+    assert plain.reason is FinishReason.LENGTH
+
+
+def test_what_the_library_refuses_ends_alone_and_in_one_line() -> None:
+    engine, refused, plain = scheduler_of(kv_cache_tokens=32), EventCollector(), EventCollector()
+    engine.submit(GenerationRequest((REFUSE_TOKEN, 5), 4), refused)
+    engine.submit(request_of(), plain)
+    run_dry(engine)
+    assert refused.end.error == (
+        "the engine refused the request: the fake engine refused because it was asked to",
+        "invalid_request",
+    )
+    assert plain.reason is FinishReason.LENGTH
+    assert engine.stats().kv_blocks_reserved == 0
+
+
+def test_a_beam_search_takes_a_place_for_each_beam() -> None:
+    engine = scheduler_of(kv_cache_tokens=10_000, max_num_sequences=4)
+    for width in (3, 2, 1):
+        engine.submit(replace(request_of(), sampling=SamplingConfig(beam_width=width)), ignore_event)
+    engine.step()
+    assert (engine.stats().running, engine.stats().waiting) == (1, 2)
+    run_dry(engine)
+    assert answered(engine, replace(request_of(), sampling=SamplingConfig(beam_width=4))).end.beams

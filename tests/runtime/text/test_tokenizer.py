@@ -1,0 +1,82 @@
+"""Which text is taken, and how it becomes token ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from inflight.runtime.messages import RequestError
+from inflight.runtime.text.tokenizer import (
+    check_size,
+    checked_text,
+    encode,
+    load_tokenizer,
+    longest_token_bytes,
+    vocabulary_size,
+)
+
+
+@pytest.mark.parametrize("text", ["tea", " ", "\n", "日本語のお茶", "👩‍👩‍👧‍👦", "cafe\u0301", "\ufffd", "\x01"])
+def test_text_comes_back_as_it_was(text: str) -> None:
+    assert checked_text(text.encode(), "text_input") == text
+
+
+@pytest.mark.parametrize(
+    ("raw", "code", "sentence"),
+    [
+        (b"", "empty_prompt", "text_input is empty; send at least one character"),
+        (
+            b"tea \xff tin",
+            "invalid_text",
+            "text_input is not valid UTF-8: byte 4 of 9 can't be decoded; send UTF-8",
+        ),
+        (
+            "tea 茶".encode()[:-1],
+            "invalid_text",
+            "text_input is not valid UTF-8: byte 4 of 6 can't be decoded; send UTF-8",
+        ),
+        (b"\xed\xa0\x80", "invalid_text", "text_input is not valid UTF-8: byte 0 of 3 can't be decoded; send UTF-8"),
+        ("茶\0tea".encode(), "invalid_text", "text_input holds a NUL at character 1; remove it"),
+    ],
+)
+def test_what_is_no_text_is_refused_in_one_sentence(raw: bytes, code: str, sentence: str) -> None:
+    with pytest.raises(RequestError) as raised:
+        checked_text(raw, "text_input")
+    assert raised.value.code == code
+    assert str(raised.value) == sentence
+
+
+@pytest.fixture
+def tokenizer_dir(tmp_path: Path) -> str:
+    """A tokenizer file that asks for padding, truncation and a token before the text."""
+    tokenizer = Tokenizer(models.WordLevel({"<s>": 0, "<pad>": 1, "the": 2, "tea": 3, "<unk>": 4}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    tokenizer.enable_truncation(max_length=3)
+    tokenizer.enable_padding(length=3, pad_id=1, pad_token="<pad>")
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return str(tmp_path)
+
+
+def test_padding_and_truncation_of_the_file_are_switched_off(tokenizer_dir: str) -> None:
+    tokenizer = load_tokenizer(tokenizer_dir)
+    assert encode(tokenizer, ["the", "the tea the tea"], add_special_tokens=True) == [[0, 2], [0, 2, 3, 2, 3]]
+    assert encode(tokenizer, ["the", "the tea the tea"], add_special_tokens=False) == [[2], [2, 3, 2, 3]]
+
+
+def test_what_can_not_fit_is_refused_before_it_is_tokenized() -> None:
+    longest = longest_token_bytes(Tokenizer(models.WordLevel({"a": 0, "tea茶": 1}, unk_token="a")))
+    assert longest == 6
+    check_size(b"x" * 60, "text_input", longest, 10)
+    with pytest.raises(RequestError, match="text_input has 61 bytes, more than the 10 tokens") as caught:
+        check_size(b"x" * 61, "text_input", longest, 10)
+    assert caught.value.code == "prompt_too_long"
+
+
+def test_added_tokens_are_of_the_vocabulary() -> None:
+    tokenizer = Tokenizer(models.WordLevel({"tea": 0, "tin": 1}, unk_token="tea"))
+    assert vocabulary_size(tokenizer) == 2
+    tokenizer.add_tokens(["top", "tip"])
+    assert vocabulary_size(tokenizer) == 4

@@ -1,0 +1,116 @@
+"""Stands in for a server of an LLM in tests: a real Triton that serves the model whose every delay is known."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf import json_format, text_format
+from tritonclient.grpc import model_config_pb2
+
+from inflight.deploy.server import ports, triton
+from inflight.deploy.server.instance import MAX_START_ATTEMPTS
+from inflight.deploy.server.probe import Probe
+from inflight.deploy.server.process import TritonProcess
+from inflight.deploy.server.run_directory import ServerRunDirectory
+from tests.standins.kserve.repository import text_models
+
+MODEL = Path(__file__).parent / "model.py"
+_START_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class TimedRequest:
+    """What the model really did with one request, in seconds of the machine's monotonic clock."""
+
+    prompt: str
+    arrived: float
+    sent: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class TimedServer:
+    """A running server; its models have the same file and a process each."""
+
+    ports: ports.ListenPorts
+    logs: Path
+
+    @property
+    def grpc_address(self) -> str:
+        return f"127.0.0.1:{self.ports.grpc}"
+
+    @property
+    def http_address(self) -> str:
+        return f"http://127.0.0.1:{self.ports.http}"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"http://127.0.0.1:{self.ports.metrics}/metrics"
+
+    def done(self, model: str) -> list[TimedRequest]:
+        """The answers of a model that have ended."""
+        lines = (self.logs / model).read_text().splitlines()
+        return [TimedRequest(**{**values, "sent": tuple(values["sent"])}) for values in map(json.loads, lines)]
+
+
+@contextmanager
+def timed_server(**models: str) -> Iterator[TimedServer]:
+    """Serve models of these names, with the delays given for each, on free ports, until the end."""
+    run = ServerRunDirectory.create()
+    try:
+        for name, delays in models.items():
+            _write_model(run.path / "repository" / name, {"log": str(run.path / name), "delays": delays})
+        chosen = ports.choose_ports(ports.ListenHosts(), None, None, None)
+        installation = triton.mirror_wheel(triton.find_triton(), run.path / "triton")
+        command = triton.server_command(
+            installation,
+            run.path / "repository",
+            hosts=ports.ListenHosts(),
+            ports=chosen,
+            shm_prefix=run.shm_prefix,
+            admin_key="timed_server",
+            exit_seconds=1,
+        )
+        for _ in range(MAX_START_ATTEMPTS):
+            process = TritonProcess(command, triton.server_environment(installation), run.log, run.shm_prefix)
+            try:
+                if _wait_until_ready(process, Probe("127.0.0.1", chosen.http, "clockwork")):
+                    yield TimedServer(chosen, run.path)
+                    return
+            finally:
+                process.stop(3)
+        raise RuntimeError(run.log.read_text()[-2000:])
+    finally:
+        run.close()
+
+
+def _wait_until_ready(process: TritonProcess, probe: Probe) -> bool:
+    """Wait until the server is ready; false if it ended before that, or takes too long."""
+    end = time.monotonic() + _START_SECONDS
+    while process.poll() is None and time.monotonic() < end:
+        if probe.ready():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _write_model(folder: Path, parameters: dict[str, str]) -> None:
+    said = text_models()["ensemble"].config()
+    for name in ("platform", "ensemble_scheduling"):
+        said.pop(name)
+    said |= {
+        "name": folder.name,
+        "backend": "python",
+        "model_transaction_policy": {"decoupled": True},
+        "instance_group": [{"kind": "KIND_CPU", "count": 1}],
+        "parameters": {name: {"string_value": value} for name, value in parameters.items()},
+    }
+    config = json_format.ParseDict(said, model_config_pb2.ModelConfig())
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(text_format.MessageToString(config))
+    shutil.copy(MODEL, folder / "1" / "model.py")
