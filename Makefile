@@ -20,7 +20,7 @@ sys.exit(not (".so" in name and any(os.path.isfile(f"{place}/{name}") for place 
 endef
 export LIBRARY_CHECK
 
-.PHONY: help setup demo catalogue test test-all test-orchestrators browser check format bench soak lock clean
+.PHONY: help setup demo catalogue test test-all test-orchestrators browser check format docs release bench soak lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -82,6 +82,19 @@ format: setup ## apply ruff's fixes and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: setup ## build the documentation site into .cache/site, strictly
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Into an environment with nothing else in it, as a user would install it.
+RELEASE := .cache/release
+release: setup ## build wheel and sdist into dist, check them, and install the wheel into an empty environment
+	rm -rf dist $(RELEASE)
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/pip --disable-pip-version-check --quiet install dist/*.whl
+	cd $(RELEASE) && bin/python -P -c "import inflight, inflight_client; inflight_client.Client" && bin/inflight --version
+
 bench: setup ## the whole way against the engine alone, the client against bare tritonclient code, the load tests' own cost and truth
 	$(BIN)/python -m benchmarks.end_to_end
 	$(BIN)/python -m benchmarks.client_cost
@@ -97,7 +110,7 @@ soak: setup ## 15 minutes of twice the load that the server carries, with client
 
 lock: ## write requirements.lock anew: what pip chooses today for all extras
 	$(PYTHON) -m venv .cache/lock-venv
-	.cache/lock-venv/bin/pip install --disable-pip-version-check --progress-bar off '.[build,serve,s3,load,batch,postgresql,ray,dev]'
+	.cache/lock-venv/bin/pip install --disable-pip-version-check --progress-bar off '.[build,serve,s3,load,batch,postgresql,ray,docs,dev]'
 	{ echo "# Versions known to work together, for Python 3.11 on x86-64 Linux; written by \`make lock\`."; \
 	  .cache/lock-venv/bin/pip freeze --exclude inflight | sed 's/+cpu$$//'; } > requirements.lock
 	rm -rf .cache/lock-venv

@@ -68,7 +68,7 @@ def test_a_bound_stands_with_its_limit_what_was_found_and_what_makes_it_unsure()
     text = read(replace(typical_summary(), slo=bounds))
     assert f"p99 ttft ≤ 500ms {unsure}. 500 ms 432 ms met" in text
     assert "error_rate ≤ 1% 1% 2% missed" in text
-    assert "mean e2e < 3s 3 s – broken" in text
+    assert "mean e2e < 3s 3 s – missed" in text
     assert "the SLO was missed (error_rate ≤ 1%, mean e2e < 3s);" in text
 
 
