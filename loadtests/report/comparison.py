@@ -80,7 +80,7 @@ def change_charts(comparison: Comparison) -> Iterator[Chart]:
     """Each change with its interval, relative ones and shares apart, for they have axes of their own."""
     told = (
         ("changes", "Latencies and throughput", True, "change in %", comparison.threshold),
-        ("points", "Shares", False, "change in points (hundredths of all)", comparison.points),
+        ("points", "Shares", False, "change in percentage points", comparison.points),
     )
     for name, title, relative, unit, threshold in told:
         found = [change for change in comparison.changes if change.relative is relative and change.low is not None]

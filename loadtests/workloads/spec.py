@@ -22,7 +22,7 @@ class WorkloadSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     input_tokens: str = "128"
-    """Tokens of a made prompt, its shared prefix apart, such as 128 or normal:128,32; exact only with a tokenizer."""
+    """Tokens per synthetic prompt, without the shared prefix: 128 or normal:128,32; exact only with a tokenizer."""
     output_tokens: str = "64"
     """Tokens of an answer at most, where no file says it: a number or a distribution."""
     max_input_tokens: Count | None = None

@@ -11,6 +11,7 @@ from inflight_client.call import Call
 from inflight_client.errors import InflightError
 
 from tests.client.support.deployments import OURS, OURS_BEFORE_CPP, find, repository
+from tests.deploy.repository.golden_cases import CASES
 from tests.standins.kserve.repository import ModelSpec, llmapi, text_models
 
 NO_CONFIGS = {("config", name): "permission_denied" for name in text_models()}
@@ -120,7 +121,7 @@ def test_without_configurations_metadata_has_to_do() -> None:
 
 
 def test_a_server_may_tell_what_it_serves() -> None:
-    served = OURS_BEFORE_CPP.with_name("openvino")
+    served = CASES["openvino"].directory()
     assert find(repository(OURS)).served == {}
     assert find(repository(served)).served["precision"]
     told = '{"model": "tea", "max_sequences": 8, "odd": [1]}'

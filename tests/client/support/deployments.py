@@ -14,11 +14,12 @@ from inflight_client.transport import ModelMetadata
 from tritonclient.grpc import model_config_pb2
 
 from inflight.deploy.repository import model_configs
+from tests.deploy.repository.golden_cases import CASES
 from tests.standins.kserve.repository import ModelSpec, TensorSpec
 
 ROOT = Path(__file__).parents[3]
 OURS = ROOT / "model_repository"
-OURS_BEFORE_CPP = ROOT / "tests" / "deploy" / "golden" / "tensorrt-llm"
+OURS_BEFORE_CPP = CASES["tensorrt-llm"].directory()
 
 Refusals = Mapping[tuple[str, str], str]
 """Codes of the errors that come instead of answers, by question and model."""

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
 from build_engines.manifest import GpuFeatures, GpuLimits, Manifest
 from inflight import __version__
-from inflight.deploy.repository.configure import build_id, configure_repository
+from inflight.deploy.repository import model_configs
+from inflight.deploy.repository.configure import build_id, committed_repository, configure_repository
 from inflight.deploy.repository.option_checks import check_options
 from inflight.deploy.repository.options import DeploymentOptions
 from tests.deploy.repository.test_kv_budget import manifest
+from tests.fixtures.config_diff import differences
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ENGINE_PLACEHOLDER = "/engines/demo"
@@ -26,7 +35,7 @@ BUILD_PLACEHOLDER = '"this build"'
 
 @dataclass(frozen=True)
 class GoldenCase:
-    """A golden folder holds all models, or those alone that differ from the case `like` which it is."""
+    """A deployment; its golden file has what it changes of `base`, another case, or of the committed repository."""
 
     name: str
     target: str
@@ -54,21 +63,45 @@ class GoldenCase:
         gpu = {} if self.target == "openvino" else {"limits": limits, "features": GpuFeatures()}
         return manifest().model_copy(update={"target": self.target, **gpu, **self.manifest})
 
-    def golden(self) -> dict[str, str]:
-        """What its files say, by model."""
-        own = {path.parent.name: path.read_text() for path in GOLDEN.glob(f"{self.name}/*/config.pbtxt")}
-        return {**(CASES[self.base].golden() if self.base else {}), **own}
+    @property
+    def file(self) -> Path:
+        """What it changes of its base, line by line."""
+        return GOLDEN / f"{self.name}.txt"
 
-    def update(self, texts: dict[str, str]) -> None:
-        """Write the files anew; those that say what the case `like` which it is says are left out."""
-        base = CASES[self.base].golden() if self.base else {}
-        for model, text in texts.items():
-            path = GOLDEN / self.name / model / "config.pbtxt"
-            if text == base.get(model):
-                path.unlink(missing_ok=True)
-            else:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
+    def directory(self) -> Path:
+        """The configurations alone, written once."""
+        return _written(self.name)
+
+    def configs(self) -> dict[str, Any]:
+        return parse({path.parent.name: path.read_text() for path in self.directory().glob("*/config.pbtxt")})
+
+    def differences(self) -> str:
+        """From the case that it is based on, or from the committed repository."""
+        base = CASES[self.base].configs() if self.base else model_configs.load(committed_repository())
+        lines = []
+        for model, config in sorted(self.configs().items()):
+            changes = list(differences(base[model], config))
+            assert bool(changes) == (base[model] != config), "a difference that has no line"
+            if changes:
+                lines += [model, *(f"  {change}" for change in changes)]
+        return "".join(
+            f"{line}\n" for line in [*(f"- {model}" for model in sorted(base.keys() - self.configs())), *lines]
+        )
+
+
+def parse(texts: Mapping[str, str]) -> dict[str, Any]:
+    return {model: text_format.Parse(text, model_config_pb2.ModelConfig()) for model, text in texts.items()}
+
+
+@cache
+def _written(name: str) -> Path:
+    place = Path(tempfile.mkdtemp(prefix="inflight-golden-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as work:
+        for model, text in CASES[name].write(Path(work)).items():
+            (place / model).mkdir()
+            (place / model / "config.pbtxt").write_text(text)
+    return place
 
 
 _KNOWN_CACHE = DeploymentOptions(kv_cache_tokens=16384)  # else it goes by this machine's memory

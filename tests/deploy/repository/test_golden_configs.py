@@ -2,7 +2,8 @@
 
     INFLIGHT_UPDATE_GOLDEN=1 pytest tests/deploy/repository/test_golden_configs.py
 
-writes the golden files anew; `git diff tests/deploy/golden` then shows what a change does to each deployment.
+writes the golden files again; `git diff tests/deploy/golden` then shows what a change does to each deployment. A file
+has what the deployment changes of the committed repository, or of the deployment that it is based on.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from inflight.deploy.repository import model_configs
 from inflight.deploy.repository.configure import configure_repository
 from inflight.deploy.repository.option_checks import check_options
 from inflight.deploy.repository.options import DeploymentOptions
-from tests.deploy.repository.golden_cases import CASES, GoldenCase
+from tests.deploy.repository.golden_cases import CASES, GoldenCase, parse
 from tests.serving.contract.upstream_contract import Key, ours, upstreams
 from tests.standins.tensorrtllm.parameters import GUIDES, read_parameters
 
@@ -38,27 +39,24 @@ by_name = pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.
 on_cpp = pytest.mark.parametrize("case", CPP, ids=lambda case: case.name)
 
 
-def loaded(texts: dict[str, str]) -> dict[str, Any]:
-    return {model: text_format.Parse(text, model_config_pb2.ModelConfig()) for model, text in texts.items()}
-
-
 @by_name
 def test_a_repository_is_as_its_golden_files_say(case: GoldenCase, tmp_path: Path) -> None:
-    texts = case.write(tmp_path)
     if os.environ.get("INFLIGHT_UPDATE_GOLDEN"):
-        case.update(texts)
-    assert loaded(texts) == loaded(case.golden())
-    assert texts == case.golden()
+        case.file.write_text(case.differences())
+    assert case.differences() == case.file.read_text()
+    for text in case.write(tmp_path).values():
+        config = text_format.Parse(text, model_config_pb2.ModelConfig())
+        assert text == text_format.MessageToString(config, as_utf8=True)
 
 
 @by_name
 def test_every_configuration_loads_and_nothing_is_left_as_a_placeholder(case: GoldenCase) -> None:
-    configs = loaded(case.golden())
+    configs = case.configs()
     assert set(configs) == {"ensemble", "preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls"}
     model_configs.check(configs)
     for model, config in configs.items():
         assert config.name == model
-        assert "${" not in text_format.MessageToString(config)
+        assert "${" not in text_format.MessageToString(config, as_utf8=True)
         empty = {key for key, value in config.parameters.items() if not value.string_value}
         assert empty <= MAY_BE_EMPTY
 
@@ -66,7 +64,7 @@ def test_every_configuration_loads_and_nothing_is_left_as_a_placeholder(case: Go
 @on_cpp
 def test_upstreams_backend_reads_every_parameter(case: GoldenCase, tmp_path: Path) -> None:
     texts = case.write(tmp_path)
-    config = loaded(texts)["tensorrt_llm"]
+    config = parse(texts)["tensorrt_llm"]
     parameters = {key: value.string_value for key, value in config.parameters.items()}
     parameters["gpt_model_path"] = str(tmp_path)
     assert read_parameters(parameters)["gpt_model_type"] == "inflight_fused_batching"
@@ -94,14 +92,14 @@ def test_the_backend_and_the_ensemble_have_upstreams_tensors_and_those_of_prepro
     case: GoldenCase, model: str, kind: str
 ) -> None:
     theirs = {key: facts for key, facts in _upstreams_with_ours_optional().items() if key[:2] == (model, kind)}
-    mine = {key: facts for key, facts in ours(loaded(case.golden())).items() if key[:2] == (model, kind)}
+    mine = {key: facts for key, facts in ours(case.configs()).items() if key[:2] == (model, kind)}
     rendered = {("ensemble", "input", name) for name in ("messages", "chat_template_kwargs")}
     assert set(mine) - set(theirs) == (rendered if (model, kind) == ("ensemble", "input") else set())
     assert {key: mine.get(key) for key in theirs} == theirs
 
 
 def test_all_of_upstreams_wiring_stands_and_answers_are_told_apart() -> None:
-    mine = ours(loaded(CASES["tensorrt-llm"].golden()))
+    mine = ours(CASES["tensorrt-llm"].configs())
     theirs = _upstreams_with_ours_optional()
     wired = {key: facts for key, facts in theirs.items() if key[0] == "ensemble" and key[1] not in ("model",)}
     assert {key for key, facts in wired.items() if mine.get(key) != facts} == set()
@@ -126,7 +124,7 @@ def test_all_of_upstreams_wiring_stands_and_answers_are_told_apart() -> None:
 
 @on_cpp
 def test_streams_are_kept_where_there_are_any(case: GoldenCase) -> None:
-    configs = loaded(case.golden())
+    configs = case.configs()
     decoupled = configs["tensorrt_llm"].model_transaction_policy.decoupled
     assert configs["tensorrt_llm_bls"].model_transaction_policy.decoupled == decoupled
     assert decoupled == case.options.decoupled
@@ -138,7 +136,7 @@ def test_streams_are_kept_where_there_are_any(case: GoldenCase) -> None:
 
 def test_instances_are_as_many_as_asked_for() -> None:
     def counts(name: str) -> dict[str, int]:
-        configs = loaded(CASES[name].golden())
+        configs = CASES[name].configs()
         return {model: config.instance_group[0].count for model, config in configs.items() if config.instance_group}
 
     once = dict.fromkeys(("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls"), 1)
@@ -206,7 +204,7 @@ def test_llmapi_takes_the_directory_of_an_adapter(tmp_path: Path) -> None:
 def test_engines_of_ours_take_parameters_by_name_too(tmp_path: Path, target: str) -> None:
     settings = {"exclude_input_in_output": "1", "skip_special_tokens": "no", "preprocessing_instance_count": "2"}
     case = GoldenCase("any", target, options=DeploymentOptions(kv_cache_tokens=8192, settings=settings))
-    configs = loaded(case.write(tmp_path))
+    configs = parse(case.write(tmp_path))
     said = {model: config.parameters for model, config in configs.items()}
     for model in ("tensorrt_llm", "tensorrt_llm_bls"):
         assert said[model]["exclude_input_in_output"].string_value == "true"
