@@ -8,24 +8,21 @@ libraries print goes to standard error, which is a log.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import json
 import os
-import signal
 import sys
 import traceback
 from typing import TextIO
 
 from build_engines.errors import BuildError
 from build_engines.openvino.export import ExportTask, export
-
-_PR_SET_PDEATHSIG = 1
+from inflight.common.process_guard import die_with_parent
 
 
 def main() -> int:
     answers = _keep_stdout()
-    _die_with_parent()
+    die_with_parent()
     task = ExportTask(**json.load(sys.stdin))
     try:
         facts = export(task, lambda sentence: _send(answers, {"step": sentence}))
@@ -48,13 +45,6 @@ def _keep_stdout() -> TextIO:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers
-
-
-def _die_with_parent() -> None:
-    """A parent that was killed can't stop this process any more, so the kernel shall."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "prctl"):
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _send(answers: TextIO, message: dict[str, object]) -> None:

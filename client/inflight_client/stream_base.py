@@ -2,10 +2,75 @@
 
 from __future__ import annotations
 
+import time
+from typing import TypeVar
+
 from inflight_client._compat.answer import AnswerDecoder
 from inflight_client.call import Call
-from inflight_client.results import Generation
-from inflight_client.transcript import Transcript
+from inflight_client.results import Delta, Generation, ServerTimings, Timings
+
+
+class Transcript:
+    """Takes the deltas of one answer as they are handed to the caller."""
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        self.attempts = 0
+        self._started = 0.0
+        self._first = 0.0
+        self._ended = 0.0
+        self._last = Delta("")
+        self._texts: list[str] = []
+        self._token_ids: list[int] = []
+        self._log_probs: list[float] = []
+
+    def start(self) -> None:
+        """The caller begins to wait."""
+        self._started = time.monotonic()
+
+    def add(self, delta: Delta) -> None:
+        if not self._texts:
+            self._first = time.monotonic()
+        self._texts.append(delta.text)
+        if delta.token_ids is not None:
+            self._token_ids += delta.token_ids
+        if delta.log_probs is not None:
+            self._log_probs += delta.log_probs
+        if delta.finish_reason is not None:
+            self._last = delta
+            self._ended = time.monotonic()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last delta has come."""
+        return self._last.finish_reason is not None
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    def generation(self, cumulative_log_prob: float | None, server: ServerTimings | None) -> Generation | None:
+        """The whole answer; None before its last delta."""
+        if self._last.finish_reason is None:
+            return None
+        return Generation(
+            text=self.text,
+            finish_reason=self._last.finish_reason,
+            usage=self._last.usage,
+            timings=Timings(self._first - self._started, self._ended - self._started, self.attempts, server),
+            request_id=self.request_id,
+            token_ids=_collected(self._token_ids, self._last.token_ids),
+            log_probs=_collected(self._log_probs, self._last.log_probs),
+            cumulative_log_prob=cumulative_log_prob,
+        )
+
+
+Number = TypeVar("Number", int, float)
+
+
+def _collected(collected: list[Number], last: tuple[Number, ...] | None) -> tuple[Number, ...] | None:
+    """None where no delta had any, not even an empty part; some deployments end with a response that has none."""
+    return tuple(collected) if collected or last is not None else None
 
 
 class StreamBase:

@@ -19,7 +19,7 @@ from inflight.batch.reporting.progress_reporter import ProgressReporter
 from inflight.batch.session import JobSession
 from inflight.batch.signals import CANCELLED, INTERRUPTED, StopSignals
 from inflight.batch.state.checkpointer import Checkpointer
-from inflight.batch.state.replicator import StateReplicator
+from inflight.batch.state.remote_state import StateReplicator
 
 _REPORT_SECONDS = 1.0
 _WAITING_AFTER_SECONDS = 3.0

@@ -1,23 +1,36 @@
-"""Runs a program that dies with the process that started it: `python -I -S bound.py PROGRAM ARGUMENT...`.
+"""Processes that end with the process that started them.
 
-The ranks under mpirun are bound so to it, as mpirun is to its guard: even if all of these are killed at once, no rank
-lives on. (The kernel looks at the thread that forked; Open MPI forks less than 32 ranks in its main one.)
+As a program, `python -I -S process_guard.py PROGRAM ARGUMENT...` runs a program so. The ranks under mpirun are bound to
+it that way, as mpirun is to its guard: even if all of these are killed at once, no rank goes on.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
 
-PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int | None = None) -> bool:
+    """Have the kernel kill this process when its parent ends; `parent` is its process id, the present one by default.
+
+    False if the parent has ended already: then end this process. The kernel watches the thread that forked, so call
+    this only in a child of a thread that lasts. (Open MPI forks up to 32 ranks in its main thread.) Without prctl, as
+    on macOS, it does nothing.
+    """
+    import ctypes  # takes a while to load, and small programs import this module
+
+    parent = os.getppid() if parent is None else parent
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "prctl"):
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    return os.getppid() == parent
 
 
 def main(command: list[str]) -> None:
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it was quicker
+    if not die_with_parent():
         return
     try:
         os.execv(command[0], command)

@@ -8,7 +8,7 @@ from typing import Any
 from loadtests.analysis.comparison.result import Change, ChangeVerdict, Comparison
 from loadtests.report.chart import Chart, axis, legend, legend_below, rounded
 from loadtests.report.formats import NOTHING, count, number, percent, seconds, text
-from loadtests.report.table_model import Cell, Row, Table
+from loadtests.report.tables import Cell, Row, Table
 
 _COLOURS = {
     ChangeVerdict.BETTER: ("--green", "circle"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadtests.report.table_model import Table
+from loadtests.report.tables import Table
 
 _FROM_SENT = "Other tools count from sent: compare theirs with TTFT from sent."
 

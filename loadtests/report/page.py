@@ -15,7 +15,7 @@ from loadtests.report.definitions import definitions
 from loadtests.report.document import document
 from loadtests.report.formats import number, percent, seconds, text
 from loadtests.report.headline import headline, load_text, plan_in, tiles
-from loadtests.report.percentile_charts import curve_charts
+from loadtests.report.latency_charts import LoadPoint, curve_charts, throughput_charts
 from loadtests.report.sweep import (
     not_converged_text,
     points,
@@ -26,8 +26,7 @@ from loadtests.report.sweep import (
     sweep_tiles,
     validity_notes,
 )
-from loadtests.report.table_model import Table
-from loadtests.report.throughput_charts import LoadPoint, throughput_charts
+from loadtests.report.tables import Table
 from loadtests.report.timeline import timeline_chart
 from loadtests.served_model import describe_served_model
 

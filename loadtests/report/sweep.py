@@ -8,10 +8,9 @@ from loadtests.analysis.summary import SloResult
 from loadtests.analysis.sweep.result import USERS, Sweep, SweepStep, actual_session_rate
 from loadtests.report.formats import count, money, number, percent, text
 from loadtests.report.headline import Tile, tiles
+from loadtests.report.latency_charts import LoadPoint
 from loadtests.report.slo_text import format_slo, slo_text, slo_value
-from loadtests.report.table_model import Cell, Row, Table
-from loadtests.report.tables import as_sentence, verdict_cell
-from loadtests.report.throughput_charts import LoadPoint
+from loadtests.report.tables import Cell, Row, Table, as_sentence, verdict_cell
 
 _GOODPUT = "goodput of sent / of completed"
 

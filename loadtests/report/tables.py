@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from loadtests.analysis.summary import (
     Cost,
@@ -17,7 +19,38 @@ from loadtests.analysis.summary import (
 )
 from loadtests.report.formats import money, number, percent, seconds, signed, text
 from loadtests.report.slo_text import overall_verdict, slo_text, slo_value
-from loadtests.report.table_model import Cell, Row, Table
+
+
+@dataclass(frozen=True)
+class Cell:
+    """`tone`: "bad" and "good" are shown in red and green; each has a word for it in its text too. `link`: a file to
+    open from here, relative to the page."""
+
+    text: str
+    tone: str = ""
+    link: str = ""
+
+    @property
+    def address(self) -> str:
+        """The link as a browser takes it: as a path and never as anything else."""
+        return quote(self.link, errors="replace")
+
+
+Row = Sequence[Cell | str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The first `words` columns are words, and left; the others are figures, and right."""
+
+    head: Sequence[str]
+    rows: Sequence[Row]
+    words: int = 1
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        return [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows]
+
 
 LATENCIES = {
     "ttft": "TTFT, from due",

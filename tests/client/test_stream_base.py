@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inflight_client.results import Delta, Usage
-from inflight_client.transcript import Transcript
+from inflight_client.stream_base import Transcript
 
 
 def told(*deltas: Delta) -> Transcript:

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 from inflight_client._compat.answer import AnswerDecoder
 from inflight_client._compat.deployment import Deployment
 from inflight_client._compat.deployment_cache import DeploymentCache, as_not_ready, detection_deadline
-from inflight_client._compat.detection import ServerQuery, detect
-from inflight_client._compat.model_list import list_models
+from inflight_client._compat.detection import ServerQuery, detect, list_models
 from inflight_client._compat.requests import answer_decoder, build_request, build_stop_request
 from inflight_client._sync.connection import ABANDON_TIMEOUT, MAX_DISPATCH_SECONDS
 from inflight_client.call import Call

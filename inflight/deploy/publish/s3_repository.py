@@ -14,14 +14,103 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inflight.deploy.errors import DeployError
-from inflight.deploy.publish import upload_marker
 from inflight.deploy.publish.s3_address import S3Address
-from inflight.deploy.publish.upload_marker import UploadMarker
 from inflight.deploy.repository import manifest as cards
 from inflight.deploy.repository.manifest import RepositoryManifest
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
+
+import json
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from boto3.exceptions import S3UploadFailedError
+from botocore import exceptions
+from botocore.exceptions import BotoCoreError, ClientError
+
+MARKER_FILE = "inflight.unfinished"
+
+
+@dataclass(frozen=True)
+class UploadMarker:
+    """`names` are those of all objects that were of the repository before, or will be; `owner` is one writer's own."""
+
+    names: frozenset[str]
+    owner: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    @classmethod
+    def parse(cls, content: bytes) -> UploadMarker:
+        """Read one; what can't be read names nothing."""
+        try:
+            found = json.loads(content)
+            return cls(frozenset(map(str, found["names"])), str(found["owner"]))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return cls(frozenset(), "")
+
+    def content(self) -> bytes:
+        return json.dumps({"owner": self.owner, "names": sorted(self.names)}).encode()
+
+
+_ABSENT = {"NoSuchBucket"}
+_DENIED = {
+    "AccessDenied",
+    "AllAccessDisabled",
+    "ExpiredToken",
+    "Forbidden",
+    "InvalidAccessKeyId",
+    "InvalidToken",
+    "SignatureDoesNotMatch",
+    "403",
+}
+_CREDENTIALS = "give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+
+
+@contextmanager
+def map_s3_errors(address: S3Address) -> Iterator[None]:
+    """Raise what goes wrong inside as DeployError: `storage_denied`, `storage_not_found`, `storage_unreachable`."""
+    try:
+        yield
+    except S3UploadFailedError as error:
+        # It tells in its text alone what the server said, and holds that answer as its context.
+        if isinstance(error.__context__, ClientError):
+            raise _from_client_error(error.__context__, address) from error
+        raise DeployError(f"S3 did not take {address} ({_words(error)}); try again.", "storage_unreachable") from error
+    except ClientError as error:
+        raise _from_client_error(error, address) from error
+    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.ProfileNotFound) as error:
+        raise DeployError(
+            f"There are no credentials for {address} ({_words(error)}); {_CREDENTIALS}.", "storage_denied"
+        ) from error
+    except BotoCoreError as error:
+        where = address.endpoint or "AWS"
+        raise DeployError(
+            f"{where} can't be reached for {address} ({_words(error)}); check the endpoint and the network.",
+            "storage_unreachable",
+        ) from error
+
+
+def _from_client_error(error: ClientError, address: S3Address) -> DeployError:
+    said = error.response.get("Error", {})
+    code, words = said.get("Code", ""), said.get("Message", "")
+    if code in _ABSENT:
+        return DeployError(
+            f"There is no bucket {address.bucket!r} for {address}; make it, or name another.", "storage_not_found"
+        )
+    if code in _DENIED:
+        return DeployError(
+            f"S3 refuses access to {address} ({code}: {words}); {_CREDENTIALS} of somebody who may list, read and"
+            " write there.",
+            "storage_denied",
+        )
+    return DeployError(f"S3 can't serve {address} ({code}: {words}); try again later.", "storage_unreachable")
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
+
 
 PART_BYTES = 64 << 20
 """Larger files are sent in parts of this size."""
@@ -39,7 +128,7 @@ class S3Repository:
     def __init__(self, address: S3Address) -> None:
         self.address = address
         try:
-            from inflight.deploy.publish.s3_errors import map_s3_errors
+            from inflight.deploy.publish.s3_repository import map_s3_errors
         except ModuleNotFoundError as error:
             raise DeployError(
                 f"{address} needs the package boto3; install inflight with its extra, [s3].", "package_missing"
@@ -56,7 +145,7 @@ class S3Repository:
         """
         with self._map_errors(self.address):
             there = self._objects()
-            if upload_marker.MARKER_FILE in there:
+            if MARKER_FILE in there:
                 raise DeployError(
                     f"{self.address} is being written, or was left half written; wait, or assemble it again.",
                     "engine_damaged",
@@ -102,21 +191,12 @@ class S3Repository:
             ours = self._repository_objects(there)
             self._check_no_unlisted(there, ours)
             missing = [name for name in manifest.files if force or there.get(name) != _etag_and_size(directory / name)]
-            left = [
-                name
-                for name in there
-                if name in ours - {*manifest.files, cards.MANIFEST_FILE, upload_marker.MARKER_FILE}
-            ]
+            left = [name for name in there if name in ours - {*manifest.files, cards.MANIFEST_FILE, MARKER_FILE}]
             tags = {name: there[name][0] for name in manifest.files if name not in missing}
-            if (
-                not missing
-                and not left
-                and upload_marker.MARKER_FILE not in there
-                and self._is_current(there, manifest, tags)
-            ):
+            if not missing and not left and MARKER_FILE not in there and self._is_current(there, manifest, tags):
                 return 0
             mark = UploadMarker(frozenset({*ours, *manifest.files}))
-            self._put(upload_marker.MARKER_FILE, mark.content())
+            self._put(MARKER_FILE, mark.content())
             if cards.MANIFEST_FILE in there:
                 self._delete([cards.MANIFEST_FILE])
             for name in missing:
@@ -125,7 +205,7 @@ class S3Repository:
             self._delete(left)
             self._check_no_other_writer(mark, {name: (tags[name], file.bytes) for name, file in manifest.files.items()})
             self._put(cards.MANIFEST_FILE, manifest.model_copy(update={"tags": tags}).content())
-            self._delete([upload_marker.MARKER_FILE])
+            self._delete([MARKER_FILE])
         return len({*missing, cards.MANIFEST_FILE})
 
     def download(self, into: Path, manifest: RepositoryManifest, on_message: Callable[[str], None]) -> None:
@@ -144,11 +224,11 @@ class S3Repository:
 
     def _repository_objects(self, there: Objects) -> frozenset[str]:
         """The objects that make up the repository that stands there, whole or half."""
-        names = {cards.MANIFEST_FILE, upload_marker.MARKER_FILE} & set(there)
+        names = {cards.MANIFEST_FILE, MARKER_FILE} & set(there)
         if cards.MANIFEST_FILE in names:
             names |= cards.listed_files(self.read(cards.MANIFEST_FILE))
-        if upload_marker.MARKER_FILE in names:
-            names |= UploadMarker.parse(self.read(upload_marker.MARKER_FILE)).names
+        if MARKER_FILE in names:
+            names |= UploadMarker.parse(self.read(MARKER_FILE)).names
         return frozenset(names)
 
     def _check_no_unlisted(self, there: Objects, listed: frozenset[str]) -> None:
@@ -184,10 +264,7 @@ class S3Repository:
     def _check_no_other_writer(self, marker: UploadMarker, expected: Objects) -> None:
         """Before the card is put there: all is as it was sent, and nobody else has begun meanwhile."""
         there = self._objects()
-        alone = (
-            upload_marker.MARKER_FILE in there
-            and UploadMarker.parse(self.read(upload_marker.MARKER_FILE)).owner == marker.owner
-        )
+        alone = MARKER_FILE in there and UploadMarker.parse(self.read(MARKER_FILE)).owner == marker.owner
         if not alone or any(there.get(name) != found for name, found in expected.items()):
             raise DeployError(
                 f"{self.address} was written to by somebody else at the same time; assemble it again, one at a time.",

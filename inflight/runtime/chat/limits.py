@@ -6,11 +6,106 @@ ordinary template does is bounded, and what only a hostile one would do is not, 
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from string import Formatter
 from typing import Any
+
+_CONVERSION = re.compile(r"%(?:\(([^)]*)\))?[-+ #0]*(\*|\d*)(?:\.(\*|\d*))?[hlL]?.", re.DOTALL)
+"""One conversion of a `%` format (Python's printf-style formatting): its key, width and precision. `%%` is one too."""
+
+
+def check_percent(text: str, values: Any) -> None:
+    """Raise TemplateLimitError where `text % values` would be too long."""
+    by_name = isinstance(values, Mapping)
+    length = len(text) + (0 if by_name else check_size(values))
+    widest = _max_width(values if isinstance(values, tuple) else ())
+    for key, *numbers in _CONVERSION.findall(text):
+        length += sum(widest if number == "*" else int(number or 0) for number in numbers)
+        length += check_size(values.get(key)) if by_name else 0
+        check_length(length)
+
+
+def check_braces(text: str, values: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Raise TemplateLimitError where `text.format(*values, **named)` would be too long."""
+    length, place = len(text), 0
+    widest = _max_width([*values, *named.values()])
+    for _, field, form, _ in Formatter().parse(text):
+        if field is None:
+            continue
+        root = re.split(r"[.\[]", field, maxsplit=1)[0]
+        if not root:
+            root, place = str(place), place + 1
+        if root.isdecimal():
+            position = int(root)
+            shown = values[position] if position < len(values) else None
+        else:
+            shown = named.get(root)
+        length += check_size(shown) + sum(map(int, re.findall(r"\d+", form or "")))
+        length += widest if "{" in (form or "") else 0
+        check_length(length)
+
+
+def _max_width(values: Iterable[Any]) -> int:
+    """The largest width that an argument could give."""
+    return max((abs(one) for one in values if isinstance(one, int)), default=0)
+
+
+_PADDING_FILTERS = ("center", "ljust", "rjust", "zfill", "to_bytes", "batch", "slice")
+"""They make as much as their largest number says."""
+
+
+def check_method(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Raise TemplateLimitError where a method of a string or number, called so, would make too much."""
+    owner = getattr(function, "__self__", None)
+    if not isinstance(owner, str | bytes | int | float):
+        return
+    name = getattr(function, "__name__", "")
+    if name in ("format", "format_map"):
+        check_format_method(function, arguments, named)
+    else:
+        check_filter(name, owner, arguments, named)
+
+
+def check_format_method(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """The same of a string's `format` or `format_map`."""
+    if function.__name__ == "format_map":
+        check_braces(function.__self__, [], arguments[0] if isinstance(arguments[0], Mapping) else {})
+    else:
+        check_braces(function.__self__, arguments, named)
+
+
+def check_filter(name: str, value: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
+    """Raise TemplateLimitError where a filter or method of this name would make too much of `value`.
+
+    What is no text is measured as the text that it is made into.
+    """
+    size = check_size(value)
+    given = [*arguments, *named.values()]
+    width = max((one for one in given if isinstance(one, int)), default=0)
+    texts = [one for one in given if isinstance(one, str)]
+    if name == "tojson":
+        known = {**dict(zip(("ensure_ascii", "indent", "separators", "sort_keys"), arguments, strict=False)), **named}
+        check_json(value, known.get("indent"), known.get("separators"))
+    elif name == "format":
+        check_percent(str(value), named or tuple(arguments))
+    elif name in _PADDING_FILTERS:
+        check_length(size + width)
+    elif name == "indent":
+        check_length(size + (1 + len(str(value).splitlines())) * max([width, 4, *map(len, texts)]))
+    elif name == "wordwrap":
+        check_length(size * (1 + max(map(len, texts), default=1)))
+    elif name == "expandtabs":
+        check_length(size + value.count("\t" if isinstance(value, str) else b"\t") * width)
+    elif name == "replace" and isinstance(value, str) and len(texts) >= 2:
+        check_length(size + value.count(texts[0]) * max(0, len(texts[1]) - len(texts[0])))
+    elif name == "translate" and given and isinstance(given[0], dict):
+        longest = max((len(one) for one in given[0].values() if isinstance(one, str)), default=1)
+        check_length(size * longest)
+
 
 MAX_CHARACTERS = 16 * 2**20
 """The longest text, list or string."""

@@ -19,9 +19,18 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from inflight.runtime.chat.filter_limits import check_filter, check_format_method, check_method
-from inflight.runtime.chat.format_limits import check_percent
-from inflight.runtime.chat.limits import MAX_CHARACTERS, bounded, charge, check_operator, check_size, joined
+from inflight.runtime.chat.limits import (
+    MAX_CHARACTERS,
+    bounded,
+    charge,
+    check_filter,
+    check_format_method,
+    check_method,
+    check_operator,
+    check_percent,
+    check_size,
+    joined,
+)
 from inflight.runtime.messages import RequestError
 
 _MAX_ERROR_CHARACTERS = 400

@@ -4,9 +4,94 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import count
 
-from inflight.runtime.engine.scheduled_request import ScheduledRequest
+from inflight.runtime.engine.speculation import DraftVerifier
+from inflight.runtime.messages import (
+    Beam,
+    EngineLimits,
+    EventSink,
+    FinishReason,
+    GenerationRequest,
+    RequestError,
+    RequestTimings,
+    SpeculationStats,
+    TokenEvent,
+)
+from inflight.runtime.text.stop_words import StopWords
+
+_MAX_ERROR_CHARACTERS = 400
+"""Characters of a library's own error message that are passed on."""
+
+
+def error_from_exception(error: Exception) -> tuple[str, str]:
+    """Message and code by which an exception, raised because of one request, ends that request."""
+    if isinstance(error, RequestError):
+        return str(error), error.code
+    words = " ".join(str(error).split())[:_MAX_ERROR_CHARACTERS] or type(error).__name__
+    return f"the engine refused the request: {words}", "invalid_request"
+
+
+@dataclass(eq=False)
+class ScheduledRequest:
+    """`kv_blocks` is what its worst case needs, `generated_tokens` counts what the stepper made, cut or not.
+
+    `begun` says that tokens of it have been told, `unready` that its guide was still to be tried when the stepper was
+    last asked, `ended` that its end was told though it still runs.
+    """
+
+    handle: int
+    request: GenerationRequest
+    on_event: EventSink
+    kv_blocks: int
+    arrival_ns: int
+    admitted_ns: int = 0
+    first_token_ns: int = 0
+    generated_tokens: int = 0
+    emitted: bool = False
+    stop_words: StopWords | None = None
+    draft: DraftVerifier | None = None
+    last_speculation: SpeculationStats | None = None
+    unready: bool = False
+    ended: bool = False
+
+    @property
+    def prefilling(self) -> bool:
+        """A beam search shows nothing before its end, so it counts as generating, which is the most of its time."""
+        return not self.first_token_ns and self.request.sampling.beam_width == 1
+
+    @property
+    def speculation(self) -> SpeculationStats | None:
+        """What came of the request's own draft, else what the stepper told last."""
+        return self.draft.stats if self.draft is not None else self.last_speculation
+
+    def next_event(self, token_ids: tuple[int, ...], log_probs: tuple[float, ...]) -> TokenEvent:
+        """New tokens that are not its last; those that are told first come with times and origin."""
+        if self.emitted:
+            return TokenEvent(self.handle, token_ids, log_probs=log_probs)
+        self.emitted = True
+        timings = self.timings(end_ns=0)
+        return TokenEvent(self.handle, token_ids, timings=timings, log_probs=log_probs, metadata=self.request.metadata)
+
+    def timings(self, end_ns: int) -> RequestTimings:
+        return RequestTimings(self.arrival_ns, self.admitted_ns, self.first_token_ns, end_ns)
+
+    def kv_blocks_filled(self, limits: EngineLimits, reason: FinishReason, beams: tuple[Beam, ...]) -> int:
+        """Blocks that hold a token; of a prompt that is not computed to its end, none is counted.
+
+        The last token of an answer is not in the cache, since nothing was computed after it; that is the end token,
+        where there is one, which `generated_tokens` does not count. Beams share the prompt's whole blocks.
+        """
+        if not self.first_token_ns:
+            return 0
+        prompt = len(self.request.prompt_ids)
+        if not beams:
+            answer = self.generated_tokens if reason is FinishReason.STOP else max(self.generated_tokens - 1, 0)
+            return limits.blocks_for_tokens(prompt + answer)
+        shared = prompt // limits.kv_block_tokens
+        own = (limits.blocks_for_tokens(prompt + max(len(beam.token_ids) - 1, 0)) - shared for beam in beams)
+        return shared + sum(own)
 
 
 class RequestQueue:

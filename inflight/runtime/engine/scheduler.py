@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import count
 
 from inflight.runtime.engine.admission import queue_full_error
-from inflight.runtime.engine.draft import DraftVerifier
 from inflight.runtime.engine.interface import ModelRunner, SelfSchedulingRunner, StepOutput
-from inflight.runtime.engine.request_queue import RequestQueue
-from inflight.runtime.engine.scheduled_request import ScheduledRequest, error_from_exception
-from inflight.runtime.engine.step_times import StepTimes
+from inflight.runtime.engine.request_queue import RequestQueue, ScheduledRequest, error_from_exception
+from inflight.runtime.engine.speculation import DraftVerifier
 from inflight.runtime.messages import (
     Beam,
     EngineLimits,
@@ -27,6 +26,24 @@ from inflight.runtime.messages import (
 )
 from inflight.runtime.text.detokenizer import Detokenizer
 from inflight.runtime.text.stop_words import NOTHING_RELEASED, Released, StopWords, cut_beams
+
+RECENT_NS = 1_000_000_000
+"""An engine that has rested for so long may be faster than it was: one that is late by its last steps is tried."""
+
+
+class StepTimes:
+    """Remembers the latest 64 steps; moments are those of the machine's monotonic clock, all in nanoseconds."""
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[int, int]] = deque(maxlen=64)
+
+    def add(self, started_ns: int, ended_ns: int) -> None:
+        self._steps.append((ended_ns, ended_ns - started_ns))
+
+    def shortest(self, now_ns: int) -> int:
+        """The shortest step that ended within the last second; 0 where there was none."""
+        return min((took for ended, took in self._steps if now_ns - ended < RECENT_NS), default=0)
+
 
 MAX_PENDING_GUIDES = 64
 MAX_PENDING_GUIDES_PER_TENANT = 16

@@ -7,9 +7,11 @@ Started as `python -m inflight.runtime.engine.worker FD`, with FD a socket to th
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
+import time
 import traceback
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -17,12 +19,33 @@ from multiprocessing.connection import Connection, wait
 from inflight.common.cpu_affinity import use_engine_cores
 from inflight.common.process_tree import kill_descendants
 from inflight.runtime.engine.interface import EngineOptions, SelfSchedulingRunner, load_model_runner
-from inflight.runtime.engine.scheduled_request import error_from_exception
+from inflight.runtime.engine.request_queue import error_from_exception
 from inflight.runtime.engine.scheduler import Scheduler
-from inflight.runtime.engine.stats_reporter import StatsReporter
-from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, TokenEvent
+from inflight.runtime.messages import EngineStats, FinishReason, GenerationRequest, RequestError, TokenEvent
 from inflight.runtime.text.detokenizer import Detokenizer
 from inflight.runtime.text.tokenizer import load_tokenizer
+
+
+class StatsReporter:
+    """Once in a period while the engine works, and as soon as it comes to rest; nothing that was told already."""
+
+    def __init__(self, engine: Scheduler, period_s: float) -> None:
+        self._engine = engine
+        self._period_s = period_s
+        self._reported_at = -math.inf
+        self._reported: EngineStats | None = None
+
+    def due(self) -> EngineStats | None:
+        """What is to be told after a turn, if anything."""
+        now = time.monotonic()
+        if not self._engine.idle and now - self._reported_at < self._period_s:
+            return None
+        stats = self._engine.stats()
+        if stats == self._reported:
+            return None
+        self._reported_at, self._reported = now, stats
+        return stats
+
 
 POLL_INTERVAL_S = 0.02
 """How often a library that goes on by itself is looked after while it says nothing: deadlines pass meanwhile."""

@@ -13,10 +13,9 @@ import triton_python_backend_utils as pb_utils
 from inflight.runtime.engine.supervisor import EngineProcess
 from inflight.runtime.messages import GenerationRequest, RequestError, RequestMetadata, TokenEvent
 from inflight.runtime.metrics.engine_metrics import EngineMetrics
-from inflight.runtime.streams.chunk_acks import ChunkAckListener
 from inflight.runtime.streams.chunk_channel import ChunkSender, ChunkSubscriber
 from inflight.runtime.streams.chunk_header import ChunkHeader, sequence_key
-from inflight.runtime.streams.disconnect_detector import DisconnectDetector
+from inflight.runtime.streams.disconnect_detector import ChunkAckListener, DisconnectDetector
 from inflight.runtime.triton.active_requests import ActiveRequests
 from inflight.runtime.triton.bounded_strings import bound_strings
 from inflight.runtime.triton.inputs import Inputs, parameters_json

@@ -6,8 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+from inflight import __version__, compatible
 from inflight.runtime.engine.interface import EngineOptions
-from inflight.runtime.triton.version import check_version
+
+
+def check_version(written: str, model: str) -> None:
+    """Refuse a model of a repository that another version wrote; `written` is empty where nobody said.
+
+    Raises RuntimeError, at load, before anything of the model is read.
+    """
+    if written and not compatible(written, __version__):
+        raise RuntimeError(
+            f"the model {model} was written by inflight {written} and the package inflight that runs it here is"
+            f" {__version__}; install inflight {written} here, or assemble the repository again with {__version__}, or"
+            " with --vendor, which brings its own"
+        )
+
 
 _PATHS = ("gpt_model_path", "tokenizer_dir", "draft_model_path")
 """Parameters that name a file or directory; `lora_adapters` is a JSON list of such."""

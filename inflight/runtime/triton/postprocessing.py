@@ -12,9 +12,9 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.runtime.engine.request_values import check_ids, read_sequences
 from inflight.runtime.messages import RequestError
-from inflight.runtime.streams.chunk_acks import ChunkAckSender
 from inflight.runtime.streams.chunk_header import ChunkHeader
 from inflight.runtime.streams.context_cache import ContextCache
+from inflight.runtime.streams.disconnect_detector import ChunkAckSender
 from inflight.runtime.streams.sequence_ids import is_unary
 from inflight.runtime.text.detokenizer import Chunk, Detokenizer
 from inflight.runtime.text.tokenizer import load_tokenizer, vocabulary_size

@@ -284,7 +284,7 @@ def test_a_storage_that_does_not_answer_is_named(storage: S3TestBucket) -> None:
 
 
 def test_without_boto3_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "inflight.deploy.publish.s3_errors", None)
+    monkeypatch.setitem(sys.modules, "inflight.deploy.publish.s3_repository", None)
     with pytest.raises(DeployError, match=r"needs the package boto3; .*\[s3\]") as caught:
         S3Repository(S3Address("models", "a"))
     assert caught.value.code == "package_missing"

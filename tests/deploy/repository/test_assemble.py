@@ -10,7 +10,7 @@ import pytest
 from build_engines.manifest import Manifest, verify
 from inflight import __version__
 from inflight.deploy.errors import DeployError
-from inflight.deploy.publish.upload_marker import UploadMarker
+from inflight.deploy.publish.s3_repository import UploadMarker
 from inflight.deploy.repository import manifest as card
 from inflight.deploy.repository import model_configs
 from inflight.deploy.repository.assemble import AssemblyRequest, assemble_repository, relocate_engine

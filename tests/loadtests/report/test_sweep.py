@@ -10,9 +10,9 @@ from rich.console import Console
 from inflight.commands.load.display import show_sweep
 from loadtests.analysis.sweep.result import Sweep, SweepStep
 from loadtests.analysis.sweep.search import RateSearch
+from loadtests.report.latency_charts import throughput_charts
 from loadtests.report.page import sweep_page
 from loadtests.report.sweep import points
-from loadtests.report.throughput_charts import throughput_charts
 from loadtests.run.sweep_runner import with_result
 from tests.fixtures.load_summaries import sample_sweep
 from tests.fixtures.page_reader import PageReader, read

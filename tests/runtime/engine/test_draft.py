@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inflight.runtime.engine.draft import DraftVerifier
+from inflight.runtime.engine.speculation import DraftVerifier
 from inflight.runtime.messages import SpeculationStats
 
 

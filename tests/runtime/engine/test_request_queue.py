@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inflight.runtime.engine.request_queue import RequestQueue
-from inflight.runtime.engine.scheduled_request import ScheduledRequest
+from inflight.runtime.engine.request_queue import RequestQueue, ScheduledRequest
 from inflight.runtime.messages import GenerationRequest
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from inflight.runtime.engine import step_times
+from inflight.runtime.engine import scheduler
 from inflight.runtime.engine.fake import IMPOSSIBLE
 from inflight.runtime.engine.scheduler import MAX_PENDING_GUIDES, MAX_PENDING_GUIDES_PER_TENANT, Scheduler
 from inflight.runtime.messages import (
@@ -95,7 +95,7 @@ def test_a_running_request_ends_at_its_deadline_with_what_it_has_and_makes_room(
 
 def test_a_hopeless_request_is_dropped_and_never_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its deadline has not passed, but no step has been so short lately as what is left. There is room for it."""
-    monkeypatch.setattr(step_times, "RECENT_NS", 3600 * SECOND_NS)
+    monkeypatch.setattr(scheduler, "RECENT_NS", 3600 * SECOND_NS)
     engine, hopeless = scheduler_of(step_seconds="0.2"), EventCollector()
     engine.submit(request_of(answer=50), ignore_event)
     engine.step()

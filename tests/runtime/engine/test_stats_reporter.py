@@ -7,7 +7,7 @@ import pytest
 from inflight.runtime.engine.fake import FakeModelRunner
 from inflight.runtime.engine.interface import EngineOptions
 from inflight.runtime.engine.scheduler import Scheduler
-from inflight.runtime.engine.stats_reporter import StatsReporter
+from inflight.runtime.engine.worker import StatsReporter
 from inflight.runtime.messages import GenerationRequest
 
 

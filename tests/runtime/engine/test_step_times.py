@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inflight.runtime.engine.step_times import RECENT_NS, StepTimes
+from inflight.runtime.engine.scheduler import RECENT_NS, StepTimes
 
 
 def test_the_shortest_recent_step_counts() -> None:

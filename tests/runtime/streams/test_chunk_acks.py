@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from inflight.runtime.streams.chunk_acks import ChunkAckListener, ChunkAckSender, ack_socket_name
+from inflight.runtime.streams.disconnect_detector import ChunkAckListener, ChunkAckSender, ack_socket_name
 from inflight.runtime.streams.local_socket import connect
 
 MODEL = f"engine-of-test-{os.getpid()}"

@@ -11,7 +11,7 @@ from typing import Any
 from inflight.runtime.backends.llmapi.library import LlmApiLibrary
 from inflight.runtime.backends.llmapi.output_reader import OutputReader
 from inflight.runtime.engine.interface import StepOutput
-from inflight.runtime.engine.scheduled_request import error_from_exception
+from inflight.runtime.engine.request_queue import error_from_exception
 from inflight.runtime.messages import FinishReason
 
 HEALTH_PERIOD_S = 1.0

@@ -6,7 +6,7 @@ from itertools import takewhile
 from typing import Any
 
 from inflight.runtime.engine.interface import StepOutput
-from inflight.runtime.engine.scheduled_request import error_from_exception
+from inflight.runtime.engine.request_queue import error_from_exception
 from inflight.runtime.messages import Beam, FinishReason, GenerationRequest
 
 FINISH_REASONS = {

@@ -8,7 +8,6 @@ socket: it sends a Verdict once it stands, then takes a Guide at a time and answ
 
 from __future__ import annotations
 
-import ctypes
 import math
 import os
 import re
@@ -25,6 +24,7 @@ import numpy as np
 import openvino
 import openvino_genai
 
+from inflight.common.process_guard import die_with_parent
 from inflight.runtime.backends.openvino.generation_config import structured_output
 from inflight.runtime.backends.openvino.guided_decoding.dummy_model import write_dummy_model
 from inflight.runtime.backends.openvino.guided_decoding.probe_process import GuideProbeResult
@@ -39,7 +39,6 @@ TOKEN_SECONDS = 0.02
 WALK_TOKENS = (160, 32, 32)
 """Tokens of each answer that is tried."""
 
-_PR_SET_PDEATHSIG = 1
 _STACK_BYTES = 4 << 20
 """Half of what the engine has, so that no guide that passes here overflows it there."""
 
@@ -141,7 +140,7 @@ def _resident_bytes() -> int:
 
 
 def main() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(5)
     hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
