@@ -134,7 +134,7 @@ def parse_gpus(text: str) -> tuple[Gpu, ...]:
     ]
     if text.strip() and not gpus:
         said = text.strip().splitlines()[-1]
-        raise BuildError(f"nvidia-smi answers {said!r}, which can't be read; mend the driver.", "build_failed")
+        raise BuildError(f"nvidia-smi answers {said!r}, which can't be read; fix the driver.", "build_failed")
     return tuple(sorted(gpus, key=lambda gpu: gpu.index))
 
 

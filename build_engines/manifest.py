@@ -247,7 +247,7 @@ def _map_read_errors(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise BuildError(
-            f"The engine {directory} can't be read ({error.strerror or error}); mend that, or build the engine again.",
+            f"The engine {directory} can't be read ({error.strerror or error}); fix that, or build the engine again.",
             "engine_damaged",
         ) from error
 

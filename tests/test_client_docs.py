@@ -51,7 +51,7 @@ def test_a_block_of_python_runs(
     if "print(" in code:
         assert shown.strip()
     if "InvalidRequest" in code:
-        assert shown.startswith("mine to mend: ")
+        assert shown.startswith("mine to fix: ")
         assert "prompt_too_long" in shown
     if "timeout=0.001" in code:
         assert "0.001 seconds" in shown

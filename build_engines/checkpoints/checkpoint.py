@@ -89,7 +89,7 @@ def map_read_errors(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise BuildError(
-            f"The checkpoint {directory} can't be read ({_reason(error)}); mend that, or fetch the checkpoint again.",
+            f"The checkpoint {directory} can't be read ({_reason(error)}); fix that, or fetch the checkpoint again.",
             "checkpoint_damaged",
         ) from error
 

@@ -109,7 +109,5 @@ def _read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise InflightError(
-            f"{path} can't be read ({error}); mend the file, or send text", "no_chat_template"
-        ) from None
+        raise InflightError(f"{path} can't be read ({error}); fix the file, or send text", "no_chat_template") from None
     return content if isinstance(content, dict) else {}

@@ -81,7 +81,9 @@ def connection_closed(where: str, due: str) -> InflightError:
     next_step = "check the address: its port and its scheme"
     if due == "gRPC":
         next_step = f"if this is the HTTP port, write http://{where}"
-    return InflightError(f"what listens at {where} hung up instead of speaking {due}; {next_step}", "connection_closed")
+    return InflightError(
+        f"what listens at {where} closes the connection instead of speaking {due}; {next_step}", "connection_closed"
+    )
 
 
 def not_triton(where: str, how: str) -> InflightError:

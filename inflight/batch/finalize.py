@@ -22,7 +22,7 @@ def write_reports(session: JobSession, outputs: Sequence[str]) -> None:
 def finalize(session: JobSession) -> list[str]:
     """Make the output, and say so in the state; the addresses of what was written.
 
-    Whenever it is broken off, the next life does all of it again, and needs no server for that. Raises BatchError.
+    Whenever it is broken off, the next run does all of it again, and needs no server for that. Raises BatchError.
     """
     files = {kind: path for kind in RowStatus if (path := session.directory.result_file(kind)).exists()}
     written = [str(path) for path in files.values()]

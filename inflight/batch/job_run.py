@@ -1,4 +1,4 @@
-"""One life of a job: rows are asked until there are none, or until something ends it early."""
+"""One run of a job: rows are asked until there are none, or until something ends it early."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class JobRun:
             self._session.ledger.add(form.format_answer(row, result, attempts))
 
     async def _report_and_poll_cancel(self) -> None:
-        """Tell how it stands, and see whether somebody wants its end."""
+        """Report progress, and look for a request to cancel."""
         heard = time.monotonic()
         while True:
             pool = self._dispatcher.state()
@@ -110,7 +110,7 @@ class JobRun:
     def _on_reporting_ended(self, looking: asyncio.Task[None]) -> None:
         """Without it nobody would hear of the job, and nobody could cancel it."""
         if not looking.cancelled() and (error := looking.exception()) is not None:
-            self._stop(JobState.FAILED, f"it can't say how it stands: {error!r}", 0.0)
+            self._stop(JobState.FAILED, f"its progress can't be reported: {error!r}", 0.0)
 
     def _on_signal(self, count: int) -> None:
         notice = self._options.drain_seconds

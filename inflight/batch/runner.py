@@ -1,4 +1,4 @@
-"""Runs a job: opens it, finds its servers, lives one life of it, and finishes it where that life came to the end."""
+"""Runs a job: opens it, finds its servers, runs it, and finalizes it if that run came to the end."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from inflight.batch.state.retry_ledger import RetryLedger, check_input, check_re
 TEMPORARY_CODES = (
     "disk_full", "server_unreachable", "storage_unreachable", "output_failed", "model_not_ready", "job_elsewhere"
 )  # fmt: skip
-"""What ends a life and not the job: the same command goes on once it has passed."""
+"""What ends a run and not the job: the same command goes on once it has passed."""
 EX_TEMPFAIL = 75
 """EX_TEMPFAIL of sysexits.h: not done, and to be tried again."""
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """How a life of a job ended; `sentence` says why, unless it finished. `written`: the addresses of its output."""
+    """How a run of a job ended; `sentence` says why, unless it finished. `written`: the addresses of its output."""
 
     state: JobState
     counts: Counts
@@ -75,7 +75,7 @@ class JobRunner:
         self._replicator = StateReplicator(job.output, directory, on_message)
 
     def run(self, retry_codes: Sequence[str] | None = None) -> JobResult:
-        """Live one life of the job. Raises BatchError where it can't begin; what may pass or comes later is in the End.
+        """Run the job once. Raises BatchError where it can't begin; what may pass or comes later is in the End.
 
         `again`: codes of failed rows to be asked once more (none: all that may do better) of a job that is at its end.
         """
@@ -154,10 +154,10 @@ class JobRunner:
     def _run_rows(self, session: JobSession, reporter: ProgressReporter) -> JobResult:
         if not session.all_done:
             with self._servers() as backends:
-                life = JobRun(session, backends, reporter, self._replicator, self._signals, self._on_message)
-                asyncio.run(life.run())
+                run = JobRun(session, backends, reporter, self._replicator, self._signals, self._on_message)
+                asyncio.run(run.run())
             if not session.all_done:
-                return JobResult(life.state, session.ledger.counts, life.message)
+                return JobResult(run.state, session.ledger.counts, run.message)
             self._replicator.upload(session.ledger)
         if isinstance(session.ledger, RetryLedger):
             session.ledger.merge()

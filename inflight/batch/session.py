@@ -28,7 +28,7 @@ from inflight.batch.storage.addresses import is_on_local_disk
 
 @dataclass(frozen=True)
 class JobSession:
-    """Everything that a life of a job works with."""
+    """Everything that a run of a job works with."""
 
     job: Job
     directory: JobDirectory
@@ -37,7 +37,7 @@ class JobSession:
     ledger: Ledger
     output: OutputWriter | None
     started_at: float = field(default_factory=time.monotonic)
-    """When this life of it began: it is paid for from then on, the start of its server included."""
+    """When this run of it began: it is paid for from then on, the start of its server included."""
 
     def bind_build(self, build: str) -> None:
         """The model that answers must be the one that answered before. Raises BatchError `job_mismatch`."""

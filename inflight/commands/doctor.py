@@ -19,7 +19,7 @@ _MARKS = {"ok": "ok     ", "warning": "warning", "missing": "MISSING"}
     "--json", "as_json", envvar="INFLIGHT_DOCTOR_JSON", is_flag=True, help="One JSON object instead of lines."
 )
 def command(engine_dir: str | None, as_json: bool) -> None:
-    """Look at what serving needs, say what is there, what is missing, and how to mend it.
+    """Look at what serving needs, say what is there, what is missing, and how to fix it.
 
     With ENGINE_DIR also whether that engine is whole and runs here: versions, GPUs, driver. It may be a repository that
     `inflight assemble` wrote, too: its directory, or its address on S3.

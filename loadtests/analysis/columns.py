@@ -1,4 +1,4 @@
-"""The records of a run in columns, so that a million requests fit the memory and are reckoned with at once."""
+"""The records of a run in columns, so that a million requests fit the memory and are processed together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that is read of a run before its figures are reckoned."""
+"""All that is read of a run before its figures are computed."""
 
 from __future__ import annotations
 

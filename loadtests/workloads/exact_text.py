@@ -21,7 +21,7 @@ class ExactTextGenerator:
     """Makes texts of words that are one token each, so that to count words is to count tokens.
 
     Counts are those of the tokenizer with its own special tokens, as the server counts a plain prompt. Whether counts
-    really add up is tried once on a long text; where they don't, each text is counted and mended. Raises LoadError for
+    really add up is tried once on a long text; where they don't, each text is counted and fixed. Raises LoadError for
     what is no tokenizer, or has too few such words.
     """
 

@@ -84,7 +84,7 @@ def orchestrated(tmp_path: Path, paced_server: Server) -> Callable[[str], Orches
             # so that there is a middle to stop in
             "INFLIGHT_BATCH_RUN_CONCURRENCY": "2",
             "INFLIGHT_BATCH_RUN_MAX_TOKENS": "12",
-            "INFLIGHT_BATCH_RUN_NOTICE": "1",
+            "INFLIGHT_BATCH_RUN_DRAIN_SECONDS": "1",
         }
         return Orchestrated(tmp_path, paced_server.grpc_address, environment)
 

@@ -22,7 +22,7 @@ _END_SECONDS = 5.0
 
 
 class CrashCounts(Protocol):
-    """Under which rows, by their numbers, engines have died, as a job remembers it across its lives."""
+    """Under which rows, by their numbers, engines have died, as a job remembers it across its runs."""
 
     crash_counts: dict[int, int]
 
@@ -60,9 +60,9 @@ class Dispatcher:
         self._server_wait_timeout = options.server_wait_timeout
         suspects = PoisonRowFinder(options.max_engine_crashes, crash_counts.crash_counts, crash_counts.record_crashes)
         self._queue = RowQueue(feed, on_row_done, suspects, self._finish)
-        life = uuid.uuid4().hex
+        run_id = uuid.uuid4().hex
         self._endpoints = [
-            Endpoint(one, options, self._queue, suspects, check_build, on_message, life) for one in backends
+            Endpoint(one, options, self._queue, suspects, check_build, on_message, run_id) for one in backends
         ]
         for lane in self._endpoints:
             lane.endpoint_is_unavailable = self._is_unavailable

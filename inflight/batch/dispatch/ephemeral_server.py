@@ -1,4 +1,4 @@
-"""A server for a job's life."""
+"""A server for one run of a job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server, ServerSettings
 
 _MAX_RESTARTS = 20
-"""Failed lives in a row: rows that kill engines are found by letting some die."""
+"""Failed starts in a row: rows that kill engines are found by letting some die."""
 
 
 def address_with_metrics(server: Server) -> str:

@@ -1,4 +1,4 @@
-"""Why a row got no answer, and so what becomes of row and server."""
+"""The kinds of failures of a row, which decide what happens to the row and to the server."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from inflight_client import InflightError
 
 
 class FailureKind(Enum):
-    """BUSY: the server has enough; the row is asked later, and fewer at a time. UNAVAILABLE: the server can't answer
-    just now. LOST: it was never reached. CRASHED: it, or its engine, died with the row in flight. REJECTED: it takes no
-    row of this job, now or later. TRANSIENT: something went wrong with this row, and may not the next time. PERMANENT:
-    it would again. AMBIGUOUS: a refusal in words that no code stands for: the row may be at fault, or the server
-    refuses whatever it is asked.
-    """
+    """Why a row got no answer."""
 
-    OVERLOADED = "busy"
-    UNAVAILABLE = "resting"
-    UNREACHABLE = "lost"
-    CRASHED = "fell"
-    REJECTED = "shut"
-    TRANSIENT = "passing"
-    PERMANENT = "final"
-    AMBIGUOUS = "doubtful"
+    OVERLOADED = "overloaded"
+    """The server is full: send the row later, and fewer rows at a time."""
+    UNAVAILABLE = "unavailable"
+    """The server cannot answer at the moment."""
+    UNREACHABLE = "unreachable"
+    """No connection was made."""
+    CRASHED = "crashed"
+    """The server or its engine ended with the row in flight."""
+    REJECTED = "rejected"
+    """The server takes no row of this job, now or later."""
+    TRANSIENT = "transient"
+    """The row failed, and may succeed the next time."""
+    PERMANENT = "permanent"
+    """The row would fail again."""
+    AMBIGUOUS = "ambiguous"
+    """An error without a known code: the row may be at fault, or the server refuses every request."""
 
 
 _BY_CODE = {

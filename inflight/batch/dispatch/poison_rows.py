@@ -42,7 +42,7 @@ class PoisonRowFinder:
         self._groups: list[SuspectGroup] = []
 
     def add_known_suspect(self, row: Row) -> None:
-        """A row under which engines have died in an earlier life of the job."""
+        """A row under which engines have died in an earlier run of the job."""
         self._groups.insert(0, SuspectGroup((row,)))
 
     def add_crash(self, server: str, rows: Sequence[Row]) -> None:

@@ -36,7 +36,7 @@ class RowSender:
     ) -> None:
         self.in_flight = 0
         self.server_error: InflightError | None = None
-        """What went wrong with the server itself; whoever mends that clears it."""
+        """What went wrong with the server itself; whoever fixes that clears it."""
         self.last_answer_at = 0.0
         """When the server last answered a row, be it with a refusal that is the row's alone."""
         self._backend, self._queue, self._limit = backend, queue, limit

@@ -10,9 +10,9 @@ from inflight.batch.job.rows import RowResult, RowStatus
 
 @dataclass
 class Counts:
-    """Rows by what became of them, and what they cost. Kept in the state with every checkpoint, across a job's lives.
+    """Rows by what became of them, and what they cost. Kept in the state with every checkpoint, across a job's runs.
 
-    `seconds` is the time that lives of the job have run; `codes` counts errors and dead letters by code.
+    `seconds` is the time that runs of the job have run; `codes` counts errors and dead letters by code.
     """
 
     ok: int = 0

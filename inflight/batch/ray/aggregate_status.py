@@ -14,7 +14,7 @@ from inflight.batch.session import JobSession
 
 
 class AggregateStatus:
-    """Made when a life of the whole job begins, which has so many rows."""
+    """Made when a run of the whole job begins, which has so many rows."""
 
     def __init__(
         self, session: JobSession, rows: int, parts: Sequence[JobDirectory], on_progress: Callable[[JobProgress], None]
@@ -82,7 +82,7 @@ class AggregateStatus:
 
 
 def add_counts(whole: Counts, part: Counts) -> None:
-    """Rows, tokens and codes of a part; time and lives are the whole job's own."""
+    """Rows, tokens and codes of a part; time and runs are the whole job's own."""
     for name in ("ok", "error", "dead", "retries", "input_tokens", "output_tokens"):
         setattr(whole, name, getattr(whole, name) + getattr(part, name))
     for code, count in part.codes.items():

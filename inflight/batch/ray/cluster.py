@@ -28,7 +28,7 @@ _QUIET = {
 
 @contextmanager
 def cluster(workers: int) -> Iterator[Any]:
-    """The module `ray`, connected: to RAY_ADDRESS, or else to one that lives as long as this. Raises BatchError.
+    """The module `ray`, connected: to RAY_ADDRESS, or else to one that lasts as long as this. Raises BatchError.
 
     For the main thread, whose signals stay as they are. It tells nobody of its use, and shows no page.
     """

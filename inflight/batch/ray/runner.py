@@ -38,7 +38,7 @@ class RayRunner(JobRunner):
     """The head. It asks no row itself: it cuts the input, hands its parts to workers, and merges what they write.
 
     Each part is a job with a state of its own in the job's directory, which all machines must see at the same path; so
-    whatever dies, the next life goes on where every part stands. Rows that are asked once more are few, and asked here.
+    whatever dies, the next run goes on where every part stands. Rows that are asked once more are few, and asked here.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class RayRunner(JobRunner):
         return end
 
     def _plan(self, session: JobSession) -> tuple[InputPart, ...]:
-        """The job's parts: those of an earlier life, or new ones of what is left of the input."""
+        """The job's parts: those of an earlier run, or new ones of what is left of the input."""
         plan = self._parts.read()
         if plan is None:
             self._on_message("Reading the input once, to cut it into parts.")
@@ -144,7 +144,7 @@ class RayRunner(JobRunner):
                     self._write_stop_file(DRAIN)
         except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[-1]
-            self._failure = BatchError(f"Ray failed: {reason}; mend that and resume the job", "job_failed")
+            self._failure = BatchError(f"Ray failed: {reason}; fix that and resume the job", "job_failed")
         except BaseException as error:  # goes to the main thread
             self._failure = error
 
@@ -188,7 +188,7 @@ class RayRunner(JobRunner):
 
 
 def _finished(part: Job) -> bool:
-    """Whether an earlier life has seen a part's end."""
+    """Whether an earlier run has seen a part's end."""
     progress = read_progress(JobDirectory.from_output(part.output))
     return progress is not None and progress.state is JobState.FINISHED
 

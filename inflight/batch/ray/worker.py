@@ -1,4 +1,4 @@
-"""What a worker of Ray does: it lives the jobs of parts, one after the other, with a server of its own if asked for."""
+"""What a worker of Ray does: it runs the jobs of parts, one after the other, with a server of its own if asked for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LOCK_TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class PartTask:
-    """A part of the input as workers get it. `created` and `fingerprint`: the whole job's. `life`: of the head."""
+    """A part of the input as workers get it. `created` and `fingerprint`: the whole job's. `run_id`: of the head."""
 
     index: int
     job: Job
@@ -46,7 +46,7 @@ class PartTask:
 
 @dataclass(frozen=True)
 class PartReport:
-    """How a life of a part ended."""
+    """How a run of a part ended."""
 
     index: int
     state: str
@@ -174,7 +174,7 @@ def _count_attempt(ledger: Ledger, task: PartTask, directory: JobDirectory) -> N
     if times >= MAX_ATTEMPTS:
         raise BatchError(
             f"{times} workers died over the part at {directory.path}, and no row of it was done; Ray's log on their"
-            " machines says why (often memory); mend that and resume the job",
+            " machines says why (often memory); fix that and resume the job",
             "job_failed",
         )
     ledger.remember("part_attempts", (stand, times + 1))

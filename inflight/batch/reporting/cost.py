@@ -1,4 +1,4 @@
-"""What a job costs: the price of an hour of what it runs on, for as long as its lives have run."""
+"""What a job costs: the price of an hour of what it runs on, for as long as its runs have run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class JobCost(BaseModel):
 
     @classmethod
     def from_counts(cls, counts: Counts, price_per_hour: float | None) -> JobCost | None:
-        """That of all lives of a job until now; None where nobody told a price."""
+        """That of all runs of a job until now; None where nobody told a price."""
         if price_per_hour is None:
             return None
         spent = price_per_hour * counts.seconds / 3600

@@ -38,7 +38,7 @@ class RowTotals(_ManifestModel):
 
 
 class RunTimes(_ManifestModel):
-    """`begun` and `ended` in UTC; `seconds`: for how long the job's lives ran, together."""
+    """`begun` and `ended` in UTC; `seconds`: for how long the job's runs ran, together."""
 
     started: datetime
     ended: datetime

@@ -21,7 +21,7 @@ from inflight.batch.reporting.throughput import Throughput
 
 
 class JobState(StrEnum):
-    """What a job does, or how its last life ended."""
+    """What a job does, or how its last run ended."""
 
     RUNNING = "running"
     DRAINING = "draining"

@@ -13,7 +13,7 @@ from inflight.batch.state.retry_ledger import RetryLedger
 
 
 class ProgressReporter:
-    """Made when a life begins."""
+    """Made when a run begins."""
 
     def __init__(self, session: JobSession, options: RunOptions, on_progress: Callable[[JobProgress], None]) -> None:
         self._session, self._options, self._on_progress = session, options, on_progress

@@ -48,7 +48,7 @@ def job_status(directory: JobDirectory) -> JobStatus:
         if running:
             return JobStatus(directory.path, "starting", True, "it has not reported any progress yet")
         return JobStatus(
-            directory.path, "killed", False, f"it was killed before it said how it stands; {_resume_hint(directory)}"
+            directory.path, "killed", False, f"it was killed before it reported progress; {_resume_hint(directory)}"
         )
     age = max(0.0, time.time() - progress.timestamp)
     unseen = running is None or (not running and progress.host != socket.gethostname())
@@ -60,7 +60,7 @@ def job_status(directory: JobDirectory) -> JobStatus:
 def _describe(directory: JobDirectory, progress: JobProgress, running: bool, age: float) -> tuple[str, str]:
     state, sentence = str(progress.state), progress.message
     if running and not progress.state.is_active:
-        return "starting", "it goes on, and has not said yet how it stands"
+        return "starting", "it resumes, and has not reported progress yet"
     if running:
         silent = age >= _STALE_SECONDS
         return state, f"process {progress.pid} has said nothing for {age:.0f} s" if silent else sentence

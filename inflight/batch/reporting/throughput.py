@@ -30,7 +30,7 @@ class Rates(BaseModel):
 
 
 class Throughput(BaseModel):
-    """`present` is of the last minute, `life` of this life of the job; earlier lives count in neither.
+    """`last_minute` is of the last minute, `this_run` of this run of the job; earlier runs count in neither.
 
     `eta`: seconds until all rows are done; None as long as that can't be known.
     """
@@ -52,7 +52,7 @@ class _Sample:
 
 
 class RateEstimator:
-    """Made when a life begins, with the counts that earlier lives left; then shown the counts, each second or so.
+    """Made when a run begins, with the counts that earlier runs left; then shown the counts, each second or so.
 
     `total` is the number of rows of the input where it is known. `left`: how many done rows are asked once more, and
     have no new outcome yet.

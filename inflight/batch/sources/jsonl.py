@@ -17,6 +17,8 @@ from inflight.batch.storage.files import StoredFile
 
 _KEYS = re.compile(rb'"[ \t\r]*:')
 """What ends a key; in texts too, so a line has as many or more of them as keys."""
+# orjson reads 1,024 levels and writes 254; how deep Python can go depends on its caller.
+_MAX_DEPTH = 500
 _HEAD = 4096
 _BOM = b"\xef\xbb\xbf"
 
@@ -98,8 +100,10 @@ def _why(raw: bytes, error: orjson.JSONDecodeError) -> str:
     return f"the line is not JSON: {error.msg} at character {error.colno}"
 
 
-def _keys(value: Any) -> int:
-    """The keys of an object, with those of all objects in it."""
+def _keys(value: Any, levels: int = _MAX_DEPTH) -> int:
+    """The keys of an object, with those of all objects in it. Raises RecursionError beyond `levels`."""
+    if not levels:
+        raise RecursionError
     if type(value) is dict:
         found = len(value)
         value = value.values()
@@ -109,7 +113,7 @@ def _keys(value: Any) -> int:
         return 0
     for each in value:
         if type(each) is dict or type(each) is list:
-            found += _keys(each)
+            found += _keys(each, levels - 1)
     return found
 
 

@@ -53,7 +53,7 @@ class LineFile:
             self._file = None
 
     def truncate(self) -> None:
-        """Cut off the lines of a life that died before it could commit them."""
+        """Cut off the lines of a run that died before it could commit them."""
         if self.uncommitted_bytes:
             failpoint("lines.cut")
             os.truncate(self.path, self.length)

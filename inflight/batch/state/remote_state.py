@@ -300,7 +300,7 @@ class RemoteState:
             return []
         with path.open("rb") as file:
             node = path.stat().st_ino
-            if self._inodes.get(kind) != node:  # of another life, or made anew since: the parts may be of another text
+            if self._inodes.get(kind) != node:  # of another run, or made anew since: the parts may be of another text
                 parts = _matching_objects(file, parts)
                 self._inodes[kind] = node
             place = sum(part.size for part in parts)
@@ -331,7 +331,7 @@ class RemoteState:
         return RemoteObject(name=name, size=size, sha256=part.sha256)
 
     def _delete_unused_objects(self, before: RemoteManifest | None, now: RemoteManifest) -> None:
-        """Remove what no manifest names any more; once a life also what deaths have left there."""
+        """Remove what no manifest names any more; once a run also what deaths have left there."""
         kept = {_MANIFEST, *_object_names(now)}
         gone = set(_object_names(before)) if before is not None else set()
         if not self._cleaned_up:

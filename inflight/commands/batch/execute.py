@@ -1,4 +1,4 @@
-"""A life of a job as `run`, `resume` and `retry` show it, and the exit code that it ends with."""
+"""A run of a job as `run`, `resume` and `retry` show it, and the exit code that it ends with."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def result_options(function: Decorated) -> Decorated:
 def execute_job(
     job: Job, directory: JobDirectory, asked: dict[str, Any], retry_codes: Sequence[str] | None = None
 ) -> None:
-    """Live one life of the job, and exit as it ends. Raises BatchError where it can't be begun.
+    """Run the job once, and exit as it ends. Raises BatchError where it can't be begun.
 
     Who closes the terminal, or ends what reads the job's output, ends neither the job nor its exit code.
     """
@@ -68,7 +68,7 @@ def execute_job(
 def _run_with_display(
     job: Job, directory: JobDirectory, asked: dict[str, Any], retry_codes: Sequence[str] | None
 ) -> JobResult:
-    """One life, as it is shown."""
+    """One run, as it is shown."""
     name = directory.path.stem
     with (
         metrics_publisher(name, asked["metrics_port"], asked["metrics_file"], print_line) as publish,

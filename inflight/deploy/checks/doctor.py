@@ -254,7 +254,7 @@ def _engine(location: str | Path) -> Iterator[Finding]:
 
 
 def _missing_on_error(name: str, look: Callable[[], str]) -> Finding:
-    """What `look` finds; its error says what is missing and, after a semicolon, how to mend it."""
+    """What `look` finds; its error says what is missing and, after a semicolon, how to fix it."""
     try:
         return Finding(name, "ok", look())
     except DeployError as error:

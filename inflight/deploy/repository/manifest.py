@@ -138,7 +138,7 @@ def verify_repository(directory: Path, *, hashes: bool | None = None) -> Reposit
                 raise _damaged(path, f"has another content than {MANIFEST_FILE} says")
     except OSError as error:
         raise DeployError(
-            f"The repository {directory} can't be read ({error.strerror or error}); mend that, or assemble it again.",
+            f"The repository {directory} can't be read ({error.strerror or error}); fix that, or assemble it again.",
             "engine_damaged",
         ) from error
     return card

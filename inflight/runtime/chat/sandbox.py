@@ -134,7 +134,7 @@ class SandboxedTemplate:
             self._template = self._environment.from_string(source)
         except Exception as error:  # whatever a broken file brings about: texts are served all the same
             raise RequestError(
-                f"the checkpoint's chat template {name} can't be compiled ({error}); mend it, or send text",
+                f"the checkpoint's chat template {name} can't be compiled ({error}); fix it, or send text",
                 "no_chat_template",
             ) from None
 

@@ -54,7 +54,7 @@ class ChatRenderer:
             return cls(sources, _special_tokens(settings, directory)) if sources else None
         except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:  # or of the wrong types
             raise RequestError(
-                f"the chat template of {directory.name} can't be read ({error}); mend the file, or send text",
+                f"the chat template of {directory.name} can't be read ({error}); fix the file, or send text",
                 "no_chat_template",
             ) from None
 

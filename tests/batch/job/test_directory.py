@@ -100,7 +100,7 @@ def test_another_user_sees_that_it_runs(mode: int) -> None:
             (directory.path / "lock").chmod(mode)
             write_progress(directory, sample_progress())
             with as_other_user():
-                assert JobDirectory.find(directory.path).path == directory.path  # and no more of it than how it stands
+                assert JobDirectory.find(directory.path).path == directory.path  # and no more of it than its status
                 with pytest.raises(BatchError) as caught:
                     directory.job()
                 assert caught.value.code == "storage_denied"

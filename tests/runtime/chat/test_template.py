@@ -230,7 +230,7 @@ def test_wrong_types_in_the_configuration_are_told(tmp_path: Path, settings: dic
 def test_wrong_types_in_the_special_tokens_are_told(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "x"}')
     (tmp_path / "special_tokens_map.json").write_text('{"additional_special_tokens": 3}')
-    with pytest.raises(RequestError, match="mend the file, or send text"):
+    with pytest.raises(RequestError, match="fix the file, or send text"):
         ChatRenderer.from_directory(tmp_path)
 
 

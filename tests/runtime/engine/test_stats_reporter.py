@@ -1,4 +1,4 @@
-"""When an engine tells how it stands: while it works not too often, at rest at once."""
+"""When an engine tells its status: while it works not too often, at rest at once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Stands in for an LLM in tests, as a Triton model of upstream's `ensemble` tensors whose every delay is known.
 
-It computes nothing: each token of an answer has a moment, which is reckoned from the request's arrival, and goes out
+It computes nothing: each token of an answer has a moment, which is computed from the request's arrival, and goes out
 then, whatever went out late before it. A prompt says what its answer is like, such as "ttft=0.4 itl=0.1": seconds to
 the first token and from one to the next. What it does not say, the model's parameter `delays` says. "stall=1" stops
 the whole model for a second from the arrival of that prompt on: nothing is taken in or sent, and all moments after it

@@ -92,7 +92,7 @@ class SamplingParamsBuilder:
             except (ValueError, RecursionError) as error:
                 why = "it is nested too deeply" if isinstance(error, RecursionError) else error
                 raise RequestError(
-                    f"guided_decoding_guide is no JSON schema ({why}); mend it", "invalid_parameter"
+                    f"guided_decoding_guide is no JSON schema ({why}); fix it", "invalid_parameter"
                 ) from None
 
     def _check_bias(self, request: GenerationRequest) -> None:

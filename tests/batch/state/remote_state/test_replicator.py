@@ -145,7 +145,7 @@ def test_a_storage_that_is_away_at_the_end_is_asked_once(machines: Machines, mon
 
 
 def test_a_finished_job_is_nobody_s(machines: Machines) -> None:
-    """Looked at on another machine it tells how it stands there, and keeps no third one away."""
+    """Looked at on another machine it tells its status there, and keeps no third one away."""
     assert machines.live("first").exit_code == 0
     told = read_progress(machines.directory("first"))
     assert told is not None  # killed before the end of it was told, it would say that it runs

@@ -60,7 +60,7 @@ class GuideProbe:
             fault = self._find_fault(guide)
         except RuntimeError as error:
             self._pipeline = dummy_pipeline(self._tokenizer, self._vocabulary_size)  # such a step has broken the other
-            fault = f"can't be used ({_reason(error)}); mend it"
+            fault = f"can't be used ({_reason(error)}); fix it"
         return GuideProbeResult(fault, max(0, _resident_bytes() - before))
 
     def _find_fault(self, guide: DecodingGuide) -> str:
@@ -73,7 +73,7 @@ class GuideProbe:
             if rest > TOKEN_SECONDS:
                 return "is so ambiguous that finding the allowed tokens takes ever longer; make it simpler"
             if self._stuck(log_probs):
-                return "leads to where no token is allowed and the answer isn't whole; mend it"
+                return "leads to where no token is allowed and the answer isn't whole; fix it"
         return ""
 
     def _walk(self, guide: DecodingGuide, tokens: int, seed: int) -> tuple[float, float, list[float]]:
