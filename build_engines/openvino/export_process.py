@@ -23,6 +23,7 @@ from inflight.common.process_guard import die_with_parent
 def main() -> int:
     answers = _keep_stdout()
     die_with_parent()
+    _disable_telemetry()
     task = ExportTask(**json.load(sys.stdin))
     try:
         facts = export(task, lambda sentence: _send(answers, {"step": sentence}))
@@ -45,6 +46,15 @@ def _keep_stdout() -> TextIO:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers
+
+
+def _disable_telemetry() -> None:
+    """Make OpenVINO and NNCF go without their telemetry package, which they do where it is not installed.
+
+    It sends usage statistics unless asked not to, and does so from a process that a thread of it forks: while the main
+    thread imports a module, that can deadlock.
+    """
+    sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 
 
 def _send(answers: TextIO, message: dict[str, object]) -> None:

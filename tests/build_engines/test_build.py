@@ -136,7 +136,11 @@ def test_other_options_begin_anew(engine: Path, checkpoint: Path, options: Build
         build_engine(str(checkpoint), engine, options, progress=UntilExport())
 
 
-def test_force_replaces_the_engine_as_a_whole(engine: Path, checkpoint: Path) -> None:
+def test_force_replaces_the_engine_as_a_whole(
+    engine: Path, checkpoint: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
     (checkpoint / "generation_config.json").write_text('{"eos_token_id": [1, 4]}')
     (checkpoint / "additional_chat_templates").mkdir()
     (checkpoint / "additional_chat_templates" / "tool_use.jinja").write_text("{{ tools }}")
@@ -148,6 +152,7 @@ def test_force_replaces_the_engine_as_a_whole(engine: Path, checkpoint: Path) ->
     assert built.fresh
     assert verify(engine, hashes=True) == built.manifest
     assert (built.manifest.max_seq_len, built.manifest.end_ids) == (512, [1, 4])
+    assert not (home / "intel").exists()  # where OpenVINO's telemetry keeps its client id
     assert built.manifest.name == "checkpoint"
     assert "stale" not in names(engine)
     assert {"chat_template.jinja", "additional_chat_templates/tool_use.jinja"} <= built.manifest.files.keys()
