@@ -2,8 +2,34 @@
 
 import importlib.util
 import signal
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+# What `make test-fast` leaves out: all that starts a Triton, a browser, a database or many processes, compiles an
+# engine, or waits.
+INTEGRATION = (
+    *("serving", "docker", "orchestrators", "test_crashes.py", "test_examples.py", "test_readme.py"),
+    "test_working_directory.py",
+    *("client/end_to_end", "client/_grpc/test_transports.py", "client/test_hurried.py"),
+    *("client/_http/test_channel.py", "client/_http/test_network.py", "client/_http/test_real_server.py"),
+    *("client/test_leak_checks.py", "client/_generate_many/test_early_exit.py", "client/test_docstrings.py"),
+    *("client/test_metrics.py", "client/test_package.py"),
+    *("batch/crash", "batch/ray", "batch/storage/test_files.py", "batch/state/remote_state", "batch/test_session.py"),
+    *("batch/dispatch/test_real_server.py", "batch/dispatch/test_refusals.py", "batch/outputs/test_database.py"),
+    *("batch/outputs/test_sql.py", "batch/sources/test_sql.py", "batch/test_retry.py"),
+    "batch/verify/test_checker.py",
+    *("build_engines/demo", "build_engines/tensorrt_llm", "build_engines/test_build.py"),
+    *("build_engines/test_build_interrupted.py", "build_engines/test_machine.py", "build_engines/test_parity.py"),
+    *("commands/batch", "commands/chat/test_command.py", "commands/load", "commands/status", "commands/terminal"),
+    *("commands/test_assemble.py", "commands/test_doctor.py", "commands/test_generate.py", "commands/test_serve.py"),
+    *("deploy/publish", "deploy/server", "deploy/repository/test_vendor.py", "deploy/test_gpu_end_to_end.py"),
+    *("loadtests/generator", "loadtests/run", "loadtests/truth", "loadtests/report"),
+    "loadtests/analysis/comparison/test_compare.py",
+    *("runtime/backends", "runtime/engine/test_scheduler_traffic.py", "runtime/metrics/test_engine_metrics.py"),
+    "runtime/triton/stub",
+)
 
 if importlib.util.find_spec("torch"):
     pytest_plugins = [
@@ -26,3 +52,14 @@ settings.load_profile("busy")
 
 # A run that a shell started in the background ignores SIGINT, and so would all that its tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="leave out the tests that start servers or take long")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if not config.getoption("--fast"):
+        return None
+    place = collection_path.relative_to(Path(__file__).parent).as_posix()
+    return True if place in INTEGRATION else None

@@ -89,7 +89,6 @@ class AsyncGrpcTransport:
         if channel is not None:
             del self._stub, self._infer  # gRPC's thread lives as long as something refers to the channel
             await channel.close()
-            fork.channel_closed(self)
 
     def map_error(self, error: grpc.aio.AioRpcError, deadline: Deadline) -> InflightError:
         """What a call of this connection failed of."""
@@ -103,7 +102,7 @@ class AsyncGrpcTransport:
             raise client_closed()
         loop = asyncio.get_running_loop()
         if self._loop is None:
-            fork.channel_opening(self)
+            fork.channel_opening()
             self._loop, self._process = loop, os.getpid()
             self._channel = (
                 grpc.aio.insecure_channel(self._where, self._options)

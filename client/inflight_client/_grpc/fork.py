@@ -1,39 +1,34 @@
 """gRPC and `os.fork`: what a child process may do, as grpcio 1.85 was found to behave.
 
-A child whose parent has a gRPC connection open when it forks can't use gRPC: calls of an inherited connection never
+A child whose parent has used gRPC can't use it. Where the parent has a connection open, calls of an inherited one never
 end, and break the parent's; those of a connection that the child makes itself never end either. Where the parent has
-none open, because it has made none yet or closed them all, the child may make its own. GRPC_ENABLE_FORK_SUPPORT=1,
-which must be set before gRPC is imported, lets a child make its own although the parent's is open, if no call is under
-way when it forks; else the child hangs, so that is left to whoever sets it.
+closed all, making one hangs once in a while on a busy machine, since threads of gRPC's that are still ending may hold
+locks while the parent forks. GRPC_ENABLE_FORK_SUPPORT=1, which must be set before gRPC is imported, lets a child make
+its own if no call is under way when the parent forks; else the child hangs, so that is left to whoever sets it.
 """
 
 from __future__ import annotations
 
 import os
-import weakref
 
 from inflight_client.errors import InflightError
 
-_open_transports: weakref.WeakSet[object] = weakref.WeakSet()
-"""The transports of this process that have a channel."""
-_parent_had_channel = False
-"""Whether the parent had one when this process was forked."""
+_used = False
+"""Whether this process has made a channel."""
+_used_by_parent = False
+"""Whether the parent had when this process was forked."""
 
 
-def channel_opening(transport: object) -> None:
-    """A transport makes its channel now. Raises InflightError `client_forked` where it would never work."""
-    if _parent_had_channel:
+def channel_opening() -> None:
+    """A transport makes its channel now. Raises InflightError `client_forked` where it might never work."""
+    global _used
+    if _used_by_parent:
         raise InflightError(
-            "the process that this one was forked of had a gRPC connection open, so that gRPC can't be used here; close"
-            " clients before forking, start processes with multiprocessing's spawn, or use an http:// address",
+            "the process that this one was forked from has used gRPC, so that gRPC can't be used here; fork before the"
+            " first call, start processes with multiprocessing's spawn, or use an http:// address",
             "client_forked",
         )
-    _open_transports.add(transport)
-
-
-def channel_closed(transport: object) -> None:
-    """A transport has closed its channel."""
-    _open_transports.discard(transport)
+    _used = True
 
 
 def check_process(process: int) -> None:
@@ -47,10 +42,10 @@ def check_process(process: int) -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _parent_had_channel
-    if len(_open_transports) and os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "").lower() not in ("1", "true", "yes"):
-        _parent_had_channel = True
-    _open_transports.clear()
+    global _used, _used_by_parent
+    if _used and os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "").lower() not in ("1", "true", "yes"):
+        _used_by_parent = True
+    _used = False
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

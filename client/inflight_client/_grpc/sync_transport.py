@@ -79,7 +79,6 @@ class GrpcTransport:
         wire = self._channels.get("wire")
         if wire is not None and wire.process == os.getpid():
             wire.channel.close()
-            fork.channel_closed(self)
 
     def map_error(self, error: grpc.RpcError, deadline: Deadline) -> InflightError:
         """What a call of this connection failed of."""
@@ -93,7 +92,7 @@ class GrpcTransport:
             raise client_closed()
         wire = self._channels.get("wire")
         if wire is None:
-            fork.channel_opening(self)
+            fork.channel_opening()
             mine = _Channel(self._where, self._options, self._credentials)
             wire = self._channels.setdefault("wire", mine)  # atomic, as a lock that a fork may inherit would not be
             if wire is not mine:

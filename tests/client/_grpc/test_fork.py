@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_a_child_can_or_is_told_that_it_cannot_and_the_parent_goes_on() -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    # gRPC's own handlers block `fork` once in a while where a client has just been closed.
+    environment = os.environ | {"GRPC_ENABLE_FORK_SUPPORT": "0"}
     with serving_at(script) as where:
         done = subprocess.run(
             [sys.executable, "-m", "tests.client._grpc.fork_program", where],
@@ -36,12 +37,12 @@ def test_a_child_can_or_is_told_that_it_cannot_and_the_parent_goes_on() -> None:
         "client_forked",
         "[None, None]",
         "tea and cake",  # the parent
-        # after it was closed
-        "tea and cake",
+        # after it was closed, which ends gRPC's threads only some time later
+        "client_forked",
         "True",  # the parent
         "client_forked",
         "client_forked",
         "True",  # the parent
-        "True",
+        "client_forked",
         "",
     ]
