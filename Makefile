@@ -20,7 +20,7 @@ sys.exit(not (".so" in name and any(os.path.isfile(f"{place}/{name}") for place 
 endef
 export LIBRARY_CHECK
 
-.PHONY: help setup demo catalogue test test-all test-orchestrators browser check format docs release bench soak lock clean
+.PHONY: help setup demo catalogue test test-fast test-all test-orchestrators browser check format docs release bench soak lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -52,6 +52,21 @@ test test-all: export PYTHONDONTWRITEBYTECODE =
 test: check browser ## lint, types, import rules, and every test but the slow ones
 	$(BIN)/pytest -m "not slow and not alone" --numprocesses 3 --dist worksteal
 	$(BIN)/pytest -m "not slow and alone" $(ALONE)
+
+# The runtime also runs in Triton's GPU container, which has Python 3.12 and numpy 2.
+PYTHON312 ?= $(shell for python in python3.12 $(HOME)/.pyenv/versions/3.12.*/bin/python; do \
+  $$python -c 'import ensurepip' 2>/dev/null && echo $$python && break; done)
+RUNTIME := .cache/python3.12
+test-fast: export PYTHONDONTWRITEBYTECODE =
+test-fast: setup $(if $(PYTHON312),$(RUNTIME)/.installed) ## the inner loop: unit tests and the fake engine, and the runtime's on Python 3.12 where there is one
+	$(BIN)/pytest --fast -m "not slow and not alone" --numprocesses 3 --dist worksteal
+	@$(if $(PYTHON312),set -x; PYTHONPATH=. $(RUNTIME)/bin/python -m pytest --fast -m "not slow and not alone" --numprocesses 3 tests/runtime, \
+	  echo "No Python 3.12 was found, so the runtime's tests ran on 3.11 alone; name one with make test-fast PYTHON312=PATH")
+
+$(RUNTIME)/.installed: tests/runtime/python3.12.txt
+	$(PYTHON312) -m venv $(RUNTIME)
+	$(RUNTIME)/bin/pip --disable-pip-version-check --quiet install --requirement $<
+	@touch $@
 
 test-all: check browser ## every test
 	$(BIN)/pytest -m "not alone" --numprocesses 3 --dist worksteal --timeout 900

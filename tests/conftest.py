@@ -11,24 +11,26 @@ from hypothesis import HealthCheck, settings
 # engine, or waits.
 INTEGRATION = (
     *("serving", "docker", "orchestrators", "test_crashes.py", "test_examples.py", "test_readme.py"),
-    "test_working_directory.py",
+    *("test_client_docs.py", "test_working_directory.py"),
     *("client/end_to_end", "client/_grpc/test_transports.py", "client/test_hurried.py"),
     *("client/_http/test_channel.py", "client/_http/test_network.py", "client/_http/test_real_server.py"),
     *("client/test_leak_checks.py", "client/_generate_many/test_early_exit.py", "client/test_docstrings.py"),
     *("client/test_metrics.py", "client/test_package.py"),
     *("batch/crash", "batch/ray", "batch/storage/test_files.py", "batch/state/remote_state", "batch/test_session.py"),
-    *("batch/dispatch/test_real_server.py", "batch/dispatch/test_refusals.py", "batch/outputs/test_database.py"),
+    *("batch/dispatch/test_dispatcher.py", "batch/dispatch/test_real_server.py", "batch/dispatch/test_refusals.py"),
+    *("batch/outputs/test_database.py", "batch/outputs/test_normalized_ids.py"),
     *("batch/outputs/test_sql.py", "batch/sources/test_sql.py", "batch/test_retry.py"),
     "batch/verify/test_checker.py",
     *("build_engines/demo", "build_engines/tensorrt_llm", "build_engines/test_build.py"),
     *("build_engines/test_build_interrupted.py", "build_engines/test_machine.py", "build_engines/test_parity.py"),
     *("commands/batch", "commands/chat/test_command.py", "commands/load", "commands/status", "commands/terminal"),
     *("commands/test_assemble.py", "commands/test_doctor.py", "commands/test_generate.py", "commands/test_serve.py"),
+    "deploy/checks/test_doctor.py",
     *("deploy/publish", "deploy/server", "deploy/repository/test_vendor.py", "deploy/test_gpu_end_to_end.py"),
     *("loadtests/generator", "loadtests/run", "loadtests/truth", "loadtests/report"),
     "loadtests/analysis/comparison/test_compare.py",
     *("runtime/backends", "runtime/engine/test_scheduler_traffic.py", "runtime/metrics/test_engine_metrics.py"),
-    "runtime/triton/stub",
+    *("runtime/text/test_stop_words.py", "runtime/triton/stub"),
 )
 
 if importlib.util.find_spec("torch"):
