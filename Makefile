@@ -20,7 +20,7 @@ sys.exit(not (".so" in name and any(os.path.isfile(f"{place}/{name}") for place 
 endef
 export LIBRARY_CHECK
 
-.PHONY: help setup demo catalogue test test-fast test-all test-orchestrators browser check format docs release bench soak lock clean
+.PHONY: help setup demo catalogue test test-fast test-all test-orchestrators browser check sync-client format docs release bench soak lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -86,12 +86,16 @@ test-orchestrators: setup $(ORCHESTRATORS:%=.cache/orchestrators/%/.installed) #
 browser: setup ## see to a Chromium for the tests that look at reports: the machine's, or else Debian's package
 	@$(BIN)/python -m tests.fixtures.browser
 
-check: setup ## ruff, mypy, import-linter, hadolint
+check: setup ## ruff, mypy, import-linter, hadolint, and whether the blocking client is generated anew
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/unasync.py --check
 	find docker -name '*Dockerfile*' 2>/dev/null | xargs --no-run-if-empty $(BIN)/hadolint
+
+sync-client: setup ## generate the blocking client from the asyncio client
+	$(BIN)/python scripts/unasync.py
 
 format: setup ## apply ruff's fixes and formatting
 	$(BIN)/ruff check --fix .

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from inflight_client.errors import InflightError
 from inflight_client.validation import check_timeout
@@ -46,3 +49,14 @@ class Deadline:
 
 
 NEVER = Deadline(None)
+
+
+@contextmanager
+def acquired(lock: threading.RLock, deadline: Deadline) -> Iterator[None]:
+    """Hold a lock. Raises TimeoutError if it is not free by the deadline."""
+    if not lock.acquire(timeout=-1 if deadline.at is None else deadline.left() or 0):
+        raise TimeoutError
+    try:
+        yield
+    finally:
+        lock.release()

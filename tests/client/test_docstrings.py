@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import asyncio
 import doctest
 import importlib
 import pkgutil
 import warnings
+from types import CodeType
+from typing import Any
 
 import inflight_client
 import pytest
-from inflight_client import Client
+from inflight_client import AsyncClient, Client
 
 from inflight.deploy.server.server import Server
 
@@ -23,14 +27,28 @@ def examples_of(module: str) -> list[doctest.DocTest]:
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if examples_of(module)])
-def test_the_examples_of_a_module(server: Server, module: str) -> None:
-    """They are given the `address` of a server, and a `client` of it."""
+def test_the_examples_of_a_module(server: Server, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are given the `address` of a server, and a `client` of it; those of the asyncio client may use await."""
     told: list[str] = []
-    for docstring in examples_of(module):
-        assert not any(doctest.SKIP in example.options for example in docstring.examples)
-        with warnings.catch_warnings(), Client(server.grpc_address) as client:
-            docstring.globs |= {"address": server.grpc_address, "client": client}
-            doctest.DocTestRunner(optionflags=FLAGS, verbose=False).run(docstring, out=told.append)
+    asynchronous = "._async" in module
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if asynchronous else 0
+    with asyncio.Runner() as runner:
+
+        def execute(code: CodeType, names: dict[str, Any]) -> None:
+            result = eval(code, names)
+            if asyncio.iscoroutine(result):
+                runner.run(result)
+
+        monkeypatch.setattr(doctest, "exec", execute, raising=False)
+        for docstring in examples_of(module):
+            assert not any(doctest.SKIP in example.options for example in docstring.examples)
+            client = (AsyncClient if asynchronous else Client)(server.grpc_address)
+            with warnings.catch_warnings():
+                docstring.globs |= {"address": server.grpc_address, "client": client}
+                doctest.DocTestRunner(optionflags=FLAGS, verbose=False).run(docstring, flags, out=told.append)
+            closed = client.close()
+            if closed is not None:
+                runner.run(closed)
     assert not told, "".join(told)
 
 

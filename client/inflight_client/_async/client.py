@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from inflight_client._async.connection import AsyncConnection
-from inflight_client._async.generate_many import AsyncPromptRunner, AsyncPrompts, validate_async_prompts
 from inflight_client._async.stream import AsyncStream
 from inflight_client._compat.deployment import Deployment
 from inflight_client.address import Tls
@@ -20,6 +19,7 @@ from inflight_client.retry import Retry, validate_retry
 from inflight_client.settings import ClientSettings
 
 if TYPE_CHECKING:
+    from inflight_client._async.generate_many import AsyncPrompts
     from inflight_client.chat_template import ChatTemplate
     from inflight_client.metrics import Metrics
     from inflight_client.result_order import Outcome
@@ -33,12 +33,10 @@ class AsyncClient:
     `chat_template` (a checkpoint's directory) is needed for messages where the deployment renders none. Nothing is sent
     before the first call.
 
-    >>> import asyncio
-    >>> async def talk():
-    ...     async with AsyncClient(address) as client:
-    ...         return [delta.text async for delta in client.stream("Tell me about tea.", max_tokens=8)]
-    >>> len(asyncio.run(talk()))
-    8
+    >>> async with AsyncClient(address) as client:
+    ...     answer = await client.generate("Tell me about tea.", max_tokens=8)
+    >>> answer.finish_reason, answer.usage.output_tokens
+    ('length', 8)
     """
 
     def __init__(
@@ -63,7 +61,13 @@ class AsyncClient:
         return await self._stream(self._settings.call(prompt, options, stream=False)).read()
 
     def stream(self, prompt: Prompt, **options: Unpack[CallOptions]) -> AsyncStream:
-        """The answer as it comes, one delta a step. Leaving the stream early cancels the request on the server."""
+        """The answer as it comes, one delta a step. Leaving the stream early cancels the request on the server.
+
+        >>> async with client.stream([{"role": "user", "content": "Is there tea?"}], max_tokens=8) as stream:
+        ...     text = "".join([delta.text async for delta in stream])
+        >>> stream.generation.text == text
+        True
+        """
         return self._stream(self._settings.call(prompt, options, stream=True))
 
     @overload
@@ -128,11 +132,18 @@ class AsyncClient:
         """The answers to many prompts, `concurrency` at a time, in the order of the prompts.
 
         With `as_completed` each comes as soon as it is there, as a pair of its prompt's place and the answer. The first
-        failure is raised and ends the others; with `return_errors` it stands in the answer's place. Prompts are read as
-        places get free, so they may be a generator without end, or depend on answers; where they must wait for
-        something, an asynchronous one. What they raise is raised after the answers to those before. Leaving early (by
-        an error, cancelling or `contextlib.aclosing`) cancels what is on its way.
+        failure is raised and ends the others; with `return_errors` it takes the answer's place. Prompts are read when
+        one can be sent, so they may come from a generator without end, or depend on answers.
+        A source that waits must be an asynchronous one.
+        What they raise is raised after the answers to those before. Leaving early (by an error, cancelling or
+        `contextlib.aclosing`) cancels what is under way; what can't be reached within two seconds ends by itself.
+
+        >>> prompts = ["Tea?", "Coffee?", "Water?"]
+        >>> [answer.output_tokens async for answer in client.generate_many(prompts, max_tokens=4)]
+        [4, 4, 4]
         """
+        from inflight_client._async.generate_many import AsyncPromptRunner, validate_async_prompts
+
         self._settings.validate_options(options)
         many = AsyncPromptRunner(
             lambda prompt: self._stream(self._settings.call(prompt, options, stream=False)),
@@ -150,7 +161,11 @@ class AsyncClient:
         )
 
     async def health(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> Health:
-        """How the server stands; where nobody answers, that is the answer."""
+        """The server's state. A server that does not answer is a state, too, and raises nothing.
+
+        >>> bool(await client.health())
+        True
+        """
         return await self._connection.health(Deadline.from_timeout(timeout, "the server's health"))
 
     async def ready(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> bool:
@@ -158,7 +173,11 @@ class AsyncClient:
         return bool(await self.health(timeout))
 
     async def models(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> list[Model]:
-        """The models of the server's repository, with their states."""
+        """The models of the server's repository, with their states.
+
+        >>> [model.name for model in await client.models() if model.ready][0]
+        'ensemble'
+        """
         return await self._connection.models(Deadline.from_timeout(timeout, "the list of models"))
 
     async def metrics(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> Metrics:
@@ -177,7 +196,12 @@ class AsyncClient:
         )
 
     async def deployment(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> Deployment:
-        """What the client talks to: which model, which tensors, which version."""
+        """What the client talks to: which model, which tensors, which version.
+
+        >>> deployment = await client.deployment()
+        >>> deployment.kind, deployment.model
+        ('inflight', 'ensemble')
+        """
         return await self._connection.find_deployment(Deadline.from_timeout(timeout, "the deployment's description"))
 
     async def close(self) -> None:

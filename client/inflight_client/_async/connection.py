@@ -1,9 +1,10 @@
-"""An asyncio client's way to its server: the transport, and which deployment stands at its end."""
+"""A client's connection for asyncio: the transport, and which deployment answers there."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import time
 from collections.abc import Callable, Generator
@@ -15,7 +16,6 @@ from inflight_client._compat.deployment import Deployment
 from inflight_client._compat.deployment_cache import DeploymentCache, as_not_ready, detection_deadline
 from inflight_client._compat.detection import ServerQuery, detect, list_models
 from inflight_client._compat.requests import answer_decoder, build_request, build_stop_request
-from inflight_client._sync.connection import ABANDON_TIMEOUT, MAX_DISPATCH_SECONDS
 from inflight_client.call import Call
 from inflight_client.deadline import Deadline
 from inflight_client.errors import ClientClosed, InflightError, Overloaded
@@ -26,16 +26,36 @@ from inflight_client.transport import AsyncResponses, AsyncTransport, InferReque
 
 Result = TypeVar("Result")
 
+_ABANDON_TIMEOUT = 1.0
+"""How long an answer that the caller has left may hold the caller up."""
+_MAX_DISPATCH_SECONDS = 0.25
+"""How long a request may be on its way to the engine, through the models before it, where a stop does not find it."""
+
 
 class AsyncConnection:
-    """Used by all tasks of a client, in one event loop."""
+    """Used by all tasks of a client, in one event loop; one that a child process inherits starts anew there."""
 
     def __init__(self, settings: ClientSettings, retry: Retry) -> None:
         self.transport = _transport(settings)
         self._settings = settings
+        self._retry = retry
         self._deployment_cache = DeploymentCache()
-        self.retries = Retries(retry)
+        self._start()
+
+    def _start(self) -> None:
+        """Locks of this process: a parent's may be held by what is not here."""
+        self._process = os.getpid()
         self._detection_lock = asyncio.Lock()
+        self._retries = Retries(self._retry)
+
+    def _restart_after_fork(self) -> None:
+        if self._process != os.getpid():
+            self._start()
+
+    @property
+    def retries(self) -> Retries:
+        self._restart_after_fork()
+        return self._retries
 
     async def send(self, call: Call, whole: Deadline, first: Deadline) -> tuple[AnswerDecoder, AsyncResponses]:
         """Send a call's request, once: how to read the answer, and its responses. Raises InflightError."""
@@ -43,11 +63,14 @@ class AsyncConnection:
         last = whole if deployment.streams(call) else whole.sooner(first)  # what the server need not go on behind
         make = partial(build_request, deployment, call, last.left(), self._settings.chat_template)
         # A template may take its time, and the loop belongs to all.
-        renders = call.is_chat and self._settings.chat_template is not None
+        renders = call.is_chat and self._settings.chat_template is not None  # async only
+        # sync: request = make()
         request = await self._run_in_thread(make, whole.sooner(first)) if renders else make()
         return answer_decoder(deployment, call), self.transport.infer(request, whole, first)
 
-    async def _run_in_thread(self, make: Callable[[], InferRequest], deadline: Deadline) -> InferRequest:
+    async def _run_in_thread(  # async only
+        self, make: Callable[[], InferRequest], deadline: Deadline
+    ) -> InferRequest:
         try:
             async with asyncio.timeout(deadline.left()):
                 return await asyncio.to_thread(make)
@@ -63,9 +86,9 @@ class AsyncConnection:
         if deployment is None or deployment.streams(call):
             return  # the end of a stream is noticed
         with contextlib.suppress(InflightError):
-            deadline = Deadline(ABANDON_TIMEOUT, "the end of the request")
+            deadline = Deadline(_ABANDON_TIMEOUT, "the end of the request")
             await self._cancel_with_retry(call.request_id, deadline)
-            if (early := sent + MAX_DISPATCH_SECONDS - time.monotonic()) > 0:
+            if (early := sent + _MAX_DISPATCH_SECONDS - time.monotonic()) > 0:
                 await asyncio.sleep(early)
                 await self._cancel_with_retry(call.request_id, deadline)
 
@@ -94,9 +117,8 @@ class AsyncConnection:
         live = ready = False
         try:
             live, ready = await self.transport.live(deadline), await self.transport.ready(deadline)
-            return Health.from_states(
-                live, ready, await self.transport.model_ready((await self.find_deployment(deadline)).model, deadline)
-            )
+            deployment = await self.find_deployment(deadline)
+            return Health.from_states(live, ready, await self.transport.model_ready(deployment.model, deadline))
         except ClientClosed:
             raise
         except InflightError as error:
@@ -109,8 +131,10 @@ class AsyncConnection:
         """The deployment, asked for while it is not known. Raises InflightError."""
         if (found := self._deployment_cache.fresh()) is not None:
             return found
+        self._restart_after_fork()
         began = time.monotonic()
         try:
+            # sync: with acquired(self._detection_lock, deadline):
             async with asyncio.timeout(deadline.left()), self._detection_lock:
                 if (found := self._deployment_cache.fresh()) is not None:
                     return found
@@ -126,6 +150,10 @@ class AsyncConnection:
 
     def invalidate_after(self, error: InflightError) -> None:
         self._deployment_cache.invalidate_after(error)
+
+    def invalidate(self) -> None:
+        """Look at the deployment anew before the next call."""
+        self._deployment_cache.invalidate()
 
     async def close(self) -> None:
         await self.transport.close()

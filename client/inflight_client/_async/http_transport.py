@@ -45,11 +45,11 @@ class AsyncHttpTransport:
         _TRANSPORTS.add(self)
 
     def _start(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # async only
         self._network = AsyncDeadlineNetwork()
         self._pool = httpcore2.AsyncConnectionPool(network_backend=self._network, **self._channel.options)
         self._calls: set[AsyncCallContext] = set()
-        self._background_tasks: set[asyncio.Task[None]] = set()
+        self._background_tasks: set[asyncio.Task[None]] = set()  # async only
 
     async def live(self, deadline: Deadline) -> bool:
         return await self._check_health("/v2/health/live", deadline)
@@ -86,15 +86,15 @@ class AsyncHttpTransport:
     async def close(self) -> None:
         """Calls that are under way end with `client_closed`."""
         self._closed = True
-        if self._loop is None:
+        if self._loop is None:  # async only
             return
-        self._bind_loop()
+        self._bind_loop()  # async only
         for exchange in list(self._calls):
             exchange.cancel(client_closed())
-        if self._background_tasks:
+        if self._background_tasks:  # async only
             await asyncio.wait(self._background_tasks)
         await self._pool.aclose()
-        await self._network.wait_closed()
+        await self._network.wait_closed()  # async only
 
     async def _check_health(self, path: str, deadline: Deadline) -> bool:
         status, kind, body = await self._get(path, deadline, None)
@@ -122,10 +122,11 @@ class AsyncHttpTransport:
 
     def begin(self, exchange: AsyncCallContext) -> None:
         """Before an exchange uses connections, so that `close` can end it. Raises InflightError `client_closed`."""
-        if self._closed:
-            raise client_closed()
-        self._bind_loop()
         self._calls.add(exchange)
+        if self._closed:
+            self._calls.discard(exchange)
+            raise client_closed()
+        self._bind_loop()  # async only
 
     def end(self, exchange: AsyncCallContext) -> None:
         exchange.release()
@@ -136,7 +137,7 @@ class AsyncHttpTransport:
         path = generate_path(request.model)
         return await self._pool.handle_async_request(self._channel.request(path, exchange, body, request.headers))
 
-    def finish_in_background(self, responses: AsyncHttpResponses) -> None:
+    def finish_in_background(self, responses: AsyncHttpResponses) -> None:  # async only
         """Let a task end a call that nobody waits for any more; `close` waits for it."""
         if self._loop is None or not self._loop.is_running():
             return
@@ -144,7 +145,7 @@ class AsyncHttpTransport:
         self._background_tasks.add(task)
         task.add_done_callback(self._background_tasks.discard)
 
-    def _bind_loop(self) -> None:
+    def _bind_loop(self) -> None:  # async only
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
@@ -170,11 +171,11 @@ class AsyncHttpResponses:
         self._body = generate_body(request)
         self._whole = whole
         self._context = AsyncCallContext(transport.where, first.sooner(whole))
+        self._lock = asyncio.Lock()
         self._parser = EventParser()
         self._events: deque[bytes] = deque()
         self._response: httpcore2.Response | None = None
         self._chunks: AsyncGenerator[bytes] | None = None
-        self._reading: asyncio.Event | None = None
         self._id_matched = False
         self._keep_alive = False
         self._ended = False
@@ -183,33 +184,29 @@ class AsyncHttpResponses:
         return self
 
     async def __anext__(self) -> HttpResponse:
-        self._reading = reading = asyncio.Event()
-        try:
-            response = await self._next()
-        except BaseException:
-            await self.finish()
-            raise
-        finally:
-            self._reading = None
-            reading.set()
-        if response is None:
-            await self.finish()
-            raise StopAsyncIteration
-        return response
+        async with self._lock:
+            try:
+                response = await self._next()
+            except BaseException:
+                await self.finish()
+                raise
+            if response is None:
+                await self.finish()
+                raise StopAsyncIteration
+            return response
 
-    def cancel(self) -> None:
+    def cancel(self) -> None:  # async only
         if not self._ended:
             self._context.cancel(_cancelled())
-            if self._reading is None:
+            if not self._lock.locked():
                 self._transport.finish_in_background(self)
 
     async def close(self) -> None:
-        if self._ended:
-            return
-        self._context.cancel(_cancelled())
-        if self._reading is not None:
-            await self._reading.wait()
-        await self.finish()
+        # Without the lock, since a reader holds it: this wakes the reader.
+        if not self._ended:
+            self._context.cancel(_cancelled())
+            async with self._lock:
+                await self.finish()
 
     async def finish(self) -> None:
         """Give the connection back to the pool, which keeps it after a whole answer alone.
@@ -224,11 +221,11 @@ class AsyncHttpResponses:
             self._context.discard()
         try:
             if self._response is not None and not self._context.detached:
-                if self._chunks is not None:
+                if self._chunks is not None:  # async only
                     await self._chunks.aclose()
                 await self._response.aclose()
-                stream = self._response.extensions["network_stream"]
-                if not self._keep_alive and isinstance(stream, AsyncDeadlineStream):
+                stream = self._response.extensions["network_stream"]  # async only
+                if not self._keep_alive and isinstance(stream, AsyncDeadlineStream):  # async only
                     await stream.wait_closed()
         finally:
             self._transport.end(self._context)

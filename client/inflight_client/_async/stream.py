@@ -19,31 +19,33 @@ from inflight_client.transport import AsyncResponses
 class AsyncStream(StreamBase):
     """An asynchronous iterator over the deltas of one answer. The request is sent when the first one is asked for.
 
-    Leaving it early, by `close()`, by the end of an `async with` block, by cancelling the task that reads it or by
-    forgetting it, cancels the request on the server. One task reads it at a time.
+    Leaving it early cancels the request on the server: by `close()`, at the end of its `async with` block,
+    by cancelling the task that reads it, or when it is garbage-collected. One task reads it at a time;
+    another task may close it.
     """
 
     def __init__(self, call: Call, connection: AsyncConnection) -> None:
         super().__init__(call)
         self._connection = connection
         self._responses: AsyncResponses | None = None
-        self._closed = False
+        self._closed = asyncio.Event()
         self._sent_at = 0.0
         self._reading = False
-        self._first_delta_task: asyncio.Task[Delta | None] | None = None
+        self._first_delta_task: asyncio.Task[Delta | None] | None = None  # async only
 
     def __aiter__(self) -> AsyncStream:
         return self
 
     async def __anext__(self) -> Delta:
-        if self._closed:
+        if self._closed.is_set():
             raise StopAsyncIteration
         if self._reading:
             raise RuntimeError("another task reads this stream already")
         self._reading = True
         try:
+            # sync: delta = self._first_delta() if self._answer is None else self._next_delta(self._answer)
             delta = await self._run_first_delta() if self._answer is None else await self._next_delta(self._answer)
-        except GeneratorExit:  # the loop is over: nothing can be waited for
+        except GeneratorExit:  # async only: the loop is over, and nothing can be waited for
             self._cancel_responses()
             raise
         except BaseException:
@@ -66,9 +68,9 @@ class AsyncStream(StreamBase):
         return generation
 
     async def close(self) -> None:
-        """Cancel what is still to come, and wait until nothing of the call is left. Twice is fine."""
-        self._closed = True
-        if self._first_delta_task is not None:
+        """Cancel what is still to come, and wait until nothing of the call is left. A second call does nothing."""
+        self._closed.set()
+        if self._first_delta_task is not None:  # async only
             self._first_delta_task.cancel()
             await asyncio.wait([self._first_delta_task])
         left = self._responses is not None and not self._transcript.ended
@@ -76,8 +78,7 @@ class AsyncStream(StreamBase):
         if left:
             await self._connection.abandon(self._call, self._sent_at)
 
-    aclose = close
-    """As `contextlib.aclosing` calls it."""
+    aclose = close  # async only (as `contextlib.aclosing` calls it)
 
     async def __aenter__(self) -> AsyncStream:
         return self
@@ -88,21 +89,22 @@ class AsyncStream(StreamBase):
         await self.close()
 
     def __del__(self) -> None:
+        # sync: self.close()
         self._cancel_responses()
 
-    def _cancel_responses(self) -> None:
+    def _cancel_responses(self) -> None:  # async only
         responses, self._responses = self._responses, None
         if responses is not None:
             responses.cancel()
 
-    async def _run_first_delta(self) -> Delta | None:
+    async def _run_first_delta(self) -> Delta | None:  # async only
         """The first delta, by a task of its own that `close` can end, whatever it waits for."""
         self._first_delta_task = asyncio.ensure_future(self._first_delta())
         try:
             return await self._first_delta_task
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if self._closed and not (task is not None and task.cancelling()):
+            if self._closed.is_set() and not (task is not None and task.cancelling()):
                 return None
             raise
         finally:
@@ -113,6 +115,7 @@ class AsyncStream(StreamBase):
         self._transcript.start()
         whole = Deadline(self._call.timeout)
         first = Deadline(self._call.first_token_timeout, "the first token")
+        # sync: for attempt in self._connection.retries.attempts(whole.sooner(first), self._closed):
         async for attempt in self._connection.retries.async_attempts(whole.sooner(first)):
             with attempt:
                 try:
@@ -128,6 +131,8 @@ class AsyncStream(StreamBase):
         self._transcript.attempts += 1
         answer, self._responses = await self._connection.send(self._call, whole, first)
         self._sent_at = time.monotonic()
+        if self._closed.is_set():  # by another task, meanwhile
+            raise InflightError("the answer was cancelled before its end", "cancelled")
         delta = await self._next_delta(answer)
         self._answer = answer
         return delta

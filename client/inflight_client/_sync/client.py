@@ -1,8 +1,9 @@
-"""The client for ordinary, blocking code."""
+# Generated from _async/client.py by scripts/unasync.py; do not edit.
+"""The client for blocking code."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
@@ -13,19 +14,20 @@ from inflight_client._sync.stream import Stream
 from inflight_client.address import Tls
 from inflight_client.call import Call, CallOptions, Prompt, validate_request_id
 from inflight_client.deadline import DEFAULT_QUERY_TIMEOUT, Deadline
-from inflight_client.result_order import ResultOrder, validate_concurrency, validate_prompts
+from inflight_client.result_order import ResultOrder, validate_concurrency
 from inflight_client.results import Generation, Health, Model
 from inflight_client.retry import Retry, validate_retry
 from inflight_client.settings import ClientSettings
 
 if TYPE_CHECKING:
+    from inflight_client._sync.generate_many import Prompts
     from inflight_client.chat_template import ChatTemplate
     from inflight_client.metrics import Metrics
     from inflight_client.result_order import Outcome
 
 
 class Client:
-    """A served model, for code that waits. Any number of threads may share one; close it, or use `with`.
+    """A served model, for blocking code. Any number of threads may share it; close it, or use `with`.
 
     `address` is HOST:PORT or grpc://HOST:PORT for gRPC, http://HOST:PORT for HTTP, grpcs:// and https:// for TLS.
     Without `model` it takes the one that answers text there. `timeout` holds for all calls that name none. A
@@ -63,7 +65,7 @@ class Client:
         """The answer as it comes, one delta a step. Leaving the stream early cancels the request on the server.
 
         >>> with client.stream([{"role": "user", "content": "Is there tea?"}], max_tokens=8) as stream:
-        ...     text = "".join(delta.text for delta in stream)
+        ...     text = "".join([delta.text for delta in stream])
         >>> stream.generation.text == text
         True
         """
@@ -72,7 +74,7 @@ class Client:
     @overload
     def generate_many(
         self,
-        prompts: Iterable[Prompt],
+        prompts: Prompts,
         *,
         concurrency: int = 32,
         as_completed: Literal[False] = False,
@@ -82,7 +84,7 @@ class Client:
     @overload
     def generate_many(
         self,
-        prompts: Iterable[Prompt],
+        prompts: Prompts,
         *,
         concurrency: int = 32,
         as_completed: Literal[False] = False,
@@ -92,7 +94,7 @@ class Client:
     @overload
     def generate_many(
         self,
-        prompts: Iterable[Prompt],
+        prompts: Prompts,
         *,
         concurrency: int = 32,
         as_completed: Literal[True],
@@ -102,7 +104,7 @@ class Client:
     @overload
     def generate_many(
         self,
-        prompts: Iterable[Prompt],
+        prompts: Prompts,
         *,
         concurrency: int = 32,
         as_completed: Literal[True],
@@ -112,7 +114,7 @@ class Client:
     @overload
     def generate_many(
         self,
-        prompts: Iterable[Prompt],
+        prompts: Prompts,
         *,
         concurrency: int = 32,
         as_completed: bool = False,
@@ -121,7 +123,7 @@ class Client:
     ) -> Generator[Outcome | tuple[int, Outcome], None, None]: ...
     def generate_many(
         self,
-        prompts: Iterable[Prompt],
+        prompts: Prompts,
         *,
         concurrency: int = 32,
         as_completed: bool = False,
@@ -131,15 +133,17 @@ class Client:
         """The answers to many prompts, `concurrency` at a time, in the order of the prompts.
 
         With `as_completed` each comes as soon as it is there, as a pair of its prompt's place and the answer. The first
-        failure is raised and ends the others; with `return_errors` it stands in its place. Prompts are read, in
-        a thread of their own, as places get free, so they may be a generator without end, wait for something, or depend
-        on answers. What they raise is raised after the answers to those before. Leaving early (by an error, Ctrl-C or
-        `contextlib.closing`) cancels what is on its way; what can't be reached within two seconds ends by itself.
+        failure is raised and ends the others; with `return_errors` it takes the answer's place. Prompts are read when
+        one can be sent, so they may come from a generator without end, or depend on answers.
+        They are read in a thread, so their source may wait.
+        What they raise is raised after the answers to those before. Leaving early (by an error, cancelling or
+        `contextlib.closing`) cancels what is under way; what can't be reached within two seconds ends by itself.
 
-        >>> [answer.output_tokens for answer in client.generate_many(["Tea?", "Coffee?", "Water?"], max_tokens=4)]
+        >>> prompts = ["Tea?", "Coffee?", "Water?"]
+        >>> [answer.output_tokens for answer in client.generate_many(prompts, max_tokens=4)]
         [4, 4, 4]
         """
-        from inflight_client._sync.generate_many import PromptRunner
+        from inflight_client._sync.generate_many import PromptRunner, validate_prompts
 
         self._settings.validate_options(options)
         many = PromptRunner(
@@ -158,7 +162,7 @@ class Client:
         )
 
     def health(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> Health:
-        """How the server stands; where nobody answers, that is the answer.
+        """The server's state. A server that does not answer is a state, too, and raises nothing.
 
         >>> bool(client.health())
         True
@@ -195,7 +199,8 @@ class Client:
     def deployment(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> Deployment:
         """What the client talks to: which model, which tensors, which version.
 
-        >>> client.deployment().kind, client.deployment().model
+        >>> deployment = client.deployment()
+        >>> deployment.kind, deployment.model
         ('inflight', 'ensemble')
         """
         return self._connection.find_deployment(Deadline.from_timeout(timeout, "the deployment's description"))

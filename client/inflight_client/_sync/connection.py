@@ -1,12 +1,15 @@
-"""A client's way to its server: the transport, and which deployment stands at its end."""
+# Generated from _async/connection.py by scripts/unasync.py; do not edit.
+"""A client's connection for blocking code: the transport, and which deployment answers there."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 import threading
 import time
 from collections.abc import Generator
+from functools import partial
 from typing import Any, TypeVar
 
 from inflight_client._compat.answer import AnswerDecoder
@@ -15,8 +18,8 @@ from inflight_client._compat.deployment_cache import DeploymentCache, as_not_rea
 from inflight_client._compat.detection import ServerQuery, detect, list_models
 from inflight_client._compat.requests import answer_decoder, build_request, build_stop_request
 from inflight_client.call import Call
-from inflight_client.deadline import Deadline
-from inflight_client.errors import ClientClosed, InflightError
+from inflight_client.deadline import Deadline, acquired
+from inflight_client.errors import ClientClosed, InflightError, Overloaded
 from inflight_client.results import Health, Model
 from inflight_client.retry import Retries, Retry
 from inflight_client.settings import ClientSettings
@@ -24,9 +27,9 @@ from inflight_client.transport import Responses, Transport
 
 Result = TypeVar("Result")
 
-ABANDON_TIMEOUT = 1.0
-"""How long an answer that nobody waits for any more may hold up who left it."""
-MAX_DISPATCH_SECONDS = 0.25
+_ABANDON_TIMEOUT = 1.0
+"""How long an answer that the caller has left may hold the caller up."""
+_MAX_DISPATCH_SECONDS = 0.25
 """How long a request may be on its way to the engine, through the models before it, where a stop does not find it."""
 
 
@@ -41,9 +44,9 @@ class Connection:
         self._start()
 
     def _start(self) -> None:
-        """Locks of this process: a parent's may be held by threads that are not here."""
+        """Locks of this process: a parent's may be held by what is not here."""
         self._process = os.getpid()
-        self._detection_lock = threading.Lock()
+        self._detection_lock = threading.RLock()
         self._retries = Retries(self._retry)
 
     def _restart_after_fork(self) -> None:
@@ -59,7 +62,9 @@ class Connection:
         """Send a call's request, once: how to read the answer, and its responses. Raises InflightError."""
         deployment = self.find_deployment(whole.sooner(first))
         last = whole if deployment.streams(call) else whole.sooner(first)  # what the server need not go on behind
-        request = build_request(deployment, call, last.left(), self._settings.chat_template)
+        make = partial(build_request, deployment, call, last.left(), self._settings.chat_template)
+        # A template may take its time, and the loop belongs to all.
+        request = make()
         return answer_decoder(deployment, call), self.transport.infer(request, whole, first)
 
     def abandon(self, call: Call, sent: float) -> None:
@@ -71,11 +76,19 @@ class Connection:
         if deployment is None or deployment.streams(call):
             return  # the end of a stream is noticed
         with contextlib.suppress(InflightError):
-            deadline = Deadline(ABANDON_TIMEOUT, "the end of the request")
-            self.cancel(call.request_id, deadline)
-            if (early := sent + MAX_DISPATCH_SECONDS - time.monotonic()) > 0:
+            deadline = Deadline(_ABANDON_TIMEOUT, "the end of the request")
+            self._cancel_with_retry(call.request_id, deadline)
+            if (early := sent + _MAX_DISPATCH_SECONDS - time.monotonic()) > 0:
                 time.sleep(early)
-                self.cancel(call.request_id, deadline)
+                self._cancel_with_retry(call.request_id, deadline)
+
+    def _cancel_with_retry(self, request_id: str, deadline: Deadline) -> None:
+        """A queue may be too full even for this, as where many leave at once."""
+        while True:
+            try:
+                return self.cancel(request_id, deadline)
+            except Overloaded:
+                time.sleep(random.uniform(0.02, 0.1))
 
     def cancel(self, request_id: str, deadline: Deadline) -> None:
         """Ask the server to end the requests of that id."""
@@ -94,9 +107,8 @@ class Connection:
         live = ready = False
         try:
             live, ready = self.transport.live(deadline), self.transport.ready(deadline)
-            return Health.from_states(
-                live, ready, self.transport.model_ready(self.find_deployment(deadline).model, deadline)
-            )
+            deployment = self.find_deployment(deadline)
+            return Health.from_states(live, ready, self.transport.model_ready(deployment.model, deadline))
         except ClientClosed:
             raise
         except InflightError as error:
@@ -107,24 +119,23 @@ class Connection:
 
     def find_deployment(self, deadline: Deadline) -> Deployment:
         """The deployment, asked for while it is not known. Raises InflightError."""
-        self._restart_after_fork()
         if (found := self._deployment_cache.fresh()) is not None:
             return found
+        self._restart_after_fork()
         began = time.monotonic()
-        if not self._detection_lock.acquire(timeout=-1 if deadline.at is None else deadline.left() or 0):
-            raise deadline.error()
         try:
-            if (found := self._deployment_cache.fresh()) is not None:
+            with acquired(self._detection_lock, deadline):
+                if (found := self._deployment_cache.fresh()) is not None:
+                    return found
+                self._deployment_cache.raise_recent_failure(began)
+                found = self._run_queries(detect(self._settings.model), detection_deadline(deadline))
+                self._deployment_cache.store(found)
                 return found
-            self._deployment_cache.raise_recent_failure(began)
-            found = self._run_queries(detect(self._settings.model), detection_deadline(deadline))
-            self._deployment_cache.store(found)
-            return found
+        except TimeoutError:
+            raise deadline.error() from None
         except InflightError as error:
             self._deployment_cache.record_failure(error)
             raise as_not_ready(error, deadline) from None
-        finally:
-            self._detection_lock.release()
 
     def invalidate_after(self, error: InflightError) -> None:
         self._deployment_cache.invalidate_after(error)

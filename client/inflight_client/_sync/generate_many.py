@@ -20,7 +20,9 @@ from inflight_client.result_order import (
     ResultOrder,
     SourceEnd,
 )
+from inflight_client.result_order import validate_prompts as validate_prompts
 
+Prompts = Iterable[Prompt]
 OpenStream = Callable[[Prompt], Stream]
 
 
@@ -46,7 +48,7 @@ class PromptRunner:
         self._closing = False
         self._process = os.getpid()
 
-    def outcomes(self, prompts: Iterable[Prompt], handout: ResultOrder) -> Generator[Any, None, None]:
+    def outcomes(self, prompts: Prompts, handout: ResultOrder) -> Generator[Any, None, None]:
         """What comes of the prompts, as the handout gives it; at the end, however it comes, nothing goes on."""
         # Left to the interpreter's last moments, closing would be too late: no thread runs any more.
         atexit.register(self.close)
@@ -89,7 +91,7 @@ class PromptRunner:
                     stream.close()
         return threads
 
-    def _read(self, prompts: Iterable[Prompt]) -> None:
+    def _read(self, prompts: Prompts) -> None:
         try:
             self._read_on(iter(prompts))
         except BaseException as error:  # the caller's, to whom it goes

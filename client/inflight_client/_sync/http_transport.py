@@ -1,4 +1,5 @@
-"""KServe v2 over HTTP for ordinary, blocking code."""
+# Generated from _async/http_transport.py by scripts/unasync.py; do not edit.
+"""KServe v2 over HTTP for blocking code."""
 
 from __future__ import annotations
 
@@ -33,8 +34,10 @@ from inflight_client.transport import InferRequest, ModelMetadata, Responses, Se
 
 
 class HttpTransport:
-    """A server's HTTP endpoint. Any number of threads use it at once; a child process that inherits it has connections
-    of its own, and calls that were open when it was forked stay its parent's."""
+    """A server's HTTP endpoint, for any number of threads.
+
+    A child process that inherits it has connections of its own.
+    """
 
     def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
         self._channel = HttpChannel(address, headers, tls)
@@ -88,7 +91,7 @@ class HttpTransport:
 
     def _check_health(self, path: str, deadline: Deadline) -> bool:
         status, kind, body = self._get(path, deadline, None)
-        return answers.is_ready(status, kind, body, self._channel.where)
+        return answers.is_ready(status, kind, body, self.where)
 
     def _get_json(self, path: str, deadline: Deadline, content: bytes | None = None) -> bytes:
         return answers.json_body(*self._get(path, deadline, content), self.where)
@@ -106,7 +109,12 @@ class HttpTransport:
         finally:
             self.end(exchange)
 
+    @property
+    def where(self) -> str:
+        return self._channel.where
+
     def begin(self, exchange: CallContext) -> None:
+        """Before an exchange uses connections, so that `close` can end it. Raises InflightError `client_closed`."""
         self._calls.add(exchange)
         if self._closed:
             self._calls.discard(exchange)
@@ -121,12 +129,8 @@ class HttpTransport:
         path = generate_path(request.model)
         return self._pool.handle_request(self._channel.request(path, exchange, body, request.headers))
 
-    @property
-    def where(self) -> str:
-        return self._channel.where
-
     def after_fork_in_child(self) -> None:
-        """Start anew in a process that was just forked: no lock of the parent's is touched, nothing is sent."""
+        """Start anew in a process that was just forked; nothing is sent over the parent's connections."""
         for exchange in self._calls:
             exchange.detach()
         self._network.drop()
@@ -134,7 +138,7 @@ class HttpTransport:
 
 
 class HttpResponses:
-    """The responses to one request. One thread reads them at a time; any may close them."""
+    """The responses to one request. One thread reads them at a time; any thread may close them."""
 
     def __init__(self, transport: HttpTransport, request: InferRequest, whole: Deadline, first: Deadline) -> None:
         self._transport = transport
@@ -167,11 +171,28 @@ class HttpResponses:
             return response
 
     def close(self) -> None:
-        # Without the lock, since a thread that reads holds it: this wakes that one.
+        # Without the lock, since a reader holds it: this wakes the reader.
         if not self._ended:
-            self._context.cancel(InflightError("the request was cancelled", "cancelled"))
+            self._context.cancel(_cancelled())
             with self._lock:
                 self.finish()
+
+    def finish(self) -> None:
+        """Give the connection back to the pool, which keeps it after a whole answer alone.
+
+        Another is closed: so the server learns that nobody waits. And where the server does not give the request's id
+        back, nothing would tell what is still to come over the connection from the next call's answer.
+        """
+        if self._ended:
+            return
+        self._ended = True
+        if not self._keep_alive:
+            self._context.discard()
+        try:
+            if self._response is not None and not self._context.detached:
+                self._response.close()
+        finally:
+            self._transport.end(self._context)
 
     def _next(self) -> HttpResponse | None:
         if self._context.cancelled_with is not None:
@@ -206,21 +227,6 @@ class HttpResponses:
         channel.check_stream(response, self._transport.where)
         return response.iter_stream()
 
-    def finish(self) -> None:
-        """Give the connection back to the pool, which keeps it after a whole answer alone.
-
-        Another is closed: so the server learns that nobody waits. And where the server does not give the request's id
-        back, nothing would tell what is still to come over the connection from the next call's answer.
-        """
-        if self._ended:
-            return
-        self._ended = True
-        if not self._keep_alive:
-            self._context.discard()
-        if self._response is not None and not self._context.detached:
-            self._response.close()
-        self._transport.end(self._context)
-
 
 def read_whole(response: httpcore2.Response, where: str) -> bytes:
     """An answer's body. Raises InflightError for one that is too long."""
@@ -230,6 +236,10 @@ def read_whole(response: httpcore2.Response, where: str) -> bytes:
         if len(body) > channel.MAX_BODY_BYTES:
             raise channel.body_too_long(where)
     return bytes(body)
+
+
+def _cancelled() -> InflightError:
+    return InflightError("the request was cancelled", "cancelled")
 
 
 _TRANSPORTS: WeakSet[HttpTransport] = WeakSet()

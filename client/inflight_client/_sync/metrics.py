@@ -1,3 +1,4 @@
+# Generated from _async/metrics.py by scripts/unasync.py; do not edit.
 """Fetches a server's metrics page."""
 
 from __future__ import annotations

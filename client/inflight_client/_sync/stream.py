@@ -1,4 +1,5 @@
-"""An answer as it comes, for ordinary, blocking code."""
+# Generated from _async/stream.py by scripts/unasync.py; do not edit.
+"""An answer as it comes, for blocking code."""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ from inflight_client.transport import Responses
 class Stream(StreamBase):
     """An iterator over the deltas of one answer. The request is sent when the first one is asked for.
 
-    Leaving it early, by `close()`, by the end of a `with` block or by forgetting it, cancels the request on the server.
-    One thread reads it at a time; another one may close it.
+    Leaving it early cancels the request on the server: by `close()`, at the end of its `with` block,
+    or when it is garbage-collected. One thread reads it at a time;
+    another thread may close it.
     """
 
     def __init__(self, call: Call, connection: Connection) -> None:
@@ -29,6 +31,7 @@ class Stream(StreamBase):
         self._responses: Responses | None = None
         self._closed = threading.Event()
         self._sent_at = 0.0
+        self._reading = False
 
     def __iter__(self) -> Stream:
         return self
@@ -36,11 +39,16 @@ class Stream(StreamBase):
     def __next__(self) -> Delta:
         if self._closed.is_set():
             raise StopIteration
+        if self._reading:
+            raise RuntimeError("another thread reads this stream already")
+        self._reading = True
         try:
             delta = self._first_delta() if self._answer is None else self._next_delta(self._answer)
         except BaseException:
             self.close()
             raise
+        finally:
+            self._reading = False
         if delta is None:
             self.close()
             raise StopIteration
@@ -56,7 +64,7 @@ class Stream(StreamBase):
         return generation
 
     def close(self) -> None:
-        """Cancel what is still to come; nothing of the call stays behind. Twice is fine."""
+        """Cancel what is still to come, and wait until nothing of the call is left. A second call does nothing."""
         self._closed.set()
         left = self._responses is not None and not self._transcript.ended
         self._close_responses()
