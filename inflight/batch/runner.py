@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from inflight.batch.dispatch.backend import Backend
@@ -36,7 +36,7 @@ EX_TEMPFAIL = 75
 
 @dataclass(frozen=True)
 class JobResult:
-    """How a run of a job ended; `sentence` says why, unless it finished. `written`: the addresses of its output."""
+    """How a run of a job ended. `message` says why, unless it finished; `outputs` are the addresses of its output."""
 
     state: JobState
     counts: Counts
@@ -55,9 +55,9 @@ class JobResult:
 
 
 class JobRunner:
-    """`show` is given how the job stands each second; `say` sentences for people.
+    """Runs a job. `on_progress` gets its progress each second, `on_message` sentences for people.
 
-    `backends`: who answers instead of the servers that the job names.
+    `backends` answer in place of the servers that the job names.
     """
 
     def __init__(
@@ -75,12 +75,24 @@ class JobRunner:
         self._replicator = StateReplicator(job.output, directory, on_message)
 
     def run(self, retry_codes: Sequence[str] | None = None) -> JobResult:
-        """Run the job once. Raises BatchError where it can't begin; what may pass or comes later is in the End.
+        """Run the job once. Raises BatchError if it can't begin; what is temporary or comes later is in the result.
 
-        `again`: codes of failed rows to be asked once more (none: all that may do better) of a job that is at its end.
+        `retry_codes`: codes of failed rows to send again, of a job that is finished; empty for all that may succeed.
         """
         try:
-            return self._open(retry_codes)
+            with self._signals.caught(), ExitStack() as stack:
+                if not self._directory.state.exists():  # a job without input leaves no trace
+                    first_record(open_source(self._job.input, columns=wanted_columns(self._job.input)))
+                stack.enter_context(self._directory.locked())
+                self._directory.cancel.unlink(missing_ok=True)
+                stack.enter_context(self._replicator.lease())
+                if retry_codes is not None:
+                    self._select_retry_rows(retry_codes)
+                session = stack.enter_context(open_session(self._job, self._directory))
+                if session.finished:
+                    return self._finished(session)
+                self._on_message(f"Job directory: {self._directory.path}")
+                return self._execute(session)
         except StopEarlyError:
             return JobResult(JobState.STOPPED, Counts(), f"{INTERRUPTED} before it began")
         except BatchError as error:
@@ -88,28 +100,8 @@ class JobRunner:
                 raise
             return JobResult(JobState.STOPPED, Counts(), str(error), error.code)
 
-    def _open(self, retry_codes: Sequence[str] | None) -> JobResult:
-        with self._signals.caught():
-            if not self._directory.state.exists():
-                first_record(
-                    open_source(self._job.input, columns=wanted_columns(self._job.input))
-                )  # what has no input leaves no trace
-            with self._directory.locked():
-                return self._hold(retry_codes)
-
-    def _hold(self, retry_codes: Sequence[str] | None) -> JobResult:
-        self._directory.cancel.unlink(missing_ok=True)
-        with self._replicator.lease():
-            if retry_codes is not None:
-                self._select_retry_rows(retry_codes)
-            with open_session(self._job, self._directory) as job:
-                if job.finished:
-                    return self._finished(job)
-                self._on_message(f"Job directory: {self._directory.path}")
-                return self._execute(job)
-
     def _finished(self, session: JobSession) -> JobResult:
-        """A death may have come before this was told."""
+        """The run that finished it may have been killed before it reported that."""
         self._on_message(f"The job at {self._directory.path} is finished already.")
         before = read_progress(self._directory)
         if before is None or before.state is not JobState.FINISHED:
@@ -138,30 +130,30 @@ class JobRunner:
 
     def _execute(self, session: JobSession) -> JobResult:
         session.ledger.counts.runs += 1
-        telling = ProgressReporter(session, self._job.run_options, self._on_progress)
+        reporter = ProgressReporter(session, self._job.run_options, self._on_progress)
+        result: JobResult | None = None
         try:
             self._replicator.claim(session.ledger)
-            end = self._run_rows(session, telling)
+            if not session.all_done:
+                with self._servers() as backends:
+                    run = JobRun(session, backends, reporter, self._replicator, self._signals, self._on_message)
+                    asyncio.run(run.run())
+                if session.all_done:
+                    self._replicator.upload(session.ledger)
+                else:
+                    result = JobResult(run.state, session.ledger.counts, run.message)
+            if result is None:
+                if isinstance(session.ledger, RetryLedger):
+                    session.ledger.merge()
+                result = JobResult(JobState.FINISHED, session.ledger.counts, outputs=tuple(finalize(session)))
             self._replicator.upload_final(session.ledger)
         except StopEarlyError:
-            end = JobResult(JobState.STOPPED, session.ledger.counts, f"{INTERRUPTED} before any row was sent")
+            result = JobResult(JobState.STOPPED, session.ledger.counts, f"{INTERRUPTED} before any row was sent")
         except BatchError as error:
             state = JobState.STOPPED if error.code in TEMPORARY_CODES else JobState.FAILED
-            end = JobResult(state, session.ledger.counts, str(error), error.code)
-        telling.end(end.state, end.message)
-        return end
-
-    def _run_rows(self, session: JobSession, reporter: ProgressReporter) -> JobResult:
-        if not session.all_done:
-            with self._servers() as backends:
-                run = JobRun(session, backends, reporter, self._replicator, self._signals, self._on_message)
-                asyncio.run(run.run())
-            if not session.all_done:
-                return JobResult(run.state, session.ledger.counts, run.message)
-            self._replicator.upload(session.ledger)
-        if isinstance(session.ledger, RetryLedger):
-            session.ledger.merge()
-        return JobResult(JobState.FINISHED, session.ledger.counts, outputs=tuple(finalize(session)))
+            result = JobResult(state, session.ledger.counts, str(error), error.code)
+        reporter.end(result.state, result.message)
+        return result
 
     @contextmanager
     def _servers(self) -> Iterator[Sequence[Backend]]:

@@ -39,7 +39,7 @@ class DispatchState:
 
 
 class Dispatcher:
-    """A row goes to whichever server has a place. Nothing is lost on the way and nothing is sent twice at a time.
+    """Gives each row to a server that has a slot free. No row is lost, and none is sent twice at a time.
 
     `done` is told of each row once, in the event loop: its answer or its error, and how often it was sent. `bind` is
     given the build of each server's model when it comes up, and now and then; where it raises BatchError
@@ -64,8 +64,8 @@ class Dispatcher:
         self._endpoints = [
             Endpoint(one, options, self._queue, suspects, check_build, on_message, run_id) for one in backends
         ]
-        for lane in self._endpoints:
-            lane.endpoint_is_unavailable = self._is_unavailable
+        for endpoint in self._endpoints:
+            endpoint.endpoint_is_unavailable = self._is_unavailable
         self._end: asyncio.Future[None] | None = None
         self._ended = asyncio.Event()
 
@@ -76,7 +76,11 @@ class Dispatcher:
         are set aside, the last one's reason; and whatever `feed` and `done` raise.
         """
         self._end = asyncio.get_running_loop().create_future()
-        works = (self._queue.read(), self._check_progress(), *(lane.run() for lane in self._endpoints))
+        works = (
+            self._queue.read(),
+            self._check_progress(),
+            *(endpoint.run(self._on_task_done) for endpoint in self._endpoints),
+        )
         tasks = [asyncio.ensure_future(work) for work in works]
         for task in tasks:
             task.add_done_callback(self._on_task_done)
@@ -111,7 +115,7 @@ class Dispatcher:
 
     def state(self) -> DispatchState:
         return DispatchState(
-            self._queue.in_flight, self._queue.pending_retries, tuple(lane.status() for lane in self._endpoints)
+            self._queue.in_flight, self._queue.pending_retries, tuple(endpoint.status() for endpoint in self._endpoints)
         )
 
     def _finish(self) -> None:
@@ -127,7 +131,7 @@ class Dispatcher:
 
     def _is_unavailable(self, name: str) -> bool:
         now = asyncio.get_running_loop().time()
-        return all(lane.is_unavailable(now) for lane in self._endpoints if lane.name == name)
+        return all(endpoint.is_unavailable(now) for endpoint in self._endpoints if endpoint.name == name)
 
     async def _check_progress(self) -> None:
         """Raises BatchError once nothing can be hoped for."""
@@ -135,20 +139,23 @@ class Dispatcher:
         heard = loop.time()
         while True:
             now = loop.time()
-            heard = max(heard, *(lane.last_activity(now) for lane in self._endpoints))
-            open_lanes = [lane for lane in self._endpoints if lane.rejected is None]
-            if not open_lanes:
+            heard = max(heard, *(endpoint.last_activity(now) for endpoint in self._endpoints))
+            open_endpoints = [endpoint for endpoint in self._endpoints if endpoint.rejected is None]
+            if not open_endpoints:
                 raise BatchError(
-                    *_last_rejection([lane.rejected for lane in self._endpoints if lane.rejected is not None])
+                    *_last_rejection(
+                        [endpoint.rejected for endpoint in self._endpoints if endpoint.rejected is not None]
+                    )
                 )
             if self._queue.starved:
                 heard = now
             if now - heard > self._server_wait_timeout:
-                told = next(
-                    (f" ({lane.last_error})" for lane in open_lanes if lane.last_error is not None), "; start one"
+                reason = next(
+                    (f" ({endpoint.last_error})" for endpoint in open_endpoints if endpoint.last_error is not None),
+                    "; start one",
                 )
                 raise BatchError(
-                    f"no server has answered a row for {self._server_wait_timeout:g} seconds{told}",
+                    f"no server has answered a row for {self._server_wait_timeout:g} seconds{reason}",
                     "server_unreachable",
                 )
             await asyncio.sleep(_WATCH_SECONDS)

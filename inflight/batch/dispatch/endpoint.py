@@ -1,4 +1,4 @@
-"""One server of a pool: whether it stands, how many rows it gets, and what happens when it falls."""
+"""One server of a job: whether it is up, which rows it gets, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import random
 from collections.abc import Callable
 
 from inflight_client import InflightError
+from inflight_client.results import Generation
 
 from inflight.batch.dispatch.backend import Backend
 from inflight.batch.dispatch.concurrency_limit import MAX_LIMIT, AdaptiveLimit
 from inflight.batch.dispatch.failure_kind import FailureKind, classify_failure
 from inflight.batch.dispatch.poison_rows import PoisonRowFinder, SuspectGroup
 from inflight.batch.dispatch.row_queue import RowQueue
-from inflight.batch.dispatch.sender import RowSender
-from inflight.batch.dispatch.sender_pool import SenderPool
 from inflight.batch.errors import BatchError
+from inflight.batch.job.rows import Row, RowRequest
 from inflight.batch.job.spec import RunOptions
 from inflight.batch.reporting.progress import ServerStatus
 
@@ -28,22 +28,26 @@ _PROBE_WAIT_INITIAL, _PROBE_WAIT_MAX = 0.25, 15.0
 _PROBE_DOWNTIME_FRACTION = 0.2
 """Of the time that a server has been down already, waited before it is asked again: so pauses grow with each."""
 _IDLE_TIMEOUT = 60.0
-"""Waited for what is still in flight at a server that fell; of one that is set aside it then goes to others."""
+"""Waited for what is still in flight at a server that went down; of one that is set aside it then goes to others."""
 _AFTER_CRASH_SECONDS = 0.5
 """For a moment after a death a server may still call itself ready."""
 _UNAVAILABLE_SECONDS = 60.0
+_RETRY_WAIT_INITIAL, _RETRY_WAIT_MAX = 0.5, 60.0
+_PROBE_REQUEST = RowRequest("Hello", 1)
+_SLOW_SECONDS = 1.0
+"""A server that takes so long over a row without a complaint is at work on it."""
 _MAX_QUICK_CRASHES = 3
 _CRASH_COOLDOWN_SECONDS = 12.0
-"""Whoever watches a server gives it up if it dies again and again within its first ten seconds. So after some deaths
-under suspects it does other work for so long before the next ones are tried."""
+"""A supervisor gives up a server that crashes again and again within its first ten seconds. So after some crashes under
+suspects the server does other work for so long before the next group is tried."""
 
 
 class Endpoint:
-    """Asks one server.
+    """Sends rows to one server.
 
-    `bind` is given the build of the model that stands there, and raises BatchError where that is not the job's; `say`
-    sentences for people. `shut` is why the server gets no row of this job any more. `away` says of a server's name
-    whether others should do what waits for it.
+    `check_build` is given the build of the model that the server has, and raises BatchError where that is not the
+    job's; `on_message` gets sentences for people. `rejected` is why the server gets no row of this job any more.
+    `endpoint_is_unavailable` says of a server's name whether others should do what waits for it.
     """
 
     def __init__(
@@ -65,58 +69,95 @@ class Endpoint:
         self._backend, self._queue, self._poison_rows = backend, queue, poison_rows
         self._check_build, self._on_message = check_build, on_message
         self._limit = AdaptiveLimit(options.concurrency or MAX_LIMIT)
-        self._sender = RowSender(backend, options, queue, self._limit, run_id, self._pause)
-        self._workers = SenderPool(queue, self._sender.send, self._fail)
-        self._failure: asyncio.Future[None] | None = None
+        self._run_id, self._max_attempts = run_id, options.max_attempts
+        self._slots = 0
+        """How many tasks may send; those beyond them finish the row that they have."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._parked: list[asyncio.Future[None]] = []
+        self._in_flight = 0
+        self._server_error: InflightError | None = None
+        """What went wrong with the server itself, since it came up."""
         self._wakeup = asyncio.Event()
+        self._last_answer_at = 0.0
+        """When the server last answered a row, be it with a refusal that is the row's alone."""
+        self._last_refusal = 0.0
+        self._rejects_probe = False
+        """Whether the server refused even what any model answers, and has answered no such thing since."""
+        self._probes = 0
+        self._isolated: frozenset[int] = frozenset()
+        """Numbers of rows that are to stay away from others."""
+        self._not_accepted: list[Row] = []
+        """Of these, those that the server did not take."""
+        self._crashed_rows: list[Row] = []
+        self._engine_died = False
         self._down_since = 0.0
         self._was_ready = False
         self._ready_since = 0.0
         self._quick_crashes = 0
 
-    async def run(self) -> None:
-        """Work until cancelled, or until the server is shut. Raises what is nobody's answer, as `done` raised it."""
-        self._failure = asyncio.get_running_loop().create_future()
-        working = asyncio.ensure_future(self._connect_and_serve())
+    async def run(self, on_task_done: Callable[[asyncio.Task[None]], None]) -> None:
+        """Give the server rows while it is up, until cancelled or until it is rejected.
+
+        `on_task_done` is called with each task that sends rows and has ended.
+        """
+        self._down_since = _now()
         try:
-            await asyncio.wait((working, self._failure), return_when=asyncio.FIRST_COMPLETED)
-            (self._failure if self._failure.done() else working).result()
+            while self.rejected is None and await self._connect():
+                load_polls, next_load, next_build = 0, 0.0, _now() + _BUILD_SECONDS
+                self._server_error = None
+                self._wakeup.clear()
+                while self.rejected is None and self._server_error is None:
+                    now = _now()
+                    if now >= next_load:
+                        load_polls += 1
+                        await self._poll_load()
+                        next_load = now + (_TICK_SECONDS if load_polls < _INITIAL_LOAD_POLLS else _LOAD_SECONDS)
+                    if now >= next_build:
+                        next_build = now + _BUILD_SECONDS
+                        await self._poll_build()
+                    if self.rejected is None and (group := self._next_group(now)) is not None:
+                        await self._try_group(group)
+                        continue
+                    self._set_slots(0 if self._limit.paused(now) else self._limit.limit)
+                    while len(self._tasks) < self._slots:
+                        task = asyncio.ensure_future(self._send_rows(len(self._tasks)))
+                        task.add_done_callback(on_task_done)
+                        self._tasks.append(task)
+                    await self._tick()
+                self.up = False
+                self.last_error = self._server_error
+                self._slots = 0
+                self._down_since = _now()
+                await self._await_idle()
         finally:
-            working.cancel()
-            await asyncio.wait((working,))
-            await self._workers.cancel()
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
 
     def status(self) -> ServerStatus:
         """How it stands, for people."""
-        return ServerStatus(
-            name=self.name, up=self.up, in_flight=self._sender.in_flight, concurrency_limit=self._limit.limit
-        )
+        return ServerStatus(name=self.name, up=self.up, in_flight=self._in_flight, concurrency_limit=self._limit.limit)
 
     def last_activity(self, now: float) -> float:
         """When it last answered a row; now, where it is at work on some."""
-        return now if self.up and self._sender.is_busy(now) else self._sender.last_answer_at
+        busy = self.up and self._in_flight > 0 and now - self._last_refusal > _SLOW_SECONDS
+        return now if busy else self._last_answer_at
 
     def is_unavailable(self, now: float) -> bool:
         """Whether it is down for so long that others should do what waits for it."""
         return self.rejected is not None or (not self.up and now - self._down_since > _UNAVAILABLE_SECONDS)
 
-    async def _connect_and_serve(self) -> None:
-        self._down_since = _now()
-        while self.rejected is None and await self._connect():
-            await self._serve()
-            self._down_since = _now()
-            await self._await_idle()
-
     async def _connect(self) -> bool:
-        """Ask until the server stands and has the job's model; false where it is shut."""
+        """Ask until the server is up and has the job's model. Returns False if it was rejected."""
         pause = _PROBE_WAIT_INITIAL
-        said = ""
+        reported = ""
         while True:
             problem = await self._probe()
             if self.rejected is not None:
                 return False
             if problem is None:
-                if said:
+                if reported:
                     self._on_message(f"{self.name} answers.")
                 self.up = self._was_ready = True
                 self._ready_since = _now()
@@ -126,8 +167,8 @@ class Endpoint:
             ):
                 self._reject(BatchError(str(problem), problem.code))
                 return False
-            if problem.code != said:
-                said = problem.code
+            if problem.code != reported:
+                reported = problem.code
                 self._on_message(f"{self.name} does not answer now, and is asked until it does: {problem}")
             self.last_error = problem
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
@@ -139,8 +180,8 @@ class Endpoint:
             await self._verify_build()
             if self.rejected is None and not await self._backend.ready():
                 return InflightError("the model is not ready", "model_not_ready")
-            if self.rejected is None and self._sender.rejects_probe:
-                return await self._sender.probe_generation()
+            if self.rejected is None and self._rejects_probe:
+                return await self._probe_generation()
         except InflightError as error:
             return error
         return None
@@ -155,29 +196,6 @@ class Endpoint:
                 raise
             self._reject(error)
 
-    async def _serve(self) -> None:
-        """Give it rows while it stands, as many as the throttle has places."""
-        looks, next_look, next_build = 0, 0.0, _now() + _BUILD_SECONDS
-        self._sender.server_error = None
-        self._wakeup.clear()
-        while self.rejected is None and self._sender.server_error is None:
-            now = _now()
-            if now >= next_look:
-                looks += 1
-                await self._poll_load()
-                next_look = now + (_TICK_SECONDS if looks < _INITIAL_LOAD_POLLS else _LOAD_SECONDS)
-            if now >= next_build:
-                next_build = now + _BUILD_SECONDS
-                await self._poll_build()
-            if self.rejected is None and (group := self._next_group(now)) is not None:
-                await self._try_group(group)
-            else:
-                self._workers.resize(0 if self._limit.paused(now) else self._limit.limit)
-                await self._tick()
-        self.up = False
-        self.last_error = self._sender.server_error
-        self._workers.resize(0)
-
     async def _tick(self) -> None:
         """A moment, or until something is wrong."""
         try:
@@ -187,18 +205,13 @@ class Endpoint:
             pass
         self._wakeup.clear()
 
-    def _pause(self) -> None:
-        self._workers.resize(0)
-        if self._sender.server_error is not None:
-            self._wakeup.set()
-
     async def _poll_load(self) -> None:
         try:
             load = await self._backend.load()
         except InflightError:
             self._limit.load_unknown()
         else:
-            self._limit.observe(load, self._sender.in_flight, _now())
+            self._limit.observe(load, self._in_flight, _now())
 
     async def _poll_build(self) -> None:
         try:
@@ -209,17 +222,17 @@ class Endpoint:
             # else a row finds out, if it lasts
 
     async def _await_idle(self) -> None:
-        """Wait until nothing is in flight at a server that fell, and hand over what was."""
+        """Wait until nothing is in flight at a server that went down, and hand over what was."""
         until = _now() + _IDLE_TIMEOUT
-        while self._sender.in_flight and _now() < until:  # noqa: ASYNC110  rare, so no event for each row's end
+        while self._in_flight and _now() < until:  # noqa: ASYNC110  rare, so no event for each row's end
             await asyncio.sleep(_TICK_SECONDS / 2)
-        self._poison_rows.add_crash(self.name, self._sender.take_crashed()[0])
+        self._poison_rows.add_crash(self.name, self._take_crashed()[0])
         await asyncio.sleep(_AFTER_CRASH_SECONDS)
 
     def _reject(self, error: BatchError) -> None:
         self.rejected = error
         self.up = False
-        self._workers.resize(0)
+        self._slots = 0
         self._on_message(f"{self.name} is set aside: {error}")
 
     def _next_group(self, now: float) -> SuspectGroup | None:
@@ -230,34 +243,143 @@ class Endpoint:
         return self._poison_rows.next_group(self.name, self.endpoint_is_unavailable)
 
     async def _try_group(self, group: SuspectGroup) -> None:
-        """Ask the rows of a group, and no others, once nothing else is in flight here."""
-        asker = self._sender
-        self._workers.resize(0)
-        while asker.in_flight and asker.server_error is None:  # noqa: ASYNC110  as in _await_idle
+        """Send the rows of a group, and no others, once nothing else is in flight here."""
+        self._slots = 0
+        while self._in_flight and self._server_error is None:  # noqa: ASYNC110  as in _await_idle
             await asyncio.sleep(_TICK_SECONDS / 2)
-        if asker.server_error is not None:
+        if self._server_error is not None:
             self._poison_rows.put_back(group)
             return
-        asker.isolated = frozenset(row.number for row in group.rows)
-        tasks = [asyncio.ensure_future(asker.send(row)) for row in group.rows]
+        self._isolated = frozenset(row.number for row in group.rows)
+        tasks = [asyncio.ensure_future(self._send(row)) for row in group.rows]
         try:
             await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-        untaken, asker.not_accepted, asker.isolated = asker.not_accepted, [], frozenset()
+        untaken, self._not_accepted, self._isolated = self._not_accepted, [], frozenset()
         if untaken:
             self._poison_rows.put_back(SuspectGroup(tuple(untaken), self.name))
-        fallen, died = asker.take_crashed()
-        if fallen:
+        crashed, died = self._take_crashed()
+        if crashed:
             self._quick_crashes = self._quick_crashes + 1 if _now() - self._ready_since < _CRASH_COOLDOWN_SECONDS else 0
-        for row in self._poison_rows.add_group_crash(self.name, group, fallen, died):
+        for row in self._poison_rows.add_group_crash(self.name, group, crashed, died):
             self._queue.finish(row, self._poison_rows.error_for(row), sent=0)
 
-    def _fail(self, error: BaseException) -> None:
-        if self._failure is not None and not self._failure.done():
-            self._failure.set_exception(error)
+    def _set_slots(self, slots: int) -> None:
+        """Let so many tasks send: one for each slot and not for each row, since rows are many."""
+        grows, self._slots = slots > self._slots, slots
+        if grows:
+            parked, self._parked = self._parked, []
+            for future in parked:
+                if not future.done():
+                    future.set_result(None)
+
+    async def _send_rows(self, slot: int) -> None:
+        """Send one row after another, while there is a slot for this task."""
+        while True:
+            while slot >= self._slots:
+                future = asyncio.get_running_loop().create_future()
+                self._parked.append(future)
+                await future
+            row = await self._queue.get()
+            if row is None:
+                return
+            if slot < self._slots:
+                await self._send(row)
+            else:
+                self._queue.put_back(row)
+
+    async def _send(self, row: Row) -> None:
+        """Send a row once; what becomes of it then is up to the queue or the poison rows."""
+        self._in_flight += 1
+        self._queue.mark_in_flight(row)
+        request_id = f"{self._run_id}-{row.number}-{self._queue.next_attempt(row)}"
+        try:
+            try:
+                answer = await self._backend.generate(row.request, request_id)
+            except InflightError as error:
+                if classify_failure(error) is FailureKind.AMBIGUOUS:  # perhaps the server's doing: a probe shows it
+                    error = await self._probe_generation() or error
+                self._on_error(row, error)
+            else:
+                self._on_answer(row, answer)
+        except asyncio.CancelledError:  # the server is set aside, or all ends
+            if not self._queue.stopped:
+                self._requeue(row)
+            raise
+        finally:
+            self._in_flight -= 1
+            self._queue.mark_ended(row)
+
+    async def _probe_generation(self) -> InflightError | None:
+        """Ask what any model answers: why this one does not, if so."""
+        self._probes += 1
+        try:
+            await self._backend.generate(_PROBE_REQUEST, f"{self._run_id}-short-{self._probes}")
+        except InflightError as error:
+            if classify_failure(error) not in (FailureKind.PERMANENT, FailureKind.AMBIGUOUS):
+                return error
+            self._rejects_probe = True
+            return InflightError(f"it refuses a short prompt as well: {error}", "model_not_ready")
+        self._rejects_probe = False
+        return None
+
+    def _take_crashed(self) -> tuple[list[Row], bool]:
+        """The rows that were in flight when the server went down, and whether it was its engine that died."""
+        crashed, died = self._crashed_rows, self._engine_died
+        self._crashed_rows, self._engine_died = [], False
+        return crashed, died
+
+    def _on_answer(self, row: Row, answer: Generation) -> None:
+        self._last_answer_at = now = _now()
+        usage = answer.usage
+        self._limit.row_answered(0 if usage is None else usage.total_tokens, now)
+        self._queue.finish(row, answer)
+
+    def _on_error(self, row: Row, error: InflightError) -> None:
+        why = classify_failure(error)
+        now = _now()
+        if why in (FailureKind.PERMANENT, FailureKind.AMBIGUOUS, FailureKind.TRANSIENT):
+            self._last_answer_at = now
+            self._on_row_failure(row, error, why)
+            return
+        self._last_refusal = now
+        if why is FailureKind.OVERLOADED:
+            self._limit.server_overloaded(self._in_flight, now)
+            self._slots = 0
+            self._requeue(row)
+            return
+        self._server_error = error
+        self._slots = 0
+        self._wakeup.set()
+        if why is FailureKind.CRASHED:
+            self._crashed_rows.append(row)
+            self._engine_died = self._engine_died or error.code == "engine_died"
+            self._queue.count_attempt(row)
+        else:
+            self._requeue(row)
+
+    def _requeue(self, row: Row) -> None:
+        """A row that the server did not take, or has not answered in time."""
+        if row.number in self._isolated:
+            self._queue.count_attempt(row)
+            self._not_accepted.append(row)
+        else:
+            self._queue.retry_later(row)
+
+    def _on_row_failure(self, row: Row, error: InflightError, why: FailureKind) -> None:
+        """What is the row's own: tried again for a while, if that may help."""
+        if why is not FailureKind.TRANSIENT:
+            self._queue.finish(row, error)
+            return
+        failures = self._queue.count_failure(row)
+        if failures >= self._max_attempts:
+            self._queue.finish(row, error)
+        else:
+            longest = min(_RETRY_WAIT_INITIAL * 2 ** (failures - 1), _RETRY_WAIT_MAX)
+            self._queue.retry_later(row, longest * random.uniform(0.5, 1.0))
 
 
 def _now() -> float:

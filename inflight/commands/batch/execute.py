@@ -54,7 +54,17 @@ def execute_job(
     """
     allowed = _failure_allowance(asked["allow_failed"])
     with ignore_closed_output():
-        end = _run_with_display(job, directory, asked, retry_codes)
+        name = directory.path.stem
+        with (
+            metrics_publisher(name, asked["metrics_port"], asked["metrics_file"], print_line) as publish,
+            job_display(name) as screen,
+        ):
+
+            def on_progress(progress: JobProgress) -> None:
+                publish(progress)
+                screen.on_progress(progress)
+
+            end = _runner_class(job)(job, directory, on_progress, screen.on_message).run(retry_codes)
         code = exit_code(end, allowed)
         if asked["as_json"]:
             click.echo(json.dumps(_values(end, directory, code)))
@@ -63,23 +73,6 @@ def execute_job(
         else:
             click.echo("\n".join(_end_messages(end, directory)), err=True)
     sys.exit(code)
-
-
-def _run_with_display(
-    job: Job, directory: JobDirectory, asked: dict[str, Any], retry_codes: Sequence[str] | None
-) -> JobResult:
-    """One run, as it is shown."""
-    name = directory.path.stem
-    with (
-        metrics_publisher(name, asked["metrics_port"], asked["metrics_file"], print_line) as publish,
-        job_display(name) as screen,
-    ):
-
-        def tell(progress: JobProgress) -> None:
-            publish(progress)
-            screen.on_progress(progress)
-
-        return _runner_class(job)(job, directory, tell, screen.on_message).run(retry_codes)
 
 
 def _end_messages(end: JobResult, directory: JobDirectory) -> Iterator[str]:
