@@ -49,7 +49,7 @@ class EngineLoad:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: what stands still."""
-        moving = ("steps", "generating", "at")
+        moving = ("steps", "generating", "read_at")
         return {name: value for name, value in asdict(self).items() if name not in moving}
 
     def tokens_per_second(self, earlier: EngineLoad) -> float | None:

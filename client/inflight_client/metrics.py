@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -48,6 +49,13 @@ class Metrics:
         found = frozenset(labels.items())
         # The parser calls a counter's sample NAME_total, whether the page does or, as Triton's, does not.
         return self._samples.get((name, found), self._samples.get((f"{name}_total", found)))
+
+    def series(self) -> Iterator[tuple[str, Mapping[str, str], float]]:
+        """Name, labels and value of each sample whose value is a finite number; a counter's name without `_total`."""
+        for family in self.families.values():
+            for sample in family.samples:
+                if math.isfinite(sample.value):
+                    yield sample.name.removesuffix("_total"), sample.labels, float(sample.value)
 
     @cached_property
     def _samples(self) -> dict[tuple[str, _Labels], float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +10,9 @@ from collections.abc import Callable
 from inflight_client._sync.metrics import fetch_metrics
 from inflight_client.deadline import Deadline
 from inflight_client.errors import InflightError
+from inflight_client.metrics import Metrics
 
+from loadtests.analysis.server.counters import series_key
 from loadtests.connection import client_settings
 from loadtests.plan import LoadPlan
 from loadtests.run_directory import RunDirectory
@@ -20,8 +21,6 @@ _SAMPLE_INTERVAL = 1.0
 _FETCH_TIMEOUT = 5.0
 _RUNNING = ('request_type="active"', "nv_inference_pending_request_count")
 """What is above zero while the server still has requests: the engine's gauge, and Triton's of each model."""
-_BUCKETS = "_bucket{"
-"""Series of histograms' buckets: most of the page, and nothing that sums and counts don't have."""
 
 
 class ServerMetricsRecorder:
@@ -92,8 +91,8 @@ class ServerMetricsRecorder:
             time.sleep(_SAMPLE_INTERVAL / 2)
 
     def _fetch(self) -> dict[str, float]:
-        text = fetch_metrics(self._settings.metrics_url, Deadline(_FETCH_TIMEOUT, "the metrics page"), self._settings)
-        return parse_samples(text)
+        deadline = Deadline(_FETCH_TIMEOUT, "the metrics page")
+        return samples_by_series(fetch_metrics(self._settings.metrics_url, deadline, self._settings))
 
     def _write(self) -> None:
         """Samples from before the start wait until it is known."""
@@ -108,24 +107,13 @@ class ServerMetricsRecorder:
         self._file.flush()
 
 
-def parse_samples(page: str) -> dict[str, float]:
-    """Each series of a metrics page by its name and labels, as they stand there; without buckets and what is no number.
+def samples_by_series(page: Metrics) -> dict[str, float]:
+    """The value of each series of a page by its name and labels, without histograms' buckets.
 
-    >>> series_of('# TYPE a counter\\na{model="x"} 3\\nb_bucket{le="1"} 2\\nc NaN\\n')
+    >>> samples_by_series(Metrics.parse('# TYPE a counter\\na{model="x"} 3\\nb NaN\\n'))
     {'a{model="x"}': 3.0}
     """
-    found = {}
-    for line in page.splitlines():
-        name, _, number = line.rpartition(" ")
-        if not name or line.startswith("#") or _BUCKETS in name:
-            continue
-        try:
-            value = float(number)
-        except ValueError:
-            continue
-        if math.isfinite(value):
-            found[name.strip()] = value
-    return found
+    return {series_key(name, labels): value for name, labels, value in page.series() if not name.endswith("_bucket")}
 
 
 def _is_busy(page: dict[str, float]) -> bool:

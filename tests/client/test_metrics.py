@@ -20,12 +20,12 @@ from tests.fixtures.certificates import Certificates
 
 
 class Fetch(Protocol):
-    def __call__(self, url: str, deadline: Deadline, server: ClientSettings | None = None) -> str: ...
+    def __call__(self, url: str, deadline: Deadline, server: ClientSettings | None = None) -> Metrics: ...
 
 
-def _async_fetch(url: str, deadline: Deadline, server: ClientSettings | None = None) -> str:
-    text: str = run(lambda: async_fetch_metrics(url, deadline, server))
-    return text
+def _async_fetch(url: str, deadline: Deadline, server: ClientSettings | None = None) -> Metrics:
+    page: Metrics = run(lambda: async_fetch_metrics(url, deadline, server))
+    return page
 
 
 both_ways = pytest.mark.parametrize("fetch", [fetch_metrics, _async_fetch], ids=["threads", "asyncio"])
@@ -57,15 +57,15 @@ class TestPages:
 class TestFetching:
     def test_the_real_one(self, fetch: Fetch, server: Server) -> None:
         with nothing_left():
-            page = Metrics.parse(fetch(f"http://{server.metrics_address}/metrics", Deadline(60)))
+            page = fetch(f"http://{server.metrics_address}/metrics", Deadline(60))
         found = page.value("nv_inference_request_success", model="ensemble", version="1")
         assert found is not None
         assert found >= 0
 
     def test_what_is_asked(self, fetch: Fetch) -> None:
         with scripted(lambda peer, asked: peer.send(whole("200 OK", b"a 5\n", "text/plain"))) as server:
-            assert fetch(f"{server.url}/llm/metrics", Deadline(60)) == "a 5\n"
-            assert fetch(server.url, Deadline(60)) == "a 5\n"
+            assert fetch(f"{server.url}/llm/metrics", Deadline(60)).value("a") == 5
+            assert fetch(server.url, Deadline(60)).value("a") == 5
         assert [asked.path for asked in server.requests] == ["/llm/metrics", "/"]
 
     @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ class TestFetching:
         )
         script: Script = lambda peer, asked: peer.send(whole("200 OK", b"a 5\n", "text/plain"))  # noqa: E731
         with scripted(script, context) as pages:
-            assert fetch(f"{pages.url}/metrics", Deadline(60), settings) == "a 5\n"
+            assert fetch(f"{pages.url}/metrics", Deadline(60), settings).value("a") == 5
         assert [asked.headers["x-key"] for asked in pages.requests] == ["k"]
 
     def test_an_address_of_grpc_is_none_of_a_page(self, fetch: Fetch) -> None:

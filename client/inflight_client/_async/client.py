@@ -187,13 +187,9 @@ class AsyncClient:
         where the server is asked over TLS: then give an https:// `metrics_url`.
         """
         from inflight_client._async.metrics import async_fetch_metrics
-        from inflight_client.metrics import Metrics
 
-        return Metrics.parse(
-            await async_fetch_metrics(
-                self._settings.metrics_url, Deadline.from_timeout(timeout, "the metrics page"), self._settings
-            )
-        )
+        deadline = Deadline.from_timeout(timeout, "the metrics page")
+        return await async_fetch_metrics(self._settings.metrics_url, deadline, self._settings)
 
     async def deployment(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> Deployment:
         """What the client talks to: which model, which tensors, which version.

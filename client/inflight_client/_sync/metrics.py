@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from inflight_client._sync.http_transport import HttpTransport
 from inflight_client.deadline import Deadline
-from inflight_client.metrics import page_address, page_credentials, page_text
+from inflight_client.metrics import Metrics, page_address, page_credentials, page_text
 
 if TYPE_CHECKING:
     from inflight_client.settings import ClientSettings
 
 
-def fetch_metrics(url: str, deadline: Deadline, server: ClientSettings | None = None) -> str:
-    """A metrics page's text, asked for with the headers and certificates for `server` where it is that server's.
+def fetch_metrics(url: str, deadline: Deadline, server: ClientSettings | None = None) -> Metrics:
+    """A metrics page, asked for with the headers and certificates for `server` where it is that server's.
 
     That is: on the same host, and not in plain words where the server itself is asked over TLS; others get neither.
     Raises InflightError.
@@ -22,6 +22,6 @@ def fetch_metrics(url: str, deadline: Deadline, server: ClientSettings | None = 
     address = page_address(url)
     transport = HttpTransport(address, *page_credentials(address, server))
     try:
-        return page_text(transport.page(deadline))
+        return Metrics.parse(page_text(transport.page(deadline)))
     finally:
         transport.close()

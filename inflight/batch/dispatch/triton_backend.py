@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +9,7 @@ from inflight_client import NO_RETRY, AsyncClient, InflightError
 from inflight_client._async.metrics import async_fetch_metrics
 from inflight_client._compat.deployment import Deployment
 from inflight_client.deadline import Deadline
+from inflight_client.engine_load import EngineLoad
 from inflight_client.results import Generation
 from inflight_client.settings import ClientSettings
 from inflight_client.validation import shorten
@@ -22,8 +21,6 @@ from inflight.batch.storage.secret_address import masked
 
 _METRICS = ",metrics="
 _METRICS_TIMEOUT = 5.0
-_SAMPLE = re.compile(r"^nv_trt_llm_(request|kv_cache_block)_metrics\{([^}]*)\}\s+(\S+)", re.MULTILINE)
-_LABEL = re.compile(r'(?:request|kv_cache_block)_type="(\w+)"')
 
 
 def split_address(address: str) -> tuple[str, str | None]:
@@ -101,9 +98,7 @@ class TritonBackend:
         """As the metrics page has it, whose names are TensorRT-LLM's on every deployment."""
         url = self._settings.metrics_url
         try:
-            return parse_load(
-                await async_fetch_metrics(url, Deadline(_METRICS_TIMEOUT, "the metrics page"), self._settings)
-            )
+            page = await async_fetch_metrics(url, Deadline(_METRICS_TIMEOUT, "the metrics page"), self._settings)
         except InflightError:
             if not self._warned_metrics:
                 self._warned_metrics = True
@@ -112,6 +107,8 @@ class TritonBackend:
                     f" trying; name the page: --server '{self.name}{_METRICS}http://HOST:PORT/metrics'."
                 )
             raise
+        load = EngineLoad.from_metrics(page)
+        return ServerLoad(load.running, load.waiting, load.capacity, load.kv_cache_use)
 
     async def ready(self) -> bool:
         return await self._client.ready()
@@ -132,19 +129,3 @@ def _fingerprint(deployment: Deployment) -> str:
         for tensors in (deployment.inputs, deployment.outputs)
     )
     return fingerprint([deployment.kind, deployment.model, deployment.version, inputs, outputs])
-
-
-def parse_load(page: str) -> ServerLoad:
-    """What a metrics page's text says of its engine; of several engines' the sums, and the fullest cache."""
-    requests: dict[str, int] = {}
-    used: list[float] = []
-    for name, labels, value in _SAMPLE.findall(page):
-        label = _LABEL.search(labels)
-        number = float(value)
-        if label is None or not math.isfinite(number):
-            continue
-        if name == "request":
-            requests[label[1]] = requests.get(label[1], 0) + int(number)
-        elif label[1] == "fraction":
-            used.append(number)
-    return ServerLoad(requests.get("scheduled"), requests.get("waiting"), requests.get("max"), max(used, default=None))

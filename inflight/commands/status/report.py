@@ -13,7 +13,6 @@ from inflight_client._sync.metrics import fetch_metrics
 from inflight_client.deadline import Deadline
 from inflight_client.engine_load import EngineLoad
 from inflight_client.errors import InflightError
-from inflight_client.metrics import Metrics
 from inflight_client.results import Health, Model
 from inflight_client.settings import ClientSettings
 from inflight_client.versions import version_mismatch
@@ -130,9 +129,7 @@ class ServerInspector:
         return Deadline(self._seconds)
 
     def _load(self, deadline: Deadline) -> EngineLoad:
-        return EngineLoad.from_metrics(
-            Metrics.parse(fetch_metrics(self._settings.metrics_url, deadline, self._settings))
-        )
+        return EngineLoad.from_metrics(fetch_metrics(self._settings.metrics_url, deadline, self._settings))
 
     def _query(self, question: Callable[[Deadline], Result]) -> Result | None:
         try:

@@ -27,6 +27,12 @@ class Series:
         return all(self.labels.get(label) == value for label, value in wanted.items())
 
 
+def series_key(name: str, labels: Mapping[str, str]) -> str:
+    """`name{label="value",...}`, as a metrics page has it and a run's `server.jsonl` keeps it."""
+    pairs = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    return f"{name}{{{pairs}}}" if pairs else name
+
+
 @cache
 def parse_series(key: str) -> Series:
     """From `name{label="value",...}`. A counter's name stands without `_total`, which some readers of pages add."""

@@ -9,9 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from inflight_client.metrics import Metrics
 
 from loadtests.plan import LoadPlan
-from loadtests.run.server_metrics import ServerMetricsRecorder, parse_samples
+from loadtests.run.server_metrics import ServerMetricsRecorder, samples_by_series
 from loadtests.run_directory import RunDirectory
 
 
@@ -129,5 +130,5 @@ def test_a_server_without_a_page_has_no_samples_and_a_reason(tmp_path: Path) -> 
 
 
 def test_series_are_read_as_they_stand_there() -> None:
-    text = '# HELP a what {it} is 5\na{model="x y",version="1"} 3\nb 1e3\nc_bucket{le="+Inf"} 4\nd NaN\ne +Inf\nf x\n\n'
-    assert parse_samples(text) == {'a{model="x y",version="1"}': 3.0, "b": 1000.0}
+    text = '# HELP a what {it} is 5\na{model="x y",version="1"} 3\nb 1e3\nc_bucket{le="+Inf"} 4\nd NaN\ne +Inf\n\n'
+    assert samples_by_series(Metrics.parse(text)) == {'a{model="x y",version="1"}': 3.0, "b": 1000.0}
