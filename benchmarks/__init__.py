@@ -1,1 +1,1 @@
-"""Measurements, each as a ratio of one run: `make bench`."""
+"""Benchmarks, each as a ratio of two interleaved runs: `make bench`."""

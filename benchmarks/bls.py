@@ -1,7 +1,7 @@
-"""The scripted model `tensorrt_llm_bls` against the ensemble: text in, gRPC streaming, client here.
+"""The scripted model `tensorrt_llm_bls` against the ensemble: text in, gRPC streaming, client in this process.
 
-Both run interleaved, in pairs whose order alternates, on prompts that neither has seen; what counts is the median of
-the pairs' ratios, since the machine's speed drifts and both halves of a pair drift together.
+Runs are interleaved, in pairs whose order alternates, on prompts that neither has seen. The result is the median of the
+pairs' ratios, since the machine's speed drifts and both halves of a pair drift together.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MODELS = ("ensemble", BLS_MODEL)
 
 @dataclass(frozen=True)
 class BlsRun:
-    """Tokens a second, responses, the median time to the first one in seconds, processor seconds by process."""
+    """Tokens per second, responses, the median time to the first one in seconds, processor seconds by process."""
 
     tokens_per_second: float
     responses: int
@@ -41,7 +41,7 @@ class BlsRun:
 
 @dataclass(frozen=True)
 class BlsComparison:
-    """Medians of one model's runs; `ratio` is that of the pairs' ratios to the ensemble."""
+    """Medians of one model's runs; `ratio` is the median of the pairs' ratios to the ensemble."""
 
     model: str
     tokens_per_second: float
@@ -80,7 +80,7 @@ def main(
             texts = [text for text, _ in prompts.next_prompts(2 * in_flight, prompt_tokens)]
             for number, model in enumerate(MODELS if pair % 2 else reversed(MODELS)):
                 run = _run(server, model, texts[number * in_flight :][:in_flight], max_tokens)
-                if pair >= 0:  # the first pair only warms both up
+                if pair >= 0:  # the first pair is a warm-up for both
                     runs[model].append(run)
     comparisons = [_judge(model, runs[model], runs["ensemble"], in_flight * max_tokens) for model in MODELS]
     _show(console, f"{engine.name}, {in_flight} in flight", comparisons)
@@ -99,7 +99,7 @@ def _run(server: Server, model: str, texts: list[str], max_tokens: int) -> BlsRu
 
 
 async def _stream_all(address: str, model: str, texts: list[str], max_tokens: int) -> tuple[float, int, int, float]:
-    """Seconds until all have ended, their tokens and responses, and the median time to the first response."""
+    """Return the seconds until all have ended, their tokens and responses, and the median time to first response."""
     async with AsyncClient(address, model) as client:
 
         async def one(text: str) -> tuple[int, list[float]]:
@@ -136,7 +136,7 @@ def _judge(model: str, runs: list[BlsRun], measure: list[BlsRun], tokens: int) -
 
 def _show(console: Console, title: str, comparisons: list[BlsComparison]) -> None:
     table = Table(title=title)
-    for column in ("model", "tok/s", "ratio", "ratios", "first response ms", "responses a token"):
+    for column in ("model", "tok/s", "ratio", "ratios", "first response ms", "responses per token"):
         table.add_column(column, justify="right")
     for one in comparisons:
         between = f"{min(one.ratios):.3f} to {max(one.ratios):.3f}"
@@ -145,7 +145,7 @@ def _show(console: Console, title: str, comparisons: list[BlsComparison]) -> Non
             f"{one.first_response_ms:.0f}", f"{one.responses_per_token:.2f}",
         )  # fmt: skip
     console.print(table)
-    costs = Table(title="Processor time a token, microseconds")
+    costs = Table(title="Processor time per token, microseconds")
     names = sorted({name for one in comparisons for name in one.processor_us_per_token})
     for column in ("model", *names):
         costs.add_column(column, justify="right")

@@ -1,8 +1,8 @@
-"""`make bench`: what AsyncClient costs beside bare tritonclient code that does the same.
+"""`make bench`: the cost of AsyncClient compared with equivalent bare tritonclient code.
 
-Both stream the same answers at once from the same server, whose engine is the fake one: known tokens at a known pace,
-so that neither the engine nor the server is what is measured. They run in this process one after the other, in pairs
-whose order alternates; what counts is the median of the pairs' ratios of processor time for each token.
+Both stream the same answers at once from the same server, whose engine is the fake one: known tokens at a known rate,
+so that neither the engine nor the server is measured. They run in this process one after the other, in pairs whose
+order alternates; the result is the median of the pairs' ratios of processor time per token.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from inflight.deploy.server.server import Server
 
 PROMPT = "tell me about tea"
 GOAL = 1.05
-"""How much more than the bare code the client may cost."""
+"""Maximum ratio of the client's cost to that of the bare code."""
 
 Streams = Callable[[str, int, int], Coroutine[Any, Any, list[str]]]
-"""Streams so many answers of so many tokens from an address; gives their texts."""
+"""Streams this many answers of this many tokens from an address, and returns their texts."""
 
 
 @dataclass(frozen=True)
 class ClientCost:
-    """Microseconds of processor time for each token, the medians of all pairs, and each pair's ratio."""
+    """Microseconds of processor time per token, the medians of all pairs, and each pair's ratio."""
 
     streams: int
     max_tokens: int
@@ -53,11 +53,11 @@ class ClientCost:
 
 
 @click.command(help=__doc__)
-@click.option("--like", default="tiny-llama", show_default=True, help="Whose tokenizer makes the text.")
+@click.option("--like", default="tiny-llama", show_default=True, help="Model whose tokenizer is used.")
 @click.option("--streams", default=64, show_default=True)
 @click.option("--max-tokens", default=64, show_default=True)
 @click.option("--pairs", default=15, show_default=True)
-@click.option("--step-ms", default=40.0, show_default=True, help="From one token of a stream to the next.")
+@click.option("--step-ms", default=40.0, show_default=True, help="Milliseconds between two tokens of a stream.")
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path(".cache/bench/client_cost.json"), show_default=True
 )
@@ -76,7 +76,7 @@ def main(like: str, streams: int, max_tokens: int, pairs: int, step_ms: float, o
 
 
 def paced_engine(step_seconds: float, max_tokens: int) -> DeploymentOptions:
-    """The fake engine: the prompt's tokens over and over, one a step, with room for all streams."""
+    """Return options of the fake engine: it repeats the prompt's tokens, one per step, with room for all streams."""
     options = {"vocabulary_size": "512", "step_seconds": str(step_seconds)}
     return DeploymentOptions(
         kv_cache_tokens=256 * (max_tokens + 64),
@@ -85,14 +85,14 @@ def paced_engine(step_seconds: float, max_tokens: int) -> DeploymentOptions:
 
 
 def measure(address: str, streams: int, max_tokens: int, pairs: int, on_message: Callable[[str], None]) -> ClientCost:
-    """Compare both in so many pairs; one more comes first, to warm everything up, and does not count."""
+    """Compare both in this many pairs, after a warm-up pair that does not count."""
     spent: dict[str, list[float]] = {"client": [], "bare": []}
     kinds: dict[str, Streams] = {"client": _through_client, "bare": _bare}
     for pair in range(-1, pairs):
         order = ("client", "bare") if pair % 2 == 0 else ("bare", "client")
         found = {kind: _cost(kinds[kind], address, streams, max_tokens) for kind in order}
         if found["client"][1] != found["bare"][1]:
-            raise RuntimeError("the client and the bare code were not told the same")
+            raise RuntimeError("the client and the bare code received different texts")
         if pair < 0:
             continue
         for kind, (cost, _) in found.items():
@@ -104,7 +104,7 @@ def measure(address: str, streams: int, max_tokens: int, pairs: int, on_message:
 
 
 def _cost(run: Streams, address: str, streams: int, max_tokens: int) -> tuple[float, list[str]]:
-    """Microseconds of this process for each token, and what was said."""
+    """Return the microseconds of this process per token, and the texts."""
     gc.collect()
     started = time.process_time()
     texts = asyncio.run(run(address, streams, max_tokens))
@@ -124,7 +124,7 @@ async def _through_client(address: str, streams: int, max_tokens: int) -> list[s
 
 
 async def _bare(address: str, streams: int, max_tokens: int) -> list[str]:
-    """As one writes it from tritonclient's documentation."""
+    """Stream as in tritonclient's documentation."""
     async with InferenceServerClient(address) as client:
 
         async def one(number: int) -> str:

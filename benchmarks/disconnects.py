@@ -1,7 +1,7 @@
-"""Clients that go away in the middle of their answers: by a gRPC cancel, a dropped HTTP connection, a killed process.
+"""Clients that disconnect during their answers: by a gRPC cancel, a dropped HTTP connection, a killed process.
 
-`python -m benchmarks.disconnects ADDRESS STREAMS MAX_TOKENS` is the process to be killed: it opens so many streams,
-says `open` when each has received something, and reads on until it is killed or they have ended.
+`python -m benchmarks.disconnects ADDRESS STREAMS MAX_TOKENS` is the process to be killed: it opens this many streams,
+prints `open` when each has received something, and reads on until it is killed or they have ended.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _EVENT = b"data: "
 
 
 def chunks_before_disconnect(request: TrafficRequest, source: random.Random) -> int:
-    """Somewhere in the first half of the answer, so that there is a middle to leave in."""
+    """Return a random number of chunks in the first half of the answer, so that the disconnect is in the middle."""
     return source.randint(1, max(1, request.max_tokens // 2))
 
 
 def cancel_over_grpc(source: random.Random) -> ClientBehaviour:
-    async def visit(client: AsyncClient, ask: TrafficRequest, tally: TrafficCounts) -> None:
+    async def visit(client: AsyncClient, request: TrafficRequest, tally: TrafficCounts) -> None:
         tally.sent += 1
-        left = chunks_before_disconnect(ask, source)
+        left = chunks_before_disconnect(request, source)
         stream = client.stream(
-            ask.text, max_tokens=ask.max_tokens, sampling=Sampling(end_id=-1), timeout=REQUEST_TIMEOUT
+            request.text, max_tokens=request.max_tokens, sampling=Sampling(end_id=-1), timeout=REQUEST_TIMEOUT
         )
         try:
             async for _ in stream:
@@ -49,14 +49,14 @@ def cancel_over_grpc(source: random.Random) -> ClientBehaviour:
 def drop_over_http(address: str, source: random.Random) -> ClientBehaviour:
     host, _, port = address.rpartition(":")
 
-    async def visit(_: AsyncClient, ask: TrafficRequest, tally: TrafficCounts) -> None:
+    async def visit(_: AsyncClient, request: TrafficRequest, tally: TrafficCounts) -> None:
         tally.sent += 1
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT):
                 reader, writer = await asyncio.open_connection(host, int(port))
                 try:
-                    writer.write(_post(host, ask))
-                    error = await _read_chunks(reader, chunks_before_disconnect(ask, source))
+                    writer.write(_post(host, request))
+                    error = await _read_chunks(reader, chunks_before_disconnect(request, source))
                 finally:
                     writer.transport.abort()
         except TimeoutError:
@@ -72,14 +72,14 @@ def drop_over_http(address: str, source: random.Random) -> ClientBehaviour:
     return visit
 
 
-def _post(host: str, ask: TrafficRequest) -> bytes:
-    values = {"text_input": ask.text, "max_tokens": ask.max_tokens, "stream": True, "end_id": -1}
+def _post(host: str, request: TrafficRequest) -> bytes:
+    values = {"text_input": request.text, "max_tokens": request.max_tokens, "stream": True, "end_id": -1}
     body = json.dumps(values).encode()
     return f"POST {_PATH} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 async def _read_chunks(reader: asyncio.StreamReader, count: int) -> str | None:
-    """Read so many events; the error that came in place of one, if any."""
+    """Read this many events; return the error that was received instead of one, if any."""
     while count > 0:
         line = await reader.readline()
         if not line:
@@ -93,7 +93,7 @@ async def _read_chunks(reader: asyncio.StreamReader, count: int) -> str | None:
 
 
 async def kill_client_process(address: str, streams: int, max_tokens: int, counts: TrafficCounts) -> None:
-    """Start a process that opens `streams`, and kill it in their middle."""
+    """Start a process that opens `streams`, and kill it while they are open."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.disconnects", address, str(streams), str(max_tokens)),
         stdout=asyncio.subprocess.PIPE,
@@ -101,13 +101,13 @@ async def kill_client_process(address: str, streams: int, max_tokens: int, count
     assert process.stdout is not None
     try:
         async with asyncio.timeout(_CLIENT_TIMEOUT):
-            told = (await process.stdout.readline()).split()
+            counts_line = (await process.stdout.readline()).split()
     except TimeoutError:
-        told = []
+        counts_line = []
     process.kill()
     await process.wait()
-    if len(told) == 3:
-        opened, refused = int(told[1]), int(told[2])
+    if len(counts_line) == 3:
+        opened, refused = int(counts_line[1]), int(counts_line[2])
         counts.disconnected += opened
         counts.rejected += refused
         counts.sent += opened + refused
@@ -116,7 +116,7 @@ async def kill_client_process(address: str, streams: int, max_tokens: int, count
 
 
 async def _run_client_process(address: str, streams: int, max_tokens: int) -> None:
-    """Open the streams; say how many are open and how many were refused; read on."""
+    """Open the streams, print how many are open and how many were rejected, and read on."""
     opened = refused = 0
 
     async def one(client: AsyncClient, number: int) -> None:
@@ -129,12 +129,12 @@ async def _run_client_process(address: str, streams: int, max_tokens: int) -> No
                 if not begun:
                     begun = True
                     opened += 1
-                    tell()
+                    print_counts()
         except InflightError:
             refused += 1
-            tell()
+            print_counts()
 
-    def tell() -> None:
+    def print_counts() -> None:
         if opened + refused == streams:
             print("open", opened, refused, flush=True)
 

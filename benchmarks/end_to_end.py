@@ -1,7 +1,7 @@
-"""`make bench`: the whole way (text in, ensemble, gRPC streaming, client here) against the engine alone.
+"""`make bench`: end to end (text in, ensemble, gRPC streaming, client in this process) against the engine alone.
 
-Both run interleaved, in pairs whose order alternates, on prompts that neither has seen; what counts is the median of
-the pairs' ratios, since the machine's speed drifts and both halves of a pair drift together.
+Runs are interleaved, in pairs whose order alternates, on prompts that neither has seen. The result is the median of the
+pairs' ratios, since the machine's speed drifts and both halves of a pair drift together.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KV_CACHE_TOKENS = 32768
 
 @dataclass(frozen=True)
 class PairWorkload:
-    """How often to compare, and with requests of which lengths."""
+    """The number of pairs, and the lengths of their requests."""
 
     pairs: int
     prompt_tokens: int
@@ -43,7 +43,7 @@ class PairWorkload:
 
 @dataclass(frozen=True)
 class EndToEndRun:
-    """One run of the whole way: tokens a second, gaps between chunks in seconds, processor seconds by name."""
+    """One end-to-end run: tokens per second, gaps between chunks in seconds, processor seconds by name."""
 
     tokens_per_second: float
     gaps: list[float]
@@ -52,7 +52,7 @@ class EndToEndRun:
 
 @dataclass(frozen=True)
 class EndToEndComparison:
-    """What the pairs of one concurrency say; times in milliseconds."""
+    """The result of the pairs at one concurrency; times in milliseconds."""
 
     in_flight: int
     end_to_end_tokens_per_second: float
@@ -72,7 +72,7 @@ class EndToEndComparison:
 @click.option("--pairs", default=5, show_default=True)
 @click.option("--prompt-tokens", default=64, show_default=True)
 @click.option("--max-tokens", default=64, show_default=True)
-@click.option("--max-num-tokens", default=96, show_default=True, help="Most tokens of one step, on both sides.")
+@click.option("--max-num-tokens", default=96, show_default=True, help="Maximum tokens per step, on both sides.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path(".cache/bench/whole_way.json"), show_default=True)
 def main(like: str, precision: Precision, in_flight: str, max_num_tokens: int, out: Path, **workload: int) -> None:
     console = Console()
@@ -108,16 +108,16 @@ def _compare(
         batch = prompts.next_prompts(count, workload.prompt_tokens)
         for half in ("whole", "alone") if pair % 2 == 0 else ("alone", "whole"):
             if half == "whole":
-                whole = _run_end_to_end(server, [text for text, _ in batch], workload.max_tokens)
+                end_to_end = _run_end_to_end(server, [text for text, _ in batch], workload.max_tokens)
             else:
                 bare = alone.run([ids for _, ids in batch], workload.max_tokens)
         if pair < 0:
-            continue  # the first pair only warms both up
-        wholes.append(whole)
+            continue  # the first pair is a warm-up for both
+        wholes.append(end_to_end)
         alones.append(bare)
-        ratio = whole.tokens_per_second / bare.tokens_per_second
+        ratio = end_to_end.tokens_per_second / bare.tokens_per_second
         console.print(
-            f"{count:3} in flight, pair {pair + 1}: whole way {whole.tokens_per_second:6.1f} tokens/s,"
+            f"{count:3} in flight, pair {pair + 1}: end to end {end_to_end.tokens_per_second:6.1f} tokens/s,"
             f" engine alone {bare.tokens_per_second:6.1f}, ratio {ratio:.3f}"
         )
     return _judge(count, wholes, alones, count * workload.max_tokens)
@@ -172,13 +172,13 @@ async def _stream_all(address: str, texts: list[str], max_tokens: int) -> tuple[
 
 
 def processor_seconds(process: psutil.Process) -> float:
-    """Processor time that a process has used so far."""
+    """Return the processor time that a process has used so far."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
 def by_name(server: Server, measure: object) -> dict[str, float]:
-    """A measure of each of the server's processes, by what the process is."""
+    """Return a measure of each of the server's processes, by the role of the process."""
     assert callable(measure)
     root = psutil.Process(server.pid)
     found: dict[str, float] = {}
@@ -202,8 +202,8 @@ def _name(process: psutil.Process) -> str:
 
 
 def _show(console: Console, like: str, comparisons: list[EndToEndComparison], resident: dict[str, float]) -> None:
-    table = Table(title=f"{like}: the whole way against the engine alone")
-    for column in ("in flight", "whole tok/s", "alone tok/s", "ratio", "p99 gap ms", "p99 step ms", "gap/step"):
+    table = Table(title=f"{like}: end to end against the engine alone")
+    for column in ("in flight", "end-to-end tok/s", "alone tok/s", "ratio", "p99 gap ms", "p99 step ms", "gap/step"):
         table.add_column(column, justify="right")
     for one in comparisons:
         table.add_row(
@@ -211,7 +211,7 @@ def _show(console: Console, like: str, comparisons: list[EndToEndComparison], re
             f"{one.ratio:.3f}", f"{one.p99_gap_ms:.1f}", f"{one.p99_step_ms:.1f}", f"{one.gap_ratio:.2f}",
         )  # fmt: skip
     console.print(table)
-    costs = Table(title="Processor time a token, microseconds")
+    costs = Table(title="Processor time per token, microseconds")
     names = list(comparisons[0].processor_us_per_token)
     for column in ("in flight", *names):
         costs.add_column(column, justify="right")

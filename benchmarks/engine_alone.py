@@ -1,4 +1,4 @@
-"""The engine alone in one process, with the scheduler settings of the served one: the measure of the whole way."""
+"""The engine alone in one process, with the scheduler settings of the served one: the baseline of end-to-end runs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from inflight.runtime.engine.interface import EngineOptions
 
 @dataclass(frozen=True)
 class AloneRun:
-    """One run of the bare engine: tokens a second, and the length of each of its steps in seconds."""
+    """One run of the bare engine: tokens per second, and the length of each of its steps in seconds."""
 
     tokens_per_second: float
     steps: list[float]
 
 
 class EngineAlone:
-    """A process that holds the bare pipeline and waits, using no processor time, between runs."""
+    """A process that holds the bare pipeline, and uses no processor time between runs."""
 
     def __init__(self, options: EngineOptions) -> None:
         context = multiprocessing.get_context("spawn")
@@ -31,7 +31,7 @@ class EngineAlone:
         self._connection.recv()
 
     def run(self, prompts: list[list[int]], max_tokens: int | Sequence[int]) -> AloneRun:
-        """Generate for all prompts at once, as fast as the engine can; `max_tokens` of all, or of each."""
+        """Generate for all prompts at once, as fast as the engine can; `max_tokens` is for all, or one per prompt."""
         lengths = [max_tokens] * len(prompts) if isinstance(max_tokens, int) else list(max_tokens)
         self._connection.send((prompts, lengths))
         run: AloneRun = self._connection.recv()

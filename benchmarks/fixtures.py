@@ -1,4 +1,4 @@
-"""Engines for measuring, made once and kept in the ignored folder .cache/bench."""
+"""Engines for benchmarks, built once and kept in the ignored folder .cache/bench."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BENCH_DIRECTORY = Path(".cache/bench")
 
 
 def bench_engine(like: str, precision: Precision) -> Path:
-    """The engine of a synthetic checkpoint; an unchanged one is recognised and used again."""
+    """Return the engine of a synthetic checkpoint, built only if something has changed."""
     checkpoint, engine = BENCH_DIRECTORY / like, BENCH_DIRECTORY / f"{like}-{precision}"
     if not checkpoint.exists():
         make_checkpoint(checkpoint, lambda directory: write_synthetic_checkpoint(like, directory), NoBuildProgress())

@@ -1,4 +1,4 @@
-"""Where a server's requests stand, by its metrics page: how many have ended, and whether its engine rests."""
+"""The state of a server's requests from its metrics: how many have ended, and whether its engine is idle."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _TIMEOUT = 300.0
 
 
 def held_resources(server: Server) -> dict[str, float]:
-    """Requests that are `active` or `waiting`, and KV blocks that are `used`, as the metrics page says."""
+    """Return the requests that are `active` or `waiting`, and the KV blocks that are `used`."""
     return {kind: float(value) for kind, value in _GAUGES.findall(_page(server))}
 
 
 def ended_requests(server: Server) -> int:
-    """Requests that have come to an end, whichever."""
+    """Return the number of requests that have ended, in any way."""
     return sum(int(float(value)) for value in _ENDED.findall(_page(server)))
 
 
 def wait_for_ended(server: Server, count: int) -> None:
-    """Wait until so many have; TimeoutError says how many did within some minutes."""
+    """Wait until this many requests have ended; raises TimeoutError with the number that did within some minutes."""
     deadline = time.monotonic() + _TIMEOUT
     while (found := ended_requests(server)) < count:
         if time.monotonic() > deadline:
@@ -36,7 +36,7 @@ def wait_for_ended(server: Server, count: int) -> None:
 
 
 def wait_until_idle(server: Server, seconds: float) -> dict[str, float]:
-    """Wait for it; what is still held when `seconds` are over, {} when nothing is."""
+    """Wait until the server is idle; return what is still held after `seconds`, {} for nothing."""
     deadline = time.monotonic() + seconds
     while True:
         found = held_resources(server)

@@ -1,4 +1,4 @@
-"""Tells a leak from noise: by how much a series of memory measurements has grown, whatever single ones say."""
+"""Distinguishes a leak from noise: the growth of a series of memory measurements, independent of outliers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 
 _MAX_POINTS = 600
 _WINDOW = 0.15
-"""Share of the measurements whose median is taken for the beginning, and for the end."""
+"""Fraction of the measurements whose median is the start, and the end."""
 
 
 class Measurement(NamedTuple):
-    """Bytes in use at a moment, in seconds from any beginning."""
+    """Bytes in use at a time, in seconds from any origin."""
 
     seconds: float
     size: float
@@ -22,11 +22,11 @@ class Measurement(NamedTuple):
 
 @dataclass(frozen=True)
 class Growth:
-    """What grew from the beginning of a series to its end, as shares of its beginning.
+    """Growth from the start of a series to its end, as a fraction of its start.
 
-    `windows` compares the medians of the first and the last measurements, so it also sees what grew at once. `trend`
-    follows the median of the slopes between all pairs of measurements (Theil, 1950; Sen, 1968), so a few of them far
-    off, up to 29%, change nothing.
+    `windows` compares the medians of the first and the last measurements, so it also detects a sudden step. `trend`
+    follows the median of the slopes between all pairs of measurements (Theil, 1950; Sen, 1968), so up to 29% of
+    outliers change nothing.
     """
 
     begin: float
@@ -36,7 +36,7 @@ class Growth:
 
     @property
     def fraction(self) -> float:
-        """The larger of both: a leak hides from one of them at most."""
+        """The larger of both: a leak escapes at most one of them."""
         return max(self.windows, self.trend)
 
     def exceeds(self, bound: float) -> bool:
@@ -44,11 +44,12 @@ class Growth:
 
 
 def growth(measurements: Sequence[Measurement], warm_up_seconds: float = 0.0) -> Growth:
-    """How much a series grew after its first `warm_up_seconds`; ValueError for fewer than ten measurements."""
+    """Return how much a series grew after its first `warm_up_seconds`. Raises ValueError for fewer than ten
+    measurements."""
     start = measurements[0].seconds + warm_up_seconds if measurements else 0.0
     rest = [one for one in measurements if one.seconds >= start]
     if len(rest) < 10:
-        raise ValueError(f"{len(rest)} measurements after the warm-up say nothing of a leak; take at least 10")
+        raise ValueError(f"{len(rest)} measurements after the warm-up are too few to detect a leak; take at least 10")
     window = max(3, round(len(rest) * _WINDOW))
     begin = float(np.median([one.size for one in rest[:window]]))
     end = float(np.median([one.size for one in rest[-window:]]))
@@ -58,7 +59,7 @@ def growth(measurements: Sequence[Measurement], warm_up_seconds: float = 0.0) ->
 
 
 def _line(measurements: Sequence[Measurement]) -> tuple[float, float]:
-    """Bytes a second, and bytes at the beginning, of the line through the measurements."""
+    """Return the bytes per second, and the bytes at the start, of the line through the measurements."""
     thinned = measurements[:: -(-len(measurements) // _MAX_POINTS)]
     seconds = np.array([one.seconds for one in thinned]) - thinned[0].seconds
     sizes = np.array([one.size for one in thinned])

@@ -1,4 +1,4 @@
-"""The memory of a server's processes, measured again and again while it serves."""
+"""Measures the memory of a server's processes repeatedly while it serves."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _OWN = re.compile(r"^Pss_(?:Anon|Shmem):\s+(\d+) kB$", re.MULTILINE)
 
 
 class ProcessTreeMemory:
-    """Inside a `with` block a thread measures what each member holds, every `period_seconds`.
+    """Measures in a thread, inside a `with` block, what each process holds, every `period_seconds`.
 
-    A page that several processes share counts once (Linux's proportional set size), so the sum is what the whole family
-    holds of the machine's memory. Pages of files, which the kernel can drop, are not counted: how much of a library's
-    falls to each who has loaded it changes when other servers come and go. A member that is gone is left out.
+    A page that several processes share counts once (Linux's proportional set size), so the sum is what the whole
+    process tree holds of the machine's memory. Pages of files, which the kernel can drop, are not counted: their share
+    per process changes when other servers start and stop. A process that has ended is left out.
     """
 
     def __init__(self, processes: list[ProcessInfo], period_seconds: float = 1.0) -> None:
@@ -31,7 +31,7 @@ class ProcessTreeMemory:
         self._thread = threading.Thread(target=self._measure, name="family-memory", daemon=True)
         self.by_process: dict[str, list[Measurement]] = {member.name: [] for member in processes}
         self.total: list[Measurement] = []
-        """Of all together; seconds of the monotonic clock."""
+        """The sum over all processes; times on the monotonic clock."""
 
     def __enter__(self) -> ProcessTreeMemory:
         self._thread.start()
@@ -63,7 +63,7 @@ class ProcessTreeMemory:
 
 
 def resident_bytes(member: ProcessInfo) -> int | None:
-    """What one process holds without pages of files, shared pages in part; None once it is gone."""
+    """Return the memory of a process without pages of files, with its part of shared pages; None once it has ended."""
     if not member.is_running():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Prompts of an exact length in tokens, each one new, so that no prefix is known from before."""
+"""Prompts with an exact number of tokens, each one new, so that no prefix is cached."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Prompts:
         self._random = random.Random(seed)
 
     def next_prompts(self, count: int, tokens: int) -> list[tuple[str, list[int]]]:
-        """`count` texts, each with its ids, that tokenize to exactly `tokens` ids."""
+        """Return `count` texts, each with its ids, that tokenize to exactly `tokens` ids."""
         return [self._one(tokens) for _ in range(count)]
 
     def _one(self, tokens: int) -> tuple[str, list[int]]:

@@ -1,10 +1,10 @@
-"""`make soak`: twice the load that the server carries, with clients that vanish in mid-stream, for a long time.
+"""`make soak`: twice the load that the server can handle, with clients that disconnect during streams, for a long time.
 
-First the peak is found: tokens and requests a second with as many streams in flight as the engine runs. Then clients
-come at random, twice as many a second as were answered at the peak; what is too much is refused. Shares of them cancel
-over gRPC, drop their HTTP connection, or are processes that are killed. Completed work must go on at 0.9 of the peak,
-the memory of the server's processes must not grow, and nothing of the server may be left behind. The exit code is 1 for
-a broken SLO, and a sentence says which.
+First the peak is measured: tokens and requests per second with as many streams in flight as the engine runs. Then
+clients arrive at random, twice as many per second as were answered at the peak; excess requests are rejected. Some
+clients cancel over gRPC, drop their HTTP connection, or are processes that are killed. Completed work must stay at 0.9
+of the peak, the memory of the server's processes must not grow, and nothing of the server may be left behind. The exit
+code is 1 if an SLO is missed; a sentence says which.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _MEASUREMENTS = 180
 
 @dataclass(frozen=True)
 class SoakPlan:
-    """How long, with which clients, and what is promised of it.
+    """Duration, clients and SLOs of a soak.
 
-    Lengths are in tokens, `vanishing` is the share of the clients that leave. `min_work` is a share of the peak,
-    `max_growth` of the memory after the warm-up.
+    Lengths are in tokens; `vanishing` is the fraction of the clients that disconnect. `min_work` is a fraction of the
+    peak, `max_growth` of the memory after the warm-up.
     """
 
     seconds: float
@@ -68,12 +68,12 @@ class SoakPlan:
 
 @dataclass(frozen=True)
 class SoakResult:
-    """What a soak found; `failures` has a sentence for each SLO that was not kept."""
+    """The result of a soak; `failures` has a sentence for each SLO that was missed."""
 
     peak_tokens_per_second: float
     tokens_per_second: float
     requests_per_second: float
-    """Those that were answered at the peak; twice as many came."""
+    """Requests that were answered at the peak; twice as many arrived."""
     counts: dict[str, Any]
     memory: Growth
     memory_by_process: dict[str, tuple[float, float]]
@@ -83,18 +83,18 @@ class SoakResult:
 
     @property
     def work(self) -> float:
-        """Completed work a second, as a share of the peak's."""
+        """Completed work per second, as a fraction of the peak's."""
         return self.tokens_per_second / self.peak_tokens_per_second
 
     @property
     def kib_per_disconnect(self) -> float:
-        """What tritonserver grew by after the warm-up, for each client that vanished since."""
+        """Growth of tritonserver after the warm-up, per client that disconnected since."""
         begin, end = self.memory_by_process[_SERVER]
         return (end - begin) * 1024 / max(1, self.disconnected_after_warm_up)
 
 
 def soak(engine: Path, options: DeploymentOptions, plan: SoakPlan, on_message: Callable[[str], None]) -> SoakResult:
-    """Serve an engine, load it as planned, stop it, and look at what is left."""
+    """Serve an engine, run the planned load, stop the server, and look for leftovers."""
     server = Server(engine, options)
     with server:
         family = list(server.instance.process_tree)
@@ -106,7 +106,7 @@ def soak(engine: Path, options: DeploymentOptions, plan: SoakPlan, on_message: C
         restarts = server.restarts
     failures = list(verdict.failures)
     if held:
-        failures.append(f"the engine did not come to rest: {held}")
+        failures.append(f"the engine did not become idle: {held}")
     if restarts:
         failures.append(f"the server died {restarts} times")
     failures += _remaining(family, prefix)
@@ -121,12 +121,12 @@ async def _load(
     with ProcessTreeMemory(family, period_seconds=plan.seconds / _MEASUREMENTS) as memory:
         begin = time.monotonic()
         warm = asyncio.create_task(_disconnected_after(plan.warm_up_seconds, tally))
-        telling = asyncio.create_task(_report_progress(begin, tally, memory, report))
+        reporting = asyncio.create_task(_report_progress(begin, tally, memory, report))
         await _overload(server, workload, plan, rate * LOAD, tally)
         end = begin + plan.seconds
-        telling.cancel()
+        reporting.cancel()
     grown = growth(memory.total, plan.warm_up_seconds)
-    # Clients that stay are not many at first: the queue fills only after a while.
+    # Skip the start, when few clients are connected and the queue is not full yet.
     work = tally.tokens_per_second(begin + min(plan.warm_up_seconds, plan.seconds / 5), end)
     verdict = SoakResult(
         peak_tokens_per_second=peak,
@@ -147,7 +147,7 @@ async def _load(
 async def _peak(
     server: Server, workload: RandomWorkload, plan: SoakPlan, report: Callable[[str], None]
 ) -> tuple[float, float]:
-    """Tokens, and answers, a second with `in_flight` streams; the first third, in which they all begin, is left out."""
+    """Return tokens and answers per second with `in_flight` streams, without the first third, when they start."""
     tally = TrafficCounts()
     begin = time.monotonic()
     await closed_loop(server.grpc_address, workload, plan.in_flight, plan.peak_seconds, tally)
@@ -155,7 +155,7 @@ async def _peak(
     rate = tokens / ((plan.shortest + plan.longest) / 2)
     report(f"Peak: {tokens:.0f} tokens/s, {rate:.1f} answers/s with {plan.in_flight} streams in flight.")
     if tally.failures or tally.hung or not tokens:
-        raise RuntimeError(f"the peak can't be found: {tally.failures}, {tally.hung} hang")
+        raise RuntimeError(f"the peak can't be measured: {tally.failures}, {tally.hung} hang")
     return tokens, rate
 
 
@@ -200,17 +200,15 @@ async def _report_progress(
 def _failures(verdict: SoakResult, plan: SoakPlan, tally: TrafficCounts) -> list[str]:
     failures = []
     if verdict.work < plan.min_work:
-        failures.append(f"completed work fell to {verdict.work:.3f} of the peak's, and {plan.min_work} is promised")
+        failures.append(f"completed work fell to {verdict.work:.3f} of the peak (SLO: {plan.min_work})")
     if verdict.memory.exceeds(plan.max_growth):
-        failures.append(
-            f"memory grew by {verdict.memory.fraction:.1%}, and less than {plan.max_growth:.0%} is promised"
-        )
+        failures.append(f"memory grew by {verdict.memory.fraction:.1%}, the SLO is less than {plan.max_growth:.0%}")
     if tally.hung or tally.failures:
-        failures.append(f"{tally.hung} requests hung, and these broke: {dict(tally.failures)} {tally.messages or ''}")
+        failures.append(f"{tally.hung} requests hung, and these failed: {dict(tally.failures)} {tally.messages or ''}")
     if not tally.rejected:
-        failures.append("nothing was refused, so this was no overload")
+        failures.append("nothing was rejected, so this was no overload")
     if not tally.disconnected:
-        failures.append("nobody vanished")
+        failures.append("no client disconnected")
     return failures
 
 
@@ -222,7 +220,9 @@ def _remaining(family: list[ProcessInfo], prefix: str) -> list[str]:
 
 @click.command(help=__doc__)
 @click.option("--minutes", default=15.0, show_default=True, type=click.FloatRange(0.5, 24 * 60))
-@click.option("--engine", type=click.Path(exists=True, path_type=Path), help="An engine; else that of `make bench`.")
+@click.option(
+    "--engine", type=click.Path(exists=True, path_type=Path), help="Engine directory; default: that of `make bench`."
+)
 @click.option("--disconnecting", default=SoakPlan.disconnecting, show_default=True, type=click.FloatRange(0, 1))
 @click.option("--out", type=click.Path(path_type=Path), default=Path(".cache/bench/soak.json"), show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON, the progress on stderr.")
@@ -254,7 +254,7 @@ def main(minutes: float, engine: Path | None, vanishing: float, out: Path, as_js
 
 
 def _show(console: Console, plan: SoakPlan, verdict: SoakResult) -> None:
-    table = Table(title="Twice the load that the server carries")
+    table = Table(title="Twice the load that the server can handle")
     table.add_column("what")
     table.add_column("measured", justify="right")
     table.add_column("promised", justify="right")
@@ -269,14 +269,14 @@ def _show(console: Console, plan: SoakPlan, verdict: SoakResult) -> None:
     )
     for name, (begin, end) in verdict.memory_by_process.items():
         table.add_row(f"  {name}, MiB", f"{begin:.1f} to {end:.1f}", "")
-    table.add_row("tritonserver's growth for each vanished client, KiB", f"{verdict.kib_per_disconnect:.0f}", "")
+    table.add_row("tritonserver's growth per disconnected client, KiB", f"{verdict.kib_per_disconnect:.0f}", "")
     for name, value in verdict.counts.items():
         table.add_row(f"requests {name}", str(value or 0), "0" if name in ("hanging", "broken", "unsent") else "")
     console.print(table)
     for failure in verdict.failures:
         console.print(f"FAILED: {failure}", soft_wrap=True)
     if not verdict.failures:
-        console.print("Every SLO was kept.")
+        console.print("Every SLO was met.")
 
 
 if __name__ == "__main__":

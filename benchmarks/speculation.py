@@ -1,9 +1,9 @@
-"""What speculation gains for a single stream, and how much of what was drafted is taken.
+"""The gain of speculative decoding for a single stream, and how many draft tokens are accepted.
 
-`python -m benchmarks.speculation` makes the demo checkpoint, deepens it with layers that change nothing, so that it
-costs many times as much, and asks the deep one: as it is, with the demo as its draft, and with prompt lookup, on
-prompts that repeat themselves, as their answers then do, and on prompts that hold a good answer, which so small a model
-seldom copies. What is compared runs in turns; each figure is a ratio of one run on one machine.
+`python -m benchmarks.speculation` creates the demo checkpoint and pads it with layers that change nothing, so that it
+costs many times as much. It measures the padded model alone, with the demo as its draft, and with prompt lookup: on
+prompts that repeat themselves, as their answers then do, and on prompts that contain a good answer, which so small a
+model seldom copies. Runs are interleaved; each figure is a ratio of one run on one machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from inflight.runtime.engine.interface import EngineOptions, ModelRunner
 from inflight.runtime.messages import GenerationRequest, SpeculationStats
 
 PADDED_LAYERS = 62
-"""Beside the demo's two: 64, of which two work."""
+"""Layers added to the demo's two: 64, of which two do work."""
 
 DRAFT_TOKENS = 8
 PROMPTS = 4
@@ -49,7 +49,7 @@ class TimedAnswer:
 
 @dataclass(frozen=True)
 class Gain:
-    """How many times as fast as without speculation, and how much of what was drafted was taken."""
+    """The speed-up from speculation, and the fraction of draft tokens that were accepted."""
 
     times: float
     acceptance: float
@@ -57,13 +57,13 @@ class Gain:
 
     def __str__(self) -> str:
         return (
-            f"{self.times:.1f} times as fast; {self.acceptance:.0%} of the drafted tokens taken, "
-            f"{self.tokens_a_step:.1f} tokens a step"
+            f"{self.times:.1f} times as fast; {self.acceptance:.0%} of the draft tokens accepted, "
+            f"{self.tokens_a_step:.1f} tokens per step"
         )
 
 
 def engines(precision: Precision) -> tuple[Path, Path]:
-    """The engines of the deep checkpoint and of the demo, made once."""
+    """Return the engines of the padded checkpoint and of the demo, built once."""
     demo, deep = BENCH_DIRECTORY / "demo", BENCH_DIRECTORY / f"demo-{PADDED_LAYERS}-deeper"
     if not demo.exists():
         make_checkpoint(demo, lambda directory: make_demo_checkpoint(directory), NoBuildProgress())
@@ -77,7 +77,7 @@ def engines(precision: Precision) -> tuple[Path, Path]:
 
 
 def measure(deep: Path, draft: Path, rounds: int = ROUNDS) -> dict[str, Gain]:
-    """What the draft model gains, and prompt lookup on two kinds of prompts."""
+    """Return the gain of the draft model, and of prompt lookup on two kinds of prompts."""
     options = EngineOptions(
         "openvino", str(deep), kv_cache_tokens=4096, max_num_sequences=4, num_draft_tokens=DRAFT_TOKENS
     )
@@ -104,7 +104,7 @@ def _stepper(options: EngineOptions) -> ModelRunner:
 
 
 def _gain(plain: ModelRunner, fast: ModelRunner, prompts: list[tuple[int, ...]], end: int, rounds: int) -> Gain:
-    """Compare the decoding of all prompts, one after another; the median of the rounds' ratios."""
+    """Compare the decoding of all prompts, one after another; return the median of the rounds' ratios."""
     ratios, taken, drafted, tokens, steps = [], 0, 0, 0, 0
     for _ in range(rounds):
         slow_seconds = fast_seconds = 0.0
@@ -121,7 +121,7 @@ def _gain(plain: ModelRunner, fast: ModelRunner, prompts: list[tuple[int, ...]],
 
 
 def _generate(stepper: ModelRunner, prompt: tuple[int, ...], end: int) -> TimedAnswer:
-    """One answer, alone; its seconds are those from the first token to the last."""
+    """Generate one answer alone; its seconds are from the first token to the last."""
     stepper.add(next(_HANDLES), GenerationRequest(prompt, MAX_TOKENS, (end,)))
     token_ids: list[int] = []
     speculation = SpeculationStats()
@@ -140,9 +140,9 @@ def _generate(stepper: ModelRunner, prompt: tuple[int, ...], end: int) -> TimedA
 @click.option("--rounds", default=ROUNDS, show_default=True, type=click.IntRange(1))
 def main(precision: Precision, rounds: int) -> None:
     gains = measure(*engines(precision), rounds)
-    print(f"a single stream on a target of {PADDED_LAYERS + 2} layers, at most {DRAFT_TOKENS} drafted tokens a step")
-    for way, gain in gains.items():
-        print(f"  {way}: {gain}")
+    print(f"a single stream on a target of {PADDED_LAYERS + 2} layers, at most {DRAFT_TOKENS} draft tokens per step")
+    for name, gain in gains.items():
+        print(f"  {name}: {gain}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""Readers that send a request and never read: what their answers take of the server's memory while they wait.
+"""Clients that send a request and never read: the server memory that their answers take.
 
-gRPC readers open their stream with a window of no bytes, HTTP readers have the smallest receive buffer and leave it
-full. The engine makes each answer to its end whether it is read or not, so what waits for a reader is bounded by its
-own `max_tokens`: so many responses at the most, each of so many bytes. That number of bytes is measured here, on the
-fake engine.
+gRPC readers open their stream with a window of zero bytes; HTTP readers have the smallest receive buffer and leave it
+full. The engine completes each answer whether it is read or not, so what waits for a reader is limited by its
+`max_tokens`: at most that many responses of a certain size. That size is measured here, on the fake engine.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _END_HEADERS, _END_STREAM, _ACK = 4, 1, 1
 
 @dataclass(frozen=True)
 class ReaderMemory:
-    """What one crowd of readers cost: bytes of each process, before it came, while it waited, after it had gone."""
+    """The memory of one group of readers: bytes of each process before it came, while it waited, after it had gone."""
 
     model: str
     transport: str
@@ -53,7 +52,7 @@ class ReaderMemory:
     memory_during: dict[str, int]
     memory_after: dict[str, int]
     sockets: int
-    """Bytes that the kernel held in the machine's TCP sockets while they waited, beyond those before."""
+    """Additional bytes in the machine's TCP sockets while the readers waited."""
 
     @property
     def growth(self) -> int:
@@ -73,7 +72,7 @@ class ReaderMemory:
 
 
 def fake_engine() -> DeploymentOptions:
-    """The fake engine with room for 64 answers of LONGEST tokens, a step as soon as the last one is over."""
+    """Return options of the fake engine with room for 64 answers of LONGEST tokens, without pauses between steps."""
     parameters = {
         "inflight_engine": "fake",
         "inflight_engine_options": json.dumps({"vocabulary_size": "512", "max_seq_len": str(2 * MAX_TOKENS)}),
@@ -82,7 +81,7 @@ def fake_engine() -> DeploymentOptions:
 
 
 def hold_readers(server: Server, model: str, transport: str, readers: int, max_tokens: int) -> ReaderMemory:
-    """Let so many readers wait until the engine has made all of their answers, then let them go."""
+    """Let this many readers wait until the engine has completed all of their answers, then close them."""
     before, sockets, ended = _memory(server), _socket_bytes(), ended_requests(server)
     with contextlib.ExitStack() as crowd:
         for _ in range(readers):
@@ -96,7 +95,7 @@ def hold_readers(server: Server, model: str, transport: str, readers: int, max_t
 
 
 async def _read_one(address: str) -> None:
-    """Others are served meanwhile."""
+    """Check that other clients are served meanwhile."""
     async with AsyncClient(address) as client:
         await client.generate(_PROMPT, max_tokens=4, timeout=60)
 
@@ -106,7 +105,7 @@ def _memory(server: Server) -> dict[str, int]:
 
 
 def _socket_bytes() -> int:
-    """What the kernel holds in the buffers of all TCP sockets of the machine."""
+    """Return the bytes in the buffers of all TCP sockets of the machine."""
     for line in Path("/proc/net/sockstat").read_text(encoding="ascii").splitlines():
         if line.startswith("TCP:"):
             return int(line.split()[-1]) * 4096
@@ -116,7 +115,7 @@ def _socket_bytes() -> int:
 def _connect(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     reader = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the kernel makes it the least that it can
+    reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the kernel uses its minimum
     reader.connect((host, int(port)))
     return reader
 
@@ -134,7 +133,7 @@ def _http_reader(server: Server, model: str, max_tokens: int) -> socket.socket:
 
 
 def _grpc_reader(server: Server, model: str, max_tokens: int) -> socket.socket:
-    """A gRPC call in HTTP/2 by hand (RFC 9113), since any client library would read."""
+    """Send a gRPC call as raw HTTP/2 (RFC 9113), since any client library would read."""
     message = _infer_request(model, max_tokens).SerializeToString()
     reader = _connect(server.grpc_address)
     reader.sendall(
@@ -152,7 +151,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _grpc_headers(address: str) -> bytes:
-    """Each a literal that is not indexed (RFC 7541, section 6.2.2), shorter than 127 bytes."""
+    """Encode headers as literals without indexing (RFC 7541, section 6.2.2), shorter than 127 bytes."""
     headers = {
         ":method": "POST",
         ":scheme": "http",
@@ -193,12 +192,12 @@ TRANSPORTS = tuple(_READERS)
 @click.command(help=__doc__)
 @click.option("--readers", default=64, show_default=True)
 @click.option("--max-tokens", default=1000, show_default=True, type=click.IntRange(1, MAX_TOKENS))
-@click.option("--like", default="tiny-llama", show_default=True, help="Whose tokenizer makes the text.")
+@click.option("--like", default="tiny-llama", show_default=True, help="Model whose tokenizer is used.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path(".cache/bench/silent.json"), show_default=True)
 def main(readers: int, max_tokens: int, like: str, out: Path) -> None:
     console = Console()
     found = list(_measure(bench_engine(like, "fp32"), readers, max_tokens))
-    table = Table(title=f"{readers} readers that never read, each behind max_tokens of {max_tokens}")
+    table = Table(title=f"{readers} clients that never read, each with max_tokens {max_tokens}")
     columns = ("model", "over", "before MiB", "waiting", "after", "in sockets", "a reader KiB", "a response bytes")
     for column in columns:
         table.add_column(column, justify="right")
@@ -215,7 +214,7 @@ def main(readers: int, max_tokens: int, like: str, out: Path) -> None:
 
 
 def _measure(engine: Path, readers: int, max_tokens: int) -> Iterator[ReaderMemory]:
-    """Each crowd on a server of its own, which a small one has warmed: what one leaves behind is not another's."""
+    """Measure each group on its own server, after a small warm-up group, so that no group sees another's leftovers."""
     for model in MODELS:
         for transport in TRANSPORTS:
             with Server(engine, fake_engine()) as server:

@@ -1,4 +1,4 @@
-"""Load on a running server: so many requests at a time, or so many a second, and what became of each of them."""
+"""Load on a running server, by concurrency or by rate, and the outcomes of its requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from inflight_client import AsyncClient, InflightError, Sampling
 from benchmarks.prompts import Prompts
 
 REQUEST_TIMEOUT = 300.0
-"""A request without an end after so long is counted as hanging."""
+"""Seconds after which a request without an end counts as hanging."""
 _OVERLOADED = "overloaded"
 _MAX_IN_FLIGHT = 4096
 
@@ -29,7 +29,7 @@ class TrafficRequest:
 
 
 class RandomWorkload:
-    """Requests to send, each with a prompt of its own, all drawn from one seed."""
+    """Requests with different prompts, all drawn from one seed."""
 
     def __init__(self, prompts: Prompts, prompt_tokens: int, shortest: int, longest: int, seed: int = 0) -> None:
         self._prompts = prompts
@@ -44,9 +44,9 @@ class RandomWorkload:
 
 @dataclass
 class TrafficCounts:
-    """What became of the requests of one phase, counted; `broken` by error code, `words` with one sentence for each.
+    """Counts of the outcomes of one phase; `failures` by error code, `messages` with one message for each.
 
-    `delivered` has the tokens that came to clients that stayed, by whole seconds of the monotonic clock.
+    `delivered` has the tokens that clients received to the end, by whole seconds of the monotonic clock.
     """
 
     sent: int = 0
@@ -55,7 +55,7 @@ class TrafficCounts:
     disconnected: int = 0
     hung: int = 0
     not_sent: int = 0
-    """Not sent, since too many of this client's requests were open."""
+    """Requests not sent because too many of this client's requests were open."""
     failures: Counter[str] = field(default_factory=Counter)
     messages: dict[str, str] = field(default_factory=dict)
     delivered: Counter[int] = field(default_factory=Counter)
@@ -73,25 +73,25 @@ class TrafficCounts:
             self.messages.setdefault(code, words)
 
     def tokens_per_second(self, begin: float, end: float) -> float:
-        """Over the whole seconds between two moments."""
+        """Return the rate over the whole seconds between two times."""
         seconds = range(int(begin) + 1, int(end))
         return sum(self.delivered[second] for second in seconds) / max(1, len(seconds))
 
 
 ClientBehaviour = Callable[[AsyncClient, TrafficRequest, TrafficCounts], Coroutine[Any, Any, None]]
-"""One client's stay: sends its request, and counts in the tally what became of it."""
+"""One client's behaviour: sends its request, and counts the outcome."""
 
 
 async def read_to_end(client: AsyncClient, request: TrafficRequest, counts: TrafficCounts) -> None:
     """Read the answer to its end."""
     counts.sent += 1
-    told = 0
+    received = 0
     try:
         async for delta in client.stream(
             request.text, max_tokens=request.max_tokens, sampling=Sampling(end_id=-1), timeout=REQUEST_TIMEOUT
         ):
-            made = 1 if delta.output_tokens is None else delta.output_tokens - told
-            told += made
+            made = 1 if delta.output_tokens is None else delta.output_tokens - received
+            received += made
             counts.deliver(made)
         counts.completed += 1
     except InflightError as error:
@@ -101,7 +101,7 @@ async def read_to_end(client: AsyncClient, request: TrafficRequest, counts: Traf
 async def closed_loop(
     address: str, workload: RandomWorkload, in_flight: int, seconds: float, counts: TrafficCounts
 ) -> None:
-    """`in_flight` clients, each of which sends its next request when it has its answer."""
+    """Run `in_flight` clients, each of which sends its next request when it has its answer."""
     async with AsyncClient(address) as client:
         deadline = time.monotonic() + seconds
 
@@ -120,9 +120,9 @@ async def open_loop(
     counts: TrafficCounts,
     choose: Callable[[], ClientBehaviour],
 ) -> None:
-    """Clients that come at random moments (a Poisson process), whatever became of those before them.
+    """Start clients at random times (a Poisson process), independent of earlier ones.
 
-    `choose` says for each how it behaves. Returns when the last of them has gone.
+    `choose` returns the behaviour of each. Returns when the last of them has gone.
     """
     source = random.Random(1)
     async with AsyncClient(address) as client, asyncio.TaskGroup() as visits:

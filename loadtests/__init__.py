@@ -1,1 +1,1 @@
-"""Load tests that tell the truth about an LLM server: Locust users, arrivals, records of each request, reports."""
+"""Load tests for an LLM server: Locust users, arrivals, a record of each request, reports."""

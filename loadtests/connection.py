@@ -1,4 +1,4 @@
-"""How a plan's server is reached."""
+"""Creates clients for a plan's server."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 
 HEADERS_VARIABLE = "INFLIGHT_LOAD_HEADERS"
-"""The environment variable that brings headers, one a line, to the generator: they may be secrets, and no file has
+"""The environment variable that passes headers to the generator, one per line. They may be secrets, so no file contains
 them."""
 
 
 def connect(plan: LoadPlan) -> Client:
-    """A client that tries nothing again: each failure is to be seen. Raises LoadError or InflightError."""
+    """Return a client without retries, so that every failure is seen. Raises LoadError or InflightError."""
     template = plan.chat_template
     return Client(
         plan.server, plan.model, headers=parse_headers(plan), tls=_tls(plan), retry=NO_RETRY, chat_template=template
@@ -28,24 +28,24 @@ def connect(plan: LoadPlan) -> Client:
 
 
 def client_settings(plan: LoadPlan) -> ClientSettings:
-    """The same, to look at the metrics page."""
+    """Return the same settings, for the metrics page."""
     return ClientSettings.from_arguments(
         plan.server, plan.model, parse_headers(plan), _tls(plan), None, None, plan.metrics_url
     )
 
 
 def without_secrets(plan: LoadPlan) -> tuple[LoadPlan, dict[str, str]]:
-    """A plan as it may be written, and the environment that brings the rest to the process that reads it."""
+    """Return the plan without secrets, and the environment that passes them to the process that reads the plan."""
     return plan.model_copy(update={"header": ()}), {HEADERS_VARIABLE: "\n".join(plan.header)}
 
 
 def with_secrets(plan: LoadPlan) -> LoadPlan:
-    """A plan that was written `without_secrets`, made whole by this process's environment."""
+    """Return a plan that was written `without_secrets`, completed from this process's environment."""
     return plan.model_copy(update={"header": tuple(os.environ.get(HEADERS_VARIABLE, "").splitlines())})
 
 
 def parse_headers(plan: LoadPlan) -> Mapping[str, str]:
-    """Its headers by their names. Raises LoadError for one that is written wrongly."""
+    """Return the plan's headers by name. Raises LoadError for a malformed one."""
     try:
         return dict(map(parse_header, plan.header))
     except InflightError as error:

@@ -1,10 +1,10 @@
-"""What a user of the load tests did wrong, or what kept a run from being made."""
+"""Errors of the load tests that a user can act on."""
 
 from __future__ import annotations
 
 
 class LoadError(Exception):
-    """One sentence that names the input, what is wrong with it and what to do; `code` is of the one table."""
+    """A sentence that names the input, what is wrong and what to do; `code` is in docs/errors.md."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)

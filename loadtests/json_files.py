@@ -1,4 +1,4 @@
-"""JSON that a run left behind, which a kill, a full disk or a hand may have damaged."""
+"""Reads JSON files of a run, which a kill, a full disk or an edit may have damaged."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from loadtests.errors import LoadError
 
 _BUFFER = 2**20
 _MAX_DEPTH = 50
-"""Deeper than anything that is written, and far from what the interpreter can follow where it is written again."""
+"""Maximum nesting: deeper than anything that is written, and far below the interpreter's recursion limit."""
 
 
 def read_object(file: Path) -> dict[str, Any]:
-    """The one object of a file. Raises FileNotFoundError, and LoadError `run_damaged` for anything else."""
+    """Return the single object of a file. Raises FileNotFoundError, and LoadError `run_damaged` for anything else."""
     try:
         found = _EXACT.decode(file.read_text())
     except FileNotFoundError:
@@ -31,10 +31,9 @@ def read_object(file: Path) -> dict[str, Any]:
 
 
 def read_objects(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The number and the object of each line, read as they are asked for; none where there is no such file.
+    """Yield the number and the object of each line lazily; nothing if the file is missing.
 
-    A last line without an end is what a kill left, and not one. Raises LoadError `run_damaged` for any other that is no
-    object.
+    A truncated last line is skipped. Raises LoadError `run_damaged` for any other line that is not an object.
     """
     try:
         with file.open("rb", buffering=_BUFFER) as lines:
@@ -48,10 +47,10 @@ def read_objects(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def finite(value: Any) -> float:
-    """Raises TypeError, ValueError or OverflowError for what is no finite number."""
+    """Return the value as a float. Raises TypeError, ValueError or OverflowError unless it is a finite number."""
     found = float(value)
     if not math.isfinite(found):
-        raise ValueError(f"{found} is no finite number")
+        raise ValueError(f"{found} is not a finite number")
     return found
 
 
@@ -59,16 +58,16 @@ def _object(line: bytes, name: str) -> dict[str, Any]:
     try:
         found = _LINES.decode(line.decode())
     except ValueError as error:
-        raise LoadError(f"{name} is no JSON: {error}", "run_damaged") from None
+        raise LoadError(f"{name} is not valid JSON: {error}", "run_damaged") from None
     except RecursionError:
         raise LoadError(f"{name} is nested too deeply", "run_damaged") from None
     if not isinstance(found, dict):
-        raise LoadError(f"{name} is no JSON object", "run_damaged")
+        raise LoadError(f"{name} is not a JSON object", "run_damaged")
     return found
 
 
 def _reject_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def _is_deep(value: Any, max_depth: int) -> bool:
@@ -76,6 +75,6 @@ def _is_deep(value: Any, max_depth: int) -> bool:
     return max_depth == 0 or any(_is_deep(one, max_depth - 1) for one in inner)
 
 
-# Made once, for that takes longer than a line.
+# Created once, because creating it takes longer than decoding a line.
 _LINES = json.JSONDecoder(parse_constant=_reject_constant)
 _EXACT = json.JSONDecoder(parse_constant=_reject_constant, parse_float=finite)

@@ -1,8 +1,8 @@
-"""For Locust's own command: `locust -f loadtests/locustfile.py --host 127.0.0.1:8001`, web page and all.
+"""The locustfile for Locust's own command: `locust -f loadtests/locustfile.py --host 127.0.0.1:8001`.
 
-`--host` is the server as the client names it: HOST:PORT for gRPC, http://HOST:PORT for HTTP; by it one of the users is
-chosen, unless one is named on the command line. With `--rate` or `--trace` the load is an open loop. `--out DIR` keeps
-what `inflight load report DIR` needs.
+`--host` is the server's address as the client takes it: HOST:PORT for gRPC, http://HOST:PORT for HTTP. It selects the
+user class unless one is named on the command line. With `--rate` or `--trace` the load is an open loop. `--out DIR`
+writes what `inflight load report DIR` needs.
 """
 
 from locust import events

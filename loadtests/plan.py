@@ -1,4 +1,4 @@
-"""All that a run does, as it is asked for on the command line, saved beside its results, and sent to its workers."""
+"""The plan of a run: given on the command line, saved beside the results, and sent to the workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class PlanSection(BaseModel):
-    """What all parts of a plan have in common: nothing unknown, nothing changed later."""
+    """A frozen model without unknown fields; the base of all parts of a plan."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -21,75 +21,75 @@ class PlanSection(BaseModel):
 class Arrivals(PlanSection):
     """When sessions begin.
 
-    `users`: a closed loop, in which each user begins its next session when the one before has ended, `pause` seconds
-    later. `rate`: an open loop, so many sessions a second whatever became of those before. `trace`: at the moments that
-    the workload's trace has, `speed` times as fast.
+    `users`: a closed loop, in which each user starts its next session `pause` seconds after the previous one ended.
+    `rate`: an open loop with this many sessions per second, however earlier ones end. `trace`: at the times of the
+    workload's trace, `speed` times as fast.
     """
 
     kind: Literal["users", "rate", "trace"] = "users"
     profile: str = "8"
-    """How many users, or sessions a second, over time; see `loadtests.arrivals.profile`."""
+    """Number of users, or sessions per second, over time; see `loadtests.arrivals.profile`."""
     process: Literal["constant", "poisson", "gamma"] = "poisson"
-    """How sessions of an open loop follow one another."""
+    """Arrival process of an open loop."""
     burstiness: Positive = 1.0
-    """For gamma: the shape of the intervals; 1 is Poisson, less comes in bursts."""
+    """For gamma: shape of the intervals; 1 is Poisson, smaller is burstier."""
     pause: Seconds = 0.0
-    """Seconds that a user of a closed loop waits between two sessions."""
+    """Seconds that a closed-loop user waits between two sessions."""
     speed: Positive = 1.0
-    """How many times as fast as it was recorded a trace is replayed."""
+    """Speed of a trace's replay, relative to its recording."""
 
 
 class LoadPlan(PlanSection):
-    """What to send where, for how long, and what was promised.
+    """What to send where, for how long, and the SLO.
 
-    The run lasts `warmup + seconds`; requests due in the first `warmup` seconds are sent and not counted. After that
-    nothing new is sent, and what is on its way has `drain_seconds` seconds to end.
+    The run lasts `warmup + seconds`; requests due in the first `warmup` seconds are sent but not counted. After that
+    nothing new is sent, and open requests have `drain_seconds` to finish.
     """
 
     server: str = "127.0.0.1:8001"
-    """The server: HOST:PORT for gRPC, or a URL of grpc, grpcs, http or https."""
+    """Server: HOST:PORT for gRPC, or a grpc, grpcs, http or https URL."""
     model: str | None = None
-    """The model to ask; without it the one that takes text."""
+    """Name of the model; without it the server's text model."""
     header: tuple[str, ...] = ()
-    """A header for every request, as 'NAME: VALUE'; kept out of the run's files."""
+    """Header for every request, as 'NAME: VALUE'; not written to the run's files."""
     ca: str | None = None
-    """Certificates (PEM) to trust instead of the system's."""
+    """CA certificates (PEM) to trust instead of the system's."""
     certificate: str | None = None
-    """Certificate (PEM) to show to the server."""
+    """Client certificate (PEM)."""
     key: str | None = None
-    """The private key of the certificate (PEM)."""
+    """Private key of the certificate (PEM)."""
     chat_template: str | None = None
-    """A checkpoint's directory, for messages to servers that render none; each worker's machine needs it."""
+    """Checkpoint directory with the chat template, for servers without one; every worker's machine needs it."""
     metrics_url: str | None = None
-    """The server's metrics page; without it port 8002 of its host."""
+    """URL of the server's metrics; without it port 8002 of its host."""
     mode: Literal["stream", "unary"] = "stream"
-    """Answers token by token (gRPC streaming, /generate_stream), or whole (/generate)."""
+    """stream: token by token (gRPC streaming, /generate_stream); unary: one response (/generate)."""
     workload: WorkloadSpec = WorkloadSpec()
     arrivals: Arrivals = Arrivals()
     warmup: Seconds = 0.0
-    """Seconds at the beginning whose requests are not counted."""
+    """Seconds at the start whose requests are not counted."""
     seconds: Positive = 60.0
-    """Seconds that are measured."""
+    """Measured seconds."""
     sessions: Annotated[int, Field(ge=1)] | None = None
-    """No more sessions than so many."""
+    """Maximum number of sessions."""
     drain_seconds: Seconds = 30.0
-    """Seconds that requests have to end when nothing new is sent any more."""
+    """Seconds for open requests to finish at the end of the run."""
     timeout: Positive = 600.0
-    """Seconds for each request; the server is told."""
+    """Timeout of each request, in seconds; sent to the server too."""
     temperature: Seconds = 0.0
-    """How answers are sampled; 0 is greedy."""
+    """Sampling temperature; 0: greedy decoding."""
     ignore_eos: bool = True
-    """Let every answer run to its full length, so that lengths are those of the workload."""
+    """Generate every answer to its full length, so that lengths are those of the workload."""
     tenant: str = ""
-    """On whose account the requests are."""
+    """Tenant of the requests."""
     seed: int = 0
-    """What is drawn at random is the same for the same seed."""
+    """Seed of all random draws."""
     slo: tuple[str, ...] = ()
-    """A bound that must hold, such as 'p99 ttft <= 500ms'."""
+    """SLO, such as 'p99 ttft <= 500ms'."""
     price_per_hour: Positive | None = None
-    """What an hour of the server costs."""
+    """Price of the server per hour."""
     currency: str = "USD"
-    """The currency of the price."""
+    """Currency of the price."""
 
     @model_validator(mode="after")
     def _check_trace(self) -> Self:

@@ -1,4 +1,4 @@
-"""A plan's fields as options of a command line: one table for `inflight load` and for Locust's own."""
+"""A plan's fields as command-line options: one table for `inflight load` and for Locust's command."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from loadtests.plan import Arrivals, LoadPlan
 from loadtests.workloads.spec import WorkloadSpec
 
 _NOT_OPTIONS = {("arrivals", "kind"), ("arrivals", "profile"), ("workload",), ("arrivals",)}
-"""Fields that are no option by themselves: `users`, `rate` and `trace` say them."""
+"""Fields without an option of the same name: `users`, `rate` and `trace` set them."""
 _LOAD_OPTIONS = ("users", "rate")
 _NAMES: dict[tuple[str, ...], str] = {("arrivals", "process"): "arrivals"}
 
 
 @dataclass(frozen=True)
 class PlanOption:
-    """An option by its name without dashes before it, and where in the plan it goes; `many` may be given again."""
+    """An option: its name without dashes, and its path in the plan; `many` makes it repeatable."""
 
     name: str
     path: tuple[str, ...]
@@ -35,14 +35,14 @@ class PlanOption:
 
     @property
     def key(self) -> str:
-        """As Python names it."""
+        """The option's name as a Python identifier."""
         return self.name.replace("-", "_")
 
 
 def plan_options() -> tuple[PlanOption, ...]:
-    """All of them, in the order of the fields, those of the load first."""
-    users = "Closed loop: so many users, over time: 8, or 5/30s,10/30s in steps, or 1..20/60s."
-    rate = "Open loop: so many sessions a second, over time, written as users are."
+    """Return all options, in the order of the fields, those of the load first."""
+    users = "Closed loop: number of users, over time: 8, or steps 5/30s,10/30s, or a ramp 1..20/60s."
+    rate = "Open loop: sessions per second, over time, in the format of --users."
     load = (PlanOption("users", ("users",), users, "8"), PlanOption("rate", ("rate",), rate, None))
     parts: tuple[tuple[type[BaseModel], tuple[str, ...]], ...] = (
         (Arrivals, ("arrivals",)),
@@ -53,7 +53,7 @@ def plan_options() -> tuple[PlanOption, ...]:
 
 
 def plan_from_options(given: Mapping[str, Any], base: LoadPlan | None = None) -> LoadPlan:
-    """A plan from options by their keys, None for those not given, over what `base` has. Raises LoadError."""
+    """Return a plan from options by key (None for those not given) over those of `base`. Raises LoadError."""
     found: dict[str, Any] = {} if base is None else base.model_dump()
     found["arrivals"] = {**found.get("arrivals", {}), **_arrivals(given)}
     for option in plan_options():
@@ -71,12 +71,12 @@ def plan_from_options(given: Mapping[str, Any], base: LoadPlan | None = None) ->
 
 
 def _arrivals(given: Mapping[str, Any]) -> dict[str, str]:
-    """How sessions begin; a trace without more words is replayed."""
-    asked = [name for name in _LOAD_OPTIONS if given.get(name)]
-    if len(asked) > 1:
-        raise LoadError("--users is a closed loop and --rate an open one; give one of them", "invalid_parameter")
-    if asked:
-        return {"kind": asked[0], "profile": str(given[asked[0]])}
+    """Return how sessions begin; a trace without further options is replayed."""
+    named = [name for name in _LOAD_OPTIONS if given.get(name)]
+    if len(named) > 1:
+        raise LoadError("--users is a closed loop and --rate an open one; give only one of them", "invalid_parameter")
+    if named:
+        return {"kind": named[0], "profile": str(given[named[0]])}
     return {"kind": "trace"} if given.get("trace") else {}
 
 
@@ -98,7 +98,7 @@ def _options(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[PlanOpti
 
 
 def _kinds(field: FieldInfo) -> tuple[Any, ...]:
-    """What a value may be, beside None."""
+    """Return the possible types of a value, without None."""
     annotation: Any = field.annotation
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return tuple(part for part in typing.get_args(annotation) if part is not type(None))
@@ -111,12 +111,12 @@ def _choices(field: FieldInfo) -> tuple[str, ...]:
 
 
 def describe_error(error: ValidationError) -> str:
-    """The first thing that is wrong, by its option."""
+    """Return the first error, by its option."""
     first = error.errors()[0]
     place = tuple(str(part) for part in first["loc"] if isinstance(part, str))
     names = {option.path: option.name for option in plan_options()}
     what = f"{first['msg'][:1].lower()}{first['msg'][1:]}".removeprefix("value error, ")
     if not place:
-        return f"the plan can't be carried out: {what}"
+        return f"the plan is invalid: {what}"
     name = f"--{names[place]}" if place in names else ".".join(place)
     return f"{name} is {first['input']!r}: {what}"

@@ -1,4 +1,4 @@
-"""One request as it was made: when, how long each token took, and what became of it."""
+"""The record of one request: when it was sent, when its tokens arrived, and its outcome."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Any
 
 
 class RequestOutcome(str, Enum):
-    """What became of a request; each has exactly one."""
+    """The outcome of a request; each has exactly one."""
 
     COMPLETED = "completed"
     CANCELLED = "cancelled"
-    """Its client left before the end, as the workload wanted."""
+    """The client disconnected before the end, as the workload wanted."""
     REJECTED = "rejected"
-    """The server had no room: error code `overloaded`."""
+    """The server was full: error code `overloaded`."""
     TIMED_OUT = "timed_out"
-    """It was not there in its time: error code `deadline_exceeded`."""
+    """The request missed its deadline: error code `deadline_exceeded`."""
     FAILED = "failed"
     """Any other error."""
     UNFINISHED = "unfinished"
-    """The run ended before it did."""
+    """The run ended before the request did."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """One request. Moments are seconds since the run's start, on the clock of the worker that sent it.
+    """One request. Times are seconds since the run's start, on the clock of the worker that sent it.
 
-    `due` is when it ought to have been sent (in a closed loop: when its user was free to), `sent` when it was, `ended`
-    when the last response or the error was there. `chunks` has the moment of each response with tokens, in order; none
-    for a whole answer. `output_tokens` is the server's count, or where it tells none the number of responses.
-    `worker` numbers the process that sent it, `session` and `turn` say which part of the workload it was.
+    `due` is when it should have been sent (in a closed loop: when its user was free to), `sent` when it was, `ended`
+    when the last response or the error arrived. `chunks` has the time of each response with tokens, in order; none for
+    a unary answer. `output_tokens` is the server's count, or else the number of responses. `worker` is the number of
+    the process that sent it; `session` and `turn` identify its part of the workload.
     """
 
     worker: int
@@ -51,7 +51,7 @@ class RequestRecord:
     message: str = ""
 
     def to_json(self) -> str:
-        """The record as one line of JSON; moments to the microsecond."""
+        """Return the record as one line of JSON; times in microseconds."""
         values = asdict(self) | {"chunks": [round(moment, 6) for moment in self.chunks]}
         for name in ("due", "sent", "ended"):
             values[name] = round(values[name], 6)
@@ -59,5 +59,5 @@ class RequestRecord:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RequestRecord:
-        """From what `line` wrote. Raises TypeError, KeyError or ValueError for anything else."""
+        """Read what `to_json` wrote. Raises TypeError, KeyError or ValueError for anything else."""
         return cls(**{**values, "outcome": RequestOutcome(values["outcome"]), "chunks": tuple(values["chunks"])})

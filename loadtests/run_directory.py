@@ -1,4 +1,4 @@
-"""The files of a run. Records are written as they come, so a run that is killed can still be reported."""
+"""The files of a run. Records are written as they arrive, so a killed run can still be reported."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class RunDirectory:
     """Reads and writes a run's files.
 
-    - `plan.json`: the plan, without secrets; `metadata.json`: when and where it ran, against which versions.
-    - `requests.jsonl`: one `Record` a line.
-    - `server.jsonl`: the server's counters and gauges, once a second: `{"t": seconds, "moment": "before" | "during" |
-      "after", "values": {series: value}}`, series as on the metrics page.
-    - `generator.jsonl`: how each of the load's processes stood, once a second: `{"worker", "t", "cpu", "lag", "open",
-      "sent", "outcomes", "exhausted"}`: processor cores in use, the worst delay of its event loop in seconds, open
-      requests, requests sent, those that ended by outcome, whether it has no more sessions to begin. With
-      `"lost": true` it is the master's word that this process is not heard of any more.
-    - `generator.log`: what the load's processes said beside that; empty where all went well.
-    - `report.json`, `report.html`, `requests.csv`, `timeline.csv`: what `report` makes of all that.
+    - `plan.json`: the plan, without secrets; `metadata.json`: when and where it ran, with which versions.
+    - `requests.jsonl`: one `RequestRecord` per line.
+    - `server.jsonl`: the server's counters and gauges, once a second: `{"t": seconds, "moment": "before" |
+      "during" | "after", "values": {series: value}}`, series as on the metrics page.
+    - `generator.jsonl`: the state of each generator process, once a second: `{"worker", "t", "cpu", "lag", "open",
+    "sent", "outcomes", "exhausted"}`: processor cores in use, the longest delay of its event loop in seconds, open
+    requests, sent requests, ended ones by outcome, whether it has no more sessions to start. With `"lost": true` the
+    master reports that it lost this process.
+    - `generator.log`: other output of the generator's processes; usually empty.
+    - `report.json`, `report.html`, `requests.csv`, `timeline.csv`: written from these by `report`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,11 +41,11 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path) -> RunDirectory:
-        """A new one. Raises LoadError where something stands already or nothing can be written."""
+        """Create a new one. Raises LoadError if the path exists or cannot be written."""
         try:
             path.mkdir(parents=True)
         except FileExistsError:
-            raise LoadError(f"{path} exists; choose another --out, or remove it", "output_exists") from None
+            raise LoadError(f"{path} exists; choose another --out or remove it", "output_exists") from None
         except PermissionError as error:
             raise LoadError(
                 f"{path} can't be made: {error.strerror}; check its permissions, or choose another --out",
@@ -58,9 +58,9 @@ class RunDirectory:
     @classmethod
     @contextmanager
     def creating(cls, path: Path) -> Iterator[RunDirectory]:
-        """As `make`; where an error comes before the first request, nothing is left behind.
+        """As `create`, but remove the directory if an error occurs before the first request.
 
-        Raises LoadError where the disk is full.
+        Raises LoadError if the disk is full.
         """
         made = cls.create(path)
         try:
@@ -73,7 +73,7 @@ class RunDirectory:
 
     @contextmanager
     def map_write_errors(self) -> Iterator[None]:
-        """Raises LoadError for what the system says against writing here."""
+        """Raises LoadError for an OSError while writing."""
         try:
             yield
         except OSError as error:
@@ -100,12 +100,14 @@ class RunDirectory:
         (self.path / "plan.json").write_text(plan.model_dump_json(indent=2) + "\n")
 
     def plan(self) -> LoadPlan:
-        """Raises LoadError where there is none, or it is damaged."""
+        """Read the plan. Raises LoadError if it is missing or damaged."""
         found = self._object("plan.json")
         try:
             return LoadPlan.model_validate(found)
         except ValidationError as error:
-            raise LoadError(f"{self.path / 'plan.json'} is no plan: {describe_error(error)}", "run_damaged") from None
+            raise LoadError(
+                f"{self.path / 'plan.json'} is not a plan: {describe_error(error)}", "run_damaged"
+            ) from None
 
     def write_metadata(self, metadata: Mapping[str, Any]) -> None:
         (self.path / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n")
@@ -114,13 +116,13 @@ class RunDirectory:
         return self._object("metadata.json")
 
     def records(self) -> list[RequestRecord]:
-        """All whole lines, in the order of the file. Raises LoadError `run_damaged` for one that is no record."""
+        """Read all complete lines in order. Raises LoadError `run_damaged` for one that is not a record."""
         found = []
         for number, values in read_objects(self.requests):
             try:
                 found.append(RequestRecord.from_json(values))
             except (TypeError, KeyError, ValueError) as error:
-                raise LoadError(f"{self.requests}, line {number}, is no record: {error}", "run_damaged") from None
+                raise LoadError(f"{self.requests}, line {number}, is not a record: {error}", "run_damaged") from None
         return found
 
     def server_samples(self) -> list[dict[str, Any]]:
@@ -133,4 +135,4 @@ class RunDirectory:
         try:
             return read_object(self.path / name)
         except FileNotFoundError:
-            raise LoadError(f"{self.path} is no directory of a run: it has no {name}", "run_not_found") from None
+            raise LoadError(f"{self.path} is not the directory of a run: it has no {name}", "run_not_found") from None

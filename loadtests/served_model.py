@@ -1,4 +1,4 @@
-"""What a server tells of the model that it serves, and its tokenizer where it lies on this machine."""
+"""What a server reports about its model, and the model's tokenizer if it is on this machine."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _DEFAULT_TOKENS_PER_WORD = WorkloadSpec.model_fields["tokens_per_word"].default
 
 
 def describe_served_model(metadata: Mapping[str, Any]) -> str:
-    """The model and how it is served, from a run's facts; empty where the server told nothing.
+    """Describe the model and its configuration from a run's metadata; empty if the server reported nothing.
 
     >>> describe_served_model({"served": {"model": "tea-1b", "target": "openvino", "precision": "bf16",
     ...     "kv_cache_precision": "u8", "max_sequences": 64}})
     'tea-1b (openvino, bf16 weights, u8 KV cache, at most 64 sequences)'
     """
-    told = metadata.get("served")
-    if not isinstance(told, Mapping) or not told.get("model"):
+    served = metadata.get("served")
+    if not isinstance(served, Mapping) or not served.get("model"):
         return ""
-    said = (
+    details = (
         ("target", "{}"),
         ("precision", "{} weights"),
         ("kv_cache_precision", "{} KV cache"),
         ("max_sequences", "at most {} sequences"),
     )
-    words = ", ".join(form.format(told[name]) for name, form in said if told.get(name))
-    return f"{told['model']} ({words})" if words else str(told["model"])
+    words = ", ".join(form.format(served[name]) for name, form in details if served.get(name))
+    return f"{served['model']} ({words})" if words else str(served["model"])
 
 
 def with_server_tokenizer(plan: LoadPlan, served: Mapping[str, Any]) -> LoadPlan:
-    """The plan with the tokenizer of what is served, for prompts that are made without one: where its file is on this
-    machine, is the very one that the server has, and has words enough to make prompts of."""
+    """Add the served model's tokenizer to a plan that generates prompts without one, if its file is on this machine, is
+    identical to the server's, and has enough words to generate prompts."""
     spec = plan.workload
     if spec.tokenizer is not None or spec.prompts is not None or spec.tokens_per_word != _DEFAULT_TOKENS_PER_WORD:
         return plan
@@ -55,7 +55,7 @@ def with_server_tokenizer(plan: LoadPlan, served: Mapping[str, Any]) -> LoadPlan
 
 
 def tokenizer_hash(plan: LoadPlan) -> str | None:
-    """Of the tokenizer that prompts are made with, wherever its file lies."""
+    """Return the hash of the tokenizer that generates prompts, independent of its path."""
     if plan.workload.tokenizer is None:
         return None
     return hashlib.sha256(load_files(plan.workload)[plan.workload.tokenizer]).hexdigest()

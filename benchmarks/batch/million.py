@@ -1,7 +1,7 @@
-"""`make bench`: a million short rows, answered at once in the job's own process: what a job costs without a model.
+"""`make bench`: a million short rows that the job's own process answers at once: the cost of a job without a model.
 
-Everything else is as it always is: rows read and written as JSON lines, ids looked up for doubles (one in a thousand is
-one), a checkpoint each half second. The job is killed (SIGKILL) once nine tenths are done, and gone on with.
+Everything else is as usual: rows are read and written as JSON lines, ids are checked for duplicates (one in a thousand
+is one), and there is a checkpoint each half second. The job is killed (SIGKILL) when nine tenths are done, and resumed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _POLL_SECONDS = 0.25
 
 @dataclass(frozen=True)
 class MillionRun:
-    """A process of the job. Seconds from its start until the first row was asked, and until its end.
+    """One process of the job. Seconds from its start until the first row was sent, and until its end.
 
-    Memory is resident, in MiB: the most, and the medians of the second tenth and of the last tenth of its time.
+    Memory is resident, in MiB: the maximum, and the medians of the second tenth and of the last tenth of its time.
     """
 
     first_row: float
@@ -54,11 +54,11 @@ def main(rows: int, out: Path) -> None:
     rest = _run_job(until=None, before=killed.rows)
     _check(rows)
     found = {"killed": asdict(killed), "resumed": asdict(rest)}
-    for name, life in (("killed", killed), ("resumed", rest)):
-        speed = life.rows / (life.seconds - life.first_row)
+    for name, run in (("killed", killed), ("resumed", rest)):
+        speed = run.rows / (run.seconds - run.first_row)
         console.print(
-            f"{name}: {life.rows:,} rows in {life.seconds:.1f} s, {speed:,.0f} rows/s; first row after"
-            f" {life.first_row:.2f} s; memory {life.early:.0f} MiB early, {life.late:.0f} late, {life.peak:.0f} at most"
+            f"{name}: {run.rows:,} rows in {run.seconds:.1f} s, {speed:,.0f} rows/s; first row after"
+            f" {run.first_row:.2f} s; memory {run.early:.0f} MiB early, {run.late:.0f} late, {run.peak:.0f} at most"
         )
     out.write_text(json.dumps(found, indent=2))
     shutil.rmtree(_WORK)
@@ -72,7 +72,7 @@ def _write(rows: int) -> None:
 
 
 def _run_job(until: int | None, before: int) -> MillionRun:
-    """A life of the job, killed once so many rows are done."""
+    """Run the job; kill it once this many rows are done."""
     first = _WORK / "first"
     first.unlink(missing_ok=True)
     progress = _WORK / "answers.job" / "progress.json"
@@ -95,7 +95,7 @@ def _run_job(until: int | None, before: int) -> MillionRun:
         time.sleep(_POLL_SECONDS)
     code = process.wait()
     if code != (-9 if until is not None else 3):
-        raise click.ClickException(f"The job ended with {code}.")
+        raise click.ClickException(f"The job exited with {code}.")
     seconds = time.monotonic() - began
     if until is None:
         done = sum(1 for _ in (_WORK / "rows.jsonl").open("rb"))
@@ -105,7 +105,7 @@ def _run_job(until: int | None, before: int) -> MillionRun:
 
 
 def _check(rows: int) -> None:
-    """Each id once, in the order of the input, and all doubles among the dead letters."""
+    """Check that each id occurs once, in the order of the input, and all duplicates are dead letters."""
     number = 0
     with (_WORK / "answers.jsonl").open("rb") as file:
         for line in file:

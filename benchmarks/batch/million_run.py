@@ -1,6 +1,6 @@
-"""The process of batch_million.py: a life of a job whose rows are answered at once, in this process.
+"""The process of benchmarks.batch.million: one run of a job whose rows this process answers at once.
 
-`python -m benchmarks.batch.million_run INPUT OUTPUT FIRST`: the moment of the first row is written to FIRST.
+`python -m benchmarks.batch.million_run INPUT OUTPUT FIRST`: the time of the first row is written to FIRST.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TIMINGS = Timings(0.0, 0.0)
 
 
 class EchoBackend:
-    """Answers a row with its own prompt, in the event loop's next turn."""
+    """Answers a row with its own prompt, in the next iteration of the event loop."""
 
     name = "in this process"
 

@@ -1,8 +1,8 @@
-"""`make bench`: whether the order in which a job asks its rows is worth it: the best order against that of arrival.
+"""`make bench`: whether sorting a job's rows pays off: the order by prefix against that of arrival.
 
-Two kinds of rows: documents with several questions each, whose rows come in turns, on a KV cache that holds only some
-of the documents; and short prompts with answers of mixed lengths, which prompts don't tell. Runs are interleaved, on
-prompts that the server has not seen, of the same lengths in each pair; what counts is the median of the pairs' ratios.
+Two kinds of rows: documents with several questions each, interleaved, on a KV cache that holds only some of the
+documents; and short prompts with answers of mixed lengths, which do not depend on the prompts. Runs are interleaved, on
+prompts that the server has not seen, of the same lengths in each pair; the result is the median of the pairs' ratios.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class OrderComparison:
 
 
 class PreloadedFeed:
-    """A feed of rows that are all there."""
+    """A feed whose rows are all available."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._left = iter(rows)
@@ -59,24 +59,24 @@ class PreloadedFeed:
 
 
 class NoCrashes:
-    """No row kills anything here."""
+    """Crash counts for rows that crash nothing."""
 
     def __init__(self) -> None:
         self.crash_counts: dict[int, int] = {}
 
     def record_crashes(self, number: int, crashes: int) -> None:
-        raise click.ClickException(f"an engine died under row {number}")
+        raise click.ClickException(f"an engine crashed with row {number}")
 
 
 def documents(prompts: Prompts, seed: int) -> list[Row]:
-    """Twelve documents of 192 tokens with four questions each, in turns; answers of 8 tokens."""
+    """Return rows of twelve documents of 192 tokens with four questions each, interleaved; answers of 8 tokens."""
     texts = [text for text, _ in prompts.next_prompts(12, 192)]
-    asked = [f"{text} {question}" for question, _ in prompts.next_prompts(4, 12) for text in texts]
-    return _rows([(prompt, 8) for prompt in asked])
+    questions = [f"{text} {question}" for question, _ in prompts.next_prompts(4, 12) for text in texts]
+    return _rows([(prompt, 8) for prompt in questions])
 
 
 def mixed(prompts: Prompts, seed: int) -> list[Row]:
-    """64 prompts of 16 to 64 tokens; answers of 8 to 160, log-normal around 30."""
+    """Return 64 prompts of 16 to 64 tokens; answers of 8 to 160, log-normal around 30."""
     draw = random.Random(seed)
     return _rows(
         [
@@ -89,14 +89,14 @@ def mixed(prompts: Prompts, seed: int) -> list[Row]:
     )
 
 
-def _rows(asks: Sequence[tuple[str, int]]) -> list[Row]:
+def _rows(requests: Sequence[tuple[str, int]]) -> list[Row]:
     return [
-        Row(n, n + 1, str(n), RowRequest(prompt, tokens, _TO_THE_LENGTH)) for n, (prompt, tokens) in enumerate(asks)
+        Row(n, n + 1, str(n), RowRequest(prompt, tokens, _TO_THE_LENGTH)) for n, (prompt, tokens) in enumerate(requests)
     ]
 
 
 async def seconds(rows: Sequence[Row], running: RunOptions, address: str) -> float:
-    """How long a pool takes for them in that order."""
+    """Return how long the dispatcher takes for the rows in that order."""
 
     def done(row: Row, result: Generation | InflightError, attempts: int) -> None:
         if isinstance(result, InflightError):
@@ -120,7 +120,7 @@ def compare(
     address: str,
     pairs: int,
 ) -> OrderComparison:
-    """The first of each pair alternates."""
+    """Compare the orders; the first of each pair alternates."""
     took: dict[str, list[float]] = {"arrival": [], "best": []}
     for pair in range(pairs):
         for order in ("arrival", "best") if pair % 2 else ("best", "arrival"):
@@ -134,7 +134,7 @@ def compare(
 
 @click.command(help=__doc__)
 @click.option("--pairs", default=3, show_default=True)
-@click.option("--like", default="qwen2.5-0.5b", show_default=True, help="The engine's shape.")
+@click.option("--like", default="qwen2.5-0.5b", show_default=True, help="Shape of the engine.")
 @click.option("--out", type=click.Path(path_type=Path), default=BENCH_DIRECTORY / "batch_order.json", show_default=True)
 def main(pairs: int, like: str, out: Path) -> None:
     console = Console()
@@ -143,7 +143,7 @@ def main(pairs: int, like: str, out: Path) -> None:
     options = {"kv_cache_tokens": KV_CACHE_TOKENS, "max_num_sequences": MAX_SEQUENCES}
     running = RunOptions(ephemeral=str(engine), ephemeral_options=options)
     with ephemeral_server(running, console.print) as address:
-        asyncio.run(seconds(mixed(prompts, 0)[:8], running, address))  # warms up
+        asyncio.run(seconds(mixed(prompts, 0)[:8], running, address))  # warm-up
         found = [
             compare("documents", documents, prompts, running, address, pairs),
             compare("mixed answers", mixed, prompts, running, address, pairs),

@@ -1,8 +1,8 @@
 """`make bench`: rows through a batch job, and the same rows as they are run without it.
 
-Beside the job stand `transformers`' `generate` in static batches of 32, and vLLM's offline run where that was installed
-(`--install-vllm`). Rows are sorted by the length of their prompts and the job keeps that order: nobody is helped by the
-lengths of the answers, which are forced here and which no one knows in real life. Times are without loading.
+Compared are `transformers`' `generate` in static batches of 32, and vLLM's offline inference if it is installed
+(`--install-vllm`). Rows are sorted by the length of their prompts and the job keeps that order, so that no side
+benefits from the lengths of the answers, which are forced here and unknown in practice. Times exclude loading.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WORK = BENCH_DIRECTORY / "batch"
 @click.command(help=__doc__)
 @click.option("--equal", default=64, show_default=True, help="Rows of 64 tokens and answers of 48.")
 @click.option("--mixed", default=64, show_default=True, help="Rows of 16 to 128 tokens and answers of 8 to 128.")
-@click.option("--install-vllm", is_flag=True, help="Make vLLM's environment first: several gigabytes.")
+@click.option("--install-vllm", is_flag=True, help="Create vLLM's environment first (several gigabytes).")
 @click.option("--out", type=click.Path(path_type=Path), default=BENCH_DIRECTORY / "batch_peers.json", show_default=True)
 def main(equal: int, mixed: int, install_vllm: bool, out: Path) -> None:
     console = Console()

@@ -1,4 +1,4 @@
-"""Rows of which every side of a comparison computes the same tokens: prompts and answers of known lengths."""
+"""Rows for which every side of a comparison computes the same tokens: prompts and answers of known lengths."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODEL = "bench"
 
 @dataclass(frozen=True)
 class BenchRow:
-    """A prompt, its ids, and how many tokens its answer has: end tokens are ignored, so exactly so many."""
+    """A prompt, its ids, and the exact number of tokens of its answer, for which end tokens are ignored."""
 
     id: str
     text: str
@@ -26,7 +26,7 @@ class BenchRow:
 
 
 def equal_rows(prompts: Prompts, count: int, prompt_tokens: int, max_tokens: int) -> list[BenchRow]:
-    """All of one length."""
+    """Return rows of one length."""
     return [
         BenchRow(f"row-{number:05}", text, ids, max_tokens)
         for number, (text, ids) in enumerate(prompts.next_prompts(count, prompt_tokens))
@@ -34,9 +34,9 @@ def equal_rows(prompts: Prompts, count: int, prompt_tokens: int, max_tokens: int
 
 
 def mixed_rows(prompts: Prompts, count: int, seed: int = 0) -> list[BenchRow]:
-    """Prompts of 16 to 128 tokens; answers of 8 to 128, log-normal around 30, which no prompt's length tells.
+    """Return prompts of 16 to 128 tokens, with answers of 8 to 128, log-normal around 30, independent of the prompt.
 
-    Sorted by the prompts' lengths, as somebody sorts rows whose answers' lengths nobody knows.
+    Sorted by the prompts' lengths, as users sort rows whose answer lengths are unknown.
     """
     draw = random.Random(seed)
     rows = []
@@ -48,12 +48,12 @@ def mixed_rows(prompts: Prompts, count: int, seed: int = 0) -> list[BenchRow]:
 
 
 def tokens(rows: Sequence[BenchRow]) -> int:
-    """Of all answers."""
+    """Return the number of tokens in all answers."""
     return sum(row.max_tokens for row in rows)
 
 
 def write_openai(rows: Sequence[BenchRow], path: Path) -> Path:
-    """As requests of OpenAI's Batch format."""
+    """Write the rows as requests in OpenAI's Batch format."""
     with path.open("w", encoding="utf-8") as file:
         for row in rows:
             body = {"model": MODEL, "prompt": row.text, "max_tokens": row.max_tokens, "ignore_eos": True}
@@ -63,7 +63,7 @@ def write_openai(rows: Sequence[BenchRow], path: Path) -> Path:
 
 
 def write_sqlite(rows: Sequence[BenchRow], path: Path) -> Path:
-    """As a table `rows` with columns `id` and `prompt`."""
+    """Write the rows to a table `rows` with the columns `id` and `prompt`."""
     path.unlink(missing_ok=True)
     with closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE rows(id TEXT PRIMARY KEY, prompt TEXT NOT NULL)")

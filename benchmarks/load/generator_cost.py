@@ -1,7 +1,7 @@
-"""`make bench`: what the load generator costs at 2,000 token events a second, and whether it keeps its schedule.
+"""`make bench`: the cost of the load generator at 2,000 token events per second, and whether it keeps its schedule.
 
 Streams of the fake engine's answers, over gRPC and over HTTP, at equal intervals. The server shares the processors with
-the generator, so on a small machine the schedule's lag is that of both; the generator's own processor time is not.
+the generator, so on a small machine the schedule's lag is caused by both; the generator's processor time is its own.
 """
 
 from __future__ import annotations
@@ -30,16 +30,15 @@ from loadtests.workloads.spec import WorkloadSpec
 
 MAX_CORES = 1.0
 MAX_LAG = 0.010
-"""Seconds, for the 99th percentile of the schedule's lag."""
+"""Seconds: maximum 99th percentile of the schedule's lag."""
 
 
 @dataclass(frozen=True)
 class GeneratorCost:
-    """Of one run: tokens that came a second, processor cores of the generator, and lags in seconds.
+    """One run: tokens received per second, processor cores of the generator, and lags in seconds.
 
-    `load_average` is the machine's over the last minute, at the run's end: processes that ran or wanted to.
-    `waiting` is the share of the time in which any process of the machine wanted a processor and had none, where Linux
-    tells (its pressure stall information).
+    `load_average` is the machine's over the last minute, at the run's end. `waiting` is the fraction of time in which
+    any process of the machine waited for a processor, if Linux reports it (pressure stall information).
     """
 
     protocol: str
@@ -55,9 +54,9 @@ class GeneratorCost:
 
 
 @click.command(help=__doc__)
-@click.option("--like", default="tiny-llama", show_default=True, help="Whose tokenizer makes the text.")
+@click.option("--like", default="tiny-llama", show_default=True, help="Model whose tokenizer is used.")
 @click.option("--tokens-per-second", default=2000, show_default=True)
-@click.option("--streams", default=80, show_default=True, help="Open at a time.")
+@click.option("--streams", default=80, show_default=True, help="Concurrent streams.")
 @click.option("--max-tokens", default=64, show_default=True)
 @click.option("--seconds", default=15.0, show_default=True)
 @click.option("--workers", default=1, show_default=True, help="Processes of the generator.")
@@ -118,7 +117,7 @@ def _measure(protocol: str, plan: LoadPlan, metrics_url: str, workers: WorkerSpe
 
 
 def _cpu_wait_seconds() -> float | None:
-    """Seconds, since the machine's start, in which somebody waited for a processor."""
+    """Return the seconds since boot in which any process waited for a processor."""
     try:
         found = re.search(r"some .*total=(\d+)", Path("/proc/pressure/cpu").read_text())
     except OSError:
@@ -137,7 +136,7 @@ def _plan(address: str, tokens_per_second: int, max_tokens: int, seconds: float)
 
 
 def _engine(step_seconds: float, streams: int, max_tokens: int) -> DeploymentOptions:
-    """With room for more streams than there should be, so that none waits for a place."""
+    """Return options with room for more streams than expected, so that none waits."""
     options = {"vocabulary_size": "1536", "step_seconds": str(step_seconds)}
     return DeploymentOptions(
         max_num_sequences=8 * streams,

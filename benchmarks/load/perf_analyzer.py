@@ -1,7 +1,7 @@
-"""NVIDIA's perf_analyzer, an independent client of Triton's protocol, to compare what it measures with what we do.
+"""NVIDIA's perf_analyzer, an independent client of Triton's protocol, to compare its measurements with ours.
 
-It is a program in C++ that shares no code with ours. Today's releases of tritonclient have it no more; the wheel of
-2.48.0 on PyPI has, and the libraries that it misses on a plain machine lie in the wheel of Triton itself.
+It is a C++ program that shares no code with ours. Current releases of tritonclient do not contain it; the wheel of
+2.48.0 on PyPI does, and the libraries that it lacks on a plain machine are in the wheel of Triton itself.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.
 
 
 class PerfAnalyzerMissingError(Exception):
-    """The program can't be had here, and why."""
+    """The program is not available here, and why."""
 
 
 @dataclass(frozen=True)
 class MeasuredRequest:
-    """One request as it saw it: seconds on the clock of the day."""
+    """One request as perf_analyzer saw it, in seconds of wall-clock time."""
 
     sent: float
     responses: tuple[float, ...]
 
 
 def install(place: Path = PERF_ANALYZER_DIRECTORY) -> Path:
-    """The program, fetched from PyPI (14 MB) where it is not there already. Raises PerfAnalyzerMissingError."""
+    """Return the program, downloaded from PyPI (14 MB) if necessary. Raises PerfAnalyzerMissingError."""
     program = place / VERSION / "perf_analyzer"
     if program.is_file():
         return program
@@ -60,10 +60,10 @@ def install(place: Path = PERF_ANALYZER_DIRECTORY) -> Path:
 
 
 def run(program: Path, address: str, inputs: Mapping[str, object], load: list[str]) -> list[MeasuredRequest]:
-    """Have it stream answers of the model `ensemble` over gRPC; every request that it made, in order of sending.
+    """Stream answers of the model `ensemble` over gRPC; return every request, in order of sending.
 
-    `inputs` are the request's tensors of one value each, `load` the options that say how many requests, and when.
-    Raises RuntimeError with what it says where it fails.
+    `inputs` are the request's tensors of one value each, `load` the options for the number of requests and their times.
+    Raises RuntimeError with its output if it fails.
     """
     with tempfile.TemporaryDirectory() as folder:
         data, export = Path(folder) / "inputs.json", Path(folder) / "export.json"
@@ -80,10 +80,10 @@ def run(program: Path, address: str, inputs: Mapping[str, object], load: list[st
         if done.returncode != 0 or not export.is_file():
             raise RuntimeError(f"perf_analyzer ended with {done.returncode}: {(done.stdout + done.stderr)[-2000:]}")
         found = json.loads(export.read_text())["experiments"][0]["requests"]
-    asked = [
+    tensors = [
         MeasuredRequest(one["timestamp"] / 1e9, tuple(at / 1e9 for at in one["response_timestamps"])) for one in found
     ]
-    return sorted(asked, key=lambda one: one.sent)
+    return sorted(tensors, key=lambda one: one.sent)
 
 
 def _download(folder: Path) -> Path:
@@ -92,10 +92,10 @@ def _download(folder: Path) -> Path:
     done = subprocess.run([*pip, *wanted, "--dest", str(folder)], capture_output=True, text=True)
     wheels = list(folder.glob("*.whl"))
     if done.returncode != 0 or not wheels:
-        raise PerfAnalyzerMissingError(f"perf_analyzer can't be fetched: {done.stderr.strip()[-300:]}")
+        raise PerfAnalyzerMissingError(f"perf_analyzer can't be downloaded: {done.stderr.strip()[-300:]}")
     if hashlib.sha256(wheels[0].read_bytes()).hexdigest() != _SHA256:
         raise PerfAnalyzerMissingError(
-            f"{wheels[0].name} is not the file that it was; perf_analyzer is not taken from it"
+            f"{wheels[0].name} has an unexpected hash; perf_analyzer is not installed from it"
         )
     return wheels[0]
 

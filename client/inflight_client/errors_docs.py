@@ -7,28 +7,27 @@ from inflight_client.errors import ERROR_CODES, InflightError
 _HEAD = """\
 # Error codes
 
-Whatever goes wrong in `inflight` is said in one sentence with a stable code in brackets at its end: on the command
-line, in the server's answers, in the client's exceptions (`error.code`, `error.remedy`, `error.retry`). There is one
-table of them, [client/inflight_client/errors.py](../client/inflight_client/errors.py), from which this page is written
-(`python -m inflight_client.errors_docs`).
+Every error of `inflight` is one sentence with a stable code in brackets at its end: on the command line, in the
+server's answers, and in the client's exceptions (`error.code`, `error.remedy`, `error.retry`). This page is generated
+from [client/inflight_client/errors.py](../client/inflight_client/errors.py).
 
-"Again" says whether the same call may succeed a little later; such calls the client sends again by itself, as long as
-no token has come ([how](client.md#deadlines-and-retries)).
+"Retry" marks errors after which the same call may succeed later. The client retries such calls automatically as long
+as no token has arrived ([how](client.md#deadlines-and-retries)).
 
-## Of a call
+## Calls
 
-Each code is raised as the class beside it; all are an `InflightError`.
+Each code is raised as its class; all classes are subclasses of `InflightError`.
 
-| code | class | meaning | what to do | again |
+| code | class | meaning | what to do | retry |
 |---|---|---|---|---|
 """
 
 _BUILD_HEAD = """
-## Of building and serving
+## Commands
 
-The commands say these, and exit with 1.
+Commands print these and exit with 1.
 
-| code | meaning | what to do | again |
+| code | meaning | what to do | retry |
 |---|---|---|---|
 """
 

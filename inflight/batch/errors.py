@@ -1,4 +1,4 @@
-"""What a user of batch jobs did wrong, or what keeps a job from going on."""
+"""Errors of batch jobs that a user can act on."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# SQLite tells of a quota or a limit of file size as of any write that failed.
+# SQLite reports a quota or a file size limit as a failed write.
 _NOT_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC)
 
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _REMEDY = {
-    "disk_full": "free space there",
-    "output_unwritable": "check its permissions, or name another directory with --job",
+    "disk_full": "free disk space",
+    "output_unwritable": "check its permissions or choose another directory with --job",
     "job_failed": "check its disk",
 }
 
 
 class BatchError(Exception):
-    """One sentence that names the input, what is wrong with it and what to do; `code` is of the one table."""
+    """A sentence that names the input, what is wrong and what to do; `code` is in docs/errors.md."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class BatchError(Exception):
 
 @contextmanager
 def map_disk_errors(where: Path) -> Iterator[None]:
-    """Raises BatchError (`disk_full`, `output_unwritable`, `job_failed`) where system or SQLite can't write there."""
+    """Raises BatchError (`disk_full`, `output_unwritable`, `job_failed`) for write errors of the system or SQLite."""
     try:
         yield
     except OSError as error:

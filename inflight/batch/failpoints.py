@@ -1,7 +1,7 @@
-"""Moments at which a test lets a job die, or its disk be full: before and after everything that leaves a mark.
+"""Points where a test can kill a job or make its disk full: before and after every durable change.
 
-`INFLIGHT_FAILPOINT=NAME:NUMBER:WHAT` does it where the point NAME is reached the NUMBERth time: `kill` (as kill -9),
-`full` (the disk has no room). Without it a point costs a dictionary's look.
+`INFLIGHT_FAILPOINT=NAME:NUMBER:WHAT` triggers when the point NAME is reached for the NUMBERth time: `kill` (as kill
+-9), `full` (no disk space). Without it, a point costs one dictionary lookup.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _REACHED: dict[str, int] = {}
 
 
 def arm(text: str) -> None:
-    """Take points as the variable has them, several with commas between."""
+    """Parse the failpoints of the variable, separated by commas."""
     for one in filter(None, text.split(",")):
         name, number, what = one.split(":")
         _ARMED[name] = (int(number), what)
 
 
 def failpoint(name: str) -> None:
-    """The program is at this point. Raises OSError (ENOSPC) where the test asks for it."""
+    """Trigger the failpoint if a test has armed it. Raises OSError (ENOSPC) for `full`."""
     if name not in _ARMED:
         return
     _REACHED[name] = _REACHED.get(name, 0) + 1

@@ -1,4 +1,4 @@
-"""What is done once every row has its outcome: the output made whole, and the job's own account of itself."""
+"""Completes the output once every row has a result, and writes the job's manifest and summary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from inflight.batch.session import JobSession
 
 
 def write_reports(session: JobSession, outputs: Sequence[str]) -> None:
-    """Write both. `written`: the addresses of the output. Raises BatchError `disk_full`, `job_failed`."""
+    """Write the manifest and the summary. `outputs`: the addresses of the output. Raises BatchError `disk_full`,
+    `job_failed`."""
     notes = [] if session.output is None else session.output.notes()
     manifest = build_manifest(session, outputs, notes)
     write_manifest(session.directory, manifest)
@@ -20,9 +21,9 @@ def write_reports(session: JobSession, outputs: Sequence[str]) -> None:
 
 
 def finalize(session: JobSession) -> list[str]:
-    """Make the output, and say so in the state; the addresses of what was written.
+    """Complete the output and record that in the state; return the addresses that were written.
 
-    Whenever it is broken off, the next run does all of it again, and needs no server for that. Raises BatchError.
+    If it is interrupted, the next run does all of it again, and needs no server for that. Raises BatchError.
     """
     files = {kind: path for kind in RowStatus if (path := session.directory.result_file(kind)).exists()}
     written = [str(path) for path in files.values()]

@@ -1,4 +1,4 @@
-"""One run of a job: rows are asked until there are none, or until something ends it early."""
+"""One run of a job: sends rows until there are none left, or until something ends it early."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from inflight.batch.state.remote_state import StateReplicator
 
 _REPORT_SECONDS = 1.0
 _WAITING_AFTER_SECONDS = 3.0
-"""Without a server, until a job is told to wait for one."""
+"""Seconds without a server until the job is reported as waiting for one."""
 
 
 class JobRun:
-    """`state` and `sentence` say why it ended, where it ended before the last row."""
+    """One run; `state` and `message` say why it ended, if that was before the last row."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class JobRun:
         self._draining: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Live it, and make all that came of it last. Raises BatchError for what the job can't go on with."""
+        """Run the job and save all its results. Raises BatchError if the job cannot continue."""
         loop = asyncio.get_running_loop()
         checkpoints = Checkpointer(
             self._session.ledger,
@@ -61,8 +61,8 @@ class JobRun:
             lambda error: _from_thread(loop, self._stop, JobState.FAILED, str(error), 0.0),
         )
         checkpoints.start()
-        looking = loop.create_task(self._report_and_poll_cancel())
-        looking.add_done_callback(self._on_reporting_ended)
+        reporting = loop.create_task(self._report_and_poll_cancel())
+        reporting.add_done_callback(self._on_reporting_ended)
         self._prefetcher.start()
         try:
             with self._signals.handled_by(lambda count: _from_thread(loop, self._on_signal, count)):
@@ -70,7 +70,7 @@ class JobRun:
             over = self._prefetcher.exhausted and self.state is JobState.RUNNING
         finally:
             self._prefetcher.stop()
-            for task in filter(None, (looking, self._draining)):
+            for task in filter(None, (reporting, self._draining)):
                 task.cancel()
             await self._dispatcher.close()
             await asyncio.to_thread(self._prefetcher.join)
@@ -79,7 +79,7 @@ class JobRun:
             self._session.ledger.end_of_input(self._prefetcher.next_number)
 
     def _checkpoint_callback(self) -> Callable[[], None]:
-        """What follows each checkpoint."""
+        """Return the callback for each checkpoint."""
         destination, ledger = self._session.output, self._session.ledger
         if destination is None or not destination.is_incremental:
             return lambda: self._replicator.upload_if_due(ledger)
@@ -93,23 +93,23 @@ class JobRun:
             self._session.ledger.add(form.format_answer(row, result, attempts))
 
     async def _report_and_poll_cancel(self) -> None:
-        """Report progress, and look for a request to cancel."""
-        heard = time.monotonic()
+        """Report progress, and check for a request to cancel."""
+        last_report = time.monotonic()
         while True:
             pool = self._dispatcher.state()
             if any(server.up for server in pool.servers):
-                heard = time.monotonic()
-            state = JobState.WAITING if time.monotonic() - heard > _WAITING_AFTER_SECONDS else JobState.RUNNING
+                last_report = time.monotonic()
+            state = JobState.WAITING if time.monotonic() - last_report > _WAITING_AFTER_SECONDS else JobState.RUNNING
             if self._draining is not None:
-                state = JobState.DRAINING  # how it ends is told once it has
+                state = JobState.DRAINING  # the final state is reported at the end
             self._reporter.report(state, self.message, pool.pending_retries, pool.servers)
             if self._session.directory.cancel.exists():
                 self._stop(JobState.CANCELLED, CANCELLED, 0.0)
             await asyncio.sleep(_REPORT_SECONDS)
 
-    def _on_reporting_ended(self, looking: asyncio.Task[None]) -> None:
-        """Without it nobody would hear of the job, and nobody could cancel it."""
-        if not looking.cancelled() and (error := looking.exception()) is not None:
+    def _on_reporting_ended(self, reporting: asyncio.Task[None]) -> None:
+        """Stop the job if reporting failed, since it could be neither observed nor cancelled any more."""
+        if not reporting.cancelled() and (error := reporting.exception()) is not None:
             self._stop(JobState.FAILED, f"its progress can't be reported: {error!r}", 0.0)
 
     def _on_signal(self, count: int) -> None:
@@ -123,7 +123,7 @@ class JobRun:
             )
 
     def _stop(self, state: JobState, message: str, seconds: float) -> None:
-        """Ask nothing more, and end what is in flight after so many seconds."""
+        """Send nothing more, and end requests in flight after this many seconds."""
         if self._draining is None:
             self.state, self.message = state, message
             self._prefetcher.stop()

@@ -1,4 +1,4 @@
-"""Runs a job: opens it, finds its servers, runs it, and finalizes it if that run came to the end."""
+"""Runs a job: opens it, finds its servers, runs it, and finalizes it if all rows are done."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from inflight.batch.state.retry_ledger import RetryLedger, check_input, check_re
 TEMPORARY_CODES = (
     "disk_full", "server_unreachable", "storage_unreachable", "output_failed", "model_not_ready", "job_elsewhere"
 )  # fmt: skip
-"""What ends a run and not the job: the same command goes on once it has passed."""
+"""Errors that end a run but not the job: the same command continues once they have passed."""
 EX_TEMPFAIL = 75
-"""EX_TEMPFAIL of sysexits.h: not done, and to be tried again."""
+"""EX_TEMPFAIL of sysexits.h: not done, try again."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class JobResult:
 
     @property
     def exit_code(self) -> int:
-        """0 all rows answered, 3 some not; 4 cancelled; 75 stopped before the end; 1 failed."""
+        """0: all rows answered; 3: some not; 4: cancelled; 75: stopped before the end; 1: failed."""
         if self.state is JobState.FINISHED:
             return 3 if self.counts.error or self.counts.dead else 0
         if self.state is JobState.CANCELLED:
@@ -109,7 +109,7 @@ class JobRunner:
         return JobResult(JobState.FINISHED, session.ledger.counts, outputs=tuple(session.ledger.recall("outputs", [])))
 
     def _select_retry_rows(self, codes: Sequence[str]) -> None:
-        """A job that can't be opened as it was begun stays finished."""
+        """Choose the rows to retry. A job that cannot be opened stays finished."""
         check_retry_codes(codes)
         found = None
         if self._directory.state.exists():
@@ -119,13 +119,13 @@ class JobRunner:
                     found = select_failed_rows(job.ledger, codes)
         if found is None:
             raise BatchError(
-                f"the job at {self._directory.path} is not at its end; resume it before rows are asked once more",
+                f"the job at {self._directory.path} is not finished; resume it before you retry rows",
                 "job_failed",
             )
-        self._on_message(f"{found:,} rows are asked once more." if found else "There are no rows to ask once more.")
+        self._on_message(f"Rows to send again: {found:,}." if found else "There are no rows to send again.")
 
     def stop(self) -> None:
-        """From another thread, what SIGTERM does: the first call asks to drain, the second to stop at once."""
+        """Stop from another thread, as SIGTERM does: the first call drains, the second one stops at once."""
         self._signals.request_stop()
 
     def _execute(self, session: JobSession) -> JobResult:

@@ -1,4 +1,4 @@
-"""A job as it is opened: begun anew, or gone on with, which it is bound to be the same for."""
+"""An open job: new, or resumed and checked to be the same."""
 
 from __future__ import annotations
 
@@ -37,45 +37,45 @@ class JobSession:
     ledger: Ledger
     output: OutputWriter | None
     started_at: float = field(default_factory=time.monotonic)
-    """When this run of it began: it is paid for from then on, the start of its server included."""
+    """When this run started; its cost counts from here, including the start of its server."""
 
     def bind_build(self, build: str) -> None:
-        """The model that answers must be the one that answered before. Raises BatchError `job_mismatch`."""
-        self._bind("build", build, "was begun with another build of the model", "job_mismatch")
+        """Check that the model is the one that answered before. Raises BatchError `job_mismatch`."""
+        self._bind("build", build, "was started with another build of the model", "job_mismatch")
 
     def _bind_directory(self) -> None:
-        """Where its output is on this machine's disk, a job that was moved would write into what lies there now."""
+        """Refuse a job that was moved while its output is on this disk: it would write to what is there now."""
         if not is_on_local_disk(self.job.output.address):
             return
         place = str(self.directory.path.resolve())
-        begun = self.ledger.recall("place", place)
-        if begun != place:
+        original = self.ledger.recall("place", place)
+        if original != place:
             raise BatchError(
-                f"the job at {self.directory.path} was begun at {begun}, and its output lies where it lay then; put it"
-                " back with its output, or begin a new job",
+                f"the job at {self.directory.path} was started at {original}, where its output still is; move it back "
+                "to its output, or start a new job",
                 "job_mismatch",
             )
         self.ledger.remember("place", place)
 
     def normalize_id(self, id_: str) -> str:
-        """What a row claims for itself: its id, or what the output takes that for."""
+        """Return the id that a row claims, as the output distinguishes ids."""
         return id_ if self.output is None else self.output.normalize_id(id_)
 
     @property
     def finished(self) -> bool:
-        """Whether every row has its outcome, and the output is made."""
+        """Whether every row is done and the output is complete."""
         return bool(self.ledger.recall("finished", default=False))
 
     @property
     def all_done(self) -> bool:
-        """Whether every row has its outcome."""
+        """Whether every row is done."""
         if isinstance(self.ledger, RetryLedger):
             return not self.ledger.remaining
         return bool(self.ledger.next == self.ledger.recall("rows"))
 
     @property
     def total(self) -> int | None:
-        """Rows of the job, where that is known by now."""
+        """The number of rows of the job, if known."""
         part = self.job.input.part
         rows = self.ledger.recall("rows")
         if rows is not None:
@@ -89,17 +89,16 @@ class JobSession:
             self.ledger.remember(name, value)
         elif bound != value:
             raise BatchError(
-                f"the job at {self.directory.path} {what}; go on with that one, or begin a new job with another output",
+                f"the job at {self.directory.path} {what}; resume that one, or start a new job with another output",
                 code,
             )
 
 
 @contextmanager
 def open_session(job: Job, directory: JobDirectory) -> Iterator[JobSession]:
-    """Open it, with its directory held. Raises BatchError where it was begun with something else, or can't be begun.
+    """Open the job and lock its directory. Raises BatchError if it differs from the original job or cannot start.
 
-    Until it is certain that the job is the one that was begun, nothing that it has written is touched; and what it has
-    written to its end never is.
+    Until the job is known to be the same, none of its files are changed, and finished files never are.
     """
     ledger: Ledger | None = None
     destination: OutputWriter | None = None
@@ -122,7 +121,7 @@ def open_session(job: Job, directory: JobDirectory) -> Iterator[JobSession]:
         one = JobSession(job, directory, source, form, ledger, destination)
         one._bind_directory()
         one._bind("job", job.binding(), _difference(ledger.recall("job"), job.binding()), "job_mismatch")
-        one._bind("input", source.fingerprint, "was begun with another input than lies there now", "input_changed")
+        one._bind("input", source.fingerprint, "was started with another input than the current one", "input_changed")
         if not one.finished:
             ledger.recover()
         directory.write_job(job)
@@ -134,7 +133,7 @@ def open_session(job: Job, directory: JobDirectory) -> Iterator[JobSession]:
 
 
 def _check_output_free(job: Job, directory: JobDirectory) -> None:
-    """What lies where a new job would write is somebody's."""
+    """Refuse existing files where a new job would write."""
     for kind in RowStatus:
         path = directory.result_file(kind)
         if path.exists():
@@ -149,15 +148,15 @@ _OPTIONS = {
     "output.table": "--output-table",
     "output.columns": "--write",
 }
-"""Those that are not called as their fields are."""
+"""Options with other names than their fields."""
 
 
 def _difference(bound: Any, wanted: dict[str, Any]) -> str:
-    """What is other than it was, by the options that say it."""
+    """Return what differs, by option."""
     names = [
         _OPTIONS.get(f"{part}.{name}", f"--{name.replace('_', '-')}")
         for part, values in wanted.items()
         for name, value in values.items()
         if bound is not None and bound.get(part, {}).get(name) != value
     ]
-    return f"was begun with another {', '.join(names)}"
+    return f"was started with another {', '.join(names)}"

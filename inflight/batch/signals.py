@@ -1,4 +1,4 @@
-"""SIGTERM and its like: the first asks a job to drain, the second to stop at once."""
+"""SIGTERM, SIGHUP and SIGINT: the first one drains a job, the second one stops it at once."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from types import FrameType
 
 INTERRUPTED = "interrupted by a signal"
 CANCELLED = "by `inflight batch cancel`"
-"""Why a job ends early, behind the name of its state."""
+"""Why a job ended early, after the name of its state."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopEarlyError(BaseException):
-    """A signal that came before rows were asked. Like KeyboardInterrupt, nothing on its way takes it for an error."""
+    """A signal before any row was sent. A BaseException, so that no `except Exception` catches it."""
 
 
 class StopSignals:
-    """Counts what came. `tell` is called with that count, in the main thread, once there is somebody to be told."""
+    """Counts signals. Once a handler is set, it is called with the count, in the main thread."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -28,8 +28,8 @@ class StopSignals:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Only the main thread can; elsewhere signals are whoever's they are. What is ignored stays so, as `nohup` and
-        a shell's background want it.
+        """Catch signals. Only possible in the main thread; elsewhere handlers are unchanged. Ignored signals stay
+        ignored, as `nohup` and background shells expect.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -44,7 +44,7 @@ class StopSignals:
 
     @contextmanager
     def handled_by(self, on_signal: Callable[[int], None]) -> Iterator[None]:
-        """Tell of signals instead of breaking off; also of one that came before."""
+        """Call the handler for signals instead of raising; also for one that came before."""
         self._on_signal = on_signal
         try:
             if self.count:
@@ -54,12 +54,12 @@ class StopSignals:
             self._on_signal = None
 
     def request_stop(self) -> bool:
-        """As a signal does, but from any thread, and breaking nothing off: whether anybody was told already."""
+        """Act as a signal does, from any thread and without raising; return whether a handler was called."""
         self.count += 1
-        tell = self._on_signal
-        if tell is not None:
-            tell(self.count)
-        return tell is not None
+        on_signal = self._on_signal
+        if on_signal is not None:
+            on_signal(self.count)
+        return on_signal is not None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.interrupted = self.interrupted or number == signal.SIGINT

@@ -1,4 +1,4 @@
-"""`inflight assemble`: a self-contained model repository for somebody else's Triton."""
+"""`inflight assemble`: export a self-contained model repository for another Triton server."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from inflight.deploy.repository.option_checks import check_options
 @click.command(short_help="Export a model repository for another Triton server.")
 @click.argument("engine_dir", type=click.Path(path_type=Path))
 @click.option("--out", required=True, help="Directory, or s3://bucket/path, to write the repository to.")
-@click.option("--vendor", is_flag=True, help="Put the runtime in, for containers without the package inflight.")
+@click.option("--vendor", is_flag=True, help="Include the runtime, for containers without the inflight package.")
 @click.option(
-    "--engine-path", help="Where the engine lies on the serving machine; then the repository doesn't hold it."
+    "--engine-path", help="Path of the engine on the serving machine; the repository then does not include the engine."
 )
 @click.option(
     "--repository-path",
     type=click.Path(path_type=Path),
-    help="Where the repository will stand on the serving machine, for engines of tensorrt-llm.  [default: --out]",
+    help="Path of the repository on the serving machine, for tensorrt-llm engines.  [default: --out]",
 )
 @click.option(
-    "--endpoint-url", help="Endpoint of an S3 that is not AWS's, as http://host:port.  [default: AWS_ENDPOINT_URL]"
+    "--endpoint-url", help="Endpoint of an S3 service other than AWS, as http://host:port.  [default: AWS_ENDPOINT_URL]"
 )
-@click.option("--force", is_flag=True, help="Write it again even if nothing changed.")
-@click.option("--json", "as_json", envvar="INFLIGHT_ASSEMBLE_JSON", is_flag=True, help="Print one line of JSON.")
+@click.option("--force", is_flag=True, help="Write the repository even if nothing changed.")
+@click.option(
+    "--json", "as_json", envvar="INFLIGHT_ASSEMBLE_JSON", is_flag=True, help="Print the result as one JSON object."
+)
 @deployment_options("assemble")
 def command(
     engine_dir: Path,
@@ -40,13 +42,12 @@ def command(
     endpoint_url: str | None,
     force: bool,
     as_json: bool,
-    **asked: Any,
+    **arguments: Any,
 ) -> None:
-    """Write a model repository that holds all of ENGINE_DIR that Triton needs.
-
-    It is served by `inflight serve`, or by `tritonserver --model-repository` wherever the package inflight is
-    installed in the same version, and with --vendor wherever its libraries are. What stands at --out stays as it is
-    until the new repository is whole; on S3 it says meanwhile that it is being written.
+    """Write a model repository with everything that Triton needs to serve ENGINE_DIR.
+    Serve it with `inflight serve`, or with `tritonserver --model-repository` where the same version of the inflight
+    package is installed; with --vendor the package's dependencies are enough. An existing repository at --out is
+    replaced only when the new one is complete; on S3 it is marked as being written until then.
 
     \b
       inflight assemble my-engine --out my-repository --vendor
@@ -60,7 +61,7 @@ def command(
 
     started = time.monotonic()
     to = parse_location(out, endpoint_url)
-    options = deployment_options_from(asked)
+    options = deployment_options_from(arguments)
     manifest = verify(engine_dir)
     check_options(options, engine_dir, manifest)
     order = AssemblyRequest(engine_dir, manifest, options, vendor, engine_path, repository_path)

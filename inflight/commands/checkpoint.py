@@ -1,4 +1,4 @@
-"""`inflight checkpoint`: make a checkpoint where no hub can be reached."""
+"""`inflight checkpoint`: create a checkpoint offline."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import click
 from build_engines.synthetic.shapes import KNOWN, TINY
 from inflight.commands.terminal.build_progress import show_build_progress
 
-_out = click.option("--out", type=click.Path(path_type=Path), required=True, help="The directory to make.")
+_out = click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory to write.")
 _seed = click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Other seed, other weights."
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the random weights."
 )
 
 
 @click.group("checkpoint")
 def command() -> None:
-    """Make a checkpoint where no hub can be reached.
+    """Create a demo or random-weight checkpoint, offline.
 
     \b
     inflight checkpoint demo --out ./demo
@@ -37,9 +37,9 @@ def command() -> None:
 @_out
 @_seed
 def synthetic(like: str, out: Path, seed: int) -> None:
-    """Write a checkpoint of a known model's exact shape with random weights, for measuring and testing.
+    """Write a checkpoint with the exact shape of a known model and random weights, for benchmarks and tests.
 
-    The same name and seed give the same files. What such a model says is noise.
+    The same name and seed give the same files. The model's output is noise.
 
     \b
     inflight checkpoint synthetic --like qwen2.5-0.5b --out ./qwen-shape
@@ -61,7 +61,7 @@ def synthetic(like: str, out: Path, seed: int) -> None:
 @_out
 @_seed
 def demo(out: Path, seed: int) -> None:
-    """Train a small Llama on product descriptions that the project makes itself: a minute on two cores.
+    """Train a small Llama on synthetic product descriptions; takes about a minute on two cores.
 
     \b
     inflight checkpoint demo --out ./demo
@@ -80,12 +80,12 @@ def demo(out: Path, seed: int) -> None:
 
 @command.command("deepen")
 @click.argument("checkpoint", type=click.Path(path_type=Path))
-@click.option("--layers", type=click.IntRange(min=1), required=True, help="How many layers to add.")
+@click.option("--layers", type=click.IntRange(min=1), required=True, help="Number of layers to add.")
 @_out
 def pad_layers(checkpoint: Path, layers: int, out: Path) -> None:
-    """Add layers that change nothing: the same answers at many times the cost, for measuring speculation.
+    """Add layers that change no output, only the cost, to measure speculative decoding.
 
-    Serve the result with the engine of CHECKPOINT as its draft model: each drafted token is right.
+    Serve the result with the engine of CHECKPOINT as its draft model: every draft token is accepted.
 
     \b
     inflight checkpoint deepen ./demo --layers 30 --out ./demo-deep
@@ -96,5 +96,5 @@ def pad_layers(checkpoint: Path, layers: int, out: Path) -> None:
     with show_build_progress() as progress:
         make_checkpoint(out, lambda directory: pad_layers(checkpoint, directory, layers, progress), progress)
     click.echo(
-        f"Wrote {out}, {checkpoint} with {layers} layers more. Build it with: inflight build {out} --out ENGINE_DIR"
+        f"Wrote {out}, {checkpoint} with {layers} more layers. Build it with: inflight build {out} --out ENGINE_DIR"
     )

@@ -1,4 +1,4 @@
-"""`inflight demo`: checkpoint, engine, server, a streamed answer, what in-flight batching gains, a load test."""
+"""`inflight demo`: checkpoint, engine, server, a streamed answer, the gain of in-flight batching, a load test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IN_FLIGHT = (1, 64)
 MAX_TOKENS = 64
 LOAD_SECONDS = 10.0
 LOAD_FRACTION = 0.4
-"""How much of what the server made at best is asked of it in the load test."""
+"""Load of the load test, as a fraction of the highest throughput measured before."""
 SLO = "p95 ttft <= 500ms"
 
 
@@ -34,10 +34,10 @@ SLO = "p95 ttft <= 500ms"
     type=click.Path(path_type=Path),
     default=Path("inflight-demo"),
     show_default=True,
-    help="Where the demo's checkpoint and engine go; a second run finds them there.",
+    help="Directory for the demo's checkpoint and engine; a second run reuses them.",
 )
 def command(place: Path) -> None:
-    """Make a small checkpoint, compile it, serve it, stream an answer, put load on it, and stop.
+    """Create a small checkpoint, compile it, serve it, stream an answer, run a load test, and stop.
 
     \b
     inflight demo
@@ -49,25 +49,25 @@ def command(place: Path) -> None:
     console.rule("Serve", align="left")
     console.print("Starting NVIDIA Triton Inference Server with the engine ...")
     with Server(engine) as server:
-        console.print(f"It answers: HTTP on {server.http_address}, gRPC on {server.grpc_address}.")
+        console.print(f"The server is ready: HTTP on {server.http_address}, gRPC on {server.grpc_address}.")
         _stream(console, server.grpc_address)
         speed = _measure(console, server.grpc_address)
         report = _load(console, server, place / "load", speed / MAX_TOKENS * LOAD_FRACTION)
     console.print("The server has stopped.\n")
     if report is not None:
-        console.print(f"The report of the load, to open in a browser: {report.resolve()}\n", soft_wrap=True)
+        console.print(f"Load test report (open in a browser): {report.resolve()}\n", soft_wrap=True)
     _print_next_steps(console, checkpoint, engine)
 
 
 def _make(console: Console, checkpoint: Path, engine: Path) -> None:
-    """The checkpoint, unless it stands already, and the engine."""
+    """Create the checkpoint, unless it exists, and the engine."""
     from build_engines.build import BuildOptions, build_engine
     from build_engines.checkpoints.make_checkpoint import make_checkpoint
     from build_engines.demo import make_demo_checkpoint
 
     console.rule("Checkpoint", align="left")
     if (checkpoint / "config.json").is_file():
-        console.print(f"{checkpoint} stands already.")
+        console.print(f"{checkpoint} exists already.")
     else:
         console.print("Training a small Llama on product descriptions; about a minute on two cores.")
         with show_build_progress() as progress:
@@ -82,7 +82,7 @@ def _make(console: Console, checkpoint: Path, engine: Path) -> None:
 
 
 def _stream(console: Console, address: str) -> None:
-    """One answer, shown as its tokens come."""
+    """Stream one answer to the console."""
     from build_engines.demo import example_prompts
 
     console.rule("One streamed answer", align="left")
@@ -96,14 +96,14 @@ def _stream(console: Console, address: str) -> None:
 
 
 def _measure(console: Console, address: str) -> float:
-    """Show tokens a second with one request in flight and with many; gives the latter."""
+    """Show the tokens per second with one request in flight and with many; return the latter."""
     console.rule("In-flight batching", align="left")
     speeds = {}
     for count in IN_FLIGHT:
         console.print(f"{count} request{'s' if count > 1 else ''} in flight ...")
-        asyncio.run(_tokens_per_second(address, count))  # the first round warms up
+        asyncio.run(_tokens_per_second(address, count))  # the first round is a warm-up
         speeds[count] = max(asyncio.run(_tokens_per_second(address, count)) for _ in range(3))
-    table = Table("requests in flight", "tokens/s", "times one")
+    table = Table("requests in flight", "tokens/s", "speed-up")
     for count, speed in speeds.items():
         table.add_row(str(count), f"{speed:,.0f}", f"{speed / speeds[IN_FLIGHT[0]]:.1f}")
     console.print(table)
@@ -111,13 +111,13 @@ def _measure(console: Console, address: str) -> float:
 
 
 async def _tokens_per_second(address: str, count: int) -> float:
-    """Stream `count` answers at once, each to its full length."""
+    """Stream `count` answers at once, each of full length; return the tokens per second."""
     from build_engines.demo import example_prompts
 
     async with AsyncClient(address) as client:
 
         async def one(prompt: str) -> int:
-            # end_id -1: no token ends the answer, so that all are of equal length
+            # end_id -1: no token ends an answer, so all have the same length
             deltas = client.stream(prompt, max_tokens=MAX_TOKENS, sampling=Sampling(end_id=-1))
             return max([delta.output_tokens or 0 async for delta in deltas])
 
@@ -127,10 +127,10 @@ async def _tokens_per_second(address: str, count: int) -> float:
 
 
 def _load(console: Console, server: Server, place: Path, rate: float) -> Path | None:
-    """A short load test at so many requests a second: where its report lies, None without Locust."""
+    """Run a short load test at a rate in requests per second; return its report, or None without Locust."""
     console.rule("A short load test", align="left")
     if importlib.util.find_spec("locust") is None:
-        console.print("Locust is not installed: it comes with inflight's extra [load].")
+        console.print("Locust is not installed; install inflight[load] to run this step.")
         return None
     from build_engines.demo import example_prompts
     from inflight.commands.load.display import show_progress, show_summary
@@ -156,11 +156,9 @@ def _load(console: Console, server: Server, place: Path, rate: float) -> Path | 
             "slo": (SLO,),
         }
     )
-    console.print(
-        f"{rate:.3g} requests a second, whether those before have ended or not, for {LOAD_SECONDS:g} seconds ..."
-    )
-    with show_progress(plan) as tell:
-        run_load_test(plan, directory, WorkerSpec(), tell)
+    console.print(f"{rate:.3g} requests per second (open loop) for {LOAD_SECONDS:g} seconds ...")
+    with show_progress(plan) as on_progress:
+        run_load_test(plan, directory, WorkerSpec(), on_progress)
     summary, page = write_run_report(directory)
     show_summary(summary, console)
     return page
@@ -168,12 +166,12 @@ def _load(console: Console, server: Server, place: Path, rate: float) -> Path | 
 
 def _print_next_steps(console: Console, checkpoint: Path, engine: Path) -> None:
     inflight = "inflight" if shutil.which("inflight") else str(Path(sys.executable).with_name("inflight"))
-    console.rule("What to type next", align="left")
+    console.rule("Next steps", align="left")
     for line, meaning in (
-        (f"{inflight} serve {engine}", "serve it until Ctrl-C"),
+        (f"{inflight} serve {engine}", "serve the engine until Ctrl-C"),
         (f'{inflight} generate "Product: oak bench | Colour: green | Description:"', "from another terminal"),
-        (f"{inflight} load run --rate 4", "how it does under load"),
-        (f"{inflight} build YOUR_CHECKPOINT --out YOUR_ENGINE", "a checkpoint of your own"),
+        (f"{inflight} load run --rate 4", "run a load test"),
+        (f"{inflight} build YOUR_CHECKPOINT --out YOUR_ENGINE", "build your own checkpoint"),
     ):
         console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
         console.print(f"      {meaning}", style="dim")

@@ -1,4 +1,4 @@
-"""`inflight doctor`: what this machine has and lacks for serving."""
+"""`inflight doctor`: check whether this machine can serve."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _MARKS = {"ok": "ok     ", "warning": "warning", "missing": "MISSING"}
 @click.command(short_help="Check this machine and show how to fix problems.")
 @click.argument("engine_dir", required=False)
 @click.option(
-    "--json", "as_json", envvar="INFLIGHT_DOCTOR_JSON", is_flag=True, help="One JSON object instead of lines."
+    "--json", "as_json", envvar="INFLIGHT_DOCTOR_JSON", is_flag=True, help="Print one JSON object instead of lines."
 )
 def command(engine_dir: str | None, as_json: bool) -> None:
-    """Look at what serving needs, say what is there, what is missing, and how to fix it.
+    """Check what serving needs; show what is present, what is missing and how to fix it.
 
-    With ENGINE_DIR also whether that engine is whole and runs here: versions, GPUs, driver. It may be a repository that
-    `inflight assemble` wrote, too: its directory, or its address on S3.
+    With ENGINE_DIR, also check that the engine is complete and runs here: versions, GPUs, driver. ENGINE_DIR may be a
+    repository that `inflight assemble` wrote: its directory, or its address on S3.
 
-    Exit code 1 if this machine can't serve as it is.
+    Exit code 1 if this machine cannot serve.
 
     \b
       inflight doctor
@@ -41,7 +41,7 @@ def command(engine_dir: str | None, as_json: bool) -> None:
         report = {"can_serve": able, "findings": [dataclasses.asdict(finding) for finding in findings]}
         click.echo(json.dumps(report, indent=2))
     else:
-        click.echo("This machine can serve." if able else "This machine can't serve yet.")
+        click.echo("This machine can serve." if able else "This machine cannot serve yet.")
     sys.exit(0 if able else 1)
 
 

@@ -1,4 +1,4 @@
-"""`inflight generate`: one prompt to a server, the answer to the terminal."""
+"""`inflight generate`: send one prompt and print the answer."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from inflight.commands.terminal.standard_streams import printable, standard_inpu
 @click.option(
     "--messages",
     metavar="FILE",
-    help="Send the messages of a conversation instead, a JSON list of objects with role and content; - reads standard"
-    " input. `/save` of inflight chat writes such files.",
+    help="Send a conversation instead: a JSON list of objects with role and content, as /save of inflight chat writes "
+    "it; - reads standard input.",
 )
 @connection_options
 @call_options(max_tokens=128)
-@click.option("--stream/--no-stream", default=True, help="Show the text as it comes, or all of it at the end.")
+@click.option("--stream/--no-stream", default=True, help="Print the text as it is generated, or all at the end.")
 @click.option(
     "--json",
     "as_json",
     envvar="INFLIGHT_GENERATE_JSON",
     is_flag=True,
-    help="Print objects of JSON, one a line: each step's text, and at the end finish_reason, usage, timings (seconds)"
-    " and request_id; with --no-stream all in one.",
+    help="Print JSON objects, one per line: the text of each step, and at the end finish_reason, usage, timings "
+    "(seconds) and request_id; with --no-stream one object.",
 )
-@click.option("--log-probs", is_flag=True, help="Tell the log probability of each token, with --json.")
-@click.option("--token-ids", is_flag=True, help="Tell the id of each token, with --json.")
+@click.option("--log-probs", is_flag=True, help="With --json: include the log probability of each token.")
+@click.option("--token-ids", is_flag=True, help="With --json: include the id of each token.")
 def command(
     prompt: str | None,
     messages: str | None,
@@ -46,11 +46,11 @@ def command(
     token_ids: bool,
     retry_timeout: float,
     chat_template: str | None,
-    **asked: Any,
+    **arguments: Any,
 ) -> None:
     """Send PROMPT to a server and stream the answer; - reads the prompt from standard input.
 
-    Sampling is greedy unless asked otherwise. Any deployment of TensorRT-LLM's Triton backend will do.
+    Decoding is greedy by default. Works with any deployment of TensorRT-LLM's Triton backend.
 
     \b
       inflight generate "Tell me about tea."
@@ -60,14 +60,14 @@ def command(
       inflight generate "Tell me about tea." --server https://triton.example --header "Authorization: Bearer $KEY"
     """  # fmt: skip
     sent = _read_prompt(prompt, messages)
-    options = call_options_from(asked)
+    options = call_options_from(arguments)
     if options["chat_template_kwargs"] and messages is None:
-        raise click.UsageError("--chat-template-kwargs goes with --messages.")
+        raise click.UsageError("--chat-template-kwargs needs --messages.")
     if log_probs:
         options["return_log_probs"] = True
     if token_ids:
         options["return_token_ids"] = True
-    with open_client(asked, retry_timeout, chat_template=chat_template) as client:
+    with open_client(arguments, retry_timeout, chat_template=chat_template) as client:
         if stream:
             _stream(client, sent, options, as_json)
         else:
@@ -76,23 +76,25 @@ def command(
 
 
 def _read_prompt(prompt: str | None, messages: str | None) -> Prompt:
-    """What is sent, the text or the messages."""
+    """Return the text or the messages to send."""
     if (prompt is None) == (messages is None):
-        raise click.UsageError("Missing argument 'PROMPT'." if prompt is None else "PROMPT and --messages exclude.")
+        raise click.UsageError(
+            "Missing argument 'PROMPT'." if prompt is None else "Give either PROMPT or --messages, not both."
+        )
     if messages == "-":
         return read_messages(standard_input(), "standard input")
     if messages is not None:
         try:
-            with Path(messages).open("rb") as file:  # perhaps a pipe, of a shell's <(...)
+            with Path(messages).open("rb") as file:  # may be a pipe, from a shell's <(...)
                 return read_messages(file, messages)
         except OSError as error:
             raise click.BadParameter(f"{messages}: {error.strerror}.", param_hint="'--messages'") from error
-    # Bytes that are no UTF-8 reach the client, which names the mistake, however strict this terminal's locale is.
+    # Bytes that are not UTF-8 are passed to the client, which reports them, even in a strict locale.
     return standard_input().read().decode("utf-8", "surrogateescape") if prompt == "-" else prompt or ""
 
 
 def _stream(client: Client, sent: Prompt, options: CallOptions, as_json: bool) -> None:
-    """Show the answer as it comes."""
+    """Print the answer as it is generated."""
     with client.stream(sent, **options) as stream:
         for delta in stream:
             click.echo(delta_line(delta) if as_json else _printable(delta.text), nl=as_json)
@@ -106,5 +108,5 @@ def _stream(client: Client, sent: Prompt, options: CallOptions, as_json: bool) -
 
 
 def _printable(text: str) -> str:
-    """Programs get an answer as it is, people without what would command their terminal."""
+    """Return the text unchanged for programs, and without control characters for a terminal."""
     return printable(text) if stdout_is_terminal() else text

@@ -1,4 +1,4 @@
-"""`inflight serve`: an engine directory on Triton, until told to stop."""
+"""`inflight serve`: serve an engine directory with Triton until a signal."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from inflight.deploy.server.server import Server, ServerSettings
 
 
 class StartInterrupted(BaseException):
-    """A signal that came before the server stood. Like KeyboardInterrupt, nothing on its way takes it for an error."""
+    """A signal that arrived before the server was ready. A BaseException, so that no `except Exception` catches it."""
 
 
 class ServeSignals:
-    """SIGTERM and SIGINT: the first one asks to drain, the second one to hurry."""
+    """Handlers for SIGTERM and SIGINT: the first signal drains the server, the second one stops it at once."""
 
     def __init__(self) -> None:
         self.drain_requested = threading.Event()
@@ -45,12 +45,13 @@ class ServeSignals:
 @click.command(short_help="Serve an engine directory on Triton.")
 @click.argument("engine_dir")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
-@click.option("--http-host", help="Another address for HTTP.  [default: --host, or 127.0.0.1 with --grpc-tls-ca]")
-@click.option("--metrics-host", help="Another address for metrics.  [default: --host, or 127.0.0.1 with --grpc-tls-ca]")
+@click.option("--http-host", help="Address for HTTP.  [default: --host, or 127.0.0.1 with --grpc-tls-ca]")
+@click.option("--metrics-host", help="Address for metrics.  [default: --host, or 127.0.0.1 with --grpc-tls-ca]")
 @click.option(
     "--behind-proxy",
     is_flag=True,
-    help="A proxy or gateway checks what other machines send; addresses beyond loopback are refused without it.",
+    help="Confirm that a proxy or gateway checks requests from other machines; required for addresses other than "
+    "loopback.",
 )
 @click.option("--http-port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free port.")
 @click.option("--grpc-port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="0: any free port.")
@@ -60,8 +61,9 @@ class ServeSignals:
 @click.option(
     "--multi-gpu",
     type=click.Choice(MULTI_GPU_MODES),
-    help="How the ranks of an engine on several GPUs are started: each as a server, of which the first one serves, or"
-    " as workers of one server, which can have several instances (--set gpu_device_ids=0,1;2,3).  [default: leader]",
+    help="How to start the ranks of a multi-GPU engine. leader: each as a server, of which the first one serves. "
+    "orchestrator: as workers of one server, which can have several instances (--set gpu_device_ids=0,1;2,3).  "
+    "[default: leader]",
 )
 @click.option("--grpc-tls-certificate", type=click.Path(path_type=Path), help="TLS certificate for gRPC.")
 @click.option("--grpc-tls-key", type=click.Path(path_type=Path), help="Private key of the certificate.")
@@ -73,7 +75,7 @@ class ServeSignals:
 @click.option(
     "--request-log",
     type=click.Path(path_type=Path),
-    help="Append a line of JSON for each answer: request id, tenant, tokens, times; no prompts, no answers.",
+    help="Append one JSON line per answer to this file: request id, tenant, tokens, times; no prompts or answers.",
 )
 @deployment_options("serve")
 @click.option(
@@ -81,15 +83,13 @@ class ServeSignals:
     type=Seconds(),
     default=30.0,
     show_default=True,
-    help="Seconds that running requests have to finish after SIGTERM.",
+    help="Time for running requests to finish after SIGTERM, in seconds.",
 )
+@click.option("--start-timeout", type=Seconds(1), default=900.0, show_default=True, help="Startup timeout, in seconds.")
 @click.option(
-    "--start-timeout", type=Seconds(1), default=900.0, show_default=True, help="Timeout of the start, in seconds."
+    "--json", "as_json", envvar="INFLIGHT_SERVE_JSON", is_flag=True, help="Print the addresses as one line of JSON."
 )
-@click.option(
-    "--json", "as_json", envvar="INFLIGHT_SERVE_JSON", is_flag=True, help="Say where it listens as one line of JSON."
-)
-@click.option("--verbose", is_flag=True, help="Show the whole log of Triton, not only warnings and errors.")
+@click.option("--verbose", is_flag=True, help="Show all of Triton's log, not only warnings and errors.")
 def command(
     engine_dir: str,
     host: str,
@@ -108,16 +108,16 @@ def command(
     grpc_tls_key: Path | None,
     grpc_tls_ca: Path | None,
     request_log: Path | None,
-    **asked: Any,
+    **options: Any,
 ) -> None:
     """Serve ENGINE_DIR on NVIDIA Triton Inference Server until SIGTERM or Ctrl-C.
 
-    It may also be a repository that `inflight assemble` wrote: its directory, or its address on S3.
+    ENGINE_DIR may also be a repository that `inflight assemble` wrote: its directory, or its address on S3.
 
-    The addresses are printed once the server has generated a token. SIGTERM or Ctrl-C lets running requests
-    finish and refuses new ones; a second one stops at once. What dies of the server is started again.
+    The addresses are printed once the server has generated a token. After SIGTERM or Ctrl-C, running requests finish
+    and new ones are refused; a second signal stops at once. A process of the server that dies is restarted.
 
-    Triton speaks TLS on its gRPC port alone (files as PEM); for HTTPS put a proxy before the HTTP port.
+    Triton supports TLS only on its gRPC port (PEM files); for HTTPS, put a proxy in front of the HTTP port.
 
     \b
       inflight serve my-engine --max-queue-size 256
@@ -130,7 +130,7 @@ def command(
     """  # fmt: skip
     server = Server(
         engine_dir,
-        deployment_options_from(asked),
+        deployment_options_from(options),
         ServerSettings(
             host,
             http_port,
@@ -161,7 +161,9 @@ def command(
     finally:
         signals.starting = False
         if signals.drain_requested.is_set() and server.ready:
-            _print_message(f"Stopping; running requests may take {drain_seconds:g} s. Once more to stop at once.")
+            _print_message(
+                f"Stopping; running requests have {drain_seconds:g} s to finish. Press Ctrl-C again to stop at once."
+            )
         if not server.stop(drain_seconds if signals.drain_requested.is_set() else 0, signals.force_requested.is_set):
             _print_message("Stopped before all requests had ended.")
 

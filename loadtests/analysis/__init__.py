@@ -1,1 +1,1 @@
-"""From the records of a run to its figures."""
+"""Computes the figures of a run from its records."""

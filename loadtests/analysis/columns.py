@@ -1,4 +1,4 @@
-"""The records of a run in columns, so that a million requests fit the memory and are processed together."""
+"""The records of a run as columns, so that a million requests fit in memory and are processed together."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ Flags = NDArray[np.bool_]
 
 OUTCOMES = tuple(RequestOutcome)
 UNKNOWN = -1
-"""In a column of counts: the record has none."""
+"""The value for a missing count."""
 
 _FIELDS = frozenset(field.name for field in fields(RequestRecord))
 _MAX_SECONDS = 1e8
-"""Seconds; no run takes three years, but a damaged number may say so."""
+"""Seconds. No run takes three years, but a damaged file may say so."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """One entry a request, in the order of due, then session and turn; whichever worker's came first in the file.
+    """Columns with one entry per request, sorted by due time, session and turn.
 
-    Moments are seconds since the run's start. `outcome` indexes `OUTCOMES`; `finish`, `code` and `message` index
-    `texts`. `chunks` has the moments of all responses, request after request: those of request i are
-    `chunks[offsets[i]:offsets[i + 1]]`.
+    Times are seconds since the run's start. `outcome` indexes `OUTCOMES`; `finish`, `code` and `message` index `texts`.
+    `chunks` has the times of all responses, request by request: those of request i are `chunks[offsets[i]:offsets[i +
+    1]]`.
     """
 
     worker: Ints
@@ -58,59 +58,59 @@ class Columns:
         return len(self.due)
 
     def with_outcome(self, *outcomes: RequestOutcome) -> Flags:
-        """Which requests came to one of these ends."""
+        """Return which requests ended with one of these outcomes."""
         return np.isin(self.outcome, [OUTCOMES.index(outcome) for outcome in outcomes])
 
     def text_is(self, column: Ints, *texts: str) -> Flags:
-        """Where a column of texts has one of these."""
+        """Return where a text column has one of these values."""
         return np.isin(column, [index for index, text in enumerate(self.texts) if text in texts])
 
     @cached_property
     def responses(self) -> Ints:
-        """How many responses with tokens each request had."""
+        """The number of responses with tokens of each request."""
         return np.diff(self.offsets)
 
     @cached_property
     def received_tokens(self) -> Ints:
-        """Tokens of each request that its client knows of: as the record says, else one a response."""
+        """The tokens of each request that its client knows of: from the record, or else one per response."""
         return np.where(self.output_tokens == UNKNOWN, self.responses, self.output_tokens)
 
     @cached_property
     def first(self) -> Floats:
-        """The moment of each request's first response; NaN where none came."""
+        """The time of each request's first response; NaN without any."""
         return self._chunk_at(self.offsets[:-1])
 
     @cached_property
     def last(self) -> Floats:
-        """The moment of each request's last response; NaN where none came."""
+        """The time of each request's last response; NaN without any."""
         return self._chunk_at(self.offsets[1:] - 1)
 
     @cached_property
     def gap_owner(self) -> Ints:
-        """Whose each of `gaps` is."""
+        """The request that each of `gaps` belongs to."""
         return np.repeat(np.arange(len(self)), np.maximum(self.responses - 1, 0))
 
     @cached_property
     def gap_end(self) -> Ints:
-        """Where in `chunks` each gap ends: at all but the first of each request."""
+        """The index in `chunks` where each gap ends: all but the first of each request."""
         inner = np.ones(len(self.chunks), dtype=bool)
         inner[self.offsets[:-1][self.responses > 0]] = False
         return np.flatnonzero(inner)
 
     @cached_property
     def gaps(self) -> Floats:
-        """Seconds between responses that followed each other, of all requests in turn."""
+        """Seconds between consecutive responses, of all requests in order."""
         ends = self.gap_end
         found: Floats = self.chunks[ends] - self.chunks[ends - 1]
         return found
 
     def due_between(self, start: float, end: float) -> slice:
-        """Where the requests stand that are due from `start` on and before `end`."""
+        """Return the slice of the requests that are due from `start` on and before `end`."""
         low, high = np.searchsorted(self.due, (start, end)).tolist()
         return slice(low, high)
 
     def select(self, rows: slice) -> Columns:
-        """The requests of that place; their columns are views of these."""
+        """Return these requests; their columns are views of this object's."""
         low, high = rows.start, rows.stop
         first, last = int(self.offsets[low]), int(self.offsets[high])
         own = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -126,7 +126,7 @@ class Columns:
 
 
 class _ColumnReader:
-    """Takes records as they are in the file, and holds them as narrow as they can be."""
+    """Collects records from the file in compact arrays."""
 
     def __init__(self) -> None:
         self.numbers = {name: array("q") for name in ("worker", "session", "turn", "max_tokens")}
@@ -139,7 +139,7 @@ class _ColumnReader:
         self.named = {name: array("q") for name in ("finish_reason", "code", "message")}
 
     def add(self, values: dict[str, Any]) -> None:
-        """Raises TypeError, KeyError, ValueError or OverflowError for what is no record."""
+        """Raises TypeError, KeyError, ValueError or OverflowError for anything that is not a record."""
         if unknown := values.keys() - _FIELDS:
             raise ValueError(f"{min(unknown)} is unknown")
         outcome = OUTCOMES.index(RequestOutcome(values["outcome"]))
@@ -182,9 +182,10 @@ class _ColumnReader:
 
 
 def read_columns(file: Path) -> Columns:
-    """All whole lines of a run's requests.jsonl, none where there is no such file; a last one that was cut is left out.
+    """Read all complete lines of a run's requests.jsonl; return no requests if the file is missing.
 
-    Raises LoadError `run_damaged` for any other line that is no record, and for moments that can't be.
+    A truncated last line is skipped. Raises LoadError `run_damaged` for any other line that is not a record, and for
+    impossible times.
     """
     reader = _ColumnReader()
     for number, values in read_objects(file):
@@ -192,12 +193,12 @@ def read_columns(file: Path) -> Columns:
             reader.add(values)
         except (TypeError, KeyError, ValueError, OverflowError) as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise LoadError(f"{file}, line {number}, is no record: {what}", "run_damaged") from None
+            raise LoadError(f"{file}, line {number}, is not a record: {what}", "run_damaged") from None
     columns = reader.columns()
     for moments in (columns.due, columns.sent, columns.ended, columns.chunks):
-        # A clock that is set some seconds ahead is negative before the start. (NaN fails the comparison.)
+        # If a clock is set some seconds ahead, times before the start are negative. (NaN fails the comparison.)
         if not np.all(np.abs(moments) < _MAX_SECONDS):
-            raise LoadError(f"{file} has a moment that is no number of seconds since the run's start", "run_damaged")
+            raise LoadError(f"{file} has a time that is not a number of seconds since the run's start", "run_damaged")
     if np.any(columns.gaps < 0):
-        raise LoadError(f"{file} has a request whose responses are not in the order of time", "run_damaged")
+        raise LoadError(f"{file} has a request whose responses are not in order of time", "run_damaged")
     return columns

@@ -1,4 +1,4 @@
-"""What a million tokens cost."""
+"""Computes the cost of a million tokens."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from loadtests.record import RequestOutcome
 
 
 def cost(plan: LoadPlan, run: Columns, good: Flags | None, measured: MeasurementWindow) -> Cost | None:
-    """The price of the measured part, by the tokens that came in it of requests that were completed; None without one.
+    """Return the price of the measured part divided by its tokens of completed requests; None without a price.
 
-    What was made for others and thrown away is paid all the same, so errors make tokens dearer. Input tokens count with
-    the end of their request. `run` has all requests, for those of the warm-up end in the measured part as others end
-    behind it.
+    Tokens of failed requests are paid for but not counted, so errors raise the cost per token. Input tokens count at
+    the end of their request. `run` has all requests: those of the warm-up may end in the measured part, as others end
+    after it.
     """
     if plan.price_per_hour is None:
         return None
     spent = plan.price_per_hour * measured.seconds / 3600
     completed = run.with_outcome(RequestOutcome.COMPLETED)
     ended = completed & measured.contains(run.ended)
-    told = bool(np.all(run.input_tokens[ended] != UNKNOWN))
+    known = bool(np.all(run.input_tokens[ended] != UNKNOWN))
     output = tokens_within(measured, run, completed)
     return Cost(
         currency=plan.currency,
         price_per_hour=plan.price_per_hour,
         per_million_output=_per_million(spent, output),
-        # Where the server counts no input tokens, nobody knows what both together are.
-        per_million_total=_per_million(spent, output + float(run.input_tokens[ended].sum())) if told else None,
+        # If the server does not count input tokens, the total is unknown.
+        per_million_total=_per_million(spent, output + float(run.input_tokens[ended].sum())) if known else None,
         per_million_good_output=None if good is None else _per_million(spent, tokens_within(measured, run, good)),
     )
 

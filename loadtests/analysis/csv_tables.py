@@ -1,4 +1,4 @@
-"""The requests of a run and its seconds as tables for spreadsheets: `requests.csv` and `timeline.csv`."""
+"""Writes the requests and the seconds of a run as spreadsheets: `requests.csv` and `timeline.csv`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REQUESTS = (
     *("max_tokens", "input_tokens", "output_tokens", "responses"),
     *("ttft_s", "ttft_sent_s", "mean_itl_s", "tpot_s", "e2e_s", "e2e_sent_s"),
 )
-"""The columns of `requests.csv`; `measured` is 1 for those due in the measured part. What has no value is empty."""
+"""The columns of `requests.csv`; `measured` is 1 for requests due in the measured part. Missing values are empty."""
 
 _TIMELINE = {
     **{name: f"{name}_requests" for name in ("due", "sent", "completed", "cancelled", "failed", "open")},
@@ -33,7 +33,7 @@ _TIMELINE = {
 
 
 def write_requests(directory: RunDirectory) -> Path:
-    """One row a request, in the order of due. Raises LoadError as `summarize` does, and for what can't be written."""
+    """Write one row per request, in order of due time. Raises LoadError as `summarize` does, and if writing fails."""
     plan = directory.plan()
     columns = read_columns(directory.requests)
     measured = columns.due_between(plan.warmup, plan.end)
@@ -41,7 +41,7 @@ def write_requests(directory: RunDirectory) -> Path:
 
 
 def write_timeline(timeline: Timeline, directory: RunDirectory) -> Path:
-    """One row a second. Raises LoadError for what can't be written."""
+    """Write one row per second. Raises LoadError if writing fails."""
     names = ("second", *(_TIMELINE.get(name, name) for name in timeline.columns))
     rows = ((int(t), *cells) for t, *cells in zip(timeline.t, *timeline.columns.values(), strict=True))
     return _write(directory.path / "timeline.csv", names, rows)

@@ -1,4 +1,4 @@
-"""How a quantity was spread."""
+"""Summarizes the distribution of a quantity."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _CURVE_PERCENTILES = (*range(0, 91, 5), *range(91, 99), 99, 99.5, 99.8, 99.9, 99
 
 
 def summarize_values(values: Floats) -> DistributionSummary | None:
-    """Exact, from all values; None where there is none. Percentiles are linear between order statistics
-    (numpy's default; Hyndman and Fan's type 7), the deviation is that of these values themselves (divided by n)."""
+    """Return exact statistics of all values; None without any. Percentiles are linear between order statistics (numpy's
+    default; Hyndman and Fan's type 7); the deviation is that of the values themselves (divided by n)."""
     if not len(values):
         return None
     found = np.percentile(values, list(_LEVELS.values()))
@@ -29,7 +29,8 @@ def summarize_values(values: Floats) -> DistributionSummary | None:
 
 
 def percentile_curve(values: Floats) -> tuple[tuple[float, float], ...]:
-    """Percentiles from 0 to 100 and their values, for a curve: none but the last beyond which no value would lie."""
+    """Return percentiles from 0 to 100 and their values, for a curve; except for the last, only those that at least one
+    value exceeds."""
     levels = [level for level in _CURVE_PERCENTILES if (100 - level) / 100 * len(values) >= 1] + [100]
     found = np.percentile(values, levels).tolist() if len(values) else []
     return tuple((float(level), value) for level, value in zip(levels, found, strict=False))

@@ -1,4 +1,4 @@
-"""How the processes of the load generator stood, second by second."""
+"""Samples of the load generator's processes, one per second."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadtests.json_files import finite
 
 @dataclass(frozen=True)
 class GeneratorSample:
-    """One process in one second, as generator.jsonl has it."""
+    """One process in one second, as in generator.jsonl."""
 
     worker: str
     t: float
@@ -21,13 +21,13 @@ class GeneratorSample:
     open: int
     sent: int
     lost: bool = False
-    """The master's word that it hears of the process no more; the other figures are then 0."""
+    """The master reports that it lost the process; the other figures are then 0."""
     exhausted: bool = False
-    """The process has no more sessions to begin."""
+    """The process has no more sessions to start."""
 
 
 def generator_samples(lines: Iterable[Mapping[str, Any]]) -> list[GeneratorSample]:
-    """Raises LoadError `run_damaged` for a line that is no sample."""
+    """Read samples. Raises LoadError `run_damaged` for a line that is not a sample."""
     try:
         return [
             GeneratorSample(
@@ -38,4 +38,4 @@ def generator_samples(lines: Iterable[Mapping[str, Any]]) -> list[GeneratorSampl
             for line in lines
         ]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise LoadError(f"generator.jsonl has a line that is no sample: {error}", "run_damaged") from None
+        raise LoadError(f"generator.jsonl has a line that is not a sample: {error}", "run_damaged") from None

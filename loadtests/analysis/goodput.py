@@ -1,4 +1,4 @@
-"""Which requests were good on their own."""
+"""Computes goodput: the requests that met the SLO individually."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from loadtests.record import RequestOutcome
 
 
 def good_requests(slos: Iterable[Slo], columns: Columns, latencies: Latencies) -> Flags | None:
-    """Which were completed within all limits of a latency; None where no SLO bounds one.
+    """Return which requests were completed within all latency limits; None if no SLO limits a latency.
 
-    Of several limits of one quantity the widest judges. A stream with a single response has neither gaps nor TPOT and
-    can't be too slow in them; a whole answer has no TTFT either, so it is never good where one of these is promised.
+    If a quantity has several limits, the widest applies. A stream with a single response has no gaps and no TPOT, and
+    cannot miss those limits. A unary answer has no TTFT either, so it is never good if one of these is limited.
     """
     limits: dict[str, Slo] = {}
     for slo in slos:

@@ -1,4 +1,4 @@
-"""What each request took, by the definitions of `Summary`."""
+"""Latencies of each request, as `Summary` defines them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ QUANTITIES = ("ttft", "ttft_sent", "itl", "tpot", "e2e", "e2e_sent")
 
 @dataclass(frozen=True)
 class Latencies:
-    """Seconds, one entry a request, NaN where there is none; and all gaps of those that count.
+    """Latencies in seconds, one entry per request, NaN if there is none; and all gaps of the counted requests.
 
-    `itl` is each request's mean gap, `gaps` are the gaps themselves, pooled, and `gap_owner` says whose each is.
+    `itl` is each request's mean gap; `gaps` are the gaps themselves, pooled, and `gap_owner` the request of each.
     """
 
     ttft: Floats
@@ -33,7 +33,7 @@ class Latencies:
 
     @classmethod
     def from_columns(cls, columns: Columns) -> Latencies:
-        """TTFT and gaps are of completed and cancelled requests, all else of completed ones."""
+        """Compute TTFT and gaps of completed and cancelled requests, everything else of completed ones."""
         completed = columns.with_outcome(RequestOutcome.COMPLETED)
         seen = completed | columns.with_outcome(RequestOutcome.CANCELLED)
         span = columns.last - columns.first
@@ -53,26 +53,26 @@ class Latencies:
         )
 
     def samples(self, quantity: str) -> Floats:
-        """All values of one of `QUANTITIES`: for `itl` the pooled gaps, else one for each request that has one."""
+        """Return all values of one of `QUANTITIES`: the pooled gaps for `itl`, otherwise one value per request."""
         if quantity == "itl":
             return self.gaps
         values = self.per_request(quantity)
         return values[~np.isnan(values)]
 
     def per_request(self, quantity: str) -> Floats:
-        """Each request's own value of one of `QUANTITIES`, NaN where it has none: for `itl` the mean of its gaps."""
+        """Return each request's value of one of `QUANTITIES`, NaN without one; for `itl` the mean of its gaps."""
         found: Floats = getattr(self, quantity)
         return found
 
     def curves(self) -> Mapping[str, tuple[tuple[float, float], ...]]:
-        """Of all quantities of which there is anything."""
+        """The curves of all quantities with values."""
         found = {quantity: percentile_curve(self.samples(quantity)) for quantity in QUANTITIES}
         return {quantity: curve for quantity, curve in found.items() if curve}
 
     def distributions(self) -> Mapping[str, DistributionSummary]:
-        """Those of which there is anything."""
+        """The distributions of all quantities with values."""
         found = {quantity: summarize_values(self.samples(quantity)) for quantity in QUANTITIES}
-        return {quantity: spread for quantity, spread in found.items() if spread}
+        return {quantity: distribution for quantity, distribution in found.items() if distribution}
 
 
 def _where(flags: Flags, values: Floats) -> Floats:

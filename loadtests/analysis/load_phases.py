@@ -1,4 +1,4 @@
-"""The parts of a run in which its load was level, or nearly so."""
+"""Splits a run into phases of constant, or nearly constant, load."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome
 
 _MIN_SECONDS = 5.0
-"""Seconds of a ramp that a piece has at the least."""
+"""Minimum seconds of a piece of a ramp."""
 
 _MAX_PIECES = 8
-"""Into how many a ramp is cut at most."""
+"""Maximum number of pieces of a ramp."""
 
 
 def load_phases(plan: LoadPlan, run: Columns, window: MeasurementWindow) -> tuple[LoadPhase, ...]:
-    """The steps of the plan's profile, and pieces of its ramps, within the measured part; empty where there is one."""
+    """Return the stages of the plan's profile, with ramps cut into pieces, in the measured part; empty if there is only
+    one."""
     if plan.arrivals.kind == "trace":
         return ()
     stages = Profile.parse(plan.arrivals.profile).stages
@@ -34,7 +35,7 @@ def load_phases(plan: LoadPlan, run: Columns, window: MeasurementWindow) -> tupl
 
 
 def _pieces(stage: Stage) -> list[float]:
-    """Where the stage begins, and where it is cut."""
+    """Return the stage's start and the points where it is cut."""
     if not stage.slope:
         return [stage.start]
     pieces = max(1, min(_MAX_PIECES, int(stage.length / _MIN_SECONDS)))

@@ -1,4 +1,4 @@
-"""How requests ended, and the tokens that they asked for and got."""
+"""Counts how requests ended, and their requested and received tokens."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from loadtests.workloads.files import load_files
 from loadtests.workloads.interface import Session
 
 _MAX_FIRST_REQUESTS = 1000
-"""Of how many sessions the lengths of first requests are compared with those asked for."""
+"""Number of sessions whose first requests are compared with the requested lengths."""
 
 
 def count_requests(columns: Columns) -> Requests:
-    """By what became of them; error codes with the most frequent first."""
+    """Count requests by outcome, and error codes, the most frequent first."""
     counts = {outcome.value: int(columns.with_outcome(outcome).sum()) for outcome in RequestOutcome}
     codes, firsts, numbers = np.unique(columns.code, return_index=True, return_counts=True)
     found = sorted(
@@ -36,7 +36,7 @@ def count_requests(columns: Columns) -> Requests:
 
 
 def count_tokens(measured_columns: Columns, run: Columns, window: MeasurementWindow, plan: LoadPlan) -> Tokens:
-    """`part` has the requests due in the measured part, `run` all of the run's."""
+    """Count tokens: `measured_columns` has the requests due in the measured part, `run` all of them."""
     came = tokens_within(window, run)
     streamed = measured_columns.with_outcome(RequestOutcome.COMPLETED) & (measured_columns.responses > 0)
     responses = int(measured_columns.responses[streamed].sum())
@@ -51,7 +51,7 @@ def count_tokens(measured_columns: Columns, run: Columns, window: MeasurementWin
 
 
 def _first_inputs(part: Columns, plan: LoadPlan) -> dict[str, float | None]:
-    """Of the first requests of some sessions, what was asked for and what was sent: a word stands for a token."""
+    """Return the requested and the sent length of the first requests of some sessions; a word counts as a token."""
     spec = plan.workload
     first = np.flatnonzero((part.turn == 0) & (part.input_tokens != UNKNOWN))[:_MAX_FIRST_REQUESTS]
     if spec.prompts is not None or not len(first):
@@ -61,8 +61,8 @@ def _first_inputs(part: Columns, plan: LoadPlan) -> dict[str, float | None]:
         workload = make_workload(in_words, load_files(in_words), plan.seed)
     except LoadError:
         return {}
-    asked = [_words(workload.session(int(number))) for number in part.session[first]]
-    return {"first_input": _mean(part.input_tokens[first]), "first_input_requested": _mean(np.array(asked))}
+    requested = [_words(workload.session(int(number))) for number in part.session[first]]
+    return {"first_input": _mean(part.input_tokens[first]), "first_input_requested": _mean(np.array(requested))}
 
 
 def _words(session: Session | None) -> int:
@@ -76,14 +76,14 @@ def _mean(values: Ints) -> float | None:
 
 
 def tokens_within(window: MeasurementWindow, columns: Columns, counted: Flags | None = None) -> float:
-    """Output tokens that came in the measured part, of all requests or of those that are counted (flags)."""
+    """Return the output tokens that arrived in the measured part, of all requests or of those flagged by `counted`."""
     moments, weights = token_moments(columns, counted)
     return float(weights[window.contains(moments)].sum())
 
 
 def token_moments(columns: Columns, counted: Flags | None = None) -> tuple[Floats, Floats]:
-    """When tokens came, and how many: a response stands for its request's tokens per response, a whole answer comes
-    at its end."""
+    """Return when tokens arrived, and how many: each response counts for its request's tokens per response; a unary
+    answer arrives at its end."""
     tokens = columns.received_tokens if counted is None else np.where(counted, columns.received_tokens, 0)
     each = tokens / np.maximum(columns.responses, 1)
     whole = (columns.responses == 0) & (tokens > 0)

@@ -1,4 +1,4 @@
-"""`report.json` and `sweep.json`: figures as files, which scripts read, and which are read back as they were."""
+"""Writes and reads the figures as files: `report.json` and `sweep.json`."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ _SUMMARY = TypeAdapter(Summary)
 _SWEEP = TypeAdapter(Sweep)
 
 FORMAT = 1
-"""Goes up whenever a reader of the figures would be wrong about them."""
+"""Version of the format; increased when older readers would misread the figures."""
 
 
 def write_summary(summary: Summary, directory: RunDirectory) -> Path:
-    """As `report.json`. Raises LoadError `load_failed` where nothing can be written."""
+    """Write `report.json`. Raises LoadError `load_failed` if it cannot be written."""
     return _write(summary, directory.path / "report.json")
 
 
 def write_sweep(sweep: Sweep, directory: Path) -> Path:
-    """As `sweep.json`, in the directory that holds its runs. Raises LoadError `load_failed` as `write` does."""
+    """Write `sweep.json` in the directory that contains its runs. Raises LoadError `load_failed`."""
     return _write(sweep, directory / "sweep.json")
 
 
 def read_summary(path: Path) -> Summary:
-    """Raises LoadError: `run_not_found` where there is none, `run_damaged` for what is no report of this format."""
+    """Read a `report.json`. Raises LoadError: `run_not_found` if it is missing, `run_damaged` if it is not such a
+    report."""
     return _read(path, _SUMMARY)
 
 
 def read_sweep(path: Path) -> Sweep:
-    """Raises LoadError as `read` does."""
+    """Read a `sweep.json`. Raises LoadError as `read_summary` does."""
     return _read(path, _SWEEP)
 
 
@@ -57,12 +58,12 @@ def _read(path: Path, adapter: TypeAdapter[Figures]) -> Figures:
     try:
         found = read_object(path)
     except FileNotFoundError:
-        raise LoadError(f"{path} does not exist; `inflight load report` makes it", "run_not_found") from None
+        raise LoadError(f"{path} does not exist; `inflight load report` writes it", "run_not_found") from None
     if "format" not in found:
-        raise LoadError(f"{path} is no report", "run_damaged")
+        raise LoadError(f"{path} is not a report", "run_damaged")
     if (number := found.pop("format")) != FORMAT:
         raise LoadError(
-            f"{path} has format {number}, this version reads {FORMAT}; `inflight load report` makes it anew",
+            f"{path} has format {number}, this version reads {FORMAT}; `inflight load report` writes it again",
             "run_damaged",
         )
     try:
@@ -70,4 +71,4 @@ def _read(path: Path, adapter: TypeAdapter[Figures]) -> Figures:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise LoadError(f"{path} is no report: {where}: {first['msg']}", "run_damaged") from None
+        raise LoadError(f"{path} is not a report: {where}: {first['msg']}", "run_damaged") from None

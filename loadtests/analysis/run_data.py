@@ -1,4 +1,4 @@
-"""All that is read of a run before its figures are computed."""
+"""Everything that is read of a run before its figures are computed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from loadtests.run_directory import RunDirectory
 
 @dataclass(frozen=True)
 class RunData:
-    """A run's plan, all of its requests, how its generator stood, and which part of it counts."""
+    """A run's plan, requests, generator samples and measurement window."""
 
     name: str
     plan: LoadPlan
@@ -32,7 +32,7 @@ class RunData:
 
     @classmethod
     def read(cls, directory: RunDirectory) -> RunData:
-        """Raises LoadError `run_not_found` for no run, `run_damaged` for a damaged file."""
+        """Read a run. Raises LoadError `run_not_found` for a missing run, `run_damaged` for a damaged file."""
         plan = directory.plan()
         run = read_columns(directory.requests)
         generator = tuple(generator_samples(directory.generator_samples()))
@@ -42,7 +42,7 @@ class RunData:
 
     @cached_property
     def measured_rows(self) -> slice:
-        """Where in `run` those stand that were due in the measured part."""
+        """The slice of `run` with the requests due in the measured part."""
         return self.columns.due_between(self.plan.warmup, self.plan.end)
 
     @cached_property
@@ -52,7 +52,7 @@ class RunData:
 
     @cached_property
     def latencies(self) -> Latencies:
-        """Of `part`."""
+        """The latencies of `measured_columns`."""
         return Latencies.from_columns(self.measured_columns)
 
     @cached_property
@@ -65,7 +65,7 @@ class RunData:
 
     @cached_property
     def good(self) -> Flags | None:
-        """Which requests of `run` were good on their own; None where nothing says what that is."""
+        """Which requests of `run` were good; None if no SLO limits a latency."""
         return good_requests(self.slos, self.columns, self.run_latencies)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""SLOs, such as `p99 ttft <= 500ms`, and whether a run met them."""
+"""Parses SLOs, such as `p99 ttft <= 500ms`, and evaluates them for a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadtests.errors import LoadError
 from loadtests.record import RequestOutcome
 
 _CONFIDENCE = 0.95
-"""How sure one wants to be that a percentile is not larger than what was seen."""
+"""Confidence that a percentile is not larger than the value that was seen."""
 
 _BOUND = re.compile(
     r"(?:(?P<statistic>mean|max|p(?P<level>\d+(?:\.\d+)?))\s+)?(?P<quantity>\w+)\s*(?P<sign><=?)\s*"
@@ -30,18 +30,18 @@ _SYNTAX_HELP = (
 
 @dataclass(frozen=True)
 class Slo:
-    """One bound. `limit` is in seconds, or of `error_rate` a share of 1; `level` is a percentile's, from 0 to 100.
+    """One bound. `limit` is in seconds, or a fraction of 1 for `error_rate`; `level` is that of a percentile, 0 to 100.
 
-    A percentile or max is of all requests whose client stayed: one that never got there (rejected, late, failed or
-    unfinished, or without that value) counts as infinitely late, so that `p99 ttft <= 500ms` says that 99 of 100 had
-    their first token in time. TPOT is then of all but the answers of one token, which have none. A mean is of those
-    that have a value, and ITL of the gaps that there are. Where tokens came in bunches, a bound of ITL or TPOT is
-    kept only if it would be without them as well (`bunches.values_without_bunching`).
+    A percentile or max is over all requests whose client stayed. A request without the value (rejected, late, failed or
+    unfinished) counts as infinitely late, so `p99 ttft <= 500ms` means that 99 of 100 requests had their first token in
+    time. TPOT excludes answers of one token, which have none. A mean is over the requests that have a value, and ITL
+    over the existing gaps. If tokens came in bunches, a bound of ITL or TPOT is met only if it would also be met
+    without them (`bunching.values_without_bunching`).
     """
 
     text: str
     statistic: str
-    """`mean`, `percentile` (0 is the least value, 100 the largest), or `` of `error_rate`."""
+    """`mean`, `percentile` (0 is the minimum, 100 the maximum), or `` for `error_rate`."""
     level: float
     quantity: str
     strict: bool
@@ -49,10 +49,10 @@ class Slo:
 
     @classmethod
     def parse(cls, text: str) -> Slo:
-        """`[STATISTIC] QUANTITY <= NUMBER UNIT`, or with `<`.
+        """Parse `[STATISTIC] QUANTITY <= NUMBER UNIT`, or with `<`.
 
-        STATISTIC is `mean`, `max` or a percentile such as `p50` or `p99.9`; QUANTITY one of `QUANTITIES`; UNIT `ms` or
-        `s`. `error_rate <= 1%` has no statistic. Raises LoadError `invalid_parameter` for all else.
+        STATISTIC is `mean`, `max` or a percentile such as `p50` or `p99.9`; QUANTITY is one of `QUANTITIES`; UNIT is
+        `ms` or `s`. `error_rate <= 1%` has no statistic. Raises LoadError `invalid_parameter` for anything else.
         """
         found = _BOUND.fullmatch(text.strip())
         if found is None:
@@ -70,12 +70,12 @@ class Slo:
         return cls(" ".join(text.split()), kind, level, quantity, found["sign"] == "<", limit)
 
     def met_by(self, values: Floats) -> Flags:
-        """Which values keep it, to the nanosecond: records have microseconds, and differences of floats a hair more."""
+        """Return which values meet the bound, rounded to nanoseconds, so that floating-point errors do not matter."""
         exact = np.round(values, 9)
         return exact < self.limit if self.strict else exact <= self.limit
 
     def evaluate(self, columns: Columns, latencies: Latencies, requests: Requests) -> SloResult:
-        """Whether a run kept it, of the requests of its measured part; where nothing was measured it did not."""
+        """Evaluate the bound for the requests of the measured part; it is missed if nothing was measured."""
         if self.quantity == "error_rate":
             found, samples = (requests.error_rate if requests.not_cancelled else None), requests.not_cancelled
             return self._result(found, samples, [self._too_few(samples)] if samples else ["nothing was measured"])
@@ -84,27 +84,27 @@ class Slo:
         if not len(values):
             return self._result(None, lost, ["nothing was measured"])
         if self.statistic == "mean":
-            note = f"the mean leaves out {lost} requests that never got there" if lost else ""
+            note = f"the mean excludes {lost} requests without a value" if lost else ""
             return self._check_bunching(self._result(float(values.mean()), len(values), [note]), latencies, lost)
         samples = len(values) + lost
         counted = len(np.unique(latencies.gap_owner)) if self.quantity == "itl" else samples
         found = _percentile(values, lost, self.level)
-        note = "" if found is not None else f"{lost} of {samples} requests never got there and count as infinitely late"
+        note = "" if found is not None else f"{lost} of {samples} requests have no value and count as infinitely late"
         bound = self._result(found, samples, [note, self._too_few(counted)])
         return self._check_bunching(bound, latencies, lost)
 
     def _check_bunching(self, bound: SloResult, latencies: Latencies, lost: int) -> SloResult:
-        """Where tokens came in bunches, a bound of ITL or TPOT is kept only if it would be without them as well; else
-        nobody knows whether the server kept it."""
+        """If tokens came in bunches, a bound of ITL or TPOT is met only if it would also be met without them; otherwise
+        it cannot be evaluated."""
         share = bunched_fraction(latencies.gaps) if self.quantity in ("itl", "tpot") else 0.0
         if not share or not bound.met:
             return bound
         found = self._value_without_bunching(latencies, lost)
         if found is not None and self.met_by(np.array(found)):
             return bound
-        why = f"it can't be judged: tokens came in bunches, {share:.0%} of the gaps are below {BUNCH_GAP * 1e3:g} ms"
+        why = f"cannot be evaluated: tokens came in bunches, {share:.0%} of the gaps are below {BUNCH_GAP * 1e3:g} ms"
         if found is not None and math.isfinite(found):
-            why += f"; without these it may be {found * 1e3:.1f} ms"
+            why += f"; without bunching it may be {found * 1e3:.1f} ms"
         return replace(bound, met=False, evaluated=False, note="; ".join(filter(None, (why, bound.note))))
 
     def _value_without_bunching(self, latencies: Latencies, lost: int) -> float | None:
@@ -117,7 +117,7 @@ class Slo:
         return _percentile(finite, lost + len(values) - len(finite), self.level) if len(finite) else None
 
     def _count_lost(self, part: Columns, latencies: Latencies) -> int:
-        """How many of those that stayed never got there."""
+        """Return how many requests whose client stayed have no value."""
         if self.quantity == "itl":
             return 0
         stayed = ~part.with_outcome(RequestOutcome.CANCELLED)
@@ -134,21 +134,21 @@ class Slo:
         if least is None or samples >= least:
             return ""
         what = "requests" if self.quantity != "itl" else "requests with gaps"
-        return f"{samples} {what} are too few to be {_CONFIDENCE:.0%} sure: it takes {least}"
+        return f"{samples} {what} are too few for {_CONFIDENCE:.0%} confidence; at least {least} are needed"
 
 
 def required_samples(fraction: float) -> int | None:
-    """How many samples it takes until, with 95% confidence, the largest of them is above what a `share` of all stays
-    below: the least n with share^n <= 5% (Wilks 1941), 299 for the 99th percentile, 59 for the 95th. As many must be
-    seen without an error until one may say that fewer than one in a hundred fail. None for shares of 0 and 1.
+    """Return the smallest number of samples whose maximum is, with 95% confidence, above what `fraction` of all values
+    stay below: the least n with fraction^n <= 5% (Wilks 1941), 299 for the 99th percentile, 59 for the 95th. As many
+    requests without an error show that fewer than one in a hundred fail. None for fractions of 0 and 1.
     """
     return math.ceil(math.log(1 - _CONFIDENCE) / math.log(fraction)) if 0 < fraction < 1 else None
 
 
 def _percentile(values: Floats, lost: int, level: float) -> float | None:
-    """With so many more that are infinite; None where the percentile is."""
+    """Return the percentile with `lost` additional infinite values; None if it is infinite."""
     samples = len(values) + lost
-    # A hair less, for 0.999 * 1000 is not quite 999.
+    # Subtract a little, because 0.999 * 1000 is not quite 999.
     if math.ceil(level / 100 * samples - 1e-9) > len(values):
         return None
     return float(np.percentile(np.concatenate((values, np.full(lost, values.max()))), level))

@@ -1,4 +1,4 @@
-"""From the files of a run to its figures."""
+"""Computes the figures of a run from its files."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from loadtests.run_directory import RunDirectory
 
 
 def summarize(directory: RunDirectory) -> Summary:
-    """Exact, from all records; the order in which the workers' came does not matter.
+    """Compute exact figures from all records, in whatever order the workers wrote them.
 
-    The measured part is what was due from the end of the warm-up to the end of the plan; a run that ended before has as
-    much as there was. Raises LoadError `run_not_found` for no run, `run_damaged` for a damaged file.
+    The measured part is what was due from the end of the warm-up to the end of the plan, or to the end of a run that
+    ended early. Raises LoadError `run_not_found` for a missing run, `run_damaged` for a damaged file.
     """
     data = RunData.read(directory)
     server = ServerCounters(directory.server_samples())

@@ -1,4 +1,4 @@
-"""The figures of a run: what `report.json` holds, and what reports, sweeps and comparisons read."""
+"""The figures of a run: the content of `report.json`, and the input of reports, sweeps and comparisons."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class DistributionSummary:
-    """How one quantity was spread, in its unit (seconds for times). Percentiles are linear between order statistics."""
+    """The distribution of one quantity, in its unit (seconds for times). Percentiles are linear between order
+    statistics."""
 
     count: int
     mean: float
@@ -26,7 +27,7 @@ class DistributionSummary:
 
 @dataclass(frozen=True)
 class Requests:
-    """Requests due in the measured part, by what became of them. `errors` counts their codes."""
+    """Requests due in the measured part, by outcome. `errors` counts their codes."""
 
     due: int
     completed: int
@@ -37,47 +38,48 @@ class Requests:
     unfinished: int
     errors: Mapping[str, int] = field(default_factory=dict)
     messages: Mapping[str, str] = field(default_factory=dict)
-    """One sentence for each code, of the first that had it."""
+    """One message for each code: that of the first request with it."""
 
     @property
     def not_cancelled(self) -> int:
-        """Those whose client did not leave as planned: what shares of good and bad requests are of."""
+        """Requests whose client did not cancel as planned; the basis of error rate and goodput."""
         return self.due - self.cancelled
 
     @property
     def error_rate(self) -> float:
-        """Rejected, late, failed and unfinished ones, of all whose client stayed; 0 where there was none."""
+        """The fraction of rejected, late, failed and unfinished requests among those not cancelled; 0 without any."""
         bad = self.rejected + self.timed_out + self.failed + self.unfinished
         return bad / self.not_cancelled if self.not_cancelled else 0.0
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """`input`, `output`: of the requests due in the measured part. `per_second`: output tokens (responses with tokens,
-    weighted by their request's tokens per response) that came in the measured part, whoever asked for them."""
+    """`input` and `output` count the requests due in the measured part. `per_second` counts all output tokens that
+    arrived in the measured part, of any request: responses with tokens, weighted by their request's tokens per
+    response."""
 
     input: int
     output: int
     per_second: float
     per_response: float
-    """Above 1 a response carries several tokens, and the gap between responses is not the gap between tokens."""
+    """Above 1, a response contains several tokens, and the gap between responses is not the gap between tokens."""
     input_per_request: float | None = None
-    """Mean over the requests of which the server told it; None where it did of none."""
+    """Mean over the requests for which the server reported it; None if it did for none."""
     first_input: float | None = None
     first_input_requested: float | None = None
-    """The mean of sessions' first requests, and what the workload asked for in these; None where prompts are not made
-    to a length, or the files that it is made of are not there any more."""
+    """Mean of sessions' first requests, and what the workload asked for in these; None if prompts are not generated
+    with a length, or their files do not exist any more."""
 
 
 @dataclass(frozen=True)
 class SloResult:
-    """One bound of the SLO, such as `p99 ttft <= 500ms`: what it says, what was found, whether it was met.
+    """One bound of the SLO, such as `p99 ttft <= 500ms`, with the measured value and the verdict.
 
-    `found` and `limit` are seconds, or of `error_rate` a share of 1. In percentiles and maxima of all but ITL a request
-    that stayed and never got there counts as infinitely late; see `slo.Slo`. (`latencies` are of what was
-    measured.) `found` is None where it is infinite or nothing was measured, and the bound is then not kept. `samples`
-    are the requests that count, or of ITL their gaps. `note` says how many were lost where that matters, and where
-    there were too few requests to be sure; see `slo.needed`.
+    `value` and `limit` are seconds, or a fraction of 1 for `error_rate`. In percentiles and maxima of everything but
+    ITL, a request without a value whose client stayed counts as infinitely late; see `slo.Slo`. `value` is None if it
+    is infinite or nothing was measured; the bound is then missed. `samples` is the number of counted requests, or of
+    gaps for ITL. `note` gives the number of lost requests if it matters, and whether there were too few; see
+    `slo.required_samples`.
     """
 
     text: str
@@ -87,7 +89,7 @@ class SloResult:
     samples: int = 0
     note: str = ""
     evaluated: bool = True
-    """False where tokens came in bunches and the verdict hangs on that; then it counts as not kept."""
+    """False if tokens came in bunches and the verdict depends on that; the bound then counts as missed."""
 
     @property
     def verdict(self) -> str:
@@ -96,32 +98,33 @@ class SloResult:
 
 @dataclass(frozen=True)
 class Goodput:
-    """Requests that were good on their own: completed, and each of their latencies within the SLO's limits.
+    """Requests that met the SLO individually: completed, with each latency within the SLO's limits.
 
-    A request's TTFT, TPOT and end-to-end time are its own; its ITL is the mean of its gaps, as AIPerf has it (one gap
-    in a hundred may be longer where the SLO is of the 99th percentile). Where the SLO bounds one quantity
-    twice (`p50 ttft <= 200ms`, `p99 ttft <= 1s`), the wider limit judges: the narrower is for half of the requests.
+    A request's TTFT, TPOT and end-to-end time are its own; its ITL is the mean of its gaps, as in AIPerf (for an SLO on
+    the 99th percentile, one gap in a hundred may be longer). If the SLO limits one quantity twice (`p50 ttft <= 200ms`,
+    `p99 ttft <= 1s`), the wider limit applies, since the narrower one is for half of the requests.
     """
 
     good: int
     per_second: float
     of_sent: float
-    """Of all that were due, rejected, late and failed ones among them; not those whose client left as planned."""
+    """Among all that were due, including rejected, late and failed ones, without those whose client cancelled as
+    planned."""
     of_completed: float
 
 
 @dataclass(frozen=True)
 class ServerSide:
-    """The server's own figures over the measured part; None where its metrics page has none of that.
+    """The server's own figures over the measured part; None if its metrics page lacks them.
 
-    Differences of counters are between the samples nearest to the part's ends, gauges are of all samples between.
+    Counters are differences between the samples nearest to the ends of the part; gauges use all samples between.
     """
 
     queue_seconds: float | None
-    """Mean time in the queue, of the engine where it tells, else of Triton."""
+    """Mean time in the queue, from the engine if it reports it, else from Triton."""
     ttft_seconds: float | None
     requests_per_batch: float | None
-    """Mean of requests with a place in the batch, over the samples in which there was one."""
+    """Mean number of requests in the batch, over the samples with at least one."""
     kv_use_peak: float | None
     """From 0 to 1."""
     waiting_peak: float | None
@@ -129,20 +132,20 @@ class ServerSide:
     cancelled: float | None
     output_tokens: float | None
     executions: Mapping[str, float] = field(default_factory=dict)
-    """For each model of Triton's: mean requests in one execution, as its dynamic batcher made them."""
+    """For each Triton model: mean requests per execution, as formed by its dynamic batcher."""
     notes: tuple[str, ...] = ()
-    """What is odd about these figures, such as a server that was started again during the run."""
+    """Anomalies, such as a server that was restarted during the run."""
     itl_seconds: float | None = None
     """Mean time between two tokens of an answer."""
 
 
 @dataclass(frozen=True)
 class CountComparison:
-    """One count as both sides have it, over the whole run with warm-up. `note` says what is counted.
+    """One count on both sides, over the whole run including warm-up. `note` says what is counted.
 
-    Both may be right and yet differ: of a client that left, the server may have made tokens that nobody saw. `fewer`
-    and `more` say by how many the server may have less or more than the client for a reason that the note tells; both
-    are 0 where the counts must be equal, and `more` is None where there is no bound.
+    Both may be right and still differ: if a client disconnects, the server may have generated tokens that no client
+    saw. `fewer` and `more` are how many less or more the server may count, for a reason given in the note. Both are 0
+    if the counts must be equal; `more` is None if there is no bound.
     """
 
     name: str
@@ -165,30 +168,30 @@ class CountComparison:
 
 @dataclass(frozen=True)
 class Cost:
-    """Per million tokens, from a price per hour: of output tokens, and of input and output tokens together."""
+    """Cost per million tokens, from a price per hour: of output tokens, and of input and output tokens together."""
 
     currency: str
     price_per_hour: float
     per_million_output: float | None
     per_million_total: float | None
     per_million_good_output: float | None
-    """Only the tokens of good requests count."""
+    """The same with only the tokens of good requests."""
 
 
 @dataclass(frozen=True)
 class Validity:
-    """How far the load generator itself can be trusted: `reasons` says why not, and is empty where it can."""
+    """Whether the load generator itself was reliable: `reasons` says why not, and is empty if it was."""
 
     reasons: tuple[str, ...]
     schedule_lag: DistributionSummary | None
     """Seconds from due to sent."""
     cpu_cores: Mapping[str, float]
-    """Mean processor cores of each of its processes, by name."""
+    """Mean processor cores of each process, by name."""
     cpu_peak: float
     loop_lag: float
-    """The worst delay of an event loop, in seconds."""
+    """The longest delay of an event loop, in seconds."""
     notes: tuple[str, ...] = ()
-    """What a reader must know of the figures that is no fault of the generator's: tokens that came in bunches."""
+    """Remarks about the figures that are not the generator's fault, such as tokens that came in bunches."""
 
     @property
     def reliable(self) -> bool:
@@ -197,21 +200,22 @@ class Validity:
 
 @dataclass(frozen=True)
 class Timeline:
-    """Columns of equal length, one value for each second from the run's start; None where nothing was measured."""
+    """Columns of equal length with one value per second from the run's start; None if nothing was measured."""
 
     t: tuple[float, ...]
     columns: Mapping[str, tuple[float | None, ...]]
-    """due, sent, completed, cancelled, failed (requests in that second; failed: also rejected, late and unfinished);
-    open (requests, at the second's end); tokens (that came in it); ttft_p50, ttft_p99 (seconds, of requests due in it),
-    itl_p50, itl_p99 (seconds, of gaps that ended in it); running, waiting (requests), kv_use (0 to 1; the server's);
-    cpu (processor cores of all of the generator's processes), lag (seconds, the worst of their event loops)."""
+    """due, sent, completed, cancelled, failed (requests in that second; failed includes rejected, late and unfinished);
+    open (requests, at the second's end); tokens (that arrived in it); ttft_p50, ttft_p99 (seconds, of requests due
+    in it), itl_p50, itl_p99 (seconds, of gaps that ended in it); running, waiting (requests), kv_use (0 to 1), as
+    the server reports; cpu (processor cores of all generator processes), lag (seconds, the longest of their event
+    loops)."""
 
 
 @dataclass(frozen=True)
 class LoadPhase:
-    """A part of the measured time in which the load was level, or nearly so: a step, or a short piece of a ramp.
+    """A phase of the measured time with constant, or nearly constant, load: a step, or a short piece of a ramp.
 
-    Times are seconds from the run's start. `latencies` is as a Summary's, of the requests due in this part.
+    Times are seconds from the run's start. `latencies` is as in a Summary, for the requests due in this phase.
     """
 
     start: float
@@ -226,20 +230,20 @@ class LoadPhase:
 class Summary:
     """All figures of one run.
 
-    `latencies` has a `DistributionSummary` in seconds under each of `ttft`, `e2e` (from the moment a request was due),
-    `ttft_sent`, `e2e_sent` (from the moment it was sent), `itl` (gaps between responses of all requests, pooled) and
-    `tpot` ((last - first response) / (output tokens - 1), one a request of two responses or more). Only completed
-    requests count, but for `itl`, `ttft` and `ttft_sent`, which have those of cancelled ones too as far as they came. A
-    name is missing where nothing was measured: whole answers have end-to-end times alone.
+    `latencies` has a `DistributionSummary` in seconds for each of `ttft`, `e2e` (from when a request was due),
+    `ttft_sent`, `e2e_sent` (from when it was sent), `itl` (gaps between responses of all requests, pooled) and `tpot`
+    ((last - first response) / (output tokens - 1), one per request with at least two responses). Only completed
+    requests count, except that `itl`, `ttft` and `ttft_sent` include cancelled ones as far as they got. A name is
+    missing if nothing was measured: unary answers have only end-to-end times.
     """
 
     measured_seconds: float
-    """The plan's seconds, or less where the run ended before."""
+    """The plan's seconds, or less if the run ended early."""
     requests: Requests
     offered_per_second: float
-    """Requests due in the measured part, by its seconds."""
+    """Requests due in the measured part per second."""
     completed_per_second: float
-    """Requests that were completed in the measured part, whenever they were due, by its seconds."""
+    """Requests completed in the measured part per second, whenever they were due."""
     tokens: Tokens
     latencies: Mapping[str, DistributionSummary]
     slo: tuple[SloResult, ...]
@@ -250,11 +254,11 @@ class Summary:
     validity: Validity
     timeline: Timeline
     metadata: Mapping[str, Any]
-    """Versions, deployment, machine, when it began; and, as `plan`, the plan."""
+    """Versions, deployment, machine and start time; and the plan, as `plan`."""
     curves: Mapping[str, tuple[tuple[float, float], ...]] = field(default_factory=dict)
-    """Under the names of `latencies`: (percentile from 0 to 100, seconds), ascending, closer together towards 100, and
-    no closer than there are requests: between 99 and 100 none where there are fewer than a hundred but the last."""
+    """By the names of `latencies`: (percentile from 0 to 100, seconds), ascending and denser towards 100, but no denser
+    than the requests allow: with fewer than a hundred requests, nothing between 99 and 100."""
     load_phases: tuple[LoadPhase, ...] = ()
-    """Empty where the load was level all the time."""
+    """Empty if the load was constant."""
     offered_sessions_per_second: float | None = None
-    """Sessions due in the measured part, by its seconds; None in reports that older versions wrote."""
+    """Sessions due in the measured part per second; None in reports by older versions."""

@@ -22,7 +22,7 @@ Column = tuple[float | None, ...]
 
 _FAILED = (RequestOutcome.REJECTED, RequestOutcome.TIMED_OUT, RequestOutcome.FAILED, RequestOutcome.UNFINISHED)
 _MAX_OVERRUN_SECONDS = 60.0
-"""Seconds behind the run's end and its drain_seconds that a timeline shows, whatever a record says."""
+"""Maximum seconds after the run's end and its drain that a timeline shows, whatever a record says."""
 
 
 def timeline(
@@ -32,7 +32,7 @@ def timeline(
     server: ServerCounters,
     generator: Sequence[GeneratorSample],
 ) -> Timeline:
-    """From the run's start to the last end, warm-up included; what came before the start counts for second 0."""
+    """Return the timeline from the run's start to the last end, with the warm-up; earlier events count for second 0."""
     length = _length(plan, run)
     seconds = _Seconds(length)
     first = run.with_outcome(RequestOutcome.COMPLETED, RequestOutcome.CANCELLED) & (run.responses > 0)
@@ -58,7 +58,7 @@ def timeline(
 
 
 class _Seconds:
-    """Sorts what has a moment into so many seconds; what lies outside goes into the first or the last."""
+    """Groups values by second; those outside go into the first or the last second."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -73,9 +73,9 @@ class _Seconds:
         return np.bincount(self.index(moments), weights=values, minlength=self._length).astype(float)
 
     def percentiles(self, moments: Floats, values: Floats) -> tuple[Column, Column]:
-        """The 50th and the 99th percentile of each second's values."""
+        """Return the 50th and the 99th percentile of each second's values."""
         seconds = self.index(moments)
-        # Stable, so that 16 bits are sorted by their digits: that is what makes a hundred million gaps quick.
+        # A stable sort of 16-bit keys is a radix sort, which is fast for a hundred million gaps.
         narrow = seconds.astype(np.uint16) if self._length < 2**16 else seconds
         values = values[np.argsort(narrow, kind="stable")]
         bounds = np.concatenate(([0], np.cumsum(np.bincount(seconds, minlength=self._length))))
@@ -88,7 +88,7 @@ class _Seconds:
         return tuple(halves), tuple(tails)
 
     def latest(self, samples: Sequence[tuple[float, float]]) -> Column:
-        """The last value of each second that has one; those before and behind the run are left out."""
+        """Return the last value of each second that has one, without those before and after the run."""
         found: list[float | None] = [None] * self._length
         for moment, value in samples:
             if 0 <= moment < self._length:
@@ -102,7 +102,7 @@ def _length(plan: LoadPlan, run: Columns) -> int:
 
 
 def _generator(seconds: _Seconds, samples: Sequence[GeneratorSample]) -> tuple[Column, Column]:
-    """Processor cores of all processes together, and the worst lag of any, in each second."""
+    """Return, for each second, the processor cores of all processes together and the longest lag of any."""
     cores: dict[int, dict[str, float]] = {}
     lags: dict[int, float] = {}
     for sample in samples:

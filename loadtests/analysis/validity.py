@@ -1,4 +1,4 @@
-"""How far the load generator itself can be trusted."""
+"""Assesses whether the load generator itself was reliable."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ from loadtests.arrivals.schedule import due_times
 from loadtests.plan import LoadPlan
 
 MAX_SCHEDULE_LAG = 0.010
-"""Seconds: the 99th percentile of the schedule's lag above which an open loop was not what it says."""
+"""Seconds: maximum 99th percentile of the schedule's lag; above it an open loop did not follow its schedule."""
 
 MAX_CPU_CORES = 0.9
-"""Of a core: a process that needs more has no time left to look when its responses come."""
+"""Of a core: a process that uses more has no time left to receive responses when they arrive."""
 
 MAX_SATURATED_FRACTION = 0.05
-"""The share of its seconds in which a process may need more than that."""
+"""Maximum fraction of its seconds in which a process may use more than that."""
 
 MAX_LOOP_LAG = 0.1
-"""Seconds for which an event loop may not look now and then."""
+"""Seconds that an event loop may be blocked now and then."""
 
 MAX_STALLED_FRACTION = 0.01
-"""The share of their time for which event loops may have stood still, each time for longer than that: of what comes
-evenly as much is seen too late, and no more of it can move a 99th percentile. One stall of half a second in a minute
-is less."""
+"""Maximum fraction of time for which event loops may be blocked for longer than that. Of evenly spread events this
+fraction is seen too late, which cannot move a 99th percentile. One stall of half a second in a minute is less."""
 
 _END_TOLERANCE = 0.5
-"""Seconds before the end of a run that was cut short in which a due session may be missing."""
+"""Seconds before the end of an interrupted run in which a due session may be missing."""
 
 
 def assess_validity(
@@ -43,8 +42,8 @@ def assess_validity(
     window: MeasurementWindow,
     samples: Sequence[GeneratorSample],
 ) -> Validity:
-    """`run` has all requests, `part` those of the measured part. A run without any sample of its generator can't be
-    trusted either."""
+    """Assess the generator: `run` has all requests, `measured_columns` those of the measured part. A run without
+    samples of its generator is unreliable too."""
     lag = summarize_values(np.maximum(measured_columns.sent - measured_columns.due, 0.0))
     during = [sample for sample in samples if window.start <= sample.t <= window.end and not sample.lost]
     cores: dict[str, list[float]] = defaultdict(list)
@@ -60,7 +59,7 @@ def assess_validity(
         *_missing_sessions(plan, run, window),
     ]
     if not samples:
-        reasons.append("nothing is known of the load generator's processor time and event loops: it wrote no samples")
+        reasons.append("the load generator wrote no samples, so its processor time and event loop delays are unknown")
     means = {worker: float(np.mean(values)) for worker, values in sorted(cores.items())}
     return Validity(tuple(reasons), lag, means, max((sample.cpu for sample in during), default=0.0), loop_lag)
 
@@ -68,8 +67,8 @@ def assess_validity(
 def _late(plan: LoadPlan, lag: DistributionSummary | None) -> Iterator[str]:
     if lag and plan.arrivals.kind != "users" and lag.p99 > MAX_SCHEDULE_LAG:
         yield (
-            f"one request in a hundred was sent {lag.p99 * 1e3:.0f} ms or more after it was due, and on time is up to "
-            f"{MAX_SCHEDULE_LAG * 1e3:.0f} ms: use more workers, or a machine with more cores"
+            f"1% of requests were sent at least {lag.p99 * 1e3:.0f} ms late (limit: "
+            f"{MAX_SCHEDULE_LAG * 1e3:.0f} ms): use more workers, or a machine with more cores"
         )
 
 
@@ -79,18 +78,18 @@ def _busy(cores: Mapping[str, list[float]]) -> Iterator[str]:
         if full > MAX_SATURATED_FRACTION * len(values):
             yield (
                 f"process {worker} of the load generator used more than {MAX_CPU_CORES:.0%} of a core in {full} of "
-                f"{len(values)} seconds, so times may be its own and not the server's: use more workers"
+                f"{len(values)} seconds, so latencies may be its own and not the server's: use more workers"
             )
 
 
 def _stalled(lags: Sequence[float]) -> Iterator[str]:
-    """`lags` has the longest of each second of each process."""
+    """Report stalls; `lags` has the longest one of each second of each process."""
     stalls = [lag for lag in lags if lag > MAX_LOOP_LAG]
     if stalls and (share := sum(stalls) / len(lags)) > MAX_STALLED_FRACTION:
         yield (
-            f"event loops of the load generator stood still for {share:.1%} of the time, once for "
-            f"{max(stalls) * 1e3:.0f} ms, and what came meanwhile was seen too late, so the slowest of a hundred times "
-            "may be its own and not the server's: something else used the processor, or there were too few workers"
+            f"event loops of the load generator were blocked for {share:.1%} of the time, once for "
+            f"{max(stalls) * 1e3:.0f} ms, and responses were received late, so the slowest 1% of latencies may be its "
+            f"own and not the server's: stop other load on this machine, or use more workers"
         )
 
 
@@ -99,22 +98,22 @@ def _ended_early(plan: LoadPlan, run: Columns, measured: MeasurementWindow) -> I
         yield f"it was interrupted after {measured.end:.0f} of {plan.end:.0f} seconds"
     elif measured.cut_short:
         missing = plan.end - measured.end
-        yield f"the run ended {missing:.0f} s before its time, and requests that were open then have no record"
+        yield f"the run ended {missing:.0f} s early, and requests that were open then have no record"
     if after := int((run.sent > plan.end + MAX_SCHEDULE_LAG).sum()):
-        yield f"{after} requests were sent after the run's end, for the generator was behind its schedule"
+        yield f"{after} requests were sent after the run's end, because the generator was behind its schedule"
 
 
 def _lost(run: Columns, samples: Iterable[GeneratorSample]) -> Iterator[str]:
-    """Each process counts what it sends, and each of these must have a record."""
-    told: dict[str, int] = defaultdict(int)
+    """Compare the number of requests that each process sent with its records."""
+    reported: dict[str, int] = defaultdict(int)
     for sample in samples:
         if sample.lost:
             yield (
-                f"process {sample.worker} of the load generator was lost: what it sent and had not told has no record, "
-                "and what it should have sent since then was not sent"
+                f"process {sample.worker} of the load generator was lost: requests that it had not reported have no "
+                f"record, and its later requests were not sent"
             )
-        told[sample.worker] = max(told[sample.worker], sample.sent)
-    sent = sum(told.values())
+        reported[sample.worker] = max(reported[sample.worker], sample.sent)
+    sent = sum(reported.values())
     if sent > len(run):
         missing = sent - len(run)
         yield f"{missing} of {sent} requests that were sent have no record: a worker was lost, or the run was killed"
@@ -125,16 +124,16 @@ def _lost(run: Columns, samples: Iterable[GeneratorSample]) -> Iterator[str]:
 
 
 def _missing_sessions(plan: LoadPlan, run: Columns, measured: MeasurementWindow) -> Iterator[str]:
-    """Every session of an open loop begins at its moment, whatever becomes of those before.
+    """Check that every session of an open loop started at its time, whatever happened to those before.
 
-    A workload that had no more has the first ones, each made, and the others not at all.
+    If the workload ran out, only the first sessions exist.
     """
     if plan.arrivals.kind != "rate":
         return
     until = measured.end - _END_TOLERANCE if measured.cut_short else plan.end
     due = sum(1 for _ in due_times(plan.arrivals, plan.seed, until))
     due = min(due, plan.sessions or due)
-    begun = np.unique(run.session[(run.turn == 0) & (run.due < until)])
-    had_no_more = measured.exhausted and len(begun) > 0 and len(begun) == begun[-1] + 1
-    if len(begun) < due and not had_no_more:
-        yield f"{len(begun)} of the {due} sessions of the schedule were begun"
+    started = np.unique(run.session[(run.turn == 0) & (run.due < until)])
+    had_no_more = measured.exhausted and len(started) > 0 and len(started) == started[-1] + 1
+    if len(started) < due and not had_no_more:
+        yield f"{len(started)} of the {due} scheduled sessions were started"

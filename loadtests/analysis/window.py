@@ -1,4 +1,4 @@
-"""Which part of a run counts, and how long it was."""
+"""The part of a run that is measured, and its length."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from loadtests.arrivals.schedule import due_times
 from loadtests.plan import LoadPlan
 
 _SAMPLE_SECONDS = 2.0
-"""The generator is sampled once a second: its last sample may lie so much before the end, and it was there to it."""
+"""The generator is sampled once a second, so its last sample may be this long before its end."""
 
 
 @dataclass(frozen=True)
 class MeasurementWindow:
-    """From `start` to `end`, in seconds since the run's start."""
+    """The window from `start` to `end`, in seconds since the run's start."""
 
     start: float
     end: float
     cut_short: bool = False
-    """The run ended before its time, though there was more to send."""
+    """The run ended early although there was more to send."""
     interrupted: bool = False
-    """Somebody ended it."""
+    """The user ended it."""
     exhausted: bool = False
     """The workload had no more sessions."""
 
@@ -34,17 +34,17 @@ class MeasurementWindow:
         return max(0.0, self.end - self.start)
 
     def contains(self, moments: Floats) -> Flags:
-        """Which moments lie in it, its ends included: a run may end with its last token."""
+        """Return which times are in the window, both ends included: a run may end with its last token."""
         return (moments >= self.start) & (moments <= self.end)
 
 
 def measurement_window(
     plan: LoadPlan, columns: Columns, generator: Sequence[GeneratorSample], interrupted: bool = False
 ) -> MeasurementWindow:
-    """All behind the warm-up, to the plan's end.
+    """Return the window from the end of the warm-up to the plan's end.
 
-    A run whose sessions were all made, or whose workload had no more, ends with its last answer. One that was
-    interrupted or killed ends where its traces do: at the last end of a request or the last sample of its generator.
+    A run whose sessions were all sent, or whose workload had no more, ends with its last answer. An interrupted or
+    killed run ends with the last end of a request or the last sample of its generator.
     """
     last_end = float(columns.ended.max()) if len(columns) else 0.0
     last_sample = max((sample.t for sample in generator), default=plan.end)
@@ -69,7 +69,7 @@ def _all_made(plan: LoadPlan, columns: Columns) -> bool:
 
 
 def _nothing_left(generator: Sequence[GeneratorSample]) -> bool:
-    """The last that is known of each process is that it had no more sessions to begin."""
+    """Return whether the last sample of each process says that it had no more sessions to start."""
     last = {sample.worker: sample for sample in sorted(generator, key=lambda sample: sample.t) if not sample.lost}
     return bool(last) and all(sample.exhausted for sample in last.values())
 

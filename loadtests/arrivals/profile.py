@@ -1,4 +1,4 @@
-"""How many users, or sessions a second, over time: constant, in steps, in ramps, with spikes, as people type it."""
+"""Parses and evaluates load profiles: users, or sessions per second, over time; constant, steps, ramps and spikes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_SECONDS = 366 * 86400.0
 
 @dataclass(frozen=True)
 class Stage:
-    """From `start` on, in seconds, the level goes in a straight line from `first` to `last`, for `length` seconds."""
+    """A stage from `start` on, in seconds: the level is linear from `first` to `last`, for `length` seconds."""
 
     start: float
     length: float
@@ -42,7 +42,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Profile:
-    """A level over time, in straight pieces, without end: the last stage is constant and infinitely long.
+    """A level over time, piecewise linear and without end: the last stage is constant and infinitely long.
 
     >>> profile = Profile.parse("2/10s,2..6/10s,6")
     >>> profile.users(5.0), profile.users(15.0), profile.users(100.0)
@@ -55,7 +55,7 @@ class Profile:
 
     @classmethod
     def parse(cls, text: str) -> Profile:
-        """From stages with a comma between them; after the last one its level holds.
+        """Parse stages that are separated by commas; after the last one its level stays.
 
         `8` is constant; `5/30s` is 5 for half a minute; `1..20/60s` goes from 1 to 20 in a minute. Times are in `ms`,
         `s`, `m` or `h`. Only the last stage may have no time. Raises LoadError for anything else.
@@ -72,15 +72,15 @@ class Profile:
         return cls(tuple(stages))
 
     def times(self, integrals: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """For each total the moment from which on the level's integral from 0 is greater; infinity where it never is.
+        """Return, for each total, the time after which the level's integral from 0 is greater; infinity if it never is.
 
-        Where the level is 0 for a while, that is the end of that while: nothing is due in it. Rounding may put a moment
-        some units of the last place before that of a lower total.
+        If the level is 0 for a while, this is the end of that while: nothing is due in it. Rounding may put a time a
+        few units in the last place before that of a lower total.
         """
         at = np.maximum(np.searchsorted(self._totals, integrals, side="right") - 1, 0)
         first, slope, start = (column[at] for column in self._columns)
         rest = np.maximum(integrals - np.asarray(self._totals)[at], 0.0)
-        # The root of first * u + slope * u^2 / 2 = rest, written so that small slopes lose no digits.
+        # The root of first * u + slope * u^2 / 2 = rest, in a form without cancellation for small slopes.
         below = first + np.sqrt(np.maximum(first * first + 2.0 * slope * rest, 0.0))
         with np.errstate(divide="ignore", invalid="ignore"):
             after = np.where(below > 0.0, 2.0 * rest / below, np.where(np.isinf(self._lengths[at]), np.inf, 0.0))
@@ -88,16 +88,16 @@ class Profile:
 
     @cached_property
     def changes(self) -> tuple[float, ...]:
-        """The moments, from 0 on, at which the number of users changes: `users` there is the new number."""
+        """Return the times, from 0 on, at which the number of users changes; `users` gives the new number."""
         return tuple(moment for moment, _ in self._users)
 
     def users(self, t: float) -> int:
-        """The level at `t` as a number of users: the nearest whole one."""
+        """Return the level at `t` as a number of users, rounded."""
         return self._users[bisect_right(self._users, (max(t, 0.0), math.inf)) - 1][1]
 
     @cached_property
     def _totals(self) -> list[float]:
-        """The integral at the beginning of each stage."""
+        """Return the integral at the start of each stage."""
         totals = [0.0]
         for stage in self.stages[:-1]:
             totals.append(totals[-1] + stage.total)
@@ -114,32 +114,33 @@ class Profile:
 
     @cached_property
     def _users(self) -> list[tuple[float, int]]:
-        """Moments and the number of users from each on, without those that change nothing."""
-        # Of several at one moment the last is right: where a ramp ends, the next stage says the level.
+        """Return times and the number of users from each on, without those that change nothing."""
+        # If several times are equal, the last one is right: where a ramp ends, the next stage decides.
         steps = dict(step for stage in self.stages for step in _whole_steps(stage))
         return [after for before, after in pairwise([(-1.0, -1), *steps.items()]) if before[1] != after[1]]
 
 
 def _whole_steps(stage: Stage) -> list[tuple[float, int]]:
-    """When the nearest whole number to the level changes within a stage, and to what; its beginning among them."""
+    """Return when the rounded level changes within a stage, and to what, including its start."""
     first, last = (math.floor(level + 0.5) for level in (stage.first, stage.last))
     up = range(first + 1, last + 1)
     down = range(first - 1, last - 1, -1)
     crossings = [(number - 0.5, number) for number in up] or [(number + 0.5, number) for number in down]
     found = [(stage.start, first)]
     for level, number in crossings:
-        # A share of the length, so that a level reached at the very end is reached when the next stage begins.
+        # As a fraction of the length, so that a level reached at the very end coincides with the start of the next
+        # stage.
         part = (level - stage.first) / (stage.last - stage.first)
         found.append((stage.start + part * stage.length, number))
     return found
 
 
 def _stage(text: str, part: str, is_last: bool) -> tuple[float, float, float]:
-    """First level, last level and seconds of one stage, infinitely many where it has none."""
+    """Return the first level, last level and seconds of one stage; infinitely many if it has no time."""
     found = _STAGE.fullmatch(part)
     if not found:
         raise _invalid_profile(
-            text, f"{part!r} is no stage; write a level (8), one for a time (5/30s) or a ramp (1..20/60s)"
+            text, f"{part!r} is not a stage; write a level (8), one for a time (5/30s) or a ramp (1..20/60s)"
         )
     first = float(found["first"])
     last = float(found["last"] or found["first"])
@@ -147,9 +148,11 @@ def _stage(text: str, part: str, is_last: bool) -> tuple[float, float, float]:
         raise _invalid_profile(text, f"the level of {part!r} is above {_MAX_LEVEL:.0f}")
     if found["time"] is None:
         if not is_last:
-            raise _invalid_profile(text, f"only the last stage may have no time; write {part!r} as {part}/30s, say")
+            raise _invalid_profile(
+                text, f"only the last stage may have no time; write {part!r} as {part}/30s, for example"
+            )
         if first != last:
-            raise _invalid_profile(text, f"the ramp {part!r} needs a time; write {part}/60s, say")
+            raise _invalid_profile(text, f"the ramp {part!r} needs a time; write {part}/60s, for example")
         return first, last, math.inf
     length = float(found["time"]) * _UNITS[found["unit"]]
     if not 0.001 <= length <= _MAX_SECONDS:

@@ -1,4 +1,4 @@
-"""When the sessions of an open loop are due: a random process, stretched so that its rate follows the profile."""
+"""The arrival times of sessions in an open loop: a random process whose rate follows the profile."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from loadtests.plan import Arrivals
 
 _BATCH_SIZE = 4096
 _MIN_BURSTINESS = 0.01
-# Keeps these draws apart from those of a workload with the same seed.
+# Separates these draws from those of a workload with the same seed.
 _SEED_STREAM = 0x6172726976616C
 
 
 def due_times(arrivals: Arrivals, seed: int, end: float) -> Iterator[float]:
-    """The moments, in seconds, at which session 0, 1, 2, ... are due, ascending, all before `end`.
+    """Yield the times, in seconds, at which session 0, 1, 2, ... are due, ascending, all before `end`.
 
-    A renewal process of one arrival a second on average is laid along the integral of the profile (time rescaling), so
-    each process goes with each profile, and the expected number until `t` is the integral until `t`. Intervals of a
-    constant profile are, in units of its rate: all 1, the first at 0 (`constant`); exponential (`poisson`); Gamma
-    with shape b = `burstiness` and mean 1 (`gamma`), whose coefficient of variation is 1 / sqrt(b), as vLLM's
-    `--burstiness` has it. The first interval of a Gamma process is that of one which has run for long already (what is
-    left of an interval that a random moment falls into); without that, bursty processes would begin with too many.
+    A renewal process with a mean rate of 1 is mapped through the integral of the profile (time rescaling), so every
+    process works with every profile, and the expected number until `t` is the integral until `t`. The intervals of a
+    constant profile are, in units of its rate: all 1, the first at 0 (`constant`); exponential (`poisson`); Gamma with
+    shape b = `burstiness` and mean 1 (`gamma`), whose coefficient of variation is 1 / sqrt(b), as for vLLM's
+    `--burstiness`. The first interval of a Gamma process is that of a stationary process (the rest of an interval that
+    contains a random moment); otherwise bursty processes would start with too many arrivals.
 
-    The same seed gives the same moments, in any process. Raises LoadError for a profile or burstiness that can't be.
+    The same seed gives the same times in any process. Raises LoadError for an invalid profile or burstiness.
     """
     if arrivals.kind != "rate":
         raise LoadError(f"arrivals of kind {arrivals.kind!r} have no schedule; only 'rate' has", "invalid_parameter")
@@ -44,7 +44,7 @@ def due_times(arrivals: Arrivals, seed: int, end: float) -> Iterator[float]:
 def _scaled_times(profile: Profile, arrivals: Arrivals, seed: int, end: float) -> Iterator[float]:
     latest = 0.0
     for totals in _unit_process(arrivals, np.random.default_rng([_SEED_STREAM, seed])):
-        # Where many are due at nearly one moment, rounding puts some before those ahead of them.
+        # Rounding may reorder arrivals that are very close together.
         moments = np.maximum.accumulate(np.maximum(profile.times(totals), latest))
         latest = float(moments[-1])
         before = int(np.searchsorted(moments, end, side="left"))
@@ -54,7 +54,7 @@ def _scaled_times(profile: Profile, arrivals: Arrivals, seed: int, end: float) -
 
 
 def _unit_process(arrivals: Arrivals, random: np.random.Generator) -> Iterator[npt.NDArray[np.float64]]:
-    """The moments of a process with one arrival a second on average, some thousands at a time, without end."""
+    """Yield the times of a process with a mean rate of 1, some thousands at a time, without end."""
     reached = 0.0
     for block in count():
         if arrivals.process == "constant":

@@ -1,1 +1,1 @@
-"""What runs under Locust: the only place that imports Locust and gevent, which patch the whole process."""
+"""The code that runs under Locust: the only package that imports Locust and gevent, which patch the whole process."""

@@ -10,7 +10,7 @@ import gevent
 
 
 class RunClock:
-    """Seconds since the run's start, which may still be ahead: then they are negative. On the monotonic clock."""
+    """Seconds since the run's start, on the monotonic clock; negative before it."""
 
     def __init__(self, seconds_ahead: float) -> None:
         self.start = time.monotonic() + seconds_ahead
@@ -19,16 +19,16 @@ class RunClock:
         return time.monotonic() - self.start
 
     def sleep_until(self, moment: float) -> None:
-        """Let the others run until then; not at all for a moment that is over."""
+        """Let other greenlets run until then; return at once if the time has passed."""
         left = moment - self.now()
         if left > 0:
             gevent.sleep(left)
 
     def start_at(self, moment: float, work: Callable[..., Any], *arguments: Any) -> gevent.Greenlet:
-        """Begin some work in a greenlet of its own, at that moment.
+        """Start work in its own greenlet at that time.
 
-        A timer of its own begins it at once, before all that waits for its turn by then: tokens of many answers come at
-        one moment, and behind them it would be late by the time that they all take.
+        A separate timer starts it before everything that is waiting for its turn by then. Tokens of many answers arrive
+        at the same time, and after them the work would be late by the time that they all take.
         """
         loop = gevent.get_hub().loop
         timer = loop.timer(max(0.0, moment - self.now()), priority=loop.MAXPRI)

@@ -1,4 +1,4 @@
-"""gRPC among greenlets."""
+"""Makes gRPC cooperate with gevent."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _MOST_THREADS = 100_000
 
 
 def init_grpc() -> None:
-    """Have gRPC's calls let other greenlets run while they wait; to be called before the first channel is made.
+    """Let gRPC calls yield to other greenlets while they wait. Call this before the first channel is created.
 
-    Each call waits for its next event in a native thread of gevent's pool. That pool has ten unless told otherwise, and
-    of more streams than that some would hear of their tokens only when another stream had heard of one of its own:
-    late by as much as the server's gaps between tokens, while no event loop was. So it may have as many as it takes;
-    they are made when they are needed.
+    Each call waits for its next event in a native thread of gevent's pool, which has ten threads by default. With more
+    streams than threads, some would receive their tokens only after another stream had received one: late by as much as
+    the server's gaps between tokens, while no event loop was delayed. So the pool has no practical limit; threads are
+    created when they are needed.
     """
     grpc_gevent.init_gevent()
     gevent.get_hub().threadpool.maxsize = _MOST_THREADS

@@ -1,4 +1,4 @@
-"""A load test as Locust runs it in one process; `master.py` has it for many."""
+"""A load test that Locust runs in one process; `master.py` runs it in many."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class LoadTestSpec(NamedTuple):
-    """What a test is to do, the files that its plan names, and where its lines go."""
+    """What a test does, the files that its plan names, and where its results go."""
 
     plan: LoadPlan
     files: Mapping[str, bytes]
@@ -28,42 +28,42 @@ class LoadTestSpec(NamedTuple):
 
 
 MakeSpec = Callable[[], LoadTestSpec]
-"""Says it anew when a test starts. May raise LoadError or InflightError."""
+"""Creates the spec again whenever a test starts. May raise LoadError or InflightError."""
 
 
 class LoadTest:
-    """What whoever asks for tests must know of the present one; it starts when Locust starts it."""
+    """The state of the current test; Locust starts the test."""
 
     def __init__(self, environment: Environment, make_spec: MakeSpec) -> None:
         self.environment = environment
         self.started_at: float | None = None
         """The run's start, on this machine's monotonic clock."""
         self.finished = Event()
-        """Whether all processes have told all that they had, or the run has failed."""
+        """Whether all processes have reported everything, or the run has failed."""
         self.failure: tuple[str, str] | None = None
-        """A sentence and its code."""
+        """A message and its error code."""
         self._make_spec = make_spec
         environment.events.test_start.add_listener(self._on_start)
 
     def start(self, spec: LoadTestSpec) -> None:
-        """Make this test. Raises LoadError or InflightError where it can't be."""
+        """Start this test. Raises LoadError or InflightError if that is impossible."""
         raise NotImplementedError
 
     def add(self, records: list[str], samples: list[dict[str, Any]]) -> None:
-        """Keep lines of the present test."""
+        """Store lines of the current test."""
         try:
             self._results.add(records, samples)
         except OSError as error:
-            self.fail(f"the run's files can't be written: {error.strerror}", "disk_full")
+            self.fail(f"the run's files cannot be written: {error.strerror}", "disk_full")
 
     def fail(self, message: str, code: str) -> None:
-        """The run can't go on; the first reason counts."""
+        """Fail the run; the first reason counts."""
         if self.failure is None:
             self.failure = (message, code)
             logger.error("%s", message)
             self.environment.process_exit_code = 1
             options = self.environment.parsed_options
-            if options is not None and options.headless:  # under Locust's own command, with nobody to start it anew
+            if options is not None and options.headless:  # headless Locust command: nothing could start it again
                 gevent.spawn(self.environment.runner.quit)
         self.finished.set()
 
@@ -71,15 +71,15 @@ class LoadTest:
         self.finished.clear()
         self.started_at = self.failure = None
         try:
-            asked = self._make_spec()
-            self._results = asked.results
-            self.start(asked)
+            spec = self._make_spec()
+            self._results = spec.results
+            self.start(spec)
         except (LoadError, InflightError) as error:
             self.fail(str(error), error.code)
 
 
 class LocalLoadTest(LoadTest):
-    """This process sends it all."""
+    """A load test whose requests this process sends."""
 
     def __init__(self, environment: Environment, make_spec: MakeSpec, table: bool = False) -> None:
         super().__init__(environment, make_spec)

@@ -1,4 +1,4 @@
-"""What Locust's own command is told of us: a plan's options, the users that fit it, and where results go."""
+"""Integrates with Locust's own command: a plan's options, the users that match it, and the results."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from loadtests.workloads.distributions import trace_reference
 from loadtests.workloads.files import SAMPLE, load_files
 
 _LOCUST_OPTIONS = ("users", "server", "seconds", "drain_seconds")
-"""Locust says these: --users, --host, --run-time, --stop-timeout."""
+"""Options that Locust has itself: --users, --host, --run-time, --stop-timeout."""
 _HIDDEN_ON_WEB = (
     *("header", "ca", "certificate", "key", "metrics-url"),
     *("prompts", "trace", "tokenizer", "chat-template"),
 )
-"""Secrets, where they are sent, and files: Locust's page may be open to more people than its command line."""
+"""Options for secrets, their destination and files: more people may have access to Locust's page than to its command
+line."""
 _LOCUST_FORM_FIELDS = {"host", "run_time", "spawn_rate", "user_classes", "profile"}
-"""What Locust's page sends of the options that its command line has too."""
+"""Names that Locust's page uses for options of its command line."""
 _SECRETS = ("header", "ca", "certificate", "key")
 _RESULT_TIMEOUT = 5.0
 _UNLIMITED_SECONDS = 10 * 365 * 86400.0
@@ -42,11 +43,11 @@ _DEFAULT_HOST = LoadPlan.model_fields["server"].default
 
 
 class LocustCommand:
-    """One process of `locust -f`: alone, a master, or a worker."""
+    """One process of `locust -f`: alone, a master or a worker."""
 
     @classmethod
     def register(cls, events: Any) -> None:
-        """Hear of Locust's command line, and of the environment that it makes."""
+        """Subscribe to Locust's command line and to the environment that it creates."""
         events.init_command_line_parser.add_listener(_add_options)
         events.init.add_listener(lambda environment, **_: cls(environment))
 
@@ -78,11 +79,11 @@ class LocustCommand:
             self._test = LocalLoadTest(environment, self._make_spec, table=True)
         environment.events.test_stopping.add_listener(self._on_stopping)
         environment.events.test_stop.add_listener(self._on_stop)
-        # Locust starts the clock of --run-time by this loop's, which stood still while all was imported.
+        # Locust measures --run-time by this loop's clock, which did not advance during the imports.
         gevent.get_hub().loop.update_now()
 
     def _plan(self) -> LoadPlan:
-        """By the options, as they are now: the web page may change them before each test."""
+        """Return the plan for the current options; the web page may change them before each test."""
         given = {option.key: getattr(self._options, option.key, None) or None for option in plan_options()}
         given |= {
             "users": None,
@@ -97,10 +98,10 @@ class LocustCommand:
         return plan
 
     def _refuse_form(self) -> Response | None:
-        """Answer in Locust's place where the page is asked for what the command line alone may say.
+        """Answer instead of Locust if the page sends an option that only the command line may set.
 
-        Locust takes any of its own options and of ours from a form. Files of this machine, the places that it writes
-        to, and the server that gets the command line's headers and certificates are not the page's to choose.
+        Locust accepts any of its own options and of ours from a form. The page may not choose files of this machine,
+        output paths, or the server that receives the command line's headers and certificates.
         """
         why = next(filter(None, (self._form_error(key, value) for key, value in request.form.items())), None)
         if why is None:
@@ -112,9 +113,13 @@ class LocustCommand:
             return None
         if key == "host":
             secret = any(self._given.get(name) for name in _SECRETS) and (value or _DEFAULT_HOST) != self._address
-            return f"headers and certificates are for {self._address} alone; start Locust anew" if secret else None
+            return (
+                f"headers and certificates are only for {self._address}; restart Locust to change the host"
+                if secret
+                else None
+            )
         if key in self._given and key not in self._web_fields:
-            return f"{key} is not the page's to choose; give it on Locust's command line"
+            return f"{key} cannot be set on the page; give it on Locust's command line"
         file = trace_reference(value)
         if file is not None and not file.startswith(SAMPLE):
             return f"{key} names the file {file}; give it on Locust's command line"
@@ -127,7 +132,7 @@ class LocustCommand:
         if not self._options.out:
             return LoadTestSpec(plan, files, NullResultSink())
         out = Path(self._options.out)
-        # The web page starts one test after another; each has a directory of its own.
+        # The web page starts one test after another; each has its own directory.
         place = out if self._tests == 1 else out.with_name(f"{out.name}-{self._tests}")
         self._results = LocustResults(place, plan, lambda: self._test.started_at)
         return LoadTestSpec(plan, files, self._results.files)
@@ -139,24 +144,22 @@ class LocustCommand:
     def _on_stop(self, **_: Any) -> None:
         kept, self._results = self._results, None
         if kept is not None:
-            if self._test.started_at is not None:  # workers tell their last in their own time
+            if self._test.started_at is not None:  # workers report their last records later
                 self._test.finished.wait(self._environment.stop_timeout + _RESULT_TIMEOUT)
             kept.close()
 
 
 def _add_options(parser: ArgumentParser) -> None:
-    """Ours beside Locust's own; on its page too, but for those that are secrets or files, or may be given again."""
+    """Add our options to Locust's. The web page shows those that are not secrets, files or repeatable."""
     parser.set_defaults(web_host="127.0.0.1", master_bind_host="127.0.0.1")  # workers get the headers
     for option in plan_options():
         if option.name not in _LOCUST_OPTIONS:
             parser.add_argument(f"--{option.name}", **_argparse_arguments(option))
-    parser.add_argument(
-        "--out", default="", help="A new directory for the records of the test.", include_in_web_ui=False
-    )
+    parser.add_argument("--out", default="", help="New directory for the records of the test.", include_in_web_ui=False)
 
 
 def _argparse_arguments(option: PlanOption) -> dict[str, Any]:
-    # Locust's parser takes % in a help for its own.
+    # Locust's parser interprets % in help texts.
     words: dict[str, Any] = {"help": option.help.replace("%", "%%"), "default": "", "dest": option.key}
     if option.choices:
         words["choices"] = ["", *option.choices]
@@ -173,7 +176,7 @@ def _shown_on_web(option: PlanOption) -> bool:
 
 
 def _choose_users(environment: Environment, plan: LoadPlan) -> None:
-    """The users that the command line names, or the ones that fit the plan. Raises LoadError for those that don't."""
+    """Use the user class that the command line names, or one that matches the plan. Raises LoadError on a mismatch."""
     wanted = user_class_for(plan)
     named = getattr(environment.parsed_options, "user_classes", None) or []
     if named and [kind.__name__ for kind in environment.user_classes] != [wanted.__name__]:

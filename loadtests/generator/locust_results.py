@@ -1,4 +1,4 @@
-"""The files of a test that Locust's own command makes, so that it can be reported as a run is."""
+"""Writes the files of a test that Locust's own command runs, so that `inflight load report` can read them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _IDLE_TIMEOUT = 5.0
 
 
 class LocustResults:
-    """Looks at the server before, during and after a test, and keeps that beside the test's records.
+    """Records the server's metrics before, during and after a test, beside the test's records.
 
-    Raises LoadError or InflightError where the directory can't be made, or the server is not there.
+    Raises LoadError or InflightError if the directory cannot be created or the server is unreachable.
     """
 
     def __init__(self, path: Path, plan: LoadPlan, start: Callable[[], float | None]) -> None:
@@ -34,14 +34,14 @@ class LocustResults:
         self._recorder.start(start)
 
     def set_duration(self, seconds: float) -> None:
-        """Locust says when a test ends: the measured part is what there was until then."""
+        """Set the measured part to the time until Locust ended the test."""
         measured = min(self._plan.seconds, seconds - self._plan.warmup)
         if measured > 0:
             self._plan = self._plan.model_copy(update={"seconds": measured})
             self._directory.write_plan(without_secrets(self._plan)[0])
 
     def close(self) -> None:
-        """All records are there."""
+        """Close the files; all records have been written."""
         self._recorder.stop(_IDLE_TIMEOUT)
         self.files.close()
         ended = datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""What Locust's own table and charts show: TTFT, ITL, TPOT, E2E and tokens/s, each an entry of its own."""
+"""Adds TTFT, ITL, TPOT, E2E and tokens/s to Locust's table and charts, each as its own entry."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from locust.env import Environment
 from loadtests.record import RequestOutcome, RequestRecord
 
 _UNCOUNTED = (RequestOutcome.CANCELLED, RequestOutcome.UNFINISHED)
-"""Neither a success nor a failure of the server's."""
+"""Outcomes that are neither a success nor a failure of the server."""
 
 
 class LocustStats:
-    """Tells Locust of each record.
+    """Reports each record to Locust.
 
-    The request itself, from the moment it was due to its end, goes through Locust's event, so that whatever listens
-    there hears of it, and `Aggregated` counts requests. The parts of it go straight into the table, for one request
-    has hundreds of gaps between tokens. All times are in milliseconds; `Size` is in tokens.
+    The request itself, from its due time to its end, is fired as Locust's event, so that all listeners receive it, and
+    `Aggregated` counts requests. Its parts are added directly to the table, since one request has hundreds of gaps
+    between tokens. All times are in milliseconds; `Size` is in tokens.
     """
 
     def __init__(self, environment: Environment, name: str) -> None:
@@ -55,7 +55,7 @@ class LocustStats:
 
 
 class FailedRequestError(Exception):
-    """How a failure is listed: by its code, so that failures of a kind stand in one row."""
+    """A failure listed by its error code, so that failures of a kind share one row."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(code)

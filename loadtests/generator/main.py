@@ -1,7 +1,7 @@
-"""`python -m loadtests.generator.main RUN_DIRECTORY`: carries out the plan that stands there, under Locust.
+"""`python -m loadtests.generator.main RUN_DIRECTORY`: runs the plan of a run directory under Locust.
 
-It says on standard output, one JSON object a line, when the run begins (`begun`, on the monotonic clock) and when it
-could not (`message`, `code`). The results go into the run's files.
+It prints JSON objects on standard output, one per line: when the run begins (`begun`, on the monotonic clock), or why
+it could not (`message`, `code`). The results go to the run's files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
-from locust.env import Environment  # before all that opens sockets or threads: it patches the process for gevent
+from locust.env import Environment  # first, because it patches the process for gevent
 
 # isort: split
 import gevent
@@ -35,13 +35,13 @@ from loadtests.workloads.files import load_files
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path, nargs="?")
-    parser.add_argument("--workers", type=int, default=WorkerSpec.workers, help="processes of this machine that send")
-    parser.add_argument("--expect", type=int, default=WorkerSpec.expected, help="workers of other machines to wait for")
-    parser.add_argument("--bind", default=WorkerSpec.bind, help="where workers find the master")
+    parser.add_argument("--workers", type=int, default=WorkerSpec.workers, help="worker processes on this machine")
+    parser.add_argument("--expect", type=int, default=WorkerSpec.expected, help="workers on other machines to wait for")
+    parser.add_argument("--bind", default=WorkerSpec.bind, help="address of the master for workers")
     parser.add_argument(
         "--join-timeout", type=float, default=WorkerSpec.join_timeout, help="how long to wait for workers"
     )
-    parser.add_argument("--worker-of", metavar="HOST:PORT", help="be a worker of the master there")
+    parser.add_argument("--worker-of", metavar="HOST:PORT", help="run as a worker of the master at this address")
     given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     init_grpc()
@@ -60,15 +60,15 @@ def main() -> None:
 
 
 def run_worker(master: str) -> None:
-    """Send what a master says, until it says no more."""
+    """Send requests for a master until it ends."""
     host, _, port = master.rpartition(":")
     environment = Environment(user_classes=list(USER_CLASSES))
     try:
         runner = environment.create_worker_runner(host, int(port))
     except (ConnectionError, RPCError):
-        sys.exit(f"Error: there is no master at {master}; start the run there, or check the address [load_failed]")
+        sys.exit(f"Error: no master at {master}; start the run there, or check the address [load_failed]")
     WorkerLoadTest(environment)
-    gevent.signal_handler(signal.SIGTERM, runner.quit)  # its users end, and it tells what it has
+    gevent.signal_handler(signal.SIGTERM, runner.quit)  # ends its users and reports its records
     runner.greenlet.join()
 
 

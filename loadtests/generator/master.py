@@ -1,4 +1,4 @@
-"""A load test of many processes: the master, which plans and keeps, and the workers, which send."""
+"""A load test of many processes: a master that plans and stores, and workers that send."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _PLAN, _READY, _BEGIN, _STOP = "inflight_plan", "inflight_ready", "inflight_begi
 _RESULTS, _FAILED = "inflight_results", "inflight_failed"
 _POLL_SECONDS = 1.0
 _LOST_TIMEOUT = 6.0
-"""A worker that Locust has missed for so long (after three seconds without a sign) will tell nothing more."""
+"""Seconds after which a worker that Locust misses (after three seconds without a heartbeat) counts as lost."""
 
 logger = logging.getLogger(__name__)
 
 
 class MasterLoadTest(LoadTest):
-    """Sends the plan to all workers, with the files it names; when all have made their workload of it they are told to
-    begin, and they send back records, each exactly once. Each message has its test's number: a late one counts in none.
+    """Sends the plan and its files to all workers. When all have created their workload, they are told to begin, and
+    send back records, each exactly once. Each message contains its test's number; late ones are ignored.
     """
 
     def __init__(self, environment: Environment, make_spec: MakeSpec) -> None:
         super().__init__(environment, make_spec)
         self._test = 0
         self._reporting: dict[int, str] = {}
-        """The workers that have not told all yet, by their index."""
+        """The workers that have not reported everything yet, by index."""
         self._preparing: set[int] = set()
         self._missing_since: dict[int, float] = {}
         for kind, listener in ((_READY, self._on_ready), (_RESULTS, self._on_results), (_FAILED, self._on_failed)):
@@ -45,7 +45,7 @@ class MasterLoadTest(LoadTest):
     def start(self, spec: LoadTestSpec) -> None:
         runner: MasterRunner = self.environment.runner
         self._test += 1
-        # In the order in which Locust deals out users, so that user 0 is worker 0's, user 1 worker 1's and so on.
+        # In the order in which Locust assigns users, so that user 0 is worker 0's, user 1 worker 1's and so on.
         workers = sorted(runner.clients.ready, key=_locust_order)
         self._reporting = {index: worker.id for index, worker in enumerate(workers)}
         self._preparing = set(self._reporting)
@@ -77,7 +77,7 @@ class MasterLoadTest(LoadTest):
             self.fail(msg.data["message"], msg.data["code"])
 
     def _on_stopping(self, **_: Any) -> None:
-        """Locust tells workers so only after the test's end where it ends with it; what is open may end before."""
+        """Stop the workers early. Locust does so only after the test's end, but open requests may end before it."""
         for worker in self._reporting.values():
             self.environment.runner.send_message(_STOP, {"test": self._test}, client_id=worker)
 
@@ -87,13 +87,13 @@ class MasterLoadTest(LoadTest):
             self.finished.set()
 
     def _watch_workers(self, runner: MasterRunner, test: int) -> None:
-        """While they have not told all; one that is lost keeps nobody waiting."""
+        """Watch the workers until all have reported; do not wait for one that is lost."""
         while self._reporting and not self.finished.is_set() and test == self._test:
             gevent.sleep(_POLL_SECONDS)
             now = time.monotonic()
             nodes = {index: runner.clients.get(worker) for index, worker in self._reporting.items()}
-            gone = [index for index, node in nodes.items() if node is None or node.state == STATE_MISSING]
-            self._missing_since = {index: self._missing_since.get(index, now) for index in gone}
+            lost = [index for index, node in nodes.items() if node is None or node.state == STATE_MISSING]
+            self._missing_since = {index: self._missing_since.get(index, now) for index in lost}
             for index, since in self._missing_since.items():
                 if now - since >= _LOST_TIMEOUT:
                     self._mark_lost(index, since)
@@ -112,7 +112,7 @@ def _locust_order(worker: WorkerNode) -> tuple[int, str]:
 
 
 class WorkerLoadTest:
-    """Sends what its master says, and tells it what came."""
+    """A worker's part of a load test: sends what its master says and reports the results."""
 
     def __init__(self, environment: Environment, table: bool = False) -> None:
         self._runner = environment.runner

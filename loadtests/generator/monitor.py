@@ -1,4 +1,4 @@
-"""Watches a process of the load itself: is it quick enough for what is asked of it?"""
+"""Monitors a process of the load generator: whether it is fast enough for its load."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import gevent
 from loadtests.generator.session_shard import SessionShard
 
 _TICK_SECONDS = 0.02
-"""How often the event loop's delay is looked at."""
+"""Interval between measurements of the event loop's delay."""
 _SAMPLE_INTERVAL = 1.0
 
 
 class GeneratorMonitor:
-    """Tells once a second how a process stands (see `RunDirectory.generator`)."""
+    """Reports the state of a process once a second (see `RunDirectory`)."""
 
     def __init__(self, shard: SessionShard, worker: int, sample: Callable[[dict[str, Any]], None]) -> None:
         self._shard = shard
@@ -25,20 +25,20 @@ class GeneratorMonitor:
         self._wall, self._processor = time.monotonic(), time.process_time()
 
     def run(self) -> None:
-        """For ever; to be spawned."""
+        """Run forever; to be spawned."""
         worst = 0.0
-        told = time.monotonic()
+        last_sample = time.monotonic()
         while True:
             before = time.monotonic()
             gevent.sleep(_TICK_SECONDS)
             now = time.monotonic()
             worst = max(worst, now - before - _TICK_SECONDS)
-            if now - told >= _SAMPLE_INTERVAL:
+            if now - last_sample >= _SAMPLE_INTERVAL:
                 self.sample(worst)
-                worst, told = 0.0, now
+                worst, last_sample = 0.0, now
 
     def sample(self, worst: float = 0.0) -> None:
-        """How it stands now; `worst` is the longest delay since the last time."""
+        """Report the current state; `worst` is the longest delay since the last report."""
         wall, processor = time.monotonic(), time.process_time()
         cores = (processor - self._processor) / max(wall - self._wall, 1e-9)
         self._wall, self._processor = wall, processor
@@ -57,5 +57,5 @@ class GeneratorMonitor:
 
 
 def lost_sample(worker: int, t: float) -> dict[str, Any]:
-    """What a master tells of a process that it does not hear any more (see `RunDirectory.generator`)."""
+    """Return the sample that a master writes for a lost process (see `RunDirectory`)."""
     return {"worker": worker, "t": round(t, 3), "cpu": 0.0, "lag": 0.0, "open": 0, "sent": 0, "lost": True}

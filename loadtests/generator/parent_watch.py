@@ -1,4 +1,4 @@
-"""Ends a process of the load together with the one that started it, however that one ended."""
+"""Ends a process of the load generator when its parent ends, for whatever reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LOOK_SECONDS = 0.5
 
 
 def watch_parent() -> None:
-    """SIGTERM for this process when its parent is gone: nobody is there any more who would send it."""
+    """Send SIGTERM to this process when its parent is gone, since nothing else would stop it."""
     gevent.spawn(_watch, os.getppid())
 
 

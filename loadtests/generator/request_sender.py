@@ -1,4 +1,4 @@
-"""Sends one request, and writes down what became of it."""
+"""Sends one request and records its outcome."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from loadtests.workloads.interface import RequestSpec
 
 _OUTCOMES = {"overloaded": RequestOutcome.REJECTED, "deadline_exceeded": RequestOutcome.TIMED_OUT}
 _MAX_MESSAGE_CHARACTERS = 500
-"""Characters of an error's message that are kept."""
+"""Maximum characters of an error message in a record."""
 
 
 class ClientCancels(BaseException):
-    """The request's client goes away now, as the workload wants it. (No failure: nothing on the way may catch it.)"""
+    """The request's client disconnects now, as the workload wants. (Not an error: nothing may catch it on the way.)"""
 
 
 class RunEnded(BaseException):
-    """The run has waited long enough for this request."""
+    """The run's time to drain is over for this request."""
 
 
 class RequestSender:
-    """All requests of a process go through it, many at a time, each in a greenlet of its own."""
+    """Sends the requests of a process, many at a time, each in its own greenlet."""
 
     def __init__(
         self, client: Client, plan: LoadPlan, clock: RunClock, worker: int, on_record: Callable[[RequestRecord], None]
@@ -42,9 +42,9 @@ class RequestSender:
         self._options: dict[str, Any] = {"timeout": plan.timeout, "tenant": plan.tenant, "sampling": sampling}
 
     def send(self, request: RequestSpec, session: int, turn: int, due: float) -> str | None:
-        """Send it now, tell its record, and give the answer's text; None where there is no whole one.
+        """Send the request now, report its record, and return the answer's text; None without a complete answer.
 
-        What ends the greenlet itself goes on to do so, once the record is told.
+        An exception that ends the greenlet propagates after the record is reported.
         """
         answer = _PartialAnswer()
         sent = self._clock.now()
@@ -60,7 +60,7 @@ class RequestSender:
         except InflightError as error:
             outcome = _OUTCOMES.get(error.code, RequestOutcome.FAILED)
             code, message = error.code, str(error)[:_MAX_MESSAGE_CHARACTERS]
-        except Exception as error:  # a defect of ours must not end the run, and must be seen
+        except Exception as error:  # a bug must not end the run, but must be seen
             outcome, code, message = RequestOutcome.FAILED, type(error).__name__, str(error)[:_MAX_MESSAGE_CHARACTERS]
         finally:
             self._on_record(
@@ -95,7 +95,7 @@ class RequestSender:
 
 
 class _PartialAnswer:
-    """What came of an answer so far."""
+    """The part of an answer received so far."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -118,7 +118,7 @@ class _PartialAnswer:
         self.finish_reason, self.input_tokens, self._counted = reason, input_tokens, output_tokens
 
     def chunks(self) -> tuple[float, ...]:
-        """The moments of responses with tokens: a last one without text may only have said that the answer ended."""
+        """The times of responses with tokens. A last response without text may only have signalled the end."""
         moments = self._moments
         if self._last_is_empty and (self._counted is None or len(moments) > self._counted):
             moments = moments[:-1]
@@ -126,7 +126,7 @@ class _PartialAnswer:
 
     @property
     def output_tokens(self) -> int | None:
-        """The server's count, else one a response; None for whole answers that nobody counted."""
+        """The server's count, or else one per response; None for unary answers without a count."""
         if self._counted is not None or not self._moments:
             return self._counted
         return len(self.chunks())
@@ -134,7 +134,7 @@ class _PartialAnswer:
 
 @contextlib.contextmanager
 def _cancel_after(seconds: float | None) -> Iterator[None]:
-    """Raise ClientCancels in the midst of it, so many seconds later."""
+    """Raise ClientCancels in the block after this many seconds."""
     if seconds is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Writes what the load's processes tell into the files of the run, as it comes."""
+"""Writes the results of the load generator's processes to the run's files as they arrive."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from loadtests.run_directory import RunDirectory
 
 
 class ResultSink(Protocol):
-    """Takes lines of records, and samples of how a process stands. May raise OSError."""
+    """Receives records and samples of the processes. May raise OSError."""
 
     def add(self, records: list[str], samples: list[dict[str, Any]]) -> None: ...
 
 
 class ResultFiles:
-    """Appends to a run directory's `requests.jsonl` and `generator.jsonl`; what was added stands after a kill."""
+    """Appends to a run directory's `requests.jsonl` and `generator.jsonl`; added lines survive a kill."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._requests = directory.requests.open("a", encoding="utf-8")
@@ -29,12 +29,12 @@ class ResultFiles:
 
     def close(self) -> None:
         for file in (self._requests, self._generator):
-            with suppress(OSError):  # `add` was told already
+            with suppress(OSError):  # `add` has raised it already
                 file.close()
 
 
 class NullResultSink:
-    """Where only Locust's own table is wanted."""
+    """A sink that discards everything, when only Locust's own table is wanted."""
 
     def add(self, records: list[str], samples: list[dict[str, Any]]) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Makes the run of one plan: alone, or as the master of workers here and elsewhere."""
+"""Runs one plan: alone, or as the master of workers on this and other machines."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
 
 _RESULT_TIMEOUT = 15.0
-"""How much later than its end a run may tell its last records."""
+"""Seconds after its end in which a run may still report its last records."""
 _QUIT_TIMEOUT = 5.0
 _POLL_SECONDS = 0.1
 
 
 def run_plan(directory: RunDirectory, plan: LoadPlan, files: Mapping[str, bytes], workers: WorkerSpec) -> None:
-    """Carry it out, and say on standard output when it begins. Raises LoadError or InflightError."""
+    """Run the plan, and print when it begins. Raises LoadError or InflightError."""
     kind = user_class_for(plan)
     environment = Environment(user_classes=[kind], host=plan.server)
     results = ResultFiles(directory)
@@ -42,8 +42,8 @@ def run_plan(directory: RunDirectory, plan: LoadPlan, files: Mapping[str, bytes]
             environment.create_local_runner()
         else:
             _start_workers(environment, workers, processes)
-        asked = LoadTestSpec(plan, files, results)
-        test = (LocalLoadTest if workers.is_single else MasterLoadTest)(environment, lambda: asked)
+        spec = LoadTestSpec(plan, files, results)
+        test = (LocalLoadTest if workers.is_single else MasterLoadTest)(environment, lambda: spec)
         stopped = Event()
         gevent.signal_handler(signal.SIGTERM, _stop, environment, stopped)
         users = _max_users(plan) if plan.arrivals.kind == "users" else workers.total
@@ -60,7 +60,7 @@ def run_plan(directory: RunDirectory, plan: LoadPlan, files: Mapping[str, bytes]
 
 
 def _stop(environment: Environment, stopped: Event) -> None:
-    """Somebody wants the run to end: users end, and tell what they have."""
+    """Stop the run: its users end and report their records."""
     stopped.set()
     environment.runner.stop()
 
@@ -81,12 +81,12 @@ def _max_users(plan: LoadPlan) -> int:
 
 
 def _start_workers(environment: Environment, workers: WorkerSpec, processes: list[subprocess.Popen[bytes]]) -> None:
-    """Become the master, start this machine's workers, and wait until all are there."""
+    """Become the master, start this machine's workers, and wait until all have connected."""
     host, _, port = workers.bind.rpartition(":")
     try:
         runner: MasterRunner = environment.create_master_runner(host, int(port))
     except (RPCError, ZMQError) as error:
-        raise LoadError(f"workers can't find the master at {workers.bind}: {error}", "load_failed") from None
+        raise LoadError(f"the master cannot listen at {workers.bind}: {error}", "load_failed") from None
     bound = runner.server.port
     for _ in range(workers.workers):
         command = [
@@ -105,19 +105,19 @@ def _start_workers(environment: Environment, workers: WorkerSpec, processes: lis
         raise LoadError("a worker of this machine ended before the run began", "load_failed")
     if (there := len(runner.clients.ready)) < workers.total:
         raise LoadError(
-            f"of {workers.total} workers only {there} came within {workers.join_timeout:g} seconds; they find the"
-            f" master at {host}:{bound}",
+            f"only {there} of {workers.total} workers connected within {workers.join_timeout:g} seconds; the master "
+            f"listens at {host}:{bound}",
             "load_failed",
         )
 
 
 def _local_address(host: str) -> str:
-    """Where this machine's own workers find a master that is bound there."""
+    """Return the address that this machine's own workers connect to."""
     return "127.0.0.1" if host in ("", "*", "0.0.0.0", "::") else host
 
 
 def _wait_for_start(test: LoadTest, stopped: Event) -> bool:
-    """Say when it begins, and whether it does."""
+    """Print when the run begins; return whether it does."""
     while test.started_at is None and not test.finished.is_set():
         if stopped.wait(0.01):
             return False
@@ -128,7 +128,7 @@ def _wait_for_start(test: LoadTest, stopped: Event) -> bool:
 
 
 def _wait_for_end(test: LoadTest, plan: LoadPlan, processes: list[subprocess.Popen[bytes]]) -> None:
-    """Until all have told all; a worker that is lost is told by what it does not tell (see `Validity`)."""
+    """Wait until all processes have reported; a lost worker shows by its missing records (see `Validity`)."""
     longest = plan.end + plan.drain_seconds + _RESULT_TIMEOUT
     with gevent.Timeout(longest, False):
         while not test.finished.wait(_POLL_SECONDS):

@@ -1,4 +1,4 @@
-"""One process's share of a run: the sessions whose numbers are its own."""
+"""One process's shard of a run: the sessions with its numbers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from loadtests.workloads.interface import RequestSpec, Session, Workload
 
 _POLL_SECONDS = 0.02
 _TIMER_LEAD_SECONDS = 0.25
-"""How long before it is due a session's timer is set."""
+"""How long before its due time a session's timer is set."""
 
 
 class SessionShard:
-    """Sessions `index`, `index + count`, ... of a plan's, sent when they are due.
+    """Sends sessions `index`, `index + count`, ... of a plan when they are due.
 
-    In a closed loop users call `visit`, one after another; in an open loop one greenlet calls `run_schedule`.
-    Both wait for the run's beginning first. Raises InflightError where the server is not there.
+    In a closed loop, users call `run_session` repeatedly; in an open loop, one greenlet calls `run_schedule`. Both wait
+    for the run's start first. Raises InflightError if the server is unreachable.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class SessionShard:
         self._in_flight: set[gevent.Greenlet] = set()
         self._active_sessions = 0
         self.exhausted = False
-        """Whether there are no more sessions to begin."""
+        """Whether there are no more sessions to start."""
         self._started = Event()
         self._stopped = Event()
         self._schedule_done = Event()
@@ -68,26 +68,26 @@ class SessionShard:
 
     @property
     def in_flight(self) -> int:
-        """How many requests are on their way."""
+        """The number of open requests."""
         return len(self._in_flight)
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing new is sent any more."""
+        """Whether no new request is sent any more."""
         return self._stopped.is_set() or self.clock.now() >= self.plan.end
 
     def stop(self) -> None:
-        """Send nothing new from now on."""
+        """Send no new requests from now on."""
         self._stopped.set()
 
     def add_user(self) -> int:
-        """The number of one more user of a closed loop, counted over all processes."""
+        """Return the number of one more user of a closed loop, counted over all processes."""
         return next(self._users)
 
     def run_session(self, user: int) -> bool:
-        """A user's next session, from its first turn to its last; false where there is none to begin any more.
+        """Run a user's next session, from its first turn to its last; return False if there is none left.
 
-        A user waits for its first one while the profile has fewer users than its number, and after it likewise.
+        A user waits before each session while the profile has fewer users than its number.
         """
         self._started.wait()
         self._wait_for_user_slot(user)
@@ -111,7 +111,7 @@ class SessionShard:
             self.clock.sleep_until(min(changes[at] if at < len(changes) else self.plan.end, self.plan.end))
 
     def run_schedule(self) -> None:
-        """Begin each session of an open loop when it is due, whatever became of those before; then wait for them."""
+        """Start each session of an open loop when it is due, whatever happened to those before; then wait for them."""
         visits = Group()
         try:
             for session, due in self._schedule():
@@ -127,13 +127,13 @@ class SessionShard:
             self._schedule_done.set()
 
     def wait_for_schedule(self) -> None:
-        """Until all that an open loop began has ended."""
+        """Wait until all sessions of an open loop have ended."""
         self._schedule_done.wait()
 
     def finish(self) -> None:
-        """Wait for the end of the run, and for what is on its way as long as the plan grants; then end it.
+        """Wait for the end of the run, drain the open requests for as long as the plan allows, then end them.
 
-        What was due before the end, and could not be sent in time, is sent late, in the time that is granted.
+        Requests that were due before the end but could not be sent in time are sent late, during the drain.
         """
         while not self.is_finished and not (self.exhausted and not self._active_sessions):
             gevent.sleep(_POLL_SECONDS)
@@ -148,7 +148,7 @@ class SessionShard:
 
     @property
     def _is_behind(self) -> bool:
-        """An open loop has sessions that were due and have not begun."""
+        """Whether an open loop has sessions that were due and have not started."""
         open_loop = self.plan.arrivals.kind != "users"
         return open_loop and not self.exhausted and not self._stopped.is_set()
 
@@ -156,7 +156,7 @@ class SessionShard:
         self._client.close()
 
     def _schedule(self) -> Iterator[tuple[Session, float]]:
-        """The sessions that are this process's, in order of when they are due."""
+        """Yield this process's sessions in order of due time."""
         arrivals = self.plan.arrivals
         if arrivals.kind == "trace":
             for number in self._numbers:
@@ -178,27 +178,27 @@ class SessionShard:
         return self._workload.session(number)
 
     def _run_turns(self, session: Session, due: float) -> None:
-        """All turns of a session that `_active_sessions` counts; one without a whole answer ends it: the next would
-        need it.
+        """Run all turns of a session that `_active_sessions` counts. An incomplete answer ends it, since the next turn
+        needs the answer.
         """
         try:
             if self._stopped.is_set():
                 return
-            asks = session.requests()
-            ask = next(asks, None)
+            requests = session.requests()
+            request = next(requests, None)
             for turn in itertools.count():
-                if ask is None:
+                if request is None:
                     return
                 if turn:
-                    due = self.clock.now() + ask.think_time
+                    due = self.clock.now() + request.think_time
                     if due >= self.plan.end or self._stopped.is_set():
                         return
                     self.clock.sleep_until(due)
-                text = self._send_request(ask, session.number, turn, due)
+                text = self._send_request(request, session.number, turn, due)
                 if text is None:
                     return
                 try:
-                    ask = asks.send(text)
+                    request = requests.send(text)
                 except StopIteration:
                     return
         finally:

@@ -1,4 +1,4 @@
-"""What one process sends of a test, and how its records get to whoever keeps them."""
+"""Runs one process's shard of a test and reports its records."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from loadtests.workloads.factory import make_workload
 from loadtests.workloads.interface import Workload
 
 START_DELAY = 1.0
-"""Seconds from the word to begin to the run's start: all have heard it by then, and the server was looked at."""
+"""Seconds between the begin message and the run's start: long enough for all to receive it, and to read the metrics."""
 _FLUSH_INTERVAL = 1.0
-"""How often what there is is handed over."""
+"""Seconds between two reports."""
 
 OnResults = Callable[[list[str], list[dict[str, Any]], bool], None]
-"""Takes lines of records, samples of how the process stands, and whether these are the last of the test."""
+"""Receives records, samples of the process, and whether these are the last of the test."""
 
 
 class ShardRunner:
-    """Prepares a test, begins it, and hands over what came of it, each record exactly once; then the next test.
+    """Prepares a test, starts it and reports its results, each record exactly once; then the next test.
 
-    It hangs itself into an environment's events; users find it there as `environment.inflight`.
+    It registers for an environment's events; users find it there as `environment.inflight`.
     """
 
     def __init__(self, environment: Environment, on_results: OnResults, table: bool) -> None:
-        """With `table`, Locust's own table is told of each request too."""
+        """With `table`, also report each request to Locust's own table."""
         self.shard: SessionShard | None = None
-        """This process's part of the test; None where none was begun, or one could not be."""
+        """This process's shard of the test; None if none was started, or one could not be."""
         self._environment = environment
         self._on_results = on_results
         self._table = table
@@ -54,11 +54,11 @@ class ShardRunner:
         environment.events.test_stop.add_listener(self._on_stop)
 
     def prepare(self, plan: LoadPlan, files: Mapping[str, bytes], index: int, count: int) -> None:
-        """Make the workload, and look whether the server is there. Raises LoadError or InflightError."""
+        """Create the workload, and check that the server is reachable. Raises LoadError or InflightError."""
         self.shard = None
         self._records.clear()
         self._samples.clear()
-        # In a native thread, for a long one would keep this process from giving signs of life.
+        # In a native thread, because a long computation would block this process's heartbeats.
         workload = gevent.get_hub().threadpool.apply(_workload, (plan, files))
         if isinstance(workload, LoadError):
             raise workload
@@ -67,11 +67,11 @@ class ShardRunner:
         self._index = index
         gc.unfreeze()
         gc.collect()
-        gc.freeze()  # what stands by now is not looked through again in the middle of the run
+        gc.freeze()  # do not scan existing objects again during the run
         self.shard = share
 
     def start(self) -> float:
-        """Begin soon; gives the run's start, on this machine's monotonic clock."""
+        """Start soon; return the run's start on this machine's monotonic clock."""
         share = self.shard
         assert share is not None
         start = share.start(START_DELAY).start
@@ -103,16 +103,16 @@ class ShardRunner:
         self._finalize()
 
     def _on_stopping(self, **_: Any) -> None:
-        """Locust is about to end its users: nothing new is sent, and what is on its way may end in its time."""
+        """Locust is about to end its users: send nothing new, and let open requests finish in their time."""
         if self._running and self.shard is not None:
             self.shard.stop()
 
     def _on_stop(self, **_: Any) -> None:
-        """Locust ends the test, or the process: its users are gone."""
+        """Locust ends the test or the process: its users are gone."""
         self._finalize()
 
     def _finalize(self) -> None:
-        """Tell the rest, once."""
+        """Report the remaining results, once."""
         if not self._running:
             return
         self._running = False
@@ -124,7 +124,7 @@ class ShardRunner:
             self.shard.close()
 
     def _flush(self, last: bool = False) -> None:
-        with self._flushing:  # what is on its way to the master is not the last
+        with self._flushing:  # a report that is still being sent is not the last
             records, samples = list(self._records), list(self._samples)
             self._records.clear()
             self._samples.clear()
@@ -132,7 +132,7 @@ class ShardRunner:
 
 
 def _workload(plan: LoadPlan, files: Mapping[str, bytes]) -> Workload | LoadError:
-    """An error is returned, for gevent's pool writes a traceback of whatever is raised in it."""
+    """Return the workload or the error; gevent's pool prints a traceback of any exception raised in it."""
     try:
         return make_workload(plan.workload, files, plan.seed)
     except LoadError as error:

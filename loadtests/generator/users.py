@@ -1,4 +1,4 @@
-"""Locust's users: one class for each way to ask."""
+"""Locust's users: one class for each protocol and mode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class InflightUser(User):  # type: ignore[misc]
-    """Begins a session when the one before has ended; in an open loop it only stays until all have ended."""
+    """Starts a session when the previous one has ended; in an open loop it only waits until all have ended."""
 
     abstract = True
     mode: ClassVar[str] = "stream"
@@ -24,7 +24,7 @@ class InflightUser(User):  # type: ignore[misc]
     @task  # type: ignore[untyped-decorator]
     def run_session(self) -> None:
         share = cast("ShardRunner", self.environment.inflight).shard
-        if share is None:  # it could not begin
+        if share is None:  # it could not start
             raise StopUser
         if share.plan.arrivals.kind != "users":
             share.wait_for_schedule()
@@ -36,24 +36,24 @@ class InflightUser(User):  # type: ignore[misc]
 
 
 class GrpcStreamUser(InflightUser):
-    """Streams its answers over gRPC."""
+    """Streams answers over gRPC."""
 
 
 class GenerateStreamUser(InflightUser):
-    """Streams its answers from /v2/models/MODEL/generate_stream."""
+    """Streams answers from /v2/models/MODEL/generate_stream."""
 
     http = True
 
 
 class GenerateUser(InflightUser):
-    """Waits for whole answers of /v2/models/MODEL/generate."""
+    """Requests unary answers from /v2/models/MODEL/generate."""
 
     mode = "unary"
     http = True
 
 
 class GrpcUser(InflightUser):
-    """Waits for whole answers over gRPC."""
+    """Requests unary answers over gRPC."""
 
     mode = "unary"
 
@@ -62,6 +62,6 @@ USER_CLASSES = (GrpcStreamUser, GenerateStreamUser, GenerateUser, GrpcUser)
 
 
 def user_class_for(plan: LoadPlan) -> type[InflightUser]:
-    """The class that does what a plan asks for."""
+    """Return the class for a plan's protocol and mode."""
     http = plan.server.startswith(("http://", "https://"))
     return next(kind for kind in USER_CLASSES if kind.mode == plan.mode and kind.http == http)

@@ -1,1 +1,1 @@
-"""What a person reads: one HTML file, and tables for scripts."""
+"""Reports for people and tables for scripts: one HTML file, and CSV files."""

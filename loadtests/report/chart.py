@@ -1,7 +1,8 @@
-"""What all charts share: a figure for plotly.js, with colours that the page's style sheet names.
+"""The common parts of all charts: figures for plotly.js, with colours that the page's style sheet defines.
 
-Figures are plain objects and not plotly's Python classes, since their colours are names of the style sheet's
-variables (`--blue`): the page's script puts the theme's colours in, and others when the theme changes or it is printed.
+Figures are plain objects instead of plotly's Python classes because their colours are names of style-sheet variables
+(`--blue`): the page's script inserts the theme's colours, and replaces them when the theme changes or the page is
+printed.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ Values = Sequence[float | None]
 
 @dataclass(frozen=True)
 class Chart:
-    """`title` is what it shows, in words, for those who can't see it too; `height` is in pixels. `narrow` replaces
-    parts of the layout on a screen as narrow as a phone's."""
+    """A figure. `title` is also the text for readers who cannot see it; `height` is in pixels. `narrow` replaces parts
+    of the layout on a screen as narrow as a phone's."""
 
     name: str
     title: str
@@ -33,7 +34,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class DisplayUnit:
-    """What figures are multiplied with to be shown, and what they are then."""
+    """A unit for display, and the factor that converts values to it."""
 
     factor: float
     name: str
@@ -47,7 +48,7 @@ _CLEAR = "rgba(0,0,0,0)"
 
 
 def time_unit(values: Iterable[float | None]) -> DisplayUnit:
-    """The unit in which the largest of these seconds is easily read."""
+    """Return the unit that suits the largest of these seconds."""
     largest = max((value for value in values if value is not None and math.isfinite(value)), default=0.0)
     return (
         DisplayUnit(1, "s") if largest >= 2 else DisplayUnit(1e3, "ms") if largest >= 0.001 else DisplayUnit(1e6, "µs")
@@ -55,12 +56,12 @@ def time_unit(values: Iterable[float | None]) -> DisplayUnit:
 
 
 def rounded(value: float | None) -> float | None:
-    """As many digits as a picture can show, and nothing that JSON has no word for."""
+    """Round to the digits that a chart can show; None for values that JSON cannot represent."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
 
 
 def line(name: str, x: Values, y: Values, colour: str, unit: str = "", **more: Any) -> dict[str, Any]:
-    """One line; `colour` is a variable of the style sheet."""
+    """Return one line; `colour` is a variable of the style sheet."""
     suffix = f" {unit}" if unit else ""
     return {
         "type": "scatter",
@@ -75,7 +76,7 @@ def line(name: str, x: Values, y: Values, colour: str, unit: str = "", **more: A
 
 
 def axis(title: str = "", **more: Any) -> dict[str, Any]:
-    """An axis in the page's colours, without a zero line of its own."""
+    """Return an axis in the page's colours, without its own zero line."""
     return {
         "title": {"text": title, "standoff": 8},
         "gridcolor": "--grid",
@@ -90,13 +91,13 @@ def axis(title: str = "", **more: Any) -> dict[str, Any]:
 
 
 def legend(top: float = 1) -> dict[str, Any]:
-    """A line of names above the right end of what is drawn up to `top`, a share of the chart's height."""
+    """Return a horizontal legend above the right end of a plot; `top` is its top, a fraction of the height."""
     place = {"x": 1, "xanchor": "right", "y": top, "yanchor": "bottom"}
     return {"orientation": "h", "bgcolor": _CLEAR, **place}
 
 
 def legend_below(height: int, names: int) -> dict[str, Any]:
-    """For `Chart.narrow`: the legend stands below the axis, with room for so many names, each on a line of its own."""
+    """Return a legend below the axis, one name per line, for `Chart.narrow`."""
     room = 24 * names
     place = {"orientation": "v", "x": 0, "xanchor": "left", "y": 0, "yref": "container", "yanchor": "bottom"}
     return {
@@ -107,7 +108,7 @@ def legend_below(height: int, names: int) -> dict[str, Any]:
 
 
 def tick_step(largest: float, max_ticks: int = 5) -> float:
-    """Between so many ticks at most from 0 to the largest value, a step that reads easily; two at least.
+    """Return a round step with between two and `max_ticks` ticks from 0 to the largest value.
 
     >>> [tick_step(value) for value in (1, 5, 7.4, 33, 0.02)]
     [0.2, 1.0, 2.0, 10.0, 0.005]
@@ -119,13 +120,13 @@ def tick_step(largest: float, max_ticks: int = 5) -> float:
 
 
 def limit_line(value: float | None, label: str, *, logarithmic: bool = False) -> dict[str, Any]:
-    """Shapes and annotations of a horizontal line at a limit that the SLO has; empty for None."""
+    """Return the shapes and annotations of a horizontal line at an SLO's limit; empty for None."""
     if value is None or value <= 0:
         return {}
     mark = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value}
     note = {"xref": "paper", "x": 0, "xanchor": "left", "yanchor": "bottom", "showarrow": False, "text": label}
     return {
         "shapes": [{**mark, "line": {"color": "--limit", "width": 1.5, "dash": "dash"}}],
-        # On a logarithmic axis plotly places annotations, but not shapes, by the logarithm.
+        # On a logarithmic axis plotly places annotations, but not shapes, by their logarithm.
         "annotations": [{**note, "y": math.log10(value) if logarithmic else value, "font": {"color": "--limit"}}],
     }

@@ -1,4 +1,4 @@
-"""What a comparison's page says: which figures really changed, by how much, and whether that is a regression."""
+"""The page of a comparison: which figures changed, by how much, and whether that is a regression."""
 
 from __future__ import annotations
 
@@ -22,34 +22,36 @@ _ROW = 34
 
 
 def comparison_headline(comparison: Comparison) -> str:
-    """Whether there is a regression and of what, or else what changed, in one sentence."""
+    """Return one sentence with the regressions or, without any, the other changes."""
     if comparison.plans_differ:
         return "The runs have different plans, so no change is judged."
     found = comparison.regressions
     if found:
-        said = "; ".join(f"{text(change.metric)} {change_text(change)} ({interval_text(change)})" for change in found)
-        return f"{count(len(found), 'regression')} beyond {_threshold(comparison)}: {said}."
+        regressions = "; ".join(
+            f"{text(change.metric)} {change_text(change)} ({interval_text(change)})" for change in found
+        )
+        return f"{count(len(found), 'regression')} beyond {_threshold(comparison)}: {regressions}."
     better = [change for change in comparison.changes if change.verdict is ChangeVerdict.BETTER]
     worse = [change for change in comparison.changes if change.verdict is ChangeVerdict.WORSE]
-    told = [
+    parts = [
         f"{words}: " + ", ".join(f"{text(change.metric)} {change_text(change)}" for change in changes)
-        for words, changes in (("better", better), ("worse, but not surely by more than that", worse))
+        for words, changes in (("better", better), ("worse, but not significantly beyond that", worse))
         if changes
     ]
     start = f"No regression beyond {_threshold(comparison)} was shown"
-    return f"{start}; {'; '.join(told)}." if told else f"{start}, nor any other change."
+    return f"{start}; {'; '.join(parts)}." if parts else f"{start}, nor any other change."
 
 
 def change_text(change: Change) -> str:
-    """By how much a figure changed, with its sign.
+    """Return the change of a figure with its sign.
 
-    Shares change by points: from 1% to 3% is +2 points.
+    Shares change by percentage points: from 1% to 3% is +2 points.
     """
     return _signed(change, change.change)
 
 
 def interval_text(change: Change) -> str:
-    """The ends of a change's interval."""
+    """Return the ends of a change's interval."""
     if change.low is None or change.high is None:
         return NOTHING
     return f"{_signed(change, change.low).removesuffix(' points')} to {_signed(change, change.high)}"
@@ -77,19 +79,19 @@ def notes(comparison: Comparison) -> list[str]:
 
 
 def change_charts(comparison: Comparison) -> Iterator[Chart]:
-    """Each change with its interval, relative ones and shares apart, for they have axes of their own."""
-    told = (
+    """Yield charts of the changes with their intervals; relative changes and shares have separate axes."""
+    charts = (
         ("changes", "Latencies and throughput", True, "change in %", comparison.threshold),
         ("points", "Shares", False, "change in percentage points", comparison.points),
     )
-    for name, title, relative, unit, threshold in told:
+    for name, title, relative, unit, threshold in charts:
         found = [change for change in comparison.changes if change.relative is relative and change.low is not None]
         if found:
             yield _chart(name, title, found, unit, threshold)
 
 
 def _chart(name: str, title: str, changes: Sequence[Change], unit: str, threshold: float) -> Chart:
-    """One row for each figure, the first at the top; what lies within the threshold either way is shaded."""
+    """Return a chart with one row per figure, the first at the top; the range within the threshold is shaded."""
     data: list[dict[str, Any]] = []
     for verdict, (colour, symbol) in _COLOURS.items():
         found = [change for change in changes if change.verdict is verdict]
@@ -138,7 +140,7 @@ def _chart(name: str, title: str, changes: Sequence[Change], unit: str, threshol
 
 
 def _percent(change: Change, value: float | None) -> float:
-    """A change as the chart has it: per cent of before, or points."""
+    """Return a change as the chart shows it: percent of the value before, or percentage points."""
     return 0.0 if value is None else float(f"{100 * (value - 1 if change.relative else value):.5g}")
 
 

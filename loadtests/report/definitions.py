@@ -1,4 +1,4 @@
-"""What each figure means, in words, and where other tools mean something else by the same name."""
+"""Definitions of all figures, with the differences from other tools."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ _FROM_SENT = "Other tools count from sent: compare theirs with TTFT from sent."
 _DEFINITIONS = (
     (
         "due",
-        "The moment at which a request ought to be sent. In an open loop the schedule says it, whatever became of "
+        "When a request should be sent. In an open loop this is its time in the schedule, whatever happened to "
         "earlier requests; in a closed loop it is when the user was free to send it.",
         "",
     ),
     (
         "TTFT, from due",
-        "Time to first token: from due to the first response with tokens. A request that had to wait because the "
-        "server or the generator was behind has that wait in it.",
+        "Time to first token: from due to the first response with tokens. It includes any wait because the server or "
+        "the generator was behind.",
         f"{_FROM_SENT} vLLM's benchmark takes the first chunk even if its text is empty.",
     ),
-    ("TTFT, from sent", "The same from the moment the request was really sent.", ""),
+    ("TTFT, from sent", "The same, from when the request was actually sent.", ""),
     (
         "ITL",
         "Inter-token latency: each gap between one response with tokens and the next, the gaps of all requests pooled. "
@@ -31,7 +31,7 @@ _DEFINITIONS = (
         "TPOT",
         "Time per output token: (last response - first response) / (output tokens - 1), one figure for each request "
         "of two responses or more.",
-        "guidellm's holds the TTFT too: (last token - start) / tokens; so does inference-perf's NTPOT.",
+        "guidellm's TPOT includes the TTFT: (last token - start) / tokens; so does inference-perf's NTPOT.",
     ),
     (
         "end to end",
@@ -40,47 +40,46 @@ _DEFINITIONS = (
     ),
     (
         "p50, p99, ...",
-        "Half, 99 in a hundred, ... of all values lie at or below it; between two values it is linear. They are taken "
-        "from all values of all processes, never averaged.",
+        "50%, 99%, ... of all values are at or below it, with linear interpolation. Percentiles are computed from all "
+        "values of all processes, never averaged.",
         "",
     ),
     (
         "output tokens/s",
-        "Tokens that came in the measured part, of all requests together, for each second of it. It is not the speed "
-        "that one user sees, which is 1 / TPOT.",
-        "AIPerf tells both; its speed for each user is 1 / (its ITL).",
+        "Tokens per second that arrived in the measured part, over all requests. It is not the speed that one user "
+        "sees, which is 1 / TPOT.",
+        "AIPerf reports both; its speed per user is 1 / (its ITL).",
     ),
     (
         "goodput",
-        "Requests that were good each on its own: completed, and with each latency within the SLO's limits; of ITL "
-        "the mean of its gaps. "
-        "Of sent, which is all that were due: rejected, late, failed and unfinished ones count as not good; who left "
-        "as planned is left out. "
-        "Of completed: only among those.",
-        "vLLM's benchmark and AIPerf count among requests that did not fail.",
+        "Requests that met the SLO individually: completed, with each latency within the SLO's limits (for ITL the "
+        "mean of the request's gaps). Of sent: among all that were due; rejected, late, failed and unfinished "
+        "requests count as not good, and those that the client cancelled as planned are left out. Of completed: only "
+        "among those.",
+        "vLLM's benchmark and AIPerf only count requests that did not fail.",
     ),
     (
         "lost",
-        "Rejected (the server had no room), late (not there in its time), failed (any other error) and unfinished "
-        "(the run ended first) requests together, of all but those that left as planned. They have no latency, so the "
-        "tables and charts of latencies are without them; in the SLO's percentiles and maxima each counts as one "
-        "that took for ever, but for ITL: an answer that did not come has no gaps.",
+        "Rejected (the server was full), late (past the deadline), failed (any other error) and unfinished (the run "
+        "ended first) requests, among all except those that the client cancelled as planned. They have no latency, so "
+        "tables and charts of latencies exclude them. In percentiles and maxima of the SLO each counts as infinitely "
+        "late, except for ITL, since an answer that did not arrive has no gaps.",
         "",
     ),
     (
         "open",
-        "Requests that were sent and have not ended, as the clients count them. Running and waiting are the server's "
-        "own count.",
+        "Requests that were sent and have not ended, as counted by the clients. Running and waiting are the server's "
+        "own counts.",
         "",
     ),
-    ("schedule lag", "From due to sent: what the load generator itself was late.", ""),
+    ("schedule lag", "From due to sent: the delay caused by the load generator itself.", ""),
     (
         "cost",
-        "The price of an hour, divided by the tokens of an hour at the measured pace.",
-        "Prices of services often differ for input and output; here one price pays for both.",
+        "The price per hour divided by the tokens per hour at the measured rate.",
+        "Services often charge different prices for input and output; here one price covers both.",
     ),
 )
 
 
 def definitions() -> Table:
-    return Table(("figure", "what it is here", "what others mean by it"), _DEFINITIONS, words=3)
+    return Table(("figure", "definition", "in other tools"), _DEFINITIONS, words=3)

@@ -1,5 +1,5 @@
-"""A whole HTML document that opens without a network: it holds all that it needs and asks for nothing, but for the
-chart library where pages share its file, as those of a sweep do."""
+"""A self-contained HTML document. It loads nothing from a network, and only the chart library from another file if
+several pages share it, as those of a sweep do."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 CHART_LIBRARY = f"plotly-{get_plotlyjs_version()}.min.js"
-"""What the file of the chart library is called where pages share it."""
+"""The name of the chart library's file if pages share it."""
 
 
 def write_library(folder: Path) -> None:
-    """Put the chart library there, for pages beside it or below."""
+    """Write the chart library to a folder, for pages in or below it."""
     if not (folder / CHART_LIBRARY).exists():
         (folder / CHART_LIBRARY).write_text(_plotly(), encoding="utf-8")
 
 
 def document(template: str, title: str, charts: Sequence[Chart], library: str = "", **content: Any) -> str:
-    """The page of `template`, with these charts, drawn by plotly.js: put in once, and not at all without charts.
+    """Return the page of `template` with these charts and, if there are any, plotly.js.
 
-    With `library`, a path relative to the page, it is read from there.
+    With `library`, a path relative to the page, plotly.js is loaded from there.
     """
     figures = json.dumps([chart.figure() for chart in charts], allow_nan=False, separators=(",", ":"))
     plotly, script = "" if library else _plotly(), _file("charts.js")
@@ -59,14 +59,14 @@ def document(template: str, title: str, charts: Sequence[Chart], library: str = 
 
 @cache
 def _plotly() -> str:
-    """The whole of plotly.js, since its package has no smaller one. It is 4.8 MB, and asks for nothing from outside."""
+    """Return the whole of plotly.js (4.8 MB), since its package has no smaller build. It makes no network requests."""
     found: str = get_plotlyjs()
     return found
 
 
 def _policy(nonce: str, *scripts: str) -> str:
-    """What a browser may do for the page: run these scripts and no other, and fetch nothing but the script that has the
-    nonce. (A hash would bind its content too, but Chromium refuses to check one of a file from a disk.)"""
+    """Return the page's content security policy: run only these scripts, and load only the script with the nonce. (A
+    hash would be stricter, but Chromium does not support hashes for scripts from files.)"""
     named = f" 'nonce-{nonce}'" if nonce else ""
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     return f"default-src 'none'; script-src {hashes}{named}; style-src 'unsafe-inline'; img-src data: blob:"
@@ -77,7 +77,7 @@ def _digest(script: str) -> str:
 
 
 def _safe_markup(text: str) -> Markup:
-    """Text of our own files or of plotly, put in as it is."""
+    """Return text of our own files or of plotly, to insert unescaped."""
     return Markup(text)
 
 

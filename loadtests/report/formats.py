@@ -1,4 +1,4 @@
-"""Figures and foreign texts as a reader sees them."""
+"""Formats figures and untrusted texts for readers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 
 
 def seconds(value: float | None) -> str:
-    """A time in the unit that fits, with three digits.
+    """Return a time with three digits, in a suitable unit.
 
     >>> seconds(0.00042), seconds(0.0123), seconds(0.512), seconds(1.5), seconds(300), seconds(None)
     ('420 µs', '12.3 ms', '512 ms', '1.5 s', '300 s', '–')
@@ -26,7 +26,7 @@ def seconds(value: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three significant digits, and all of those before the point.
+    """Return three significant digits, and all digits before the decimal point.
 
     >>> number(0.012345), number(9.999), number(12.0), number(1234.56), number(None)
     ('0.0123', '10', '12', '1,235', '–')
@@ -43,7 +43,7 @@ def number(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A part of one in per cent; what is not quite all never reads as all, nor a little as nothing.
+    """Return a fraction in percent; rounding never shows 100% or 0% for anything less or more.
 
     >>> percent(1.0), percent(0.9876), percent(0.99996), percent(0.9999999), percent(0.0004), percent(None)
     ('100%', '98.8%', '99.996%', '>99.999%', '0.04%', '–')
@@ -82,18 +82,18 @@ def count(value: int, noun: str) -> str:
 
 
 def text(value: object) -> str:
-    """Any text on one line: a long one is cut, and what can't be shown stands as a sign that can.
+    """Return any text on one line, shortened if it is long, with visible symbols for unprintable characters.
 
     >>> text("a\\x00b"), text("two\\nlines"), len(text("x" * 10**6)) < 500
     ('a␀b', 'two lines', True)
     """
     whole = str(value)
     cut = printable(whole[:MAX_TEXT_CHARACTERS])
-    return cut if len(whole) <= MAX_TEXT_CHARACTERS else f"{cut}… ({len(whole):,} characters in all)"
+    return cut if len(whole) <= MAX_TEXT_CHARACTERS else f"{cut}… ({len(whole):,} characters)"
 
 
 def printable(value: str) -> str:
-    """The same text of characters that a page can hold and a reader can see."""
+    """Return the text with visible symbols for characters that a page cannot contain or a reader cannot see."""
     return "".join(_sign(character) for character in value)
 
 
@@ -102,6 +102,6 @@ def _sign(character: str) -> str:
         return " "
     if ord(character) < 32:
         return chr(0x2400 + ord(character))
-    # Lone surrogates can't be written as UTF-8; marks of direction would turn the page's own text round.
+    # Lone surrogates cannot be encoded as UTF-8; direction marks would reverse the page's own text.
     hidden = unicodedata.category(character) in ("Cc", "Cs") or character in _DIRECTIONS
     return "\ufffd" if hidden else character

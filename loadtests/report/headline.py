@@ -1,4 +1,4 @@
-"""What a run says in one sentence, and in a few large figures."""
+"""The result of a run in one sentence, and its main figures."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from loadtests.report.formats import count, money, number, percent, seconds
 from loadtests.report.slo_text import overall_verdict, slo_text
 
 _LENGTH_TOLERANCE = 0.1
-"""By how much prompts may be longer or shorter than was asked for before a reader must know of it."""
+"""Relative difference between the sent and the requested prompt length above which readers are told."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One main figure: `note` says what it is of, or what stands beside it."""
+    """One main figure; `note` explains it or adds a related figure."""
 
     name: str
     value: str
@@ -25,27 +25,27 @@ class Tile:
 
 
 def headline(summary: Summary) -> str:
-    """How much load, which latency, whether the SLO was met, what was lost, and what it cost, in one sentence."""
+    """Return load, latency, SLO verdict, lost requests and cost in one sentence."""
     requests = summary.requests
     if not requests.due:
         return f"Nothing was measured: no request was due in {seconds(summary.measured_seconds)}."
     if not requests.completed:
         return f"None of {count(requests.due, 'request')} was completed in {seconds(summary.measured_seconds)}."
-    said = [f"At {load_text(summary)} {_latency(summary)}"]
+    parts = [f"At {load_text(summary)} {_latency(summary)}"]
     if summary.slo:
-        said.append(_slo_sentence(summary))
+        parts.append(_slo_sentence(summary))
     else:
-        said.append(f"{_completed(summary)} of the requests were completed, and nothing was promised")
+        parts.append(f"{_completed(summary)} of the requests were completed, and no SLO was given")
     if requests.error_rate:
-        said.append(f"{percent(requests.error_rate)} of the requests were lost and are not in these times")
+        parts.append(f"{percent(requests.error_rate)} of the requests were lost and are not in these latencies")
     if summary.cost and summary.cost.per_million_output is not None:
         price = money(summary.cost.per_million_output, summary.cost.currency)
-        said.append(f"a million output tokens cost {price}")
-    return "; ".join(said) + "."
+        parts.append(f"a million output tokens cost {price}")
+    return "; ".join(parts) + "."
 
 
 def load_text(summary: Summary) -> str:
-    """How much was asked for, in words."""
+    """Return the load in words."""
     arrivals = plan_in(summary).get("arrivals", {})
     rate = f"{number(summary.offered_per_second)} requests/s"
     peak = max((value for value in summary.timeline.columns.get("open", ()) if value is not None), default=None)
@@ -55,25 +55,25 @@ def load_text(summary: Summary) -> str:
 
 
 def plan_in(summary: Summary) -> Mapping[str, Any]:
-    """The plan that the run was made from; empty where the facts have none."""
+    """Return the plan of the run; empty if the metadata has none."""
     found = summary.metadata.get("plan")
     return found if isinstance(found, Mapping) else {}
 
 
 def input_length_mismatch(summary: Summary) -> str:
-    """What was asked for, where the prompts were not nearly as long; empty where they were, or nothing was asked."""
+    """Return the requested prompt length if the sent one differs much; empty otherwise."""
     tokens = summary.tokens
-    found, asked = tokens.first_input, tokens.first_input_requested
-    if not found or not asked or abs(found / asked - 1) <= _LENGTH_TOLERANCE:
+    found, requested = tokens.first_input, tokens.first_input_requested
+    if not found or not requested or abs(found / requested - 1) <= _LENGTH_TOLERANCE:
         return ""
     turns = "" if found == tokens.input_per_request else f", and {number(found)} sent, in a session's first"
     workload = plan_in(summary).get("workload")
     exact = isinstance(workload, Mapping) and workload.get("tokenizer")
-    return f"a request; asked for {number(asked)}{turns}" + ("" if exact else "; give --tokenizer")
+    return f"a request; asked for {number(requested)}{turns}" + ("" if exact else "; give --tokenizer")
 
 
 def input_text(summary: Summary) -> str:
-    """How long prompts were, in words."""
+    """Return the prompt length in words."""
     mean = summary.tokens.input_per_request
     if mean is None:
         return ""
@@ -82,21 +82,21 @@ def input_text(summary: Summary) -> str:
 
 
 def _latency(summary: Summary) -> str:
-    told = (
+    shown = (
         (("ttft", "the first token came"), ("itl", "each further one"))
         if "ttft" in summary.latencies
         else (("e2e", "the answer was there"),)
     )
     found = [
-        f"{words} within {seconds(summary.latencies[name].p99)}" for name, words in told if name in summary.latencies
+        f"{words} within {seconds(summary.latencies[name].p99)}" for name, words in shown if name in summary.latencies
     ]
     return " and ".join(found) + " (p99)" if found else "no latency could be measured"
 
 
 def _slo_sentence(summary: Summary) -> str:
     found = overall_verdict(summary.slo)
-    told = ", ".join(slo_text(bound) for bound in summary.slo if bound.verdict == found)
-    return f"the SLO {'could not be evaluated' if found == 'not evaluated' else f'was {found}'} ({told})"
+    bounds = ", ".join(slo_text(bound) for bound in summary.slo if bound.verdict == found)
+    return f"the SLO {'could not be evaluated' if found == 'not evaluated' else f'was {found}'} ({bounds})"
 
 
 def _completed(summary: Summary) -> str:
@@ -105,7 +105,7 @@ def _completed(summary: Summary) -> str:
 
 
 def tiles(summary: Summary) -> Sequence[Tile]:
-    """The main figures; those that the run has nothing for are left out."""
+    """Return the main figures that the run has."""
     requests = summary.requests
     lost = requests.rejected + requests.timed_out + requests.failed + requests.unfinished
     made = [
@@ -123,8 +123,8 @@ def tiles(summary: Summary) -> Sequence[Tile]:
         )
     for name, called in (("ttft", "TTFT"), ("itl", "ITL"), ("e2e", "End to end")):
         if name in summary.latencies:
-            spread = summary.latencies[name]
-            made.append(Tile(f"{called}, p99", seconds(spread.p99), f"p50 {seconds(spread.p50)}"))
+            distribution = summary.latencies[name]
+            made.append(Tile(f"{called}, p99", seconds(distribution.p99), f"p50 {seconds(distribution.p50)}"))
     if summary.goodput:
         good = summary.goodput
         note = f"of sent / of completed; {number(good.per_second)} requests/s"

@@ -1,4 +1,4 @@
-"""The charts of latencies: percentiles of a run, and latency by load."""
+"""Latency charts: percentiles of a run, and latency by load."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _PERCENTILE_CHARTS = (
 
 
 def curve_charts(summary: Summary) -> Iterator[Chart]:
-    """One for each kind of latency that was measured."""
-    for title, told in _PERCENTILE_CHARTS:
-        found = [entry for entry in told if summary.curves.get(entry[0])]
+    """Yield a chart for each kind of latency that was measured."""
+    for title, lines in _PERCENTILE_CHARTS:
+        found = [entry for entry in lines if summary.curves.get(entry[0])]
         if found:
             yield _percentile_chart(summary, title, found)
 
@@ -44,7 +44,7 @@ def _percentile_chart(summary: Summary, title: str, found: Sequence[tuple[str, s
     furthest = 10.0
     for name, called, colour, dash in found:
         curve = summary.curves[name]
-        # The largest of n values lies at no percentile that n values can tell from 100.
+        # The largest of n values is at no percentile that n values can distinguish from 100.
         count = max(2, summary.latencies[name].count) if name in summary.latencies else 1000
         x = [min(1 / max(1 - percentile / 100, 1e-9), count) for percentile, _ in curve]
         y = unit.scale(value for _, value in curve)
@@ -77,25 +77,25 @@ def _percentile_chart(summary: Summary, title: str, found: Sequence[tuple[str, s
 
 
 _MIN_LOG_RATIO = 30
-"""From so many times the least latency on, only a logarithmic axis shows both."""
+"""Ratio of the largest to the smallest latency above which the axis is logarithmic."""
 
 
 @dataclass(frozen=True)
 class LoadPoint:
-    """One level of load, called `name` in the chart; `met`: whether the SLO was met, None where none was given."""
+    """One level of load, called `name` in the chart; `met` says whether the SLO was met, None without an SLO."""
 
     name: str
     tokens_per_second: float
     latencies: Mapping[str, DistributionSummary]
     met: bool | None = None
     best: bool = False
-    """The highest load at which the SLO was met."""
+    """Whether this is the highest load that met the SLO."""
     level: float | None = None
-    """Points at the same level of load are runs that repeat one another; None: it is the only one at its level."""
+    """Points with the same level are repeated runs; None if the point has its own level."""
 
 
 def throughput_charts(points: Sequence[LoadPoint], results: Sequence[SloResult]) -> Iterator[Chart]:
-    """For TTFT, ITL and what else is promised, the points in the order of their load; none for one point alone."""
+    """Yield charts for TTFT, ITL and the latencies of the SLO, with points in order of load; none for one point."""
     measured = [name for name in LATENCIES if sum(name in point.latencies for point in points) > 1]
     wanted = {"ttft", "itl", *quantities(results)}
     for name in [name for name in measured if name in wanted] or measured[:1]:
@@ -104,7 +104,7 @@ def throughput_charts(points: Sequence[LoadPoint], results: Sequence[SloResult])
 
 
 def _throughput_chart(name: str, points: Sequence[LoadPoint], bound: SloResult | None) -> Chart:
-    """The median, and the percentile that the SLO is about; without one the 99th."""
+    """Return a chart of the median and the percentile of the SLO, or the 99th without an SLO."""
     upper = (statistic(bound) if bound else "") or "p99"
     highest = [float(getattr(point.latencies[name], upper)) for point in points]
     lowest = [point.latencies[name].p50 for point in points]
@@ -138,7 +138,7 @@ def _throughput_chart(name: str, points: Sequence[LoadPoint], bound: SloResult |
 
 
 def _best_per_level(points: Sequence[LoadPoint], values: Sequence[float]) -> list[int]:
-    """Where the line goes through: of the points at one level the one with the median value, else each."""
+    """Return the points on the line: at each level the one with the median value."""
     levels: dict[object, list[int]] = {}
     for place, point in enumerate(points):
         levels.setdefault(place if point.level is None else f"{point.level}", []).append(place)
@@ -146,7 +146,7 @@ def _best_per_level(points: Sequence[LoadPoint], values: Sequence[float]) -> lis
 
 
 def _decades(least: float, most: float) -> dict[str, Any]:
-    """A logarithmic axis whose marks are whole figures: 0.1, 0.2, 0.5, 1, ..."""
+    """Return a logarithmic axis with round ticks: 0.1, 0.2, 0.5, 1, ..."""
     powers = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
     ticks = [float(f"{digit}e{power}") for power in powers for digit in (1, 2, 5)]
     return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
@@ -157,9 +157,9 @@ def _label(field: str) -> str:
 
 
 def _marks(points: Sequence[LoadPoint], x: Values, y: Values, template: str) -> Iterator[dict[str, Any]]:
-    """Runs that met the SLO and that missed it differ in shape as well as in colour."""
-    told = (("met", "circle", "--blue", 9), ("missed", "x", "--red", 10), ("highest met", "star", "--green", 16))
-    for name, symbol, colour, size in told:
+    """Yield markers; runs that met the SLO differ from others in shape as well as in colour."""
+    styles = (("met", "circle", "--blue", 9), ("missed", "x", "--red", 10), ("highest met", "star", "--green", 16))
+    for name, symbol, colour, size in styles:
         places = [place for place, point in enumerate(points) if _verdict(point) == name]
         if places:
             yield {

@@ -1,4 +1,4 @@
-"""The pages that a person reads: of a run, of a sweep, of a comparison."""
+"""The HTML pages of a run, a sweep and a comparison."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from loadtests.report.tables import Table
 from loadtests.report.timeline import timeline_chart
 from loadtests.served_model import describe_served_model
 
-_NO_COUNTERS_NOTE = "Without the server's counters there is nothing to compare with."
+_NO_COUNTERS_NOTE = "Without the server's counters there is nothing to compare."
 _NO_COUNTS = "The server's metrics have no counts of requests and tokens to compare with."
-_REASON_ABOVE = "They are not compared; the reason stands with the server's own figures."
+_REASON_ABOVE = "The counts are not compared; see the notes on the server's figures for the reason."
 
 
 def run_page(summary: Summary, name: str = "", library: str = "") -> str:
-    """One run, as a whole HTML document that needs no network, nor another file but the `library` that it may name."""
+    """Return the page of one run: an HTML document that needs no network and no other file than `library`."""
     warmup, end = _measured(plan_in(summary))
     timeline = timeline_chart(summary.timeline, warmup, end)
     curves = list(curve_charts(summary))
@@ -73,7 +73,7 @@ def run_page(summary: Summary, name: str = "", library: str = "") -> str:
 
 
 def sweep_page(sweep: Sweep, name: str = "", library: str = "") -> str:
-    """All runs of a sweep, as a whole HTML document that needs no network, as `run_page`."""
+    """Return the page of a sweep with all its runs, as `run_page` does for one."""
     best = sweep.best.summary if sweep.best else None
     trade_off = list(throughput_charts(points(sweep), slo_results(sweep)))
     known = best or (sweep.steps[-1].summary if sweep.steps else None)
@@ -99,7 +99,7 @@ def sweep_page(sweep: Sweep, name: str = "", library: str = "") -> str:
 
 
 def comparison_page(comparison: Comparison) -> str:
-    """Two sides and what changed between them, as a whole HTML document that needs no network."""
+    """Return the page of a comparison: an HTML document that needs no network."""
     charts = list(change_charts(comparison))
     name = " and ".join(
         ", ".join(text(Path(run).name) for run in side) for side in (comparison.before, comparison.after)
@@ -126,13 +126,13 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 def _title(name: str, *words: str) -> str:
-    """What the browser calls the page."""
+    """Return the page's title in the browser."""
     found = ", ".join(words)
     return f"{text(name)}: {found}" if name else f"{found[:1].upper()}{found[1:]}"
 
 
 def _kind(summary: Summary, what: str = "Load test") -> str:
-    """A line above the headline: what this is, of which model and server, when, and how long it measured."""
+    """Return the line above the headline: the kind of test, the model and server, the start and the duration."""
     plan = plan_in(summary)
     served = f" of {text(words)}" if (words := describe_served_model(summary.metadata)) else ""
     where = f" {'at' if served else 'of'} {text(plan['server'])}" if plan.get("server") else ""
@@ -142,7 +142,7 @@ def _kind(summary: Summary, what: str = "Load test") -> str:
 
 
 def _measured(plan: Mapping[str, Any]) -> tuple[float, float | None]:
-    """From which second to which requests count; without a plan, all of them."""
+    """Return the seconds between which requests count; all requests without a plan."""
     warmup, length = plan.get("warmup", 0.0), plan.get("seconds")
     if not isinstance(warmup, int | float) or not isinstance(length, int | float):
         return 0.0, None
@@ -150,7 +150,7 @@ def _measured(plan: Mapping[str, Any]) -> tuple[float, float | None]:
 
 
 def _phase_points(summary: Summary) -> list[LoadPoint]:
-    """The steps of the run, by their load."""
+    """Return the phases of the run in order of load."""
     ordered = sorted(summary.load_phases, key=lambda part: part.offered_per_second)
     return [
         LoadPoint(

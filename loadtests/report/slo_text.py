@@ -1,4 +1,4 @@
-"""The SLO's bounds as a reader sees them, and what charts draw of them."""
+"""SLO bounds as text, and what charts draw of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STATISTICS = {50: "p50", 75: "p75", 90: "p90", 95: "p95", 99: "p99", 99.9: "p99
 
 
 def slo_text(bound: SloResult) -> str:
-    """What a bound says, with the sign that people write."""
+    """Return a bound as text, with typographic signs."""
     return format_slo(bound.text)
 
 
@@ -26,18 +26,18 @@ def format_slo(slo: str) -> str:
 
 
 def slo_value(bound: SloResult, value: float | None) -> str:
-    """A figure that the bound is about, in its unit."""
+    """Return a value of the bound's quantity, in its unit."""
     return percent(value) if Slo.parse(bound.text).quantity == "error_rate" else seconds(value)
 
 
 def overall_verdict(results: Sequence[SloResult]) -> str:
-    """Of all bounds together."""
+    """Return the verdict on all bounds together."""
     found = {bound.verdict for bound in results}
     return "missed" if "missed" in found else "not evaluated" if "not evaluated" in found else "met"
 
 
 def quantities(results: Sequence[SloResult]) -> Iterator[str]:
-    """The latencies that are bounded."""
+    """Yield the latencies that have bounds."""
     for bound in results:
         quantity = Slo.parse(bound.text).quantity
         if quantity != "error_rate":
@@ -45,12 +45,12 @@ def quantities(results: Sequence[SloResult]) -> Iterator[str]:
 
 
 def statistic(bound: SloResult) -> str:
-    """The field of a `DistributionSummary` that the bound is about; empty where no field has that percentile."""
+    """Return the field of a `DistributionSummary` that the bound is about; empty if no field has its percentile."""
     parsed = Slo.parse(bound.text)
     return "mean" if parsed.statistic == "mean" else _STATISTICS.get(parsed.level, "")
 
 
 def strictest(results: Sequence[SloResult], *names: str) -> SloResult | None:
-    """Of the bounds of these latencies, the one that looks furthest into the tail."""
+    """Return the bound of these latencies with the highest percentile."""
     found = [bound for bound in results if Slo.parse(bound.text).quantity in names]
     return max(found, key=lambda bound: Slo.parse(bound.text).level, default=None)

@@ -1,4 +1,4 @@
-"""What a sweep's page says: the highest rate at which the SLO was met, and the runs that it rests on."""
+"""The page of a sweep: the highest rate that met the SLO, and the runs behind it."""
 
 from __future__ import annotations
 
@@ -16,54 +16,55 @@ _GOODPUT = "goodput of sent / of completed"
 
 
 def sweep_headline(sweep: Sweep) -> str:
-    """The answer in one sentence: up to which rate the SLO is met, and what it costs there."""
+    """Return the result in one sentence: the highest rate that meets the SLO, and its cost."""
     if not sweep.steps:
-        return "No run was made, so nothing is known of the rate at which the SLO is met."
+        return "There are no runs, so the highest rate is unknown."
     slo = ", ".join(format_slo(bound) for bound in sweep.slo)
     rates = [step.rate for step in sweep.steps]
     if sweep.highest is None:
-        return f"The SLO ({slo}) held at no rate that was tried, down to {rate_text(sweep, min(rates))}."
-    said = [f"The SLO ({slo}) holds up to {rate_text(sweep, sweep.highest)}{repetition_text(sweep)}"]
+        return f"The SLO ({slo}) was met at no tested rate, down to {rate_text(sweep, min(rates))}."
+    parts = [f"The SLO ({slo}) is met up to {rate_text(sweep, sweep.highest)}{repetition_text(sweep)}"]
     cost = sweep.best.summary.cost if sweep.best else None
     if cost and cost.per_million_output is not None:
-        said[0] += f", where a million output tokens cost {money(cost.per_million_output, cost.currency)}"
+        parts[0] += f", where a million output tokens cost {money(cost.per_million_output, cost.currency)}"
     if sweep.best and (lost := sweep.best.summary.requests.error_rate):
-        said.append(f"{percent(lost)} of the requests were lost there")
-    said.append(beyond_text(sweep))
-    return "; ".join(said) + "."
+        parts.append(f"{percent(lost)} of the requests were lost at that rate")
+    parts.append(beyond_text(sweep))
+    return "; ".join(parts) + "."
 
 
 def rate_text(sweep: Sweep, rate: float | None, due: float | None = None) -> str:
-    """A rate as it was really due, in all runs that asked for it unless `due` says it of one, and how much was asked
-    for where that is another figure."""
+    """Return the actual rate, in all runs at this requested rate unless `due` gives it, with the requested rate if it
+    differs."""
     real = sweep.actual_rate(rate) if due is None else due
-    asked = "" if rate is None or number(real) == number(rate) else f" ({number(rate)} asked for)"
-    return f"{_rate(sweep, real)}{asked}"
+    requested = "" if rate is None or number(real) == number(rate) else f" ({number(rate)} requested)"
+    return f"{_rate(sweep, real)}{requested}"
 
 
 def repetition_text(sweep: Sweep) -> str:
-    """How often the SLO was found to hold at the highest rate, where that was once or not each time."""
+    """Return how often the SLO was met at the highest rate, if that was once or not always."""
     runs = sweep.steps_at(sweep.highest)
     kept = sum(step.met for step in runs)
     if kept < len(runs):
-        return f" (held in {kept} of {len(runs)} runs)"
+        return f" (met in {kept} of {len(runs)} runs)"
     return "" if sweep.confirmed else " (seen once)"
 
 
 def beyond_text(sweep: Sweep) -> str:
-    """What is known above the highest rate."""
+    """Return what is known above the highest rate."""
     if sweep.lowest_missed is None:
-        return "no higher rate was tried, so it may hold beyond"
+        return "no higher rate was tested, so the limit may be higher"
     runs = sweep.steps_at(sweep.lowest_missed)
     broken = sum(not step.met for step in runs)
     often = f" (in {broken} of {len(runs)} runs)" if broken < len(runs) else ""
-    return f"at {rate_text(sweep, sweep.lowest_missed)} it is broken{often}"
+    return f"at {rate_text(sweep, sweep.lowest_missed)} it is missed{often}"
 
 
 def sweep_tiles(sweep: Sweep) -> Sequence[Tile]:
-    """The rate that was found, and the main figures of the run at it."""
+    """Return the rate that was found, and the main figures of the run at it."""
     searched = count(len(sweep.steps), "run")
-    how = f"within {percent(sweep.tolerance)}, after {searched}" if sweep.converged else f"not settled after {searched}"
+    reached = f"within {percent(sweep.tolerance)}," if sweep.converged else "not converged"
+    how = f"{reached} after {searched}"
     tone = "good" if sweep.highest is not None else "bad"
     found = Tile("Highest rate", _rate(sweep, sweep.actual_rate(sweep.highest)), how, tone)
     others = tiles(sweep.best.summary) if sweep.best else ()
@@ -71,22 +72,23 @@ def sweep_tiles(sweep: Sweep) -> Sequence[Tile]:
 
 
 def not_converged_text(sweep: Sweep) -> str:
-    """Why the rate may be off by more than the tolerance; empty where it is not."""
+    """Return why the rate may be off by more than the tolerance; empty if it is not."""
     if sweep.failure:
         return f"No further run could be made: {sweep.failure}."
     if sweep.interrupted:
-        return "The sweep was interrupted, so the rates that hold and break may lie further apart than was asked for."
+        return "The sweep was interrupted, so the result may be less precise than the tolerance."
     if sweep.overlaps:
         return (
-            "No more was due where the SLO was missed than where it held: make longer runs to tell these rates apart."
+            "The actual load was no higher in the runs that missed the SLO than in those that met it: make longer runs "
+            "to distinguish these rates."
         )
     if not sweep.converged:
-        return "The search had no runs left before the rates that hold and break lay close together; allow it more."
+        return "The search ran out of runs before it reached the tolerance; raise --max-runs."
     return ""
 
 
 def points(sweep: Sweep) -> list[LoadPoint]:
-    """Each run as a point of a chart, in the order of their rates."""
+    """Return each run as a point of a chart, in order of rate."""
     return [
         LoadPoint(
             _rate_of(sweep, step),
@@ -101,25 +103,25 @@ def points(sweep: Sweep) -> list[LoadPoint]:
 
 
 def slo_results(sweep: Sweep) -> tuple[SloResult, ...]:
-    """The SLO's bounds, with what was found at the rate that is marked, or else in the last run."""
+    """Return the SLO's bounds with the values at the highest rate that met it, or else in the last run."""
     step = sweep.best or (sweep.steps[-1] if sweep.steps else None)
     return step.summary.slo if step else ()
 
 
 def steps(sweep: Sweep) -> Table:
-    """All runs by rate, each with a link to its own page, and for each bound what was found."""
+    """Return all runs by rate, each with a link to its page, and the value of each bound."""
     bounds = [slo_text(bound) for bound in slo_results(sweep)]
     rows = [_step(sweep, step, number) for number, step in enumerate(sweep.steps, 1)]
     rows = [
         row for _, row in sorted(zip([step.rate for step in sweep.steps], rows, strict=True), key=lambda row: row[0])
     ]
-    rates = (sweep.unit,) if sweep.unit == USERS else (f"{sweep.unit} due", "asked for")
+    rates = (sweep.unit,) if sweep.unit == USERS else (f"{sweep.unit} due", "requested")
     heads = (*rates, "run", "requests/s done", "output tokens/s", *bounds, "lost", _GOODPUT, "SLO")
     return Table(heads, rows)
 
 
 def slo_notes(sweep: Sweep) -> list[str]:
-    """What makes verdicts of runs unsure, each note once with the rates that have it."""
+    """Return the notes that make verdicts uncertain, each once with its rates."""
     return _unique_notes(
         sweep,
         (
@@ -133,14 +135,14 @@ def slo_notes(sweep: Sweep) -> list[str]:
 
 
 def validity_notes(sweep: Sweep) -> list[str]:
-    """What speaks against runs, each reason once with the rates that have it."""
+    """Return the reasons why runs are unreliable, each once with its rates."""
     found = ((step, as_sentence(reason)) for step in sweep.steps for reason in step.summary.validity.reasons)
     return _unique_notes(sweep, found, ": ")
 
 
-def _unique_notes(sweep: Sweep, said: Iterable[tuple[SweepStep, str]], between: str) -> list[str]:
+def _unique_notes(sweep: Sweep, notes: Iterable[tuple[SweepStep, str]], between: str) -> list[str]:
     whose: dict[str, list[SweepStep]] = {}
-    for step, words in said:
+    for step, words in notes:
         whose.setdefault(words, []).append(step)
     return [f"At {_rates_of(sweep, steps)}{between}{words}" for words, steps in whose.items()]
 

@@ -23,8 +23,8 @@ from loadtests.report.slo_text import overall_verdict, slo_text, slo_value
 
 @dataclass(frozen=True)
 class Cell:
-    """`tone`: "bad" and "good" are shown in red and green; each has a word for it in its text too. `link`: a file to
-    open from here, relative to the page."""
+    """One cell of a table. `tone`, "bad" or "good", is shown in red or green; the text says the same. `link` is a file
+    to open, relative to the page."""
 
     text: str
     tone: str = ""
@@ -32,7 +32,7 @@ class Cell:
 
     @property
     def address(self) -> str:
-        """The link as a browser takes it: as a path and never as anything else."""
+        """The link as a URL; always a path."""
         return quote(self.link, errors="replace")
 
 
@@ -41,7 +41,7 @@ Row = Sequence[Cell | str]
 
 @dataclass(frozen=True)
 class Table:
-    """The first `words` columns are words, and left; the others are figures, and right."""
+    """The first `words` columns are text, aligned left; the others are figures, aligned right."""
 
     head: Sequence[str]
     rows: Sequence[Row]
@@ -84,12 +84,12 @@ def verdict_cell(results: Sequence[SloResult]) -> Cell:
 
 
 def outcome_table(requests: Requests) -> Table:
-    """What became of the requests, in the order in which a reader cares."""
-    told = (
-        ("completed", requests.completed, "the whole answer came", ""),
-        ("cancelled", requests.cancelled, "the client left before the end, as the workload wanted", ""),
-        ("rejected", requests.rejected, "the server had no room", "bad"),
-        ("timed out", requests.timed_out, "the answer was not there in its time", "bad"),
+    """Return the outcomes of the requests, in order of importance."""
+    outcomes = (
+        ("completed", requests.completed, "the whole answer was received", ""),
+        ("cancelled", requests.cancelled, "the client disconnected before the end, as the workload wanted", ""),
+        ("rejected", requests.rejected, "the server was full", "bad"),
+        ("timed out", requests.timed_out, "the request missed its deadline", "bad"),
         ("failed", requests.failed, "any other error", "bad"),
         ("unfinished", requests.unfinished, "the run ended before the answer", "bad"),
     )
@@ -100,21 +100,19 @@ def outcome_table(requests: Requests) -> Table:
             Cell(f"{count:,}", tone if count else ""),
             percent(count / requests.due if requests.due else None),
         ]
-        for name, count, words, tone in told
+        for name, count, words, tone in outcomes
     ]
-    rows.append(
-        ["due", "all that ought to have been sent", f"{requests.due:,}", percent(1.0 if requests.due else None)]
-    )
-    return Table(("outcome", "what it says", "requests", "of due"), rows, words=2)
+    rows.append(["due", "all that should have been sent", f"{requests.due:,}", percent(1.0 if requests.due else None)])
+    return Table(("outcome", "meaning", "requests", "of due"), rows, words=2)
 
 
 def error_table(requests: Requests) -> Table:
-    """Errors by code, the most frequent first, with the first message of each."""
+    """Return errors by code, the most frequent first, with the first message of each."""
     ranked = sorted(requests.errors.items(), key=lambda item: -item[1])
     rows: list[Row] = [
         [text(code), text(requests.messages.get(code, "")), Cell(f"{count:,}", "bad")] for code, count in ranked
     ]
-    return Table(("code", "the first one's message", "requests"), rows, words=2)
+    return Table(("code", "first message", "requests"), rows, words=2)
 
 
 def latency_table(found: Mapping[str, DistributionSummary]) -> Table:
@@ -127,17 +125,17 @@ def latency_table(found: Mapping[str, DistributionSummary]) -> Table:
 
 
 def server_table(summary: Summary, server: ServerSide) -> Table:
-    """What the server says of itself, and beside it what its clients saw of the same."""
+    """Return the server's own figures, next to the clients' corresponding figures."""
     ttft, itl = summary.latencies.get("ttft_sent"), summary.latencies.get("itl")
     requests = summary.requests
     whole = sum(1 for bound in (server.rejected, server.cancelled, server.output_tokens) if bound is not None)
     rows: list[Row] = [
-        ["mean TTFT (the client's from sent)", seconds(server.ttft_seconds), seconds(ttft.mean if ttft else None)],
+        ["mean TTFT (client: from sent)", seconds(server.ttft_seconds), seconds(ttft.mean if ttft else None)],
         ["mean ITL", seconds(server.itl_seconds), seconds(itl.mean if itl else None)],
-        ["mean time in the queue", seconds(server.queue_seconds), ""],
-        ["mean requests decoded together", number(server.requests_per_batch), ""],
-        ["most requests waiting", number(server.waiting_peak), ""],
-        ["largest use of the KV cache", percent(server.kv_use_peak), ""],
+        ["mean queue time", seconds(server.queue_seconds), ""],
+        ["mean batch size", number(server.requests_per_batch), ""],
+        ["maximum requests waiting", number(server.waiting_peak), ""],
+        ["maximum KV cache use", percent(server.kv_use_peak), ""],
     ]
     if whole:
         rows += [
@@ -146,8 +144,7 @@ def server_table(summary: Summary, server: ServerSide) -> Table:
             ["output tokens", number(server.output_tokens), f"{summary.tokens.output:,}"],
         ]
     rows += [
-        [f"mean requests in an execution of {text(model)}", number(mean), ""]
-        for model, mean in server.executions.items()
+        [f"mean requests per execution of {text(model)}", number(mean), ""] for model, mean in server.executions.items()
     ]
     return Table(("over the measured part", "server", "clients"), rows)
 
@@ -167,7 +164,7 @@ def reconciliation_table(found: Sequence[CountComparison]) -> Table:
 
 
 def _tone(match: CountComparison) -> str:
-    """Red is what can't be explained; what the note explains is neither red nor green."""
+    """Red marks differences without an explanation; explained ones have no colour."""
     return "bad" if not match.consistent else "" if match.difference else "good"
 
 
@@ -181,7 +178,7 @@ def cost_table(found: Cost) -> Table:
 
 
 def lag_table(grade: Validity) -> Table | None:
-    """How late requests were sent."""
+    """Return how late requests were sent."""
     if grade.schedule_lag is None:
         return None
     times = [seconds(getattr(grade.schedule_lag, column)) for column in TIMES]
@@ -194,13 +191,13 @@ def process_table(grade: Validity) -> Table:
     rows: list[Row] = [
         [f"worker {name}" if name.isdigit() else text(name), number(cores)] for name, cores in grade.cpu_cores.items()
     ]
-    rows += [["the busiest at its peak", number(grade.cpu_peak)]]
-    rows += [["worst delay of an event loop", seconds(grade.loop_lag)]]
+    rows += [["peak of the busiest process", number(grade.cpu_peak)]]
+    rows += [["longest event loop delay", seconds(grade.loop_lag)]]
     return Table(("process of the load generator", "processor cores"), rows)
 
 
 def metadata_tables(found: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
-    """One table for each group of facts, the plan last; what stands alone comes first."""
+    """Yield one table for each group of metadata, single values first and the plan last."""
     groups = {name: value for name, value in found.items() if isinstance(value, Mapping) and value}
     alone = {name: value for name, value in found.items() if name not in groups}
     if alone:
@@ -210,9 +207,9 @@ def metadata_tables(found: Mapping[str, Any]) -> Iterator[tuple[str, Table]]:
 
 
 def as_sentence(note: str) -> str:
-    """A note as a sentence of its own."""
-    said = text(note)
-    return f"{said[:1].upper()}{said[1:].rstrip('.')}." if said else ""
+    """Return a note as a sentence with a capital letter and a full stop."""
+    sentence = text(note)
+    return f"{sentence[:1].upper()}{sentence[1:].rstrip('.')}." if sentence else ""
 
 
 def _flat(group: Mapping[str, Any], before: str = "") -> list[Row]:
@@ -229,7 +226,7 @@ def _flat(group: Mapping[str, Any], before: str = "") -> list[Row]:
 
 
 def _value_text(value: Any) -> str:
-    """A fact in words; of lists of objects their values."""
+    """Return a value as text; for lists of objects, their values."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):

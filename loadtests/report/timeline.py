@@ -1,4 +1,4 @@
-"""The run over time: load, tokens, latencies and the server's queue and cache, on one time axis."""
+"""The run over time: load, tokens, latencies, and the server's queue and cache, on one time axis."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from loadtests.report.chart import (
 _ROW = 112
 _BETWEEN = 34
 _LEGEND = 22
-"""Pixels of a line of a legend, which has two names on a narrow screen."""
+"""Height in pixels of a legend's line, which has two names on a narrow screen."""
 _EDGES = 74
 
 
 @dataclass(frozen=True)
 class TimelineRow:
-    """One strip: which columns of the time line it has, what each is called, its colour and dash."""
+    """One strip of the chart: its columns of the timeline, each with its name, colour and dash."""
 
     title: str
     lines: Sequence[tuple[str, str, str, str]]
@@ -65,7 +65,7 @@ _ROWS = (
 
 
 def timeline_chart(timeline: Timeline, warmup: float = 0.0, end: float | None = None) -> Chart | None:
-    """None where nothing was measured. `warmup`, `end`: the seconds from and to which requests count."""
+    """Return the chart; None if nothing was measured. Requests count from second `warmup` to second `end`."""
     rows = [row for row in _ROWS if _lines(timeline, row)]
     if not timeline.t or not rows:
         return None
@@ -87,7 +87,7 @@ def timeline_chart(timeline: Timeline, warmup: float = 0.0, end: float | None = 
 
 
 def _strips(timeline: Timeline, rows: Sequence[TimelineRow], narrow: bool) -> dict[str, Any]:
-    """The axes, titles and legends of the rows; on a narrow screen a legend has lines of its own below the title."""
+    """Return axes, titles and legends of the rows; on a narrow screen legends are below the titles."""
     between = _BETWEEN + (_LEGEND if narrow else 0)
     legends = [math.ceil(len(_lines(timeline, row)) / 2) * _LEGEND if narrow else 0 for row in rows]
     inner = len(rows) * _ROW + (len(rows) - 1) * between
@@ -97,7 +97,7 @@ def _strips(timeline: Timeline, rows: Sequence[TimelineRow], narrow: bool) -> di
         key = "" if number == 1 else str(number)
         top = 1 - (number - 1) * (_ROW + between) / inner
         unit, lines = _unit(timeline, row), _lines(timeline, row)
-        values = [value for told in lines for value in unit.scale(timeline.columns[told[0]]) if value is not None]
+        values = [value for line in lines for value in unit.scale(timeline.columns[line[0]]) if value is not None]
         domain = [max(0.0, top - _ROW / inner), top]
         layout[f"yaxis{key}"] = axis(domain=domain, rangemode="tozero", tick0=0, dtick=tick_step(max(values)))
         shift = legends[number - 1] if len(lines) > 1 else 0
@@ -118,13 +118,13 @@ def _traces(timeline: Timeline, rows: Sequence[TimelineRow]) -> Iterator[dict[st
 
 
 def _lines(timeline: Timeline, row: TimelineRow) -> list[tuple[str, str, str, str]]:
-    """Those of a row's lines that have a value at all."""
-    return [told for told in row.lines if any(value is not None for value in timeline.columns.get(told[0], ()))]
+    """Return the lines of a row that have any value."""
+    return [line for line in row.lines if any(value is not None for value in timeline.columns.get(line[0], ()))]
 
 
 def _unit(timeline: Timeline, row: TimelineRow) -> DisplayUnit:
     if row.unit == "time":
-        return time_unit(value for told in row.lines for value in timeline.columns.get(told[0], ()))
+        return time_unit(value for line in row.lines for value in timeline.columns.get(line[0], ()))
     return DisplayUnit(100, "%") if row.unit == "share" else NO_UNIT
 
 
@@ -135,7 +135,7 @@ def _title(row: TimelineRow, unit: DisplayUnit, top: float) -> Mapping[str, Any]
 
 
 def _trace(name: str, t: Values, y: Values, colour: str, unit: str, dash: str, **more: Any) -> dict[str, Any]:
-    """A value that stands alone between two gaps has no line to be seen by, so it gets a point."""
+    """Return one line; a value between two gaps gets a marker, since no line would show it."""
     alone = [
         value if value is not None and (not i or y[i - 1] is None) and (i + 1 == len(y) or y[i + 1] is None) else None
         for i, value in enumerate(y)
@@ -147,7 +147,7 @@ def _trace(name: str, t: Values, y: Values, colour: str, unit: str, dash: str, *
 
 
 def _edges(warmup: float, end: float | None, last: float) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What was not measured, shaded and named."""
+    """Return shaded and labelled areas for the parts that were not measured."""
     parts = [("warm-up", 0.0, warmup)] if warmup > 0 else []
     if end is not None and 0 < end < last:
         parts.append(("nothing new", end, last))

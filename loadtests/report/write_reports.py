@@ -1,4 +1,4 @@
-"""From the records of a run to the files that people and scripts read."""
+"""Writes the files for people and scripts from the records of a run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PAGE = "report.html"
 
 
 def write_run_report(directory: RunDirectory, sweep: Path | None = None) -> tuple[Summary, Path]:
-    """Write `report.json`, the tables and the page; twice is fine. Raises LoadError where there is no whole run.
+    """Write `report.json`, the tables and the page, possibly again. Raises LoadError if the run is incomplete.
 
-    The page is one file that opens by itself; of a run in the directory of a `sweep` it reads the chart library there.
+    The page is one self-contained file; for a run in the directory of a `sweep` it loads the chart library from there.
     """
     summary = summarize(directory)
     report_file.write_summary(summary, directory)
@@ -34,7 +34,7 @@ def write_run_report(directory: RunDirectory, sweep: Path | None = None) -> tupl
 
 
 def write_sweep_report(sweep: Sweep, directory: Path) -> Path:
-    """Write `sweep.json` and the page beside the sweep's runs."""
+    """Write `sweep.json` and the page in the directory of the sweep's runs."""
     report_file.write_sweep(sweep, directory)
     page = directory / PAGE
     write_library(directory)

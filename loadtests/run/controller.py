@@ -1,4 +1,4 @@
-"""Makes a run from beginning to end: looks at the server, starts the generator, follows it, and writes the facts."""
+"""Runs a load test: inspects the server, starts the generator, follows it, and writes the metadata."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from loadtests.served_model import tokenizer_hash, with_server_tokenizer
 
 _POLL_SECONDS = 0.25
 _IDLE_TIMEOUT = 10.0
-"""How long the server may take to come to rest behind the last request."""
+"""Maximum seconds for the server to become idle after the last request."""
 _QUIT_TIMEOUT = 20.0
 _LOG_TAIL_CHARACTERS = 2000
 
 
 @dataclass(frozen=True)
 class RunProgress:
-    """How far a run is: seconds since its start (None before it), open requests, and those that ended, by outcome."""
+    """The progress of a run: seconds since its start (None before it), open requests, and ended ones by outcome."""
 
     elapsed: float | None = None
     in_flight: int = 0
@@ -44,10 +44,9 @@ class RunProgress:
 def run_load_test(
     plan: LoadPlan, directory: RunDirectory, workers: WorkerSpec, on_progress: Callable[[RunProgress], None]
 ) -> bool:
-    """Carry out a plan; `directory` holds the results. Whether it was interrupted: Ctrl-C ends it early, and what came
-    until then counts.
+    """Run a plan; the results go to `directory`. Return whether Ctrl-C interrupted it; the results until then count.
 
-    Raises LoadError or InflightError where the server is not there or the generator could not do its work.
+    Raises LoadError or InflightError if the server is unreachable or the generator fails.
     """
     with connect(plan) as client:
         facts = collect_metadata(plan, client)
@@ -74,16 +73,16 @@ def _wait_for_generator(
     recorder: ServerMetricsRecorder,
     on_progress: Callable[[RunProgress], None],
 ) -> bool:
-    """Wait for the generator's end, and say how far it is; whether it was interrupted."""
+    """Wait for the generator's end and report progress; return whether it was interrupted."""
     assert generator.stdout is not None
     try:
-        begun = _read_start(generator, generator.stdout, directory)
-        # Now, and not earlier: a server that is idle for long asks itself whether it still answers, and counts that.
+        started_at = _read_start(generator, generator.stdout, directory)
+        # Not earlier, because a server that has been idle for long runs and counts health checks of its own.
         recorder.sample_before()
-        recorder.start(lambda: begun)
+        recorder.start(lambda: started_at)
         samples = _GeneratorSamples(directory)
         while generator.poll() is None:
-            on_progress(samples.progress(time.monotonic() - begun))
+            on_progress(samples.progress(time.monotonic() - started_at))
             time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:
         generator.send_signal(signal.SIGTERM)
@@ -96,14 +95,14 @@ def _wait_for_generator(
 
 
 def _read_start(generator: subprocess.Popen[str], output: IO[str], directory: RunDirectory) -> float:
-    """When the run begins, on the monotonic clock that all processes of a machine share."""
+    """Return when the run begins, on the monotonic clock that all processes of a machine share."""
     line = output.readline()
     found = json.loads(line) if line.startswith("{") else {}
     if "begun" in found:
         return float(found["begun"])
     generator.wait()
     _check_exit(generator, line, directory)
-    raise LoadError("the load generator ended before it began", "load_failed")
+    raise LoadError("the load generator ended before the run began", "load_failed")
 
 
 def _check_exit(generator: subprocess.Popen[str], output: str, directory: RunDirectory) -> None:
@@ -112,14 +111,14 @@ def _check_exit(generator: subprocess.Popen[str], output: str, directory: RunDir
         if "message" in found:
             raise LoadError(found["message"], found["code"])
     if generator.returncode:
-        words = directory.log.read_text(errors="replace")[-_LOG_TAIL_CHARACTERS:].strip() or "it said nothing"
+        words = directory.log.read_text(errors="replace")[-_LOG_TAIL_CHARACTERS:].strip() or "it printed nothing"
         there = directory.requests.exists() and directory.requests.stat().st_size
-        hint = f"; `inflight load report {directory.path}` shows what it told before" if there else ""
+        hint = f"; `inflight load report {directory.path}` shows the results until then" if there else ""
         raise LoadError(f"the load generator ended with exit code {generator.returncode}: {words}{hint}", "load_failed")
 
 
 class _GeneratorSamples:
-    """Reads what the generator's processes tell of themselves, as it comes."""
+    """Follows the samples of the generator's processes as they are written."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._path = directory.generator
@@ -127,7 +126,7 @@ class _GeneratorSamples:
         self._last: dict[int, dict[str, Any]] = {}
 
     def progress(self, t: float) -> RunProgress:
-        """The sum over all processes."""
+        """Return the sum over all processes."""
         for sample in self._new():
             if not sample.get("lost"):
                 self._last[sample["worker"]] = sample
@@ -158,7 +157,7 @@ class _GeneratorSamples:
 def _generator(
     directory: RunDirectory, workers: WorkerSpec, secrets: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[str]]:
-    """The generator's process, in a group of its own, so that a Ctrl-C at the terminal is ours to pass on."""
+    """Start the generator in its own process group, so that a Ctrl-C at the terminal reaches only this process."""
     command = [sys.executable, "-P", "-m", "loadtests.generator.main", str(directory.path), *workers.arguments()]
     with directory.log.open("w") as log:
         process = subprocess.Popen(
@@ -178,7 +177,7 @@ def _generator(
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    """With its workers, if it still runs."""
+    """Kill the process with its workers if it still runs."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,4 +1,4 @@
-"""Where and when a run was made, and against what: what a reader needs to believe its figures or to repeat it."""
+"""Collects the metadata of a run: where and when it ran, and against what."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PACKAGES = ("inflight", "locust", "gevent", "grpcio", "tritonclient", "numpy")
 
 
 def collect_metadata(plan: LoadPlan, client: Client) -> dict[str, Any]:
-    """What is known before the first request. Raises InflightError where the server is not there, or not ready."""
+    """Collect what is known before the first request. Raises InflightError if the server is not ready."""
     found = client.deployment()
     return {
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -33,7 +33,7 @@ def collect_metadata(plan: LoadPlan, client: Client) -> dict[str, Any]:
 
 
 def describe_machine() -> dict[str, Any]:
-    """The machine that the load comes from."""
+    """Describe the machine that generates the load."""
     return {
         "system": f"{platform.system()} {platform.release()}",
         "processor": _processor(),
@@ -54,7 +54,7 @@ def _versions() -> dict[str, str]:
 
 
 def _models(client: Client) -> list[dict[str, str]]:
-    """The server's models; none where it doesn't tell."""
+    """Return the server's models; none if it does not list them."""
     try:
         return [{"name": model.name, "version": model.version, "state": model.state} for model in client.models()]
     except InflightError:
@@ -62,7 +62,7 @@ def _models(client: Client) -> list[dict[str, str]]:
 
 
 def _processor() -> str:
-    """The processor's name, as Linux tells it."""
+    """Return the processor's name from Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

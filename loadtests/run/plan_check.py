@@ -1,4 +1,4 @@
-"""What can be wrong in the texts of a plan, said before anything is done."""
+"""Validates the texts of a plan before anything is done."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadtests.workloads.files import load_files
 
 
 def check_plan(plan: LoadPlan) -> None:
-    """Raises LoadError where its SLO, its headers, its profile or its schedule can't be."""
+    """Raises LoadError if the SLO, headers, profile or schedule are invalid."""
     parse_headers(plan)
     Profile.parse(plan.arrivals.profile)
     if plan.arrivals.kind == "rate":
@@ -22,5 +22,5 @@ def check_plan(plan: LoadPlan) -> None:
 
 
 def check_workload(plan: LoadPlan) -> None:
-    """Raises LoadError where the workload can't be made, or a file that it names can't be read."""
+    """Raises LoadError if the workload is invalid, or a file that it names cannot be read."""
     make_workload(plan.workload, load_files(plan.workload), plan.seed)

@@ -1,4 +1,4 @@
-"""The server's own counters and gauges, read from its metrics page while a run is made."""
+"""Records the server's counters and gauges from its metrics page during a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from loadtests.run_directory import RunDirectory
 _SAMPLE_INTERVAL = 1.0
 _FETCH_TIMEOUT = 5.0
 _RUNNING = ('request_type="active"', "nv_inference_pending_request_count")
-"""What is above zero while the server still has requests: the engine's gauge, and Triton's of each model."""
+"""Gauges that are above zero while the server has requests: the engine's, and Triton's for each model."""
 
 
 class ServerMetricsRecorder:
@@ -39,14 +39,15 @@ class ServerMetricsRecorder:
         self.unavailable_reason = ""
 
     def sample_before(self) -> None:
-        """Look once; what is unreachable now is not asked again."""
+        """Take one sample; if the page is unreachable now, it is not read again."""
         try:
             self._samples.append((time.monotonic(), "before", self._fetch()))
         except InflightError as error:
             self.unavailable_reason = str(error)
 
     def start(self, start: Callable[[], float | None]) -> None:
-        """Look every second in a thread; `start` gives the run's start on the monotonic clock, once it is known."""
+        """Take a sample every second in a thread; `start` returns the run's start on the monotonic clock once it is
+        known."""
         self._run_start = start
         if self.unavailable_reason:
             return
@@ -54,9 +55,9 @@ class ServerMetricsRecorder:
         self._thread.start()
 
     def stop(self, idle_timeout: float) -> None:
-        """End watching, and look once more when the server has nothing left to do, or after so many seconds."""
+        """Stop the thread, and take a last sample when the server is idle or `idle_timeout` has passed."""
         self._ended.set()
-        if self._thread is not None:  # else there is no page, or the run never began
+        if self._thread is not None:  # otherwise there is no page, or the run never began
             self._thread.join()
             self._sample_when_idle(idle_timeout)
         self._write()
@@ -67,11 +68,11 @@ class ServerMetricsRecorder:
             try:
                 self._samples.append((time.monotonic(), "during", self._fetch()))
             except InflightError:
-                continue  # a server that is too busy, or is being started again: a gap in the time line says it
+                continue  # the server is busy or restarting; the timeline shows a gap
             try:
                 self._write()
             except OSError:
-                return  # the disk is full: `after` finds it so too, and says it
+                return  # the disk is full: the last sample fails too and reports it
 
     def _sample_when_idle(self, idle_timeout: float) -> None:
         last = None
@@ -95,14 +96,14 @@ class ServerMetricsRecorder:
         return samples_by_series(fetch_metrics(self._settings.metrics_url, deadline, self._settings))
 
     def _write(self) -> None:
-        """Samples from before the start wait until it is known."""
+        """Write the samples; those from before the start wait until it is known."""
         start = self._run_start()
         if start is None:
             return
         samples, self._samples = self._samples, []
         for at, moment, values in samples:
             if moment == "before" and at > start:
-                moment = "during"  # the page was slow, and the first requests may be counted already
+                moment = "during"  # the page was slow, so it may already count the first requests
             self._file.write(json.dumps({"t": round(at - start, 3), "moment": moment, "values": values}) + "\n")
         self._file.flush()
 

@@ -1,4 +1,4 @@
-"""Makes the runs of a sweep: rate after rate, until the highest is known at which the SLO is met."""
+"""Runs a sweep: one rate after another, until the highest one that meets the SLO is known."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from loadtests.run_directory import RunDirectory
 
 
 class RunDisplay(Protocol):
-    """Shows the progress of one run, and what came of it."""
+    """Shows the progress of one run, and its result."""
 
     def __call__(self, found: RunProgress) -> None: ...
 
@@ -33,21 +33,21 @@ class RunDisplay(Protocol):
 
 
 ShowRun = Callable[[LoadPlan, str], AbstractContextManager[RunDisplay]]
-"""Shows one run, of that title."""
+"""Creates the display of one run with this title."""
 
 PROBE_USERS = 16
-"""Of the short run that finds the first rate; a sweep by users begins with as many."""
+"""Users of the short run that finds the first rate; a sweep by users starts with this number."""
 _PROBE_SECONDS = 10.0
 _PROBE_FRACTION = 0.7
-"""The first rate, as a share of what that many users got through without a pause: near the edge, rather below it."""
+"""The first rate, as a fraction of the throughput of that short run: close to the limit, rather below it."""
 
 
 @dataclass(frozen=True)
 class SweepRunner:
-    """Makes runs of `plan` under `directory`, each at a rate (or number of users) of its own.
+    """Runs `plan` under `directory` at different rates or numbers of users.
 
-    `first` is where the search begins; None: a short closed loop finds out what the server gets through, or if users
-    are looked for it is PROBE_USERS.
+    `start` is where the search begins. None: a short closed loop measures the server's throughput; for a search by
+    users it is PROBE_USERS.
     """
 
     plan: LoadPlan
@@ -60,7 +60,8 @@ class SweepRunner:
     max_runs: int = 8
 
     def sweep(self) -> Sweep:
-        """All runs, or those before a Ctrl-C or a failure. Raises as `make_run` does where the first one fails."""
+        """Return all runs, or those before a Ctrl-C or a failure. Raises as `run_load_test` does if the first run
+        fails."""
         search = RateSearch(self.start or self._probe(), self.tolerance, self.max_runs, integral=self.by == "users")
         steps: list[SweepStep] = []
         failure, interrupted = "", False
@@ -96,7 +97,7 @@ class SweepRunner:
         return "sessions/s" if self.by == "rate" else USERS
 
     def _run_step(self, rate: float, number: int, earlier_runs: int) -> SweepStep | None:
-        """Its run, after `before` others at this rate; None if Ctrl-C ended it, for then it says nothing;
+        """Run at this rate, after `earlier_runs` others at it; None if Ctrl-C interrupted it, which makes it worthless;
         KeyboardInterrupt if it was the first."""
         kind: Literal["rate", "users"] = self.by
         arrivals = self.plan.arrivals.model_copy(update={"kind": kind, "profile": f"{rate:g}"})
@@ -114,7 +115,7 @@ class SweepRunner:
         return _make_step(rate, name, summary)
 
     def _probe(self) -> float:
-        """What to begin with."""
+        """Return the rate to start with."""
         if self.by == "users":
             return float(PROBE_USERS)
         plan = self.plan.model_copy(
@@ -135,15 +136,15 @@ class SweepRunner:
         if not pace:
             first = next(iter(summary.requests.messages.values()), "no request was completed")
             raise LoadError(
-                f"the server completed nothing in the {plan.seconds:g} s of a probe and its drain_seconds of"
-                f" {plan.drain_seconds:g} s, so say by --start with which rate to begin: {first}",
+                f"the server completed no request in a probe of {plan.seconds:g} s and {plan.drain_seconds:g} s of "
+                f"drain, so give the first rate with --start: {first}",
                 "load_failed",
             )
         return _round_rate(pace * _PROBE_FRACTION)
 
 
 def reevaluate_sweep(directory: Path, evaluate: Callable[[RunDirectory], Summary]) -> Sweep:
-    """The sweep that lies in `directory`, as `judge` now finds its runs. Raises LoadError as `read_sweep` does."""
+    """Return the sweep in `directory` with its runs evaluated by `evaluate`. Raises LoadError as `read_sweep` does."""
     sweep = read_sweep(directory / "sweep.json")
     if not sweep.steps:
         return sweep
@@ -157,13 +158,13 @@ def reevaluate_sweep(directory: Path, evaluate: Callable[[RunDirectory], Summary
 
 
 def run_seed(seed: int, earlier_runs: int) -> int:
-    """The seed of a run after `before` others at its rate: the plan's own, then others that follow from it, so that a
-    run made again is a new draw of moments and prompts, and a sweep made again the same one."""
+    """Return the seed of a run after `earlier_runs` others at its rate: the plan's own, then others derived from it. A
+    repeated run has new random times and prompts, and a repeated sweep the same ones."""
     return int.from_bytes(sha256(f"{seed}/{earlier_runs}".encode()).digest()[:4], "big") if earlier_runs else seed
 
 
 def with_result(sweep: Sweep, search: RateSearch) -> Sweep:
-    """With what the search found."""
+    """Return the sweep with the result of the search."""
     return replace(
         sweep,
         highest=search.highest,
@@ -180,12 +181,12 @@ def _make_step(rate: float, name: str, summary: Summary) -> SweepStep:
 
 
 def _round_rate(rate: float) -> float:
-    """Four digits, as its profile is written; users are whole numbers already."""
+    """Round to four digits, as in its profile; users are whole numbers already."""
     return float(f"{rate:.4g}")
 
 
 def sessions_per_second(records: Sequence[RequestRecord]) -> float:
-    """Until the last answer was there, so that answers longer than the probe count too; 0 where there was none."""
+    """Return the rate until the last answer, so that answers longer than the probe count too; 0 without any."""
     completed = [record for record in records if record.outcome is RequestOutcome.COMPLETED]
     last = max((record.ended for record in completed), default=0.0)
     return len({record.session for record in completed}) / last if last > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Which processes send a run's requests."""
+"""The processes that send a run's requests."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """`workers` processes of this machine, and `expected` of others, which find the master at `bind` (HOST:PORT).
+    """`workers` processes on this machine, and `expected` on others, which connect to the master at `bind` (HOST:PORT).
 
-    One process alone needs no master. Port 0 is any free one. `join_timeout` is how long all may take to be there.
+    A single process needs no master. Port 0 is any free one. `join_timeout` is the time for all to connect.
     """
 
     workers: int = 1
@@ -26,7 +26,7 @@ class WorkerSpec:
         return self.workers + self.expected
 
     def arguments(self) -> list[str]:
-        """As `loadtests.generator.main` takes them."""
+        """Return the arguments of `loadtests.generator.main`."""
         return [
             f"--workers={self.workers}",
             f"--expect={self.expected}",

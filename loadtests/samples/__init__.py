@@ -1,1 +1,1 @@
-"""Small files to try workloads with, made by `loadtests.samples.generate`."""
+"""Small sample files for workloads, written by `loadtests.samples.generate`."""

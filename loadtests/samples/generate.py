@@ -1,7 +1,7 @@
-"""Makes the sample files anew: `python -m loadtests.samples.generate` writes the same bytes each time.
+"""Generates the sample files: `python -m loadtests.samples.generate` writes the same bytes each time.
 
-Nothing in them was recorded anywhere: prompts come from templates, and traces from the distributions below, in the
-formats of the public traces.
+Nothing in them was recorded: prompts come from templates, and traces from the distributions below, in the formats of
+the public traces.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BLOCK = 512
 
 
 def prompts() -> str:
-    """Texts, each with the longest answer."""
+    """Return texts, each with its maximum answer length."""
     source = random.Random("prompts")
     rows = []
     for topic in _TOPICS:
@@ -38,7 +38,7 @@ def prompts() -> str:
 
 
 def conversations() -> str:
-    """What a user says in two to five turns."""
+    """Return the user messages of conversations with two to five turns."""
     source = random.Random("conversations")
     rows = []
     for topic in _TOPICS:
@@ -48,7 +48,7 @@ def conversations() -> str:
 
 
 def mooncake() -> str:
-    """Visits of one to four requests, each with the input of the one before and more; all begin with one block."""
+    """Return sessions of one to four requests; each input extends the previous one, and all share their first block."""
     source = random.Random("mooncake")
     fresh = iter(range(1, 10_000))
     visits: list[list[int]] = []
@@ -66,13 +66,13 @@ def mooncake() -> str:
         rows.append(
             {"timestamp": round(moment), "input_length": length, "output_length": output, "hash_ids": list(ids)}
         )
-        ids[-1:] = [next(fresh)]  # a full block in the next request, so another one
+        ids[-1:] = [next(fresh)]  # the next request fills this block, so it is another one
         moment += source.expovariate(1 / 1000)
     return _json_lines(rows)
 
 
 def azure() -> str:
-    """Calls of a service, two thirds with short outputs."""
+    """Return calls of a service, two thirds with short outputs."""
     source = random.Random("azure")
     moment = datetime(2026, 1, 5, 9, 30)
     lines = ["TIMESTAMP,ContextTokens,GeneratedTokens"]
@@ -84,16 +84,18 @@ def azure() -> str:
 
 
 def burstgpt() -> str:
-    """Bursts of calls; some failed, and have no response tokens."""
+    """Return bursts of calls; some failed, and have no response tokens."""
     source = random.Random("burstgpt")
     moment = 5.0
     lines = ["Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"]
     for _ in range(_ROWS):
         moment += source.gammavariate(0.4, 2.5)
-        asked = round(source.lognormvariate(5.5, 1.0))
-        answered = 0 if source.random() < 0.08 else round(source.lognormvariate(4.5, 0.9))
-        model, way = source.choice([("ChatGPT", "API log"), ("ChatGPT", "Conversation log"), ("GPT-4", "API log")])
-        lines.append(f"{round(moment)},{model},{asked},{answered},{asked + answered},{way}")
+        input_tokens = round(source.lognormvariate(5.5, 1.0))
+        output_tokens = 0 if source.random() < 0.08 else round(source.lognormvariate(4.5, 0.9))
+        model, log_type = source.choice([("ChatGPT", "API log"), ("ChatGPT", "Conversation log"), ("GPT-4", "API log")])
+        lines.append(
+            f"{round(moment)},{model},{input_tokens},{output_tokens},{input_tokens + output_tokens},{log_type}"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Distributions that people can type: of lengths in tokens, of turns, of seconds."""
+"""Distributions that users can write as text: of lengths in tokens, turns or seconds."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _MAX_VALUE = 1e7
 _SHAPES = {"fixed": 1, "uniform": 2, "normal": 2, "lognormal": 2, "exponential": 1}
 _SYNTAX_HELP = (
     "write a number, fixed:128, uniform:16,256, normal:128,32 (mean, deviation), lognormal:128,0.5 (median, deviation "
-    "of the logarithm), exponential:128 (mean) or trace:FILE, and bounds after a comma if wanted (normal:128,32,1..256)"
+    "of the logarithm), exponential:128 (mean) or trace:FILE, optionally with bounds (normal:128,32,1..256)"
 )
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """Numbers that are never negative, drawn from `draw` and then bounded by `low` and `high`.
+    """A distribution of non-negative numbers, drawn from `draw` and clipped to `low` and `high`.
 
-    Whole ones come from `draw_whole`, where that is another draw, and are rounded.
+    Integers come from `draw_whole` if that is a different draw, and are rounded.
     """
 
     draw: Callable[[random.Random], float]
@@ -37,22 +37,22 @@ class Distribution:
         return min(max(self.draw(source), self.low), self.high)
 
     def at_most(self, maximum: float) -> Distribution:
-        """The same with a lower upper bound."""
+        """Return the same distribution with a lower upper bound."""
         return replace(self, low=min(self.low, maximum), high=min(self.high, maximum))
 
     def draw_integer(self, source: random.Random) -> int:
-        """The nearest whole number to one that is drawn, at least 1."""
+        """Return a drawn number rounded to an integer, at least 1."""
         drawn = (self.draw_whole or self.draw)(source)
         return max(1, math.floor(min(max(drawn, self.low), self.high) + 0.5))
 
 
 def parse_distribution(text: str, field: str, observed: Callable[[str], Sequence[float]]) -> Distribution:
-    """What `text` says, for the field of that name; `observed` reads the numbers of `trace:FILE`.
+    """Parse the distribution `text` of a field; `observed` reads the numbers of `trace:FILE`.
 
-    `fixed:V`; `uniform:A,B`: all between alike, both ends among the whole ones; `normal:MEAN,SD`;
-    `lognormal:MEDIAN,SIGMA`: its logarithm is normal with deviation SIGMA, so the mean is MEDIAN * exp(SIGMA^2 / 2);
-    `exponential:MEAN`; `trace:FILE`: one of the numbers seen there, each alike. Bounds clip, they don't draw again; ten
-    million is never passed. Raises LoadError for what says none of these.
+    `fixed:V`; `uniform:A,B`: uniform, for integers including both ends; `normal:MEAN,SD`; `lognormal:MEDIAN,SIGMA`: its
+    logarithm is normal with deviation SIGMA, so the mean is MEDIAN * exp(SIGMA^2 / 2); `exponential:MEAN`;
+    `trace:FILE`: one of the numbers in the file, each with equal probability. Bounds clip, they do not draw again; ten
+    million is the maximum. Raises LoadError for any other text.
     """
     body, low, high = _without_bounds(text.strip())
     if low > high:
@@ -77,13 +77,13 @@ def parse_distribution(text: str, field: str, observed: Callable[[str], Sequence
 
 
 def trace_reference(text: str) -> str | None:
-    """The FILE of `trace:FILE`; None for another distribution."""
+    """Return the FILE of `trace:FILE`; None for another distribution."""
     body, _, _ = _without_bounds(text.strip())
     return body.removeprefix(_TRACE) if body.startswith(_TRACE) else None
 
 
 def _without_bounds(text: str) -> tuple[str, float, float]:
-    """The distribution without the bounds behind its last comma, and these."""
+    """Return the distribution without the bounds after its last comma, and the bounds."""
     body, _, last = text.rpartition(",")
     bounds = _RANGE.fullmatch(last.strip())
     if not (body and bounds):

@@ -1,4 +1,4 @@
-"""Numbers that were seen somewhere, to draw from: a file of numbers, or a column of a trace."""
+"""Observed numbers to draw from: a file of numbers, or a column of a trace."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from loadtests.workloads.json_lines import JsonLines, decoded, shorten
 
 _INPUT = ("input_length", "ContextTokens", "Request tokens")
 _OUTPUT = ("output_length", "GeneratedTokens", "Response tokens")
-# Which column is meant where none is named.
+# The default columns of each field.
 COLUMNS = {"input_tokens": _INPUT, "turn_tokens": _INPUT, "output_tokens": _OUTPUT}
 
 
 def file_and_column(reference: str) -> tuple[str, str]:
-    """The two parts of FILE#COLUMN; the column is empty where none is named."""
+    """Split FILE#COLUMN; the column is empty if it is not given."""
     file, _, column = reference.partition("#")
     return file, column
 
 
 def read_numbers(data: bytes, reference: str, field: str) -> Sequence[float]:
-    """The numbers in `FILE` (one a line), or in `FILE#COLUMN` of a CSV or JSON Lines file.
+    """Read the numbers in `FILE` (one per line), or in `FILE#COLUMN` of a CSV or JSON Lines file.
 
-    Without a column, that of the traces which goes with the field. Raises LoadError for a file without numbers, or
-    with negative ones.
+    The default column is that of the known traces for the field. Raises LoadError for a file without numbers, or with
+    negative ones.
     """
     name, column = file_and_column(reference)
     wanted = (column,) if column else COLUMNS.get(field, ())
@@ -72,14 +72,14 @@ def _from_rows(text: str, wanted: Sequence[str], name: str) -> list[float]:
 
 
 def _rows(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file that are not empty, each with the number of its line."""
+    """Yield the non-empty rows of a CSV file, each with its line number."""
     reader = csv.reader(io.StringIO(text, newline=""))
     try:
         for row in reader:
             if row:
                 yield reader.line_num, row
     except csv.Error as error:
-        raise LoadError(f"{name}, line {reader.line_num}, is no CSV: {error}", "workload_invalid") from None
+        raise LoadError(f"{name}, line {reader.line_num}, is not valid CSV: {error}", "workload_invalid") from None
 
 
 def _is_number(text: str) -> bool:
@@ -105,4 +105,4 @@ def _no_column(name: str, wanted: Sequence[str], columns: Sequence[str]) -> Load
     there = ", ".join(columns[:10])
     if wanted:
         return LoadError(f"{name} has no column {' or '.join(wanted)}; it has {there}", "workload_invalid")
-    return LoadError(f"{name} has columns; name one, {name}#{columns[0]} say; it has {there}", "workload_invalid")
+    return LoadError(f"{name} has columns; name one, such as {name}#{columns[0]}; it has {there}", "workload_invalid")

@@ -1,4 +1,4 @@
-"""Texts of exactly so many tokens, by the tokenizer of the model that they are for."""
+"""Generates texts with an exact number of tokens, for a model's tokenizer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MAX_ATTEMPTS = 8
 
 
 class ExactTextGenerator:
-    """Makes texts of words that are one token each, so that to count words is to count tokens.
+    """Generates texts of words that are one token each, so that the number of words is the number of tokens.
 
-    Counts are those of the tokenizer with its own special tokens, as the server counts a plain prompt. Whether counts
-    really add up is tried once on a long text; where they don't, each text is counted and fixed. Raises LoadError for
-    what is no tokenizer, or has too few such words.
+    Counts are those of the tokenizer with its special tokens, as the server counts a plain prompt. One long text is
+    used to check that counts add up; if they do not, each text is counted and corrected. Raises LoadError for a file
+    that is not a tokenizer, or has too few such words.
     """
 
     def __init__(self, data: bytes, name: str) -> None:
@@ -32,10 +32,11 @@ class ExactTextGenerator:
             between = [word for word in self._vocabulary() if self._is_one(word)]
         if len(between) < _MIN_WORDS:
             raise LoadError(
-                f"the tokenizer {name} has only {len(between)} words of one token; leave it out, set tokens_per_word",
+                f"the tokenizer {name} has only {len(between)} words of one token; leave it out and set "
+                f"tokens_per_word",
                 "workload_invalid",
             )
-        # A word without a space before it may be more tokens: the text begins with one of those that cost alike.
+        # A word without a leading space may be more tokens: texts begin with words that all have the same number.
         extra = {word: self._count(f"{word} {between[0]}") - 2 for word in between}
         self.overhead = Counter(extra.values()).most_common(1)[0][0]
         self._words = between
@@ -62,11 +63,12 @@ class ExactTextGenerator:
         return len(self._tokenizer.encode(text).ids)
 
     def _is_one(self, word: str) -> bool:
-        """Whether it is one token more between two words."""
+        """Return whether the word is one more token between two words."""
         return self._count(f"the {word} the") - self._count("the the") == 1
 
     def _vocabulary(self) -> list[str]:
-        """Lower-case words of the tokenizer's first, so most frequent, entries, in the order of their ids."""
+        """Return lower-case words among the tokenizer's first, and thus most frequent, entries, in the order of their
+        ids."""
         ids = range(min(self._tokenizer.get_vocab_size(with_added_tokens=False), _MAX_VOCABULARY))
         words = (self._tokenizer.decode([number]).strip() for number in ids)
         return list(dict.fromkeys(w for w in words if len(w) > 1 and w.isascii() and w.isalpha() and w.islower()))
@@ -75,7 +77,7 @@ class ExactTextGenerator:
 def _tokenizer(data: bytes, name: str) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_buffer(data)
-    except Exception as error:  # the library raises no narrower one
+    except Exception as error:  # the library raises no narrower type
         raise LoadError(f"the tokenizer {name} can't be read: {error}", "workload_invalid") from None
     tokenizer.no_padding()
     tokenizer.no_truncation()

@@ -1,4 +1,4 @@
-"""A workload from what was asked for."""
+"""Creates a workload from its spec."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ALL = {"output_tokens", "max_output_tokens", "prompt_format", "cancel_fraction"
 _SYNTHETIC = {"max_input_tokens", "tokenizer", "tokens_per_word"}
 _PREFIX = {"prefix_tokens", "prefix_count", "prefix_fraction"}
 _TRACE = {"trace", "trace_format", "trace_start", "input_scale", "output_scale", "block_tokens"}
-# Which fields say something for each source of prompts. None is passed over in silence.
+# Fields that apply to each source of prompts. None is silently ignored.
 _USED = {
     "made prompts": _ALL | _SYNTHETIC | _PREFIX | {"input_tokens", "turns", "turn_tokens", "think_time"},
     "a file of prompts": _ALL | {"prompts", "order", "repeat", "think_time"},
@@ -29,10 +29,10 @@ _USED = {
 
 
 def make_workload(spec: WorkloadSpec, files: Mapping[str, bytes], seed: int) -> Workload:
-    """The sessions that `spec` asks for, out of `files` as `load_files` gave them; checked as a whole.
+    """Create the sessions of `spec` from `files`, as `load_files` returned them; validate everything.
 
-    A session's number and the seed decide everything about it, in any process and order. A trace's `Session.due` is in
-    the trace's own seconds: to replay it faster is to divide them by the arrivals' speed. Raises LoadError.
+    A session's number and the seed determine everything about it, in any process and order. The `Session.due` of a
+    trace is in the trace's own seconds: divide it by the arrivals' speed to replay it faster. Raises LoadError.
     """
     _check_fields(spec)
     numbers = _Distributions(spec, files)
@@ -67,7 +67,7 @@ def make_workload(spec: WorkloadSpec, files: Mapping[str, bytes], seed: int) -> 
 
 
 class _Distributions:
-    """The distributions that a spec's fields name."""
+    """The distributions in a spec's fields."""
 
     def __init__(self, spec: WorkloadSpec, files: Mapping[str, bytes]) -> None:
         self._spec = spec
@@ -84,15 +84,15 @@ class _Distributions:
 def _text_generator(spec: WorkloadSpec, files: Mapping[str, bytes]) -> TextGenerator:
     if spec.tokenizer is None:
         return EstimatedTextGenerator(spec.tokens_per_word)
-    from loadtests.workloads.exact_text import ExactTextGenerator  # the library takes a while to load
+    from loadtests.workloads.exact_text import ExactTextGenerator  # slow to import
 
     return ExactTextGenerator(files[spec.tokenizer], spec.tokenizer)
 
 
 def _check_fields(spec: WorkloadSpec) -> None:
-    """Refuse what would have no effect, or can't be."""
+    """Refuse options that have no effect or are impossible."""
     if spec.prompts is not None and spec.trace is not None:
-        raise _invalid_workload("both prompts and trace are given; a workload has one source")
+        raise _invalid_workload("both prompts and trace are given; leave one of them out")
     source = (
         "a file of prompts" if spec.prompts is not None else "a trace" if spec.trace is not None else "made prompts"
     )

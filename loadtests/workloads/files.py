@@ -1,4 +1,4 @@
-"""The files that a workload names, read once, where the run is asked for."""
+"""Reads the files of a workload, once, on the machine where the run starts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SAMPLE = "sample:"
 
 
 def load_files(spec: WorkloadSpec) -> dict[str, bytes]:
-    """The content of each file that the spec names, by the name it has there.
+    """Return the content of each file that the spec names, by its name there.
 
-    Raises LoadError for one that can't be read.
+    Raises LoadError for a file that cannot be read.
     """
     texts = (spec.input_tokens, spec.output_tokens, spec.turn_tokens, spec.turns, spec.think_time, spec.cancel_after)
     references = (trace_reference(text) for text in texts if text is not None)
@@ -28,7 +28,7 @@ def load_files(spec: WorkloadSpec) -> dict[str, bytes]:
 
 
 def sample_names() -> list[str]:
-    """What can stand behind `sample:`."""
+    """Return the names that are valid after `sample:`."""
     return sorted(path.stem for path in _SAMPLES.iterdir() if path.suffix in (".jsonl", ".csv"))
 
 
@@ -46,7 +46,7 @@ def _tokenizer(name: str) -> Path:
     path = path / "tokenizer.json" if path.is_dir() else path
     if not path.is_file():
         raise LoadError(
-            f"tokenizer {name!r}: no tokenizer.json is there; name a checkpoint's or engine's directory",
+            f"tokenizer {name!r}: the directory has no tokenizer.json; name that of a checkpoint or engine",
             "workload_invalid",
         )
     return path

@@ -1,4 +1,4 @@
-"""What is asked of the server: requests, in sessions of one or more turns, without end or from a file."""
+"""Interfaces of a workload: requests, in sessions of one or more turns, endless or from a file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
-    """One request: its prompt (a text, or chat messages) and the longest answer, in tokens.
+    """One request: its prompt (a text, or chat messages) and the maximum tokens of its answer.
 
-    `think` is how many seconds after the end of the turn before it is due. `cancel_after`: so many seconds after
-    sending the client goes away, whatever came until then; None: it stays.
+    `think` is the number of seconds between the end of the previous turn and the due time. `cancel_after` is the number
+    of seconds after sending at which the client disconnects; None: it does not.
     """
 
     prompt: str | list[Message]
@@ -24,9 +24,9 @@ class RequestSpec:
 
 
 class Session(Protocol):
-    """One user's visit: a single request, or the turns of a conversation.
+    """One user's session: a single request, or the turns of a conversation.
 
-    `due` is when it begins, in seconds since the run's start, where a trace says so; None: the arrivals say it.
+    `due` is its start in seconds since the run's start, if a trace says so; None: the arrivals decide.
     """
 
     @property
@@ -36,13 +36,13 @@ class Session(Protocol):
     def due(self) -> float | None: ...
 
     def requests(self) -> Generator[RequestSpec, str, None]:
-        """The requests in turn; the text of each answer is sent in, for a later turn may hold it."""
+        """Yield the requests in turn; the text of each answer is sent in, since a later turn may contain it."""
         ...
 
 
 class Workload(Protocol):
-    """Numbered sessions. The same number is always the same session, whichever process asks for it."""
+    """Numbered sessions. The same number is always the same session, in any process."""
 
     def session(self, number: int) -> Session | None:
-        """The session of that number, from 0; None behind the last one."""
+        """Return the session with that number, from 0; None after the last one."""
         ...

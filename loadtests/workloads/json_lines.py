@@ -1,4 +1,4 @@
-"""The lines of a file that may be large: kept as bytes, read one by one, with their numbers for what is wrong."""
+"""The lines of a potentially large file: kept as bytes and parsed one by one; errors name the line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from loadtests.errors import LoadError
 
 _BOM = b"\xef\xbb\xbf"
-# Deeper than anything that is sent, and far from what the interpreter can follow wherever a line is read again.
+# Maximum nesting: deeper than any request, and far below the interpreter's recursion limit.
 _MAX_DEPTH = 100
 _TOO_LONG = "a number has thousands of digits"
 _SHORT = reprlib.Repr()
@@ -20,9 +20,9 @@ _SHORT.maxstring = 60
 
 
 class JsonLines:
-    """JSON objects, one a line; empty lines don't count. A file that is one JSON array will do as well.
+    """JSON objects, one per line; empty lines are ignored. A file with one JSON array is also accepted.
 
-    Raises LoadError for a file without any.
+    Raises LoadError for a file without any object.
     """
 
     def __init__(self, data: bytes, name: str) -> None:
@@ -42,36 +42,36 @@ class JsonLines:
         return len(self._starts)
 
     def read(self, row: int) -> dict[str, Any]:
-        """The object in row 0, 1, ... Raises LoadError for what is none."""
+        """Return the object in row 0, 1, ... Raises LoadError for anything else."""
         line = self._data[self._starts[row] : self._ends[row]]
         try:
             found = json.loads(line.decode())
         except UnicodeDecodeError as error:
             raise self.error(row, f"is not UTF-8 from its byte {error.start + 1} on") from None
         except json.JSONDecodeError as error:
-            raise self.error(row, f"is cut off or no JSON: {error.msg} at character {error.pos + 1}") from None
-        except ValueError:  # of Python's own, which reads no integer of more than 4300 digits
+            raise self.error(row, f"is truncated or not valid JSON: {error.msg} at character {error.pos + 1}") from None
+        except ValueError:  # raised for integers with more than 4300 digits
             raise self.error(row, f"can't be read: {_TOO_LONG}") from None
         except RecursionError:
             raise self.error(row, "is nested too deeply") from None
         if line.count(b"[") + line.count(b"{") > _MAX_DEPTH and _is_deep(found):
             raise self.error(row, "is nested too deeply")
         if not isinstance(found, dict):
-            raise self.error(row, "is no JSON object")
+            raise self.error(row, "is not a JSON object")
         return found
 
     def error(self, row: int, what: str) -> LoadError:
-        """An error that names the line."""
+        """Return an error that names the line."""
         return LoadError(f"{self._name}, line {self._numbers[row] + 1}, {what}", "workload_invalid")
 
 
 def shorten(value: object) -> str:
-    """What stands in a file, short enough for a sentence."""
+    """Return a value of a file, short enough for a sentence."""
     return _SHORT.repr(value)
 
 
 def decoded(data: bytes, name: str) -> str:
-    """The text of a file. Raises LoadError, with the line, for what is not UTF-8."""
+    """Return the text of a file. Raises LoadError, with the line, if it is not UTF-8."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -80,7 +80,7 @@ def decoded(data: bytes, name: str) -> str:
 
 
 def _as_lines(data: bytes, name: str) -> bytes:
-    """Without a byte order mark; a JSON array as one line for each of its entries."""
+    """Return the data without a byte order mark, and a JSON array as one line per entry."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise LoadError(f"{name} is UTF-16; write the file in UTF-8", "workload_invalid")
     data = data.removeprefix(_BOM)
@@ -90,7 +90,7 @@ def _as_lines(data: bytes, name: str) -> bytes:
         entries = json.loads(decoded(data, name))
         return b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise LoadError(f"{name} begins as a JSON array and is none: {error}", "workload_invalid") from None
+        raise LoadError(f"{name} begins as a JSON array but is not valid JSON: {error}", "workload_invalid") from None
     except ValueError:
         raise LoadError(f"{name} can't be read: {_TOO_LONG}", "workload_invalid") from None
 

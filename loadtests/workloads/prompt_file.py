@@ -1,4 +1,4 @@
-"""Prompts and conversations from a file of JSON Lines."""
+"""Prompts and conversations from a JSON Lines file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from loadtests.workloads.json_lines import JsonLines
 from loadtests.workloads.prompt_rows import PromptRow, RowError, prompt_row, require_text_content
 from loadtests.workloads.scripted_conversation import ClientCancellation, ScriptedConversation, Turn
 
-# Keeps the order apart from other draws with the same seed.
+# Separates the order from other draws with the same seed.
 _STREAM = 0x6F72646572
 
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """How a file's prompts are asked: what its rows don't say."""
+    """Options for the prompts of a file: what its rows do not specify."""
 
     output_tokens: Distribution
     think_time: Distribution
@@ -33,10 +33,10 @@ class PromptOptions:
 
 
 class PromptFile:
-    """A session for each line, in order or shuffled, once or round and round.
+    """A session for each line, in order or shuffled, once or repeatedly.
 
-    Every line is checked at once, and read again when its turn comes: a million of them would take gigabytes as
-    objects. Raises LoadError for the first line that can't be used.
+    All lines are validated at the start and parsed again when they are used: a million of them would take gigabytes as
+    objects. Raises LoadError for the first invalid line.
     """
 
     def __init__(self, data: bytes, name: str, options: PromptOptions, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""One line of a file of prompts: a text, chat messages, or the turns of a conversation."""
+"""Parses one line of a prompt file: a text, chat messages, or the turns of a conversation."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "ass
 
 
 class RowError(Exception):
-    """What is wrong with a line, to be said behind its number."""
+    """What is wrong with a line; the message follows the line number."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRow:
-    """What is said before, the user's message in each turn, and how long an answer may be; None: the row doesn't say.
+    """The messages before the first turn, the user's message in each turn, and the maximum answer length, if given.
 
-    `chat`: it was written as messages.
+    `chat`: the row has messages.
     """
 
     opening: tuple[Message, ...]
@@ -34,17 +34,17 @@ class PromptRow:
 
 
 def prompt_row(values: Mapping[str, Any]) -> PromptRow:
-    """From the line's JSON object. Raises RowError.
+    """Parse a line's JSON object. Raises RowError.
 
     - `prompt`, `text_input` or `text`: a text;
-    - `messages`: chat messages, one request as it stands;
-    - `turns`: the user's texts of a conversation, whose answers are the server's own;
-    - `conversations`: the same as ShareGPT has it, `{"from": "human" | "gpt" | "system", "value": text}`; what `gpt`
-      says is left out;
+    - `messages`: chat messages, sent as one request;
+    - `turns`: the user messages of a conversation, which the server answers;
+    - `conversations`: the same in ShareGPT's format, `{"from": "human" or "gpt" or "system", "value": text}`; the
+    messages of `gpt` are dropped;
     - `body`: a line of OpenAI's batch format, whose body has `messages` or `prompt`
-      (platform.openai.com/docs/guides/batch).
+    (platform.openai.com/docs/guides/batch).
 
-    With `max_tokens`, `max_completion_tokens` or `output_tokens` where wanted.
+    Optionally with `max_tokens`, `max_completion_tokens` or `output_tokens`.
     """
     if isinstance(values.get("body"), dict):
         values = values["body"]
@@ -56,8 +56,8 @@ def prompt_row(values: Mapping[str, Any]) -> PromptRow:
         texts = _list(values["turns"], "turns")
         return PromptRow((), tuple(user(_text(text, "a turn")) for text in texts), most, chat=True)
     if "conversations" in values:
-        opening, said = _conversation(_list(values["conversations"], "conversations"))
-        return PromptRow(opening, said, most, chat=True)
+        opening, turns = _conversation(_list(values["conversations"], "conversations"))
+        return PromptRow(opening, turns, most, chat=True)
     for key in _TEXTS:
         if key in values:
             return PromptRow((), (user(_text(values[key], key)),), most, chat=False)
@@ -65,10 +65,10 @@ def prompt_row(values: Mapping[str, Any]) -> PromptRow:
 
 
 def require_text_content(messages: Sequence[Message]) -> None:
-    """Raises RowError unless the content of each message is a text, so that it can be sent without a chat template."""
+    """Raises RowError unless the content of each message is text, so that it can be sent without a chat template."""
     for message in messages:
         if not isinstance(message.get("content"), str):
-            raise RowError("has a message whose content is no text, and can't be sent with form 'text'")
+            raise RowError("has a message whose content is not text, which form 'text' cannot send")
 
 
 def _max_tokens(values: Mapping[str, Any]) -> int | None:
@@ -84,21 +84,21 @@ def _max_tokens(values: Mapping[str, Any]) -> int | None:
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str):
-        raise RowError(f"has {name} that is no text but {type(value).__name__}")
+        raise RowError(f"has {name} that is not text but {type(value).__name__}")
     if not value:
         raise RowError(f"has {name} that is empty")
     if "\0" in value:
-        raise RowError(f"has {name} with a NUL, which no server takes")
+        raise RowError(f"has {name} with a NUL character, which no server accepts")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise RowError(f"has {name} with half a surrogate pair, which is no character") from None
+        raise RowError(f"has {name} with half a surrogate pair, which is not a character") from None
     return value
 
 
 def _list(value: Any, name: str) -> list[Any]:
     if not isinstance(value, list) or not value:
-        raise RowError(f"has {name} that is no list with something in it")
+        raise RowError(f"has {name} that is not a list, or is an empty one")
     return value
 
 
@@ -114,15 +114,15 @@ def _messages(value: Any) -> tuple[Message, ...]:
 
 def _conversation(entries: list[Any]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
     opening: list[Message] = []
-    said: list[Message] = []
+    turns: list[Message] = []
     for entry in entries:
         speaker = _ROLES.get(str(entry.get("from"))) if isinstance(entry, dict) else None
         if speaker is None:
-            raise RowError("has a part of a conversation whose 'from' is none of human, gpt, system")
-        if speaker == "system" and not said:
+            raise RowError("has a part of a conversation whose 'from' is not human, gpt or system")
+        if speaker == "system" and not turns:
             opening.append({"role": "system", "content": _text(entry.get("value"), "a system message")})
         elif speaker == "user":
-            said.append(user(_text(entry.get("value"), "a turn")))
-    if not said:
-        raise RowError("has a conversation in which no human speaks")
-    return tuple(opening), tuple(said)
+            turns.append(user(_text(entry.get("value"), "a turn")))
+    if not turns:
+        raise RowError("has a conversation without a human message")
+    return tuple(opening), tuple(turns)

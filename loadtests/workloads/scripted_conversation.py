@@ -1,4 +1,4 @@
-"""A session as a list of turns; each one is asked with all that was said before."""
+"""A session as a list of turns; each request contains all earlier turns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BETWEEN = "\n\n"
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the user says in one turn, and how the answer is taken."""
+    """The user's message in one turn, and how the answer is received."""
 
     message: Message
     max_tokens: int
@@ -24,11 +24,11 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedConversation:
-    """A `loadtests.workloads.interface.Session`: one turn is a single request, more are a conversation.
+    """A `loadtests.workloads.interface.Session`: one turn is a single request, several are a conversation.
 
-    As `chat`, a turn is asked as messages: `opening`, then turns and the answers that were sent in. Otherwise as one
-    text: contents behind each other with an empty line between, each answer straight behind what it answers; so every
-    prompt begins with the one before, and a prefix cache is of use.
+    With `chat`, a turn is sent as messages: `opening`, then the turns and the answers that were sent in. Otherwise it
+    is one text: the contents separated by empty lines, each answer directly after the text that it continues; so every
+    prompt begins with the previous one, and a prefix cache is effective.
     """
 
     number: int
@@ -41,18 +41,18 @@ class ScriptedConversation:
         return self._as_messages() if self.chat else self._as_text()
 
     def _as_messages(self) -> Generator[RequestSpec, str, None]:
-        said = list(self.opening)
+        messages = list(self.opening)
         for turn in self.turns:
-            said = [*said, turn.message]
-            answer = yield RequestSpec(said, turn.max_tokens, turn.think_time, turn.cancel_after)
-            said = [*said, {"role": "assistant", "content": answer}]
+            messages = [*messages, turn.message]
+            answer = yield RequestSpec(messages, turn.max_tokens, turn.think_time, turn.cancel_after)
+            messages = [*messages, {"role": "assistant", "content": answer}]
 
     def _as_text(self) -> Generator[RequestSpec, str, None]:
-        said = "".join(message["content"] + _BETWEEN for message in self.opening)
+        text = "".join(message["content"] + _BETWEEN for message in self.opening)
         for turn in self.turns:
-            said += turn.message["content"]
-            answer = yield RequestSpec(said, turn.max_tokens, turn.think_time, turn.cancel_after)
-            said += (answer or "") + _BETWEEN
+            text += turn.message["content"]
+            answer = yield RequestSpec(text, turn.max_tokens, turn.think_time, turn.cancel_after)
+            text += (answer or "") + _BETWEEN
 
 
 def user(text: str) -> Message:
@@ -61,11 +61,11 @@ def user(text: str) -> Message:
 
 @dataclass(frozen=True, slots=True)
 class ClientCancellation:
-    """A share of clients who go away before their answer's end."""
+    """A fraction of clients that disconnect before the end of their answer."""
 
     fraction: float
     after: Distribution
 
     def draw(self, source: random.Random) -> float | None:
-        """After how many seconds this one goes; None: it stays."""
+        """Return the seconds after which this client disconnects; None: it does not."""
         return self.after.draw_number(source) if source.random() < self.fraction else None

@@ -1,4 +1,4 @@
-"""Made prompts and conversations, each a new one, of lengths drawn from distributions."""
+"""Synthetic prompts and conversations, each different, with random lengths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PREFIXES_KEPT = 256
 
 
 class PrefixPool:
-    """Beginnings that prompts share: `count` different ones, each of `tokens` tokens, for a `share` of sessions."""
+    """Shared prefixes of prompts: `count` different ones, each of `tokens` tokens, for a `fraction` of sessions."""
 
     def __init__(self, tokens: int, count: int, fraction: float, texts: TextGenerator, seed: int) -> None:
         self.tokens = tokens
@@ -25,7 +25,7 @@ class PrefixPool:
         self._text = lru_cache(_PREFIXES_KEPT)(self._make)
 
     def draw(self, source: random.Random) -> str:
-        """One of them; nothing for a session that has none."""
+        """Return one of the prefixes, or an empty one for a session without."""
         if self.tokens and source.random() < self._fraction:
             return self._text(source.randrange(self._count))
         return ""
@@ -36,9 +36,9 @@ class PrefixPool:
 
 @dataclass(frozen=True)
 class SyntheticWorkload:
-    """Sessions of made prompts, without end.
+    """Sessions of synthetic prompts, without end.
 
-    `longest` bounds a session's tokens, counted as they are asked for: answers as `max_tokens`.
+    `longest` limits a session's tokens as requested: answers count as `max_tokens`.
     """
 
     input_tokens: Distribution

@@ -1,11 +1,11 @@
-"""Texts of so many tokens, made of common words, the same for the same source of chance."""
+"""Generates texts of a given number of tokens from common words; the same random source gives the same text."""
 
 from __future__ import annotations
 
 import random
 from typing import Protocol
 
-# Short, frequent English words: most tokenizers have a token for nearly each.
+# Short, frequent English words: most tokenizers have a single token for nearly every one.
 _TEXT = """
 about above across after again against along also always among animal another answer area around back ball bank base
 bear because been before began behind being believe below best better between big bird black blue board boat body book
@@ -38,29 +38,29 @@ COMMON_WORDS = _TEXT.split()
 
 
 class TextGenerator(Protocol):
-    """Makes texts of so many tokens."""
+    """Generates texts of a given number of tokens."""
 
     @property
     def overhead(self) -> int:
-        """Tokens that a whole text has beyond those of its pieces, such as the one that begins every text."""
+        """Tokens that a whole text has beyond those of its pieces, such as a token that begins every text."""
         ...
 
     def piece(self, tokens: int, source: random.Random, first: bool = False) -> str:
-        """A part of a text, of so many tokens, at least one word; `first`: it begins the text.
+        """Return a part of a text with this many tokens, at least one word; `first`: it begins the text.
 
-        A shorter piece from the same chance is the beginning of a longer one.
+        From the same random state, a shorter piece is the beginning of a longer one.
         """
         ...
 
     def fit(self, text: str, tokens: int, source: random.Random) -> str:
-        """The whole text, its last words changed where need be, so that it has so many tokens."""
+        """Return the whole text; its last words are changed if necessary, so that it has this many tokens."""
         ...
 
 
 class EstimatedTextGenerator:
-    """Takes a word for `tokens_per_word` tokens.
+    """Counts each word as `tokens_per_word` tokens.
 
-    With GPT-2's vocabulary of 50 257 that is exactly 1, since each of the words above is one token there.
+    For GPT-2's vocabulary of 50 257 this is exactly 1, since each of the words above is one token there.
     """
 
     overhead = 0
@@ -78,7 +78,7 @@ class EstimatedTextGenerator:
 def prompt_text(
     texts: TextGenerator, tokens: int, source: random.Random, prefix: str = "", prefix_tokens: int = 0
 ) -> str:
-    """A text of `tokens` tokens, at least one word; it begins with `before`, whose `prefix_tokens` come on top."""
+    """Return a text of `tokens` tokens, at least one word, after `prefix`, whose `prefix_tokens` are added."""
     own = max(1, tokens - texts.overhead)
     piece = texts.piece(own, source, first=not prefix)
     whole = f"{prefix} {piece}" if prefix else piece

@@ -1,4 +1,4 @@
-"""Public traces of LLM services, as columns: when each request came, how long its input and output were."""
+"""Public traces of LLM services as columns: the times of requests, and the lengths of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from loadtests.errors import LoadError
 from loadtests.workloads.json_lines import JsonLines, decoded, shorten
 
 _MAX_TOKENS = 10_000_001
-# No clock has gone further: nanoseconds since 1970 are below 2e18.
+# A bound for times: nanoseconds since 1970 are below 2e18.
 _MAX_TIME = 1e19
 Whole = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Equally long columns, ordered by time: seconds since the first request, tokens in and out.
+    """Equally long columns, ordered by time: seconds since the first request, input tokens and output tokens.
 
-    `blocks[first[i]:first[i + 1]]` are the hash ids of request i; without any where the trace has none.
+    `blocks[first[i]:first[i + 1]]` are the hash ids of request i; empty if the trace has none.
     """
 
     due: npt.NDArray[np.float64]
@@ -42,10 +42,10 @@ class Trace:
 
 
 def read_trace(data: bytes, name: str, trace_format: str) -> Trace:
-    """A trace in one of the formats `mooncake`, `azure` and `burstgpt`; `auto`: the one that its first line shows.
+    """Read a trace in one of the formats `mooncake`, `azure` and `burstgpt`; `auto` detects it from the first line.
 
-    Requests are put into the order of their times. Those without output failed where they were recorded (BurstGPT says
-    so of its own), and are left out. Raises LoadError, with the line, for what can't be read.
+    Requests are sorted by time. Those without output failed when they were recorded (as BurstGPT documents for its
+    trace), and are dropped. Raises LoadError, with the line, for invalid data.
     """
     trace_format = _detect_format(data, name) if trace_format == "auto" else trace_format
     if trace_format == "mooncake":
@@ -55,7 +55,7 @@ def read_trace(data: bytes, name: str, trace_format: str) -> Trace:
 
 @dataclass(frozen=True)
 class _Columns:
-    """What a CSV format calls its columns, and how it writes time."""
+    """The column names of a CSV format, and its format of times."""
 
     time: str
     input: str
@@ -69,8 +69,8 @@ def _clock(text: str) -> float:
     return (moment - origin).total_seconds()
 
 
-# Azure LLM inference traces 2023 and 2024: TIMESTAMP is when the service was called, with seven digits of the second
-# in 2023 and a time zone in 2024 (github.com/Azure/AzurePublicDataset, AzureLLMInferenceDataset2023.md, ...2024.md,
+# Azure LLM inference traces 2023 and 2024: TIMESTAMP is when the service was called, with seven decimals in 2023 and a
+# time zone in 2024 (github.com/Azure/AzurePublicDataset, AzureLLMInferenceDataset2023.md, ...2024.md,
 # data/AzureLLMInferenceTrace_code.csv).
 _AZURE = _Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens", _clock)
 # BurstGPT: Timestamp is in seconds from 0:00:00 of the first day; later files (BurstGPT_3.csv) have Session ID and
@@ -87,7 +87,7 @@ def _detect_format(data: bytes, name: str) -> str:
         if columns.input in header or columns.output in header:
             return form
     raise LoadError(
-        f"{name} is no trace that is known: it begins neither with a JSON object (mooncake) nor with a line that has "
+        f"{name} is not a known trace format: it begins neither with a JSON object (mooncake) nor with a line that has "
         f"{_AZURE.input} (azure) or {_BURSTGPT.input} (burstgpt)",
         "workload_invalid",
     )
@@ -112,7 +112,7 @@ def _csv(data: bytes, name: str, columns: _Columns) -> Trace:
             lengths_in.append(tokens_in)
             lengths_out.append(tokens_out)
     except csv.Error as error:
-        raise _line_error(name, reader.line_num, f"is no CSV: {error}") from None
+        raise _line_error(name, reader.line_num, f"is not valid CSV: {error}") from None
     none = np.zeros(len(due) + 1, dtype=np.int64)
     return _sorted_trace(name, np.array(due), np.array(lengths_in), np.array(lengths_out), none, none[:0])
 
@@ -127,12 +127,12 @@ def _positions(header: Sequence[str], columns: _Columns, name: str) -> tuple[int
 
 def _csv_error(row: Sequence[str], header: Sequence[str], at: Sequence[int], columns: _Columns) -> str:
     if len(row) <= max(at):
-        return f"is cut off: it has {len(row)} of {len(header)} columns"
+        return f"is truncated: it has {len(row)} of {len(header)} columns"
     for column, position in zip((columns.input, columns.output), at[1:], strict=True):
         text = row[position]
         if not _is_length(text):
             return f"has {column} {shorten(text)}; it must be a whole number from 0 to ten million"
-    return f"has {columns.time} {shorten(row[at[0]])}, which is no time as {columns.time} has it"
+    return f"has {columns.time} {shorten(row[at[0]])}, which is not in the time format of {columns.time}"
 
 
 def _is_length(text: str) -> bool:
@@ -143,9 +143,9 @@ def _is_length(text: str) -> bool:
 
 
 def _mooncake(lines: JsonLines, name: str) -> Trace:
-    """Mooncake's format: `timestamp` in ms, `input_length`, `output_length` in tokens, and `hash_ids`, each of which
+    """Read Mooncake's format: `timestamp` in ms, `input_length` and `output_length` in tokens, and `hash_ids`.
 
-    stands for a block of 512 tokens and all before it; the last block may not be full
+    Each hash id stands for a block of 512 tokens and all before it; the last block may not be full
     (github.com/kvcache-ai/Mooncake, FAST25-release/README.md; arxiv.org/abs/2407.00079, section 4).
     """
     due, lengths_in, lengths_out, first, blocks = array("d"), array("q"), array("q"), array("q", [0]), array("q")
@@ -163,7 +163,7 @@ def _mooncake(lines: JsonLines, name: str) -> Trace:
         try:
             blocks.extend(values.get("hash_ids") or ())
         except (TypeError, OverflowError):
-            raise lines.error(row, "has hash_ids that are no list of whole numbers") from None
+            raise lines.error(row, "has hash_ids that are not a list of whole numbers") from None
         first.append(len(blocks))
     columns = (np.array(column) for column in (due, lengths_in, lengths_out, first, blocks))
     return _sorted_trace(name, *columns)
@@ -172,7 +172,7 @@ def _mooncake(lines: JsonLines, name: str) -> Trace:
 def _sorted_trace(
     name: str, due: npt.NDArray[np.float64], into: Whole, out: Whole, first: Whole, blocks: Whole
 ) -> Trace:
-    """By time, those of the same time as they stood; without requests that have no output."""
+    """Sort by time, stably, and drop requests without output."""
     order = np.argsort(due, kind="stable")
     order = order[out[order] > 0]
     if not len(order):

@@ -1,4 +1,4 @@
-"""A trace's requests again: at its moments, of its lengths, with its shared beginnings."""
+"""Replays a trace's requests: at its times, with its lengths and its shared prefixes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLOCKS_KEPT = 8192
 
 @dataclass(frozen=True)
 class TraceFit:
-    """How a trace is made to fit a model: lengths times a scale, and no longer than a maximum; blocks too."""
+    """How a trace is fitted to a model: lengths and blocks are scaled and limited to a maximum."""
 
     input_scale: float
     output_scale: float
@@ -38,11 +38,11 @@ class TraceFit:
 
 
 class TraceReplay:
-    """A session for each of the trace's requests, `due` when it came; once, or again and again.
+    """A session for each of the trace's requests, `due` at its time; once, or repeatedly.
 
-    `due` is in the trace's own seconds: whoever replays it faster divides them. Equal hash ids are equal texts, so a
-    prefix cache finds what it found then; what no hash id covers is a text of its own. Each round of a repeated trace
-    has texts of its own, and follows the one before after the trace's mean interval.
+    `due` is in the trace's own seconds: divide it to replay faster. Equal hash ids are equal texts, so a prefix cache
+    has the hits of the recording; tokens without a hash id are unique text. Each round of a repeated trace has
+    different texts, and follows the previous one after the trace's mean interval.
     """
 
     def __init__(
@@ -54,7 +54,8 @@ class TraceReplay:
         self._skipped = int(np.searchsorted(trace.due, start, side="left"))
         if self._skipped == len(trace):
             raise LoadError(
-                f"{name} ends after {trace.due[-1]:g} s, so nothing is left with trace_start {start:g}",
+                f"{name} ends after {trace.due[-1]:g} s, so nothing is left after trace_start {start:g}; reduce "
+                f"trace_start",
                 "workload_invalid",
             )
         self._start = start
@@ -62,7 +63,7 @@ class TraceReplay:
         span = float(trace.due[-1] - start)
         self._period = span * self._rows / max(1, self._rows - 1)
         if repeat and trace.due[-1] == trace.due[self._skipped]:
-            raise LoadError(f"{name} can't be repeated: all its requests come at one moment", "workload_invalid")
+            raise LoadError(f"{name} can't be repeated: all its requests have the same time", "workload_invalid")
         self._repeat = repeat
         self._texts = texts
         self._cancellation = cancellation

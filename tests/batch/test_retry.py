@@ -112,7 +112,7 @@ def test_a_row_that_is_gone_keeps_its_record_and_the_others_get_theirs(tmp_path:
     sql(tmp_path, "DELETE FROM products WHERE id = 2")
     end, asked = live(job, retry=())
     assert (end.code, asked) == ("input_changed", ["tea 5"])
-    assert "1 of the rows to be asked once more are not in the input any more ('2')" in end.message
+    assert "1 of the rows to retry are no longer in the input ('2')" in end.message
     end, asked = live(job)
     assert (end.exit_code, asked) == (3, [])
     assert records(job) == {"ok": [*"01345"], "error": ["2"], "dead": []}
@@ -193,7 +193,7 @@ def test_a_job_whose_input_is_away_stays_finished(tmp_path: Path) -> None:
 
 def test_a_job_that_has_not_ended_has_nothing_to_ask_once_more(tmp_path: Path) -> None:
     job = job_of(tmp_path, address=shop(tmp_path), table="products")
-    with pytest.raises(BatchError, match="is not at its end") as refused:
+    with pytest.raises(BatchError, match="is not finished") as refused:
         live(job, retry=())
     assert refused.value.code == "job_failed"
     assert live(job)[0].exit_code == 0

@@ -53,7 +53,7 @@ def test_a_state_is_bound_to_its_output_where_the_plan_is_gone(tmp_path: Path) -
     (tmp_path / "answers.job/job.json").unlink()
     theirs = mine(tmp_path / "v2.jsonl")
     other = job.model_copy(update={"output": OutputSpec(address=str(tmp_path / "v2.jsonl"))})
-    with pytest.raises(BatchError, match=r"was begun with another --out;") as caught:
+    with pytest.raises(BatchError, match=r"was started with another --out;") as caught:
         resumed(other, JobDirectory.from_output(other.output, tmp_path / "answers.job"))
     assert caught.value.code == "job_mismatch"
     assert (tmp_path / "v2.jsonl").read_bytes() == theirs
@@ -104,7 +104,7 @@ def test_an_input_may_lie_elsewhere_and_an_output_may_not(tmp_path: Path) -> Non
     shutil.copytree(tmp_path / "answers.job", tmp_path / "else/answers.job")
     shutil.copy(tmp_path / "answers.jsonl", tmp_path / "else")
     theirs = mine(tmp_path / "answers.jsonl")
-    with pytest.raises(BatchError, match=r"was begun at .*answers\.job.*put it back") as caught:
+    with pytest.raises(BatchError, match=r"was started at .*answers\.job.*move it back") as caught:
         resumed(elsewhere, JobDirectory.find(tmp_path / "else/answers.jsonl"))
     assert caught.value.code == "job_mismatch"
     assert (tmp_path / "answers.jsonl").read_bytes() == theirs
@@ -119,7 +119,7 @@ def test_rows_that_lie_where_the_job_would_write_are_left_alone(tmp_path: Path, 
     rows = Path(shutil.move(job.input.address, tmp_path / f"y.{kind}.jsonl"))
     before = rows.read_bytes()
     job = Job(input=InputSpec(address=str(rows)), output=OutputSpec(address=str(tmp_path / output)))
-    with pytest.raises(BatchError, match="is the input itself") as caught:
+    with pytest.raises(BatchError, match="is both input and output") as caught:
         resumed(job, JobDirectory.from_output(job.output))
     assert caught.value.code == "output_exists"
     assert rows.read_bytes() == before

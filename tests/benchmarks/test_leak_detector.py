@@ -60,5 +60,5 @@ def test_shrinking_is_no_growth() -> None:
 
 
 def test_a_handful_of_measurements_is_refused() -> None:
-    with pytest.raises(ValueError, match="9 measurements after the warm-up say nothing"):
+    with pytest.raises(ValueError, match="9 measurements after the warm-up are too few"):
         growth(series(lambda _: 1.0, 0.0, seconds=19), warm_up_seconds=10)

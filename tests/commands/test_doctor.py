@@ -42,7 +42,7 @@ def test_a_server_that_can_not_start_is_said_with_a_remedy_and_exit_code_1(tmp_p
     done = doctor(PATH=f"{fake.parent}:/usr/bin:/bin")
     assert done.returncode == 1
     assert "MISSING" in done.stdout
-    assert "This machine can't serve yet." in done.stdout
+    assert "This machine cannot serve yet." in done.stdout
     assert str(tmp_path) in done.stdout
     assert "Traceback" not in done.stderr
 

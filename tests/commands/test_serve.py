@@ -96,7 +96,7 @@ def test_a_second_signal_stops_at_once(serve: Serve) -> None:
     serving.process.send_signal(signal.SIGTERM)
     assert serving.process.stderr is not None
     # Before it may stand what Triton says of a port that another program took meanwhile.
-    assert any(line.startswith("Stopping; running requests may take 200 s.") for line in serving.process.stderr)
+    assert any(line.startswith("Stopping; running requests have 200 s to finish.") for line in serving.process.stderr)
     serving.process.send_signal(signal.SIGTERM)
     _, errors = serving.process.communicate(timeout=TIMEOUT)
     assert serving.process.returncode == 0

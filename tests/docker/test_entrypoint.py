@@ -62,7 +62,7 @@ def test_a_container_serves_is_healthy_and_drains_on_sigterm(container: StartedC
     container.first.send_signal(signal.SIGTERM)
     _, said = container.outer.communicate(timeout=3 * TIMEOUT)
     assert container.outer.returncode == 0, said
-    assert "running requests may take" in said
+    assert "running requests have" in said
     for stream in streams:
         assert stream.finished.wait(TIMEOUT)
         assert stream.completed, stream

@@ -91,7 +91,7 @@ def test_an_earlier_plan_has_the_say_where_nothing_is_given() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"users": "1", "rate": "1"}, "--users is a closed loop and --rate an open one; give one of them"),
+        ({"users": "1", "rate": "1"}, "--users is a closed loop and --rate an open one; give only one of them"),
         ({"seconds": "soon"}, "--seconds is 'soon': input should be a valid number"),
         ({"cancel_fraction": "1.5"}, "--cancel-fraction is '1.5': input should be less than or equal to 1"),
         ({"burstiness": "0"}, "--burstiness is '0': input should be greater than 0"),

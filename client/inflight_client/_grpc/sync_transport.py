@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import grpc
-from grpc._cython.cygrpc import OperationType
 from grpc.experimental import ChannelOptions
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from inflight_client._grpc import channel, fork, messages
+from inflight_client._grpc import channel, fork, internals, messages
 from inflight_client._grpc.errors import error_from_status
 from inflight_client.address import Address, Tls
 from inflight_client.deadline import Deadline
@@ -21,8 +20,6 @@ from inflight_client.error_mapping import client_closed, error_from_message, mis
 from inflight_client.errors import InflightError
 from inflight_client.results import Model
 from inflight_client.transport import InferRequest, InferResponse, ModelMetadata, ServerMetadata
-
-_MESSAGE = int(OperationType.receive_message)
 
 
 class GrpcTransport:
@@ -184,7 +181,7 @@ class GrpcResponses(Iterator[InferResponse]):
         # cancel that is there at once; but iterating does not take it any more, as the call counts as ended.
         with self._reading:
             if not self._interrupted:
-                self._drain()
+                internals.drain(self._call)
                 return
             # A signal's exception may come after gRPC has handed over a message, and before its notes say so: they hold
             # it for due, and it never comes. Were that the last event, the thread alone would wait for it.
@@ -194,11 +191,7 @@ class GrpcResponses(Iterator[InferResponse]):
 
     def _drain_available(self) -> None:
         with contextlib.suppress(KeyError):  # gRPC's for an event that its notes no longer have
-            self._drain(_MESSAGE)
-
-    def _drain(self, *but: int) -> None:
-        while self._call._state.due.difference(but):
-            self._call._consume_next_event()
+            internals.drain(self._call, internals.RECEIVE_MESSAGE)
 
     def _next(self) -> Any:
         try:

@@ -1,1 +1,1 @@
-"""Rows on their way: in which order, how many at a time, to which server, and again."""
+"""Dispatches rows: their order, concurrency, servers and retries."""

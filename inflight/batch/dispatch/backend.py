@@ -1,4 +1,4 @@
-"""Who answers rows, as the pool sees it: a server behind the client, or something that plays one."""
+"""The interface of a server that answers rows: a real one behind the client, or a fake."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from inflight.batch.job.rows import RowRequest
 
 @dataclass(frozen=True)
 class ServerLoad:
-    """How busy a server says it is: requests that run and wait, its places, and the used part of its KV cache (0 to 1).
+    """The load that a server reports: running and waiting requests, its capacity, and the use of its KV cache (0 to 1).
 
-    None where it does not tell.
+    None for what it does not report.
     """
 
     running: int | None = None
@@ -24,21 +24,21 @@ class ServerLoad:
 
 
 class Backend(Protocol):
-    """One server. All of it raises InflightError and nothing else."""
+    """One server. All methods raise only InflightError."""
 
     name: str
-    """What people are told: its address."""
+    """The name for messages: its address."""
 
     async def generate(self, request: RowRequest, request_id: str) -> Generation:
-        """Send it once; nothing is tried again here. A cancelled task cancels the request on the server."""
+        """Send the request once, without retries. A cancelled task cancels the request on the server."""
 
     async def load(self) -> ServerLoad:
-        """How busy it is."""
+        """Return how busy the server is."""
 
     async def ready(self) -> bool:
-        """Whether a request would be answered."""
+        """Return whether a request would be answered."""
 
     async def build(self) -> str:
-        """A fingerprint of the model that answers: the same for the same engine, template and tokenizer."""
+        """Return a fingerprint of the model: the same for the same engine, template and tokenizer."""
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""How many requests to have in flight at one server, found out while it runs."""
+"""An adaptive limit for the requests in flight at one server."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import math
 from inflight.batch.dispatch.backend import ServerLoad
 
 INITIAL_LIMIT = 16
-"""In flight before anything is known of the server."""
+"""Requests in flight before anything is known about the server."""
 MAX_LIMIT = 2048
-"""In flight at one server, unless a job says otherwise: what a connection and this process carry easily."""
+"""Maximum requests in flight at one server by default: what a connection and this process handle easily."""
 _QUEUE_FRACTION = 1 / 8
 _MIN_QUEUE = 2
 _LONG_QUEUE_FACTOR = 2
-"""A queue so many times as long as it needs to be is too long."""
+"""Factor by which a queue may be longer than needed before the limit is reduced."""
 _PAUSE_INITIAL, _PAUSE_MAX = 0.25, 8.0
 _MIN_GAIN = 1.05
-"""A climb goes on while it brings so much more."""
+"""Minimum increase in throughput for the hill climb to continue."""
 _HOLD_MEASUREMENTS = 8
-"""Measurements between two looks at whether more would be better by now."""
+"""Measurements until the hill climb tries a higher limit again."""
 
 
 class AdaptiveLimit:
-    """Sans-IO: it is told what the server says, what came of requests and what time it is; `limit` is its answer.
+    """A sans-IO controller: it receives server loads, results of requests and times, and computes `limit`.
 
-    Of a server that tells its load it keeps a short queue waiting there, an eighth of what runs and two at the least:
-    so the engine always has a next request, and the requests of others do not wait behind a long row of these. At the
-    first look it fills the places that are free. Where a server tells nothing it climbs, by half each time, while that
-    brings more tokens a second, and looks again now and then. A server that is overloaded gets half, after a pause;
-    what was too much is tried again only little by little.
+    For a server that reports its load it keeps a short queue there, an eighth of what runs and at least two, so that
+    the engine always has a next request, and requests of other clients do not wait behind many of these. The first
+    reading fills the free slots. For a server without load reports it climbs, by half each time, while that increases
+    throughput, and tries again now and then. If a server is overloaded, the limit is halved after a pause, and rises
+    again only slowly.
     """
 
     def __init__(self, max_limit: int = MAX_LIMIT, start: int = INITIAL_LIMIT) -> None:
@@ -43,15 +43,15 @@ class AdaptiveLimit:
 
     @property
     def limit(self) -> int:
-        """The most in flight, at least 1; while it is `paused` none should be sent."""
+        """The maximum requests in flight, at least 1; send nothing new while `paused`."""
         return self._limit
 
     def paused(self, now: float) -> bool:
-        """Whether the server gets nothing new just now."""
+        """Return whether the server should receive no new requests now."""
         return now < self._paused_until
 
     def observe(self, load: ServerLoad, in_flight: int, now: float) -> None:
-        """What the server says of itself, with so many of ours in flight."""
+        """Update the limit from the server's load and the number of our requests in flight."""
         if load.waiting is None or load.running is None:
             self._load_known = False
             return
@@ -62,7 +62,7 @@ class AdaptiveLimit:
         if not self._load_known and load.max_running is not None:
             self._set(in_flight + free + queue)
         elif self._underfilled:
-            # Once is chance: many answers may just have ended. And something else may keep the server from more.
+            # Wait for a second reading: many answers may just have ended, or something else may limit the server.
             if hungry and in_flight >= self._limit * 0.75:
                 self._set(self._limit + self._more(load.running, load.waiting, load.max_running, queue, in_flight))
         elif load.waiting > _LONG_QUEUE_FACTOR * queue:
@@ -70,20 +70,20 @@ class AdaptiveLimit:
         self._load_known = True
 
     def _more(self, running: int, waiting: int, max_running: int | None, queue: int, in_flight: int) -> int:
-        """Requests that a server could do with that has too few waiting."""
+        """Return how many more requests a server with too short a queue could use."""
         if waiting:
             return queue - waiting
         if max_running is None:
             return queue + in_flight // 4
-        on_their_way = max(0, in_flight - running)  # they may be the queue that is missed
+        on_their_way = max(0, in_flight - running)  # they may be the missing queue
         return max(1, in_flight // 16, max_running - running + queue - on_their_way)
 
     def load_unknown(self) -> None:
-        """The server does not tell its load."""
+        """The server does not report its load."""
         self._load_known = False
 
     def row_answered(self, tokens: int, now: float) -> None:
-        """A row has been answered, with so many tokens read and written."""
+        """Count an answered row with its total tokens."""
         self._pause = 0.0
         if not self._load_known:
             self._raise_ceiling(now)
@@ -93,7 +93,7 @@ class AdaptiveLimit:
                 self._climb.begin(self._limit)
 
     def server_overloaded(self, in_flight: int, now: float) -> None:
-        """The server refused a request because it has too many; several at once count as one."""
+        """The server refused a request because it is overloaded; several refusals at once count as one."""
         if self.paused(now):
             return
         self._ceiling = max(1.0, min(self._limit, max(in_flight, 1)) * 0.9)
@@ -107,14 +107,14 @@ class AdaptiveLimit:
         self._limit = max(1, min(limit, int(self._ceiling), self._max_limit))
 
     def _raise_ceiling(self, now: float) -> None:
-        """By a twentieth a second, and one at the least."""
+        """Raise the ceiling by 5% per second, by at least one."""
         if self._raised_at is not None and now > self._raised_at and self._ceiling < self._max_limit:
             self._ceiling += (now - self._raised_at) * max(1.0, self._ceiling / 20)
         self._raised_at = now if self._raised_at is None else max(now, self._raised_at)
 
 
 class _HillClimb:
-    """Measures tokens a second at a limit, over as many answers as it has places, once those begun before are gone."""
+    """Measures the throughput at a limit over as many answers as the limit, after the earlier requests have ended."""
 
     def __init__(self, limit: int) -> None:
         self._best = 0.0
@@ -129,7 +129,7 @@ class _HillClimb:
         self._since = 0.0
 
     def row_answered(self, tokens: int, now: float) -> int | None:
-        """The limit to go on with, once this one is measured."""
+        """Return the next limit once this one is measured."""
         self._answers += 1
         if self._answers <= self._limit:
             self._since = now

@@ -1,4 +1,4 @@
-"""Asks a job's rows of all its servers, until each has its answer or its failure."""
+"""Sends a job's rows to all its servers until each has its answer or its failure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from inflight.batch.reporting.progress import ServerStatus
 
 _WATCH_SECONDS = 0.5
 _END_SECONDS = 5.0
-"""For requests that are cancelled, until their servers know."""
+"""Seconds for cancelled requests to reach their servers."""
 
 
 class CrashCounts(Protocol):
-    """Under which rows, by their numbers, engines have died, as a job remembers it across its runs."""
+    """Stores, across runs of a job, how many engines crashed while a row was in flight."""
 
     crash_counts: dict[int, int]
 
@@ -31,7 +31,7 @@ class CrashCounts(Protocol):
 
 @dataclass(frozen=True)
 class DispatchState:
-    """`in_flight` rows are at servers, `waiting` ones were sent and will be again."""
+    """`in_flight` rows are at servers, `waiting` ones were sent and will be sent again."""
 
     in_flight: int
     pending_retries: int
@@ -41,9 +41,9 @@ class DispatchState:
 class Dispatcher:
     """Gives each row to a server that has a slot free. No row is lost, and none is sent twice at a time.
 
-    `done` is told of each row once, in the event loop: its answer or its error, and how often it was sent. `bind` is
-    given the build of each server's model when it comes up, and now and then; where it raises BatchError
-    `job_mismatch`, the server is set aside. `say` gets sentences for people.
+    `on_row_done` is called once per row, in the event loop, with its answer or error and the number of attempts.
+    `check_build` is called with the build of each server's model when it comes up, and now and then; if it raises
+    BatchError `job_mismatch`, the server is rejected. `on_message` receives sentences for people.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class Dispatcher:
         self._ended = asyncio.Event()
 
     async def run(self) -> None:
-        """Until every row has ended, or, after `stop`, none is in flight.
+        """Run until every row is done or, after `stop`, none is in flight.
 
-        Raises BatchError: `server_unreachable` where no server has answered for the job's patience; where all of them
-        are set aside, the last one's reason; and whatever `feed` and `done` raise.
+        Raises BatchError: `server_unreachable` if no server has answered within the wait timeout; if all servers are
+        rejected, the last one's reason; and whatever `feed` and `on_row_done` raise.
         """
         self._end = asyncio.get_running_loop().create_future()
         works = (
@@ -96,11 +96,11 @@ class Dispatcher:
             self._ended.set()
 
     def stop(self) -> None:
-        """Send nothing more. What is not in flight stays without an outcome."""
+        """Send nothing more. Rows that are not in flight keep no result."""
         self._queue.stop()
 
     async def drain(self, seconds: float) -> None:
-        """`stop`, and end what is still in flight after so many seconds, on its servers too."""
+        """Call `stop`, and cancel what is still in flight after this many seconds, on its servers too."""
         self.stop()
         if self._end is None:
             return
@@ -123,7 +123,7 @@ class Dispatcher:
             self._end.set_result(None)
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        """A part that failed ends the whole."""
+        """End the run if a task failed."""
         if task.cancelled() or (error := task.exception()) is None:
             return
         if self._end is not None and not self._end.done():
@@ -134,7 +134,7 @@ class Dispatcher:
         return all(endpoint.is_unavailable(now) for endpoint in self._endpoints if endpoint.name == name)
 
     async def _check_progress(self) -> None:
-        """Raises BatchError once nothing can be hoped for."""
+        """Raises BatchError if no further progress is possible."""
         loop = asyncio.get_running_loop()
         heard = loop.time()
         while True:

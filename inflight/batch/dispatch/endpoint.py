@@ -22,20 +22,20 @@ from inflight.batch.reporting.progress import ServerStatus
 _TICK_SECONDS = 0.1
 _LOAD_SECONDS = 1.0
 _INITIAL_LOAD_POLLS = 10
-"""Looks at the load that come with each tick, when a server begins."""
+"""Number of initial ticks with a load reading each, when a server starts."""
 _BUILD_SECONDS = 15.0
 _PROBE_WAIT_INITIAL, _PROBE_WAIT_MAX = 0.25, 15.0
 _PROBE_DOWNTIME_FRACTION = 0.2
-"""Of the time that a server has been down already, waited before it is asked again: so pauses grow with each."""
+"""Pause before the next probe, as a fraction of the time that a server has been down, so that pauses grow."""
 _IDLE_TIMEOUT = 60.0
 """Waited for what is still in flight at a server that went down; of one that is set aside it then goes to others."""
 _AFTER_CRASH_SECONDS = 0.5
-"""For a moment after a death a server may still call itself ready."""
+"""Seconds after a crash during which a server may still report that it is ready."""
 _UNAVAILABLE_SECONDS = 60.0
 _RETRY_WAIT_INITIAL, _RETRY_WAIT_MAX = 0.5, 60.0
 _PROBE_REQUEST = RowRequest("Hello", 1)
 _SLOW_SECONDS = 1.0
-"""A server that takes so long over a row without a complaint is at work on it."""
+"""A server that takes this long for a row without an error is busy with it."""
 _MAX_QUICK_CRASHES = 3
 _CRASH_COOLDOWN_SECONDS = 12.0
 """A supervisor gives up a server that crashes again and again within its first ten seconds. So after some crashes under
@@ -64,7 +64,7 @@ class Endpoint:
         self.up = False
         self.rejected: BatchError | None = None
         self.last_error: InflightError | None = None
-        """What was last wrong with the server."""
+        """The last error of the server."""
         self.endpoint_is_unavailable: Callable[[str], bool] = lambda name: False
         self._backend, self._queue, self._poison_rows = backend, queue, poison_rows
         self._check_build, self._on_message = check_build, on_message
@@ -79,15 +79,15 @@ class Endpoint:
         """What went wrong with the server itself, since it came up."""
         self._wakeup = asyncio.Event()
         self._last_answer_at = 0.0
-        """When the server last answered a row, be it with a refusal that is the row's alone."""
+        """When the server last answered a row, or refused one for a reason of the row's own."""
         self._last_refusal = 0.0
         self._rejects_probe = False
-        """Whether the server refused even what any model answers, and has answered no such thing since."""
+        """Whether the server refused even a simple probe, and has answered none since."""
         self._probes = 0
         self._isolated: frozenset[int] = frozenset()
-        """Numbers of rows that are to stay away from others."""
+        """Numbers of rows that must not be sent with others."""
         self._not_accepted: list[Row] = []
-        """Of these, those that the server did not take."""
+        """Those of them that the server did not accept."""
         self._crashed_rows: list[Row] = []
         self._engine_died = False
         self._down_since = 0.0
@@ -136,16 +136,16 @@ class Endpoint:
                 await asyncio.wait(self._tasks)
 
     def status(self) -> ServerStatus:
-        """How it stands, for people."""
+        """Return the server's status for the progress display."""
         return ServerStatus(name=self.name, up=self.up, in_flight=self._in_flight, concurrency_limit=self._limit.limit)
 
     def last_activity(self, now: float) -> float:
-        """When it last answered a row; now, where it is at work on some."""
+        """Return when it last answered a row; now, if it is working on some."""
         busy = self.up and self._in_flight > 0 and now - self._last_refusal > _SLOW_SECONDS
         return now if busy else self._last_answer_at
 
     def is_unavailable(self, now: float) -> bool:
-        """Whether it is down for so long that others should do what waits for it."""
+        """Return whether it has been down for so long that other servers should take its rows."""
         return self.rejected is not None or (not self.up and now - self._down_since > _UNAVAILABLE_SECONDS)
 
     async def _connect(self) -> bool:
@@ -175,7 +175,7 @@ class Endpoint:
             pause = min(max(pause, (_now() - self._down_since) * _PROBE_DOWNTIME_FRACTION), _PROBE_WAIT_MAX)
 
     async def _probe(self) -> InflightError | None:
-        """What keeps the server from answering, if anything does."""
+        """Return why the server cannot answer, if it cannot."""
         try:
             await self._verify_build()
             if self.rejected is None and not await self._backend.ready():
@@ -187,7 +187,7 @@ class Endpoint:
         return None
 
     async def _verify_build(self) -> None:
-        """Another model than the job's sets the server aside: somebody may have deployed it at this address."""
+        """Reject the server if it has another model than the job; someone may have deployed it at this address."""
         build = await self._backend.build()
         try:
             self._check_build(build)
@@ -197,7 +197,7 @@ class Endpoint:
             self._reject(error)
 
     async def _tick(self) -> None:
-        """A moment, or until something is wrong."""
+        """Wait for a moment, or until there is an error."""
         try:
             async with asyncio.timeout(_TICK_SECONDS):
                 await self._wakeup.wait()
@@ -219,7 +219,7 @@ class Endpoint:
         except InflightError as error:
             if classify_failure(error) is FailureKind.REJECTED:
                 self._reject(BatchError(str(error), error.code))
-            # else a row finds out, if it lasts
+            # otherwise a row finds the error, if it lasts
 
     async def _await_idle(self) -> None:
         """Wait until nothing is in flight at a server that went down, and hand over what was."""
@@ -305,7 +305,7 @@ class Endpoint:
                 self._on_error(row, error)
             else:
                 self._on_answer(row, answer)
-        except asyncio.CancelledError:  # the server is set aside, or all ends
+        except asyncio.CancelledError:  # the server is rejected, or the run ends
             if not self._queue.stopped:
                 self._requeue(row)
             raise
@@ -314,7 +314,7 @@ class Endpoint:
             self._queue.mark_ended(row)
 
     async def _probe_generation(self) -> InflightError | None:
-        """Ask what any model answers: why this one does not, if so."""
+        """Send a simple probe; return why the server does not answer it, if it does not."""
         self._probes += 1
         try:
             await self._backend.generate(_PROBE_REQUEST, f"{self._run_id}-short-{self._probes}")
@@ -362,7 +362,7 @@ class Endpoint:
             self._requeue(row)
 
     def _requeue(self, row: Row) -> None:
-        """A row that the server did not take, or has not answered in time."""
+        """Queue a row again that the server did not accept or answer in time."""
         if row.number in self._isolated:
             self._queue.count_attempt(row)
             self._not_accepted.append(row)
@@ -370,7 +370,7 @@ class Endpoint:
             self._queue.retry_later(row)
 
     def _on_row_failure(self, row: Row, error: InflightError, why: FailureKind) -> None:
-        """What is the row's own: tried again for a while, if that may help."""
+        """Handle a failure of the row's own: retry it for a while if that may help."""
         if why is not FailureKind.TRANSIENT:
             self._queue.finish(row, error)
             return

@@ -1,4 +1,4 @@
-"""A server for one run of a job."""
+"""A temporary server for one run of a job."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server, ServerSettings
 
 _MAX_RESTARTS = 20
-"""Failed starts in a row: rows that kill engines are found by letting some die."""
+"""Maximum consecutive failed starts; finding poison rows crashes engines on purpose."""
 
 
 def address_with_metrics(server: Server) -> str:
-    """A server of ours as TritonBackend takes it, whatever its ports are."""
+    """Return the address of our own server with its metrics URL, as TritonBackend takes it."""
     return f"{server.grpc_address},metrics=http://{server.metrics_address}/metrics"
 
 
 @contextmanager
 def ephemeral_server(options: RunOptions, on_message: Callable[[str], None]) -> Iterator[str]:
-    """Serve `running.ephemeral` on free ports, with `ephemeral_options` as DeploymentOptions has them.
+    """Serve `options.ephemeral` on free ports, with `ephemeral_options` as DeploymentOptions.
 
-    Gives the address as TritonBackend takes it. What dies of the server is started again; nothing of it outlives this
-    process. Raises BatchError with the code of what keeps the server from starting.
+    Yields the address as TritonBackend takes it. Crashed processes of the server are restarted, and none outlives this
+    process. Raises BatchError with the code of the error if the server does not start.
     """
     assert options.ephemeral is not None
     server = Server(
@@ -36,7 +36,7 @@ def ephemeral_server(options: RunOptions, on_message: Callable[[str], None]) -> 
     try:
         server.start()
     except Exception as error:
-        code = getattr(error, "code", None)  # a DeployError, or a BuildError about the engine's directory
+        code = getattr(error, "code", None)  # a DeployError, or a BuildError about the engine directory
         if code is None:
             raise
         raise BatchError(str(error), code) from error

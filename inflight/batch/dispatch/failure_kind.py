@@ -43,10 +43,10 @@ _BY_CODE = {
     "deadline_exceeded": FailureKind.TRANSIENT,
     "answer_damaged": FailureKind.TRANSIENT,
     "invalid_request": FailureKind.AMBIGUOUS,
-    "cancelled": FailureKind.TRANSIENT,  # by somebody else, who stopped it on the server
+    "cancelled": FailureKind.TRANSIENT,  # cancelled on the server by another client
 }
 
 
 def classify_failure(error: InflightError) -> FailureKind:
-    """Of a row's error."""
+    """Return the kind of a row's error."""
     return _BY_CODE.get(error.code) or (FailureKind.TRANSIENT if error.retry else FailureKind.PERMANENT)

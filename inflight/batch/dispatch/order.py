@@ -1,4 +1,4 @@
-"""In which order the rows of a window are asked."""
+"""Orders the rows of a window for sending."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from operator import itemgetter
 from inflight.batch.job.rows import Row
 
 SHARED_PREFIX_CHARACTERS = 256
-"""Characters that prompts must begin alike with to be put side by side: some 64 tokens, two blocks of a KV cache."""
+"""Length of the common prefix, in characters, that groups prompts: about 64 tokens, two blocks of a KV cache."""
 _MAX_DEPTH = 64
-"""Prompts that are alike for so many times SHARED are side by side whatever follows."""
+"""Maximum grouping depth: prompts with this many equal pieces are not compared further."""
 _CHARACTERS_A_TOKEN = 4
 _PREFILL_SPEEDUP = 8
-"""Tokens that are read in the time that one is written."""
+"""Number of input tokens that are processed in the time of one output token."""
 
 _Item = tuple[float, int, str]
-"""A row's work with a minus before it, its place, and its text: sorted, what takes longest comes first."""
+"""A row's negative work, its place and its text: when sorted, the longest comes first."""
 
 
 def order_by_prefix(rows: Sequence[Row]) -> list[Row]:
-    """The rows that begin alike side by side, the more alike the closer; those with most work first, at each level.
+    """Group rows by common prefix: the longer the prefix, the closer the rows; at each level the longest work first.
 
-    An engine keeps the KV cache of prompts' beginnings for a while: rows that share one find it there if they come
-    soon after each other. What takes long goes first, so that at a job's end short rows fill the engine, and no long
-    one is left alone in it. O(n log n); equal rows keep their order.
+    An engine keeps the KV cache of prefixes for a while, so rows that share one reuse it if they are sent soon after
+    each other. Long rows go first, so that at the end of a job short rows fill the engine, and no long one is left
+    alone in it. O(n log n); equal rows keep their order.
     """
     items = []
     for place, row in enumerate(rows):
@@ -36,7 +36,7 @@ def order_by_prefix(rows: Sequence[Row]) -> list[Row]:
 
 
 def _ordered(items: list[_Item], depth: int) -> list[_Item]:
-    """Items that are alike for `depth` times SHARED."""
+    """Order items that share the first `depth` pieces."""
     if depth == _MAX_DEPTH:
         return sorted(items)
     start, end = depth * SHARED_PREFIX_CHARACTERS, (depth + 1) * SHARED_PREFIX_CHARACTERS
@@ -50,6 +50,6 @@ def _ordered(items: list[_Item], depth: int) -> list[_Item]:
 
 
 def _text(row: Row) -> str:
-    """What rows share the beginning of where their prompts do."""
+    """Return the text whose prefix rows share if their prompts do."""
     prompt = row.request.prompt
     return prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)

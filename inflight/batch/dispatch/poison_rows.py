@@ -1,4 +1,4 @@
-"""Rows that were in flight when an engine died: which of them did it is found out away from all others."""
+"""Finds poison rows: rows that were in flight when an engine crashed are tried apart from all others."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from inflight_client import InflightError
 from inflight.batch.job.rows import Row
 
 LOSSES_PER_CRASH = 4
-"""A lost connection is seldom a row's doing: so many of them, under a row that was alone, count as one death."""
+"""Lost connections of a single row that count as one crash, since they are rarely the row's fault."""
 
 
 @dataclass(frozen=True)
 class SuspectGroup:
-    """Rows that are tried together and without others; `home` is the server that fell under them, "" for any."""
+    """Rows that are tried together and alone; `home` is the server that crashed with them, "" for any."""
 
     rows: tuple[Row, ...]
     server: str = ""
 
 
 class PoisonRowFinder:
-    """Takes who was in flight at a death, and says which rows to try together next.
+    """Records which rows were in flight at a crash, and chooses the rows to try together next.
 
-    Most deaths are nobody's fault, so all go together first. A group under which the engine dies again is halved; rows
-    that were answered meanwhile are cleared. A row alone under which it died `kills` times is condemned. `deaths` are
-    those of rows alone that were counted before, by the rows' numbers; `note` is told each new count.
+    Most crashes are not a row's fault, so all suspects are tried together first. If the engine crashes again, the group
+    is halved; rows that were answered are cleared. A single row with `max_engine_crashes` crashes is condemned.
+    `crash_counts` are earlier crashes of single rows, by row number; `on_crash` receives each new count.
     """
 
     def __init__(
@@ -42,18 +42,18 @@ class PoisonRowFinder:
         self._groups: list[SuspectGroup] = []
 
     def add_known_suspect(self, row: Row) -> None:
-        """A row under which engines have died in an earlier run of the job."""
+        """Add a row with engine crashes in an earlier run of the job."""
         self._groups.insert(0, SuspectGroup((row,)))
 
     def add_crash(self, server: str, rows: Sequence[Row]) -> None:
-        """A server's engine died, or the server was lost, with these rows of many in flight."""
+        """A server's engine crashed, or the server was lost, with these rows among others in flight."""
         if rows:
             self._groups.append(SuspectGroup(_in_order(rows), server))
 
     def next_group(
         self, server: str, is_unavailable: Callable[[str], bool] = lambda home: False
     ) -> SuspectGroup | None:
-        """What to try next on that server: its own groups, and those whose server is `away`."""
+        """Return the next group for this server: one of its own, or of a server that is unavailable."""
         for place in range(len(self._groups) - 1, -1, -1):
             group = self._groups[place]
             if group.server in ("", server) or is_unavailable(group.server):
@@ -61,7 +61,7 @@ class PoisonRowFinder:
         return None
 
     def add_group_crash(self, server: str, group: SuspectGroup, rows: Sequence[Row], engine_died: bool) -> list[Row]:
-        """It died (or else: was lost) under a group, with these of its rows unanswered; those now condemned."""
+        """Record a crash (or a lost server) with these rows of a group unanswered; return those now condemned."""
         if not rows:
             return []
         if len(group.rows) > 1:
@@ -79,11 +79,11 @@ class PoisonRowFinder:
         return []
 
     def put_back(self, group: SuspectGroup) -> None:
-        """A group that was not tried after all."""
+        """Return a group that was not tried."""
         self._groups.append(group)
 
     def forget(self, number: int) -> None:
-        """The row has ended."""
+        """Forget a row that is done."""
         self.crash_counts.pop(number, None)
         self._losses.pop(number, None)
 

@@ -1,4 +1,4 @@
-"""Brings rows from the source to the pool: read, made, looked at for doubles, ordered, a window at a time."""
+"""Prefetches rows from the source: reads, parses, deduplicates and orders them, one window at a time."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from inflight.batch.state.ledger import Ledger
 from inflight.batch.state.retry_ledger import RetryLedger, check_input, matches_by_id
 
 _BLOCK = 256
-"""Rows between two looks at whether the job has been stopped."""
+"""Rows between two checks of whether the job has been stopped."""
 _MAX_WINDOW_BYTES = 64 << 20
-"""Of the prompts of a window: one with longer prompts has fewer rows."""
+"""Maximum characters of a window's prompts: a window of longer prompts has fewer rows."""
 
 MAX_OUT_OF_ORDER = 100_000
-"""Rows that are done while one before them is not: so many wait in the state, and then for that one nothing is read."""
+"""Maximum rows that may be done before an unfinished one; beyond that, reading pauses until that row is done."""
 _WAIT_SECONDS = 0.05
 
 
 class RowPrefetcher:
-    """A thread reads ahead while the rows of the window before are asked: two windows at most are in memory."""
+    """A thread that prefetches rows while those of the previous window are sent: at most two windows are in memory."""
 
     def __init__(
         self,
@@ -50,15 +50,15 @@ class RowPrefetcher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="batch-feed", daemon=True)
         self.next_number = ledger.next
-        """The number of the row behind the last one read."""
+        """The number after the last row that was read."""
 
     def start(self) -> None:
-        """To be called in the event loop that takes the rows."""
+        """Start the thread; call this in the event loop that takes the rows."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     async def get(self) -> Row | None:
-        """The next row; None where there is none any more. Raises what the source raised."""
+        """Return the next row; None at the end. Raises what the source raised."""
         while not self._rows:
             if self._failure is not None:
                 raise self._failure
@@ -74,7 +74,7 @@ class RowPrefetcher:
         return row
 
     def stop(self) -> None:
-        """Give no more rows."""
+        """Return no more rows."""
         self._stopping.set()
         self._free_windows.release()
         self._rows.clear()
@@ -83,7 +83,7 @@ class RowPrefetcher:
 
     @property
     def exhausted(self) -> bool:
-        """Whether every row of the input was given away."""
+        """Whether every row of the input was returned."""
         return self._ended and not self._stopping.is_set() and not self._rows and self._failure is None
 
     def join(self) -> None:
@@ -97,14 +97,14 @@ class RowPrefetcher:
                     return
                 self._call_in_loop(self._deliver, window)
             self._call_in_loop(self._end, None)
-        except BaseException as error:  # goes to whoever takes rows
+        except BaseException as error:  # raised in the event loop by `get`
             self._call_in_loop(self._end, error)
 
     def _call_in_loop(self, what: Callable[..., None], *values: object) -> None:
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(what, *values)
-        except RuntimeError:  # the loop has ended: nobody takes rows any more
+        except RuntimeError:  # the loop has ended, so no rows are needed
             self._stopping.set()
 
     def _deliver(self, window: Sequence[Row]) -> None:
@@ -128,7 +128,7 @@ class RowPrefetcher:
                 if len(window) >= self._job.run_options.window or size >= _MAX_WINDOW_BYTES:
                     yield self._ordered(window)
                     window, size = [], 0
-            if self._too_far_ahead and window:  # the row that all wait for may be among them
+            if self._too_far_ahead and window:  # the unfinished row may be among them
                 yield self._ordered(window)
                 window, size = [], 0
             while self._too_far_ahead and not self._stopping.wait(_WAIT_SECONDS):
@@ -138,11 +138,11 @@ class RowPrefetcher:
 
     @property
     def _too_far_ahead(self) -> bool:
-        """Never before the first row that isn't done has been read: nothing else could end the wait."""
+        """Never true before the first unfinished row has been read: nothing else could end the wait."""
         return self._ledger.out_of_order > MAX_OUT_OF_ORDER and self._ledger.next < self.next_number
 
     def _blocks(self) -> Iterator[list[Row | InvalidRow]]:
-        """Rows that want an outcome, some at a time; those that have one are passed over."""
+        """Yield unfinished rows in small lists; finished ones are skipped."""
         part = self._job.input.part
         number, after, line = self._ledger.start
         if isinstance(self._ledger, RetryLedger):
@@ -163,7 +163,7 @@ class RowPrefetcher:
             self.next_number = number
 
     def _parse(self, number: int, record: InputRecord) -> Row | InvalidRow | None:
-        """The row that a record is, if it wants an outcome."""
+        """Return the row of a record, if it is unfinished."""
         ledger = self._ledger
         if self._by_id and isinstance(ledger, RetryLedger):
             return ledger.match(self._row_format.parse(number, record))
@@ -173,7 +173,7 @@ class RowPrefetcher:
         return ledger.check_same_row(row) if isinstance(ledger, RetryLedger) else row
 
     def _without_duplicates(self, block: list[Row | InvalidRow]) -> list[Row]:
-        """The rows that can be asked; the others have their outcome now."""
+        """Return the valid rows; the others get their result now."""
         claims = [(self._normalize_id(one.id), one.number) for one in block if one.id is not None and _has_own_id(one)]
         doubles = self._ledger.claim_ids(claims)
         rows = []
@@ -191,12 +191,12 @@ class RowPrefetcher:
 
 
 def _has_own_id(one: Row | InvalidRow) -> bool:
-    """Whether a row has its id for itself: a dead letter is nobody's record."""
+    """Return whether a row claims its id: a dead letter does not."""
     return isinstance(one, Row) or one.status is not RowStatus.DEAD
 
 
 def duplicate_row(row: Row | InvalidRow) -> InvalidRow:
-    """The dead letter of a row whose id an earlier one has."""
+    """Return the dead letter of a row with a duplicate id."""
     said = f"an earlier row has the id {row.id!r}, or one that the output takes for the same"
     return InvalidRow(row.number, row.line, row.id, "row_duplicate", said, context=row.context)
 

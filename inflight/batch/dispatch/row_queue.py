@@ -1,4 +1,4 @@
-"""The rows of a pool: those that its servers may take next, those to be asked again later, and how often each was."""
+"""The queue of rows for all servers: ready rows, rows to be retried, and their numbers of attempts."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from inflight.batch.dispatch.poison_rows import PoisonRowFinder
 from inflight.batch.job.rows import Row
 
 MAX_READY = 256
-"""Rows that are taken of the feed before a server has a place for them."""
+"""Rows that are prefetched before a server has room for them."""
 
 OnRowDone = Callable[[Row, Generation | InflightError, int], None]
-"""What a row ended as, and how often it was sent."""
+"""A callback with a row, its result, and its number of attempts."""
 
 
 class Feed(Protocol):
-    """Where a pool's rows come from."""
+    """The source of a queue's rows."""
 
     async def get(self) -> Row | None:
-        """The next row, once there is one; None: there are no more."""
+        """Wait for the next row and return it; None at the end."""
 
 
 class RowQueue:
-    """All rows between the feed and their end. Used in one event loop.
+    """All rows between the feed and their results. Used in one event loop.
 
-    `over` is called once nothing is left to be done: all rows have ended, or `stop` was called and none is in flight.
+    `on_idle` is called once nothing is left to do: all rows are done, or `stop` was called and none is in flight.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RowQueue:
         self._feed_ended = False
 
     async def read(self) -> None:
-        """Take rows of the feed until there are no more. Raises what the feed does."""
+        """Read rows from the feed to its end. Raises what the feed raises."""
         known = self._poison_rows.crash_counts
         while not self.stopped and (row := await self._feed.get()) is not None:
             self._open += 1
@@ -73,7 +73,7 @@ class RowQueue:
         self._check()
 
     async def get(self) -> Row | None:
-        """The next row for a server, once there is one; None: there will be none."""
+        """Wait for the next row for a server; None at the end."""
         while not self._ready:
             if self.stopped or (self._feed_ended and not self._open):
                 return None
@@ -83,7 +83,7 @@ class RowQueue:
                 await future
             except asyncio.CancelledError:
                 if not future.cancelled():
-                    self._wake()  # another one takes what this one was woken for
+                    self._wake()  # another waiter takes the row that this one was woken for
                 raise
         if self.stopped:
             return None
@@ -95,12 +95,12 @@ class RowQueue:
         return row
 
     def put_back(self, row: Row) -> None:
-        """A row that was not sent after all."""
+        """Return a row that was not sent."""
         self._ready.appendleft(row)
         self._wake()
 
     def retry_later(self, row: Row, delay: float = 0.0) -> None:
-        """A row that was sent, to be asked once more, in so many seconds."""
+        """Send a row again after a delay in seconds."""
         self._sent[row.number] = self._sent.get(row.number, 0) + 1
         if not delay:
             self.put_back(row)
@@ -112,20 +112,20 @@ class RowQueue:
             self._schedule(due)
 
     def count_attempt(self, row: Row) -> None:
-        """A row that was sent, and is the suspects' now."""
+        """Count an attempt of a row that is now a suspect."""
         self._sent[row.number] = self._sent.get(row.number, 0) + 1
 
     def next_attempt(self, row: Row) -> int:
-        """Which attempt the next one of a row is, from 1."""
+        """Return the number of the next attempt of a row, from 1."""
         return self._sent.get(row.number, 0) + 1
 
     def count_failure(self, row: Row) -> int:
-        """How often a row has failed by itself, with this time."""
+        """Return how often a row has failed by itself, including this time."""
         self._failures[row.number] = failures = self._failures.get(row.number, 0) + 1
         return failures
 
     def finish(self, row: Row, result: Generation | InflightError, sent: int = 1) -> None:
-        """A row has its answer, or gets none; it was sent so many times more than has been counted."""
+        """Finish a row with an answer or an error, after `sent` more attempts."""
         if self._sent:
             sent += self._sent.pop(row.number, 0)
             self._failures.pop(row.number, None)
@@ -135,27 +135,27 @@ class RowQueue:
             self._check()
 
     def mark_in_flight(self, row: Row) -> None:
-        """A row is in flight now."""
+        """Mark a row as in flight."""
         self.in_flight += 1
         if row.number in self._sent:
             self._in_flight_again.add(row.number)
 
     def mark_ended(self, row: Row) -> None:
-        """A row is in flight no more."""
+        """Mark a row as no longer in flight."""
         self.in_flight -= 1
         self._in_flight_again.discard(row.number)
         if self.stopped and not self.in_flight:
             self._on_idle()
 
     def stop(self) -> None:
-        """Give out no more rows; those that are not in flight are left as they are."""
+        """Return no more rows; those that are not in flight are left as they are."""
         self.stopped = True
         self.close()
         if not self.in_flight:
             self._on_idle()
 
     def close(self) -> None:
-        """Nothing more is waited for."""
+        """Stop waiting."""
         if self._timer is not None:
             self._timer.cancel()
         if self._space is not None and not self._space.done():
@@ -164,12 +164,12 @@ class RowQueue:
 
     @property
     def starved(self) -> bool:
-        """Whether the feed has given nothing that a server could be asked."""
+        """Whether the feed has no row that could be sent."""
         return not self._open
 
     @property
     def pending_retries(self) -> int:
-        """Rows that were sent, are in flight no more, and are to be asked again."""
+        """Rows that failed, are not in flight, and will be sent again."""
         return len(self._sent) - len(self._in_flight_again)
 
     def _check(self) -> None:
@@ -183,7 +183,7 @@ class RowQueue:
         self._timer = asyncio.get_running_loop().call_at(due, self._release_due)
 
     def _release_due(self) -> None:
-        """Rows whose time has come go first."""
+        """Move rows whose delay is over to the front."""
         now = asyncio.get_running_loop().time()
         self._timer = None
         while self._later and self._later[0][0] <= now + 0.001:

@@ -1,4 +1,4 @@
-"""A server behind the client, as the pool asks it."""
+"""A Triton server behind the client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _METRICS_TIMEOUT = 5.0
 
 
 def split_address(address: str) -> tuple[str, str | None]:
-    """An address, and where the server's metrics page is, where that is told.
+    """Split an address into the server's address and the URL of its metrics, if given.
 
     >>> split_address("10.0.0.7:8001,metrics=http://10.0.0.7:9002/metrics")
     ('10.0.0.7:8001', 'http://10.0.0.7:9002/metrics')
@@ -36,7 +36,8 @@ def split_address(address: str) -> tuple[str, str | None]:
 
 
 class TritonBackend:
-    """`address` is the client's (HOST:PORT, or a URL), with `,metrics=URL` behind it where the page is not on 8002."""
+    """`address` is the client's (HOST:PORT, or a URL), with `,metrics=URL` appended if the metrics are not on port
+    8002."""
 
     def __init__(
         self, address: str, options: RunOptions, on_message: Callable[[str], None] = lambda sentence: None
@@ -57,7 +58,8 @@ class TritonBackend:
         self._warned_priority = self._warned_metrics = self._warned_model = False
 
     async def generate(self, request: RowRequest, request_id: str) -> Generation:
-        """One response, not streamed: less work for all. An answer that somebody else stopped is none."""
+        """Request one unary response, which is less work for both sides. An answer that was cancelled elsewhere is an
+        error."""
         options: dict[str, Any] = {
             "max_tokens": request.max_tokens,
             "sampling": request.sampling,
@@ -77,7 +79,7 @@ class TritonBackend:
         return answer
 
     async def _warn_other_model(self, named: str) -> None:
-        """Say once that rows name another model: their answers repeat that name."""
+        """Warn once that rows name another model: their answers repeat that name."""
         served = (await self._client.deployment()).model
         if named != served and not self._warned_model:
             self._warned_model = True
@@ -95,7 +97,7 @@ class TritonBackend:
         return False
 
     async def load(self) -> ServerLoad:
-        """As the metrics page has it, whose names are TensorRT-LLM's on every deployment."""
+        """Return the load from the metrics page, whose names are TensorRT-LLM's on every deployment."""
         url = self._settings.metrics_url
         try:
             page = await async_fetch_metrics(url, Deadline(_METRICS_TIMEOUT, "the metrics page"), self._settings)
@@ -114,7 +116,7 @@ class TritonBackend:
         return await self._client.ready()
 
     async def build(self) -> str:
-        """The name that a deployment of ours has for it; of others a fingerprint of what they say of themselves."""
+        """Return the build name of our own deployments; for others a fingerprint of what they report."""
         deployment = await self._client.deployment()
         return deployment.build or _fingerprint(deployment)
 
@@ -123,7 +125,7 @@ class TritonBackend:
 
 
 def _fingerprint(deployment: Deployment) -> str:
-    """Of what a deployment says that does not know its build."""
+    """Return a fingerprint of a deployment that does not report its build."""
     inputs, outputs = (
         {name: [datatype, list(shape)] for name, (datatype, shape) in tensors.items()}
         for tensors in (deployment.inputs, deployment.outputs)

@@ -1,4 +1,4 @@
-"""How far a job is: what `status`, the progress bar, the metrics and the manifest all tell."""
+"""The counts of a job, for `status`, the progress bar, the metrics and the manifest."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from inflight.batch.job.rows import RowResult, RowStatus
 
 @dataclass
 class Counts:
-    """Rows by what became of them, and what they cost. Kept in the state with every checkpoint, across a job's runs.
+    """Rows by status, and their cost. Saved in the state with every checkpoint, over all runs of the job.
 
-    `seconds` is the time that runs of the job have run; `codes` counts errors and dead letters by code.
+    `seconds` is the total time of the runs; `codes` counts errors and dead letters by code.
     """
 
     ok: int = 0

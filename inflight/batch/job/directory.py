@@ -1,4 +1,4 @@
-"""The files of a job, beside its output: its plan, its state, what it has written, what it says of itself."""
+"""The files of a job, beside its output: spec, state, results and reports."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ SUFFIX = ".job"
 
 
 class JobDirectory:
-    """Where things lie. For an output `answers.jsonl` on a local disk:
+    """The directory of a job. For an output `answers.jsonl` on a local disk:
 
-    - `answers.jsonl`, `answers.errors.jsonl`, `answers.dead.jsonl`: one line a row, by its kind.
-    - `answers.job/job.json`: the `Job`; `state.db`: the state (SQLite). Both are their owner's alone.
+    - `answers.jsonl`, `answers.errors.jsonl`, `answers.dead.jsonl`: one line per row, by its status.
+    - `answers.job/job.json`: the `Job`; `state.db`: the state (SQLite). Only the owner can read both.
     - `answers.job/lock`: held while a process runs the job.
-    - `answers.job/progress.json`: how far it is, each second; `manifest.json`, `summary.txt`: at the end.
-    - `answers.job/created_files.json`: the files that were made of the job's lines, where these are not the output.
-    - `answers.job/cancel`: there once somebody asked for the end of the job.
+    - `answers.job/progress.json`: the progress, written each second; `manifest.json`, `summary.txt`: at the end.
+    - `answers.job/created_files.json`: output files that were created from the job's lines.
+    - `answers.job/cancel`: exists once a user has asked to cancel the job.
 
-    Every other output has its three files of lines in the job's directory, and is made of them.
+    For every other output, the three files of lines are in the job's directory, and the output is created from them.
     """
 
     def __init__(self, path: Path, output: OutputSpec | None = None) -> None:
@@ -44,13 +44,13 @@ class JobDirectory:
 
     @classmethod
     def from_output(cls, output: OutputSpec, path: Path | None = None) -> JobDirectory:
-        """That of a job which writes there; `path` says where it lies if not beside a local output."""
+        """Return the directory of the job with this output; `path` is given if it is not beside a local output."""
         return cls(path or default_directory(output), output)
 
     @classmethod
     def find(cls, named: str | Path) -> JobDirectory:
-        """An existing one, by its own path or by its output's path or address; without its output, where only others
-        may read of that.
+        """Find an existing job by its own path, or by its output's path or address. If only other users can read the
+        job, it has no output.
 
         Raises BatchError `job_not_found`, `storage_denied`.
         """
@@ -67,12 +67,12 @@ class JobDirectory:
             raise BatchError(
                 f"several jobs write to {masked(address)}; name one of {', '.join(paths.values())}", "job_not_found"
             )
-        moved = (one for one in beside_it if _is_named_like(path, one))  # with its output
+        moved = (one for one in beside_it if _is_named_like(path, one))  # together with its output
         if found := next((one for one in (*writing_there, *moved)), None):
             return found
         raise BatchError(
-            f"there is no job at {masked(address)}; name its directory (NAME{SUFFIX}) or its output, in the folder"
-            " where it was started",
+            f"there is no job at {masked(address)}; name its directory (NAME{SUFFIX}) or its output, and run this in "
+            f"the folder where it was started",
             "job_not_found",
         )
 
@@ -82,12 +82,12 @@ class JobDirectory:
             if (path / "job.json").is_file():
                 return cls(path, cls(path)._output_if_readable())
         except PermissionError:
-            raise BatchError(f"{path} refuses access; ask as the user who runs the job", "storage_denied") from None
+            raise BatchError(f"{path} refuses access; use the account that runs the job", "storage_denied") from None
         return None
 
     @property
     def output_if_known(self) -> OutputSpec | None:
-        """None where only others may read of it."""
+        """The output; None if only other users can read it."""
         return self._output
 
     @property
@@ -96,7 +96,7 @@ class JobDirectory:
         return self._output
 
     def writes_to(self, address: str) -> bool:
-        """Whether that is the address of its output; false where only others may read of that."""
+        """Return whether its output has this address; False if only other users can read the output."""
         return self._output is not None and self._output.address == address
 
     @property
@@ -120,7 +120,7 @@ class JobDirectory:
         return self.path / "cancel"
 
     def result_file(self, status: RowStatus) -> Path:
-        """The file with the lines of that kind."""
+        """Return the file with the lines of rows with this status."""
         if self.writes_output:
             output = local_path(self.output.address)
             return (
@@ -130,7 +130,7 @@ class JobDirectory:
 
     @property
     def writes_output(self) -> bool:
-        """Whether the file of the answers is the output itself: JSON lines on a local disk, not compressed."""
+        """Whether the answers file is the output itself: JSON lines on a local disk, not compressed."""
         address = self.output.address
         return (
             self.output.format in (None, "jsonl")
@@ -139,14 +139,14 @@ class JobDirectory:
         )
 
     def job(self) -> Job:
-        """Raises BatchError where there is none, or it is damaged."""
+        """Read the job. Raises BatchError if it is missing or damaged."""
         path = self.path / "job.json"
         try:
             return Job.model_validate_json(path.read_bytes())
         except PermissionError:
-            raise BatchError(f"{path} refuses access; ask as the user who runs the job", "storage_denied") from None
+            raise BatchError(f"{path} refuses access; use the account that runs the job", "storage_denied") from None
         except (OSError, ValidationError) as error:
-            raise BatchError(f"{path} is no job: {str(error).splitlines()[0]}", "job_damaged") from None
+            raise BatchError(f"{path} is not a job: {str(error).splitlines()[0]}", "job_damaged") from None
 
     def _output_if_readable(self) -> OutputSpec | None:
         try:
@@ -160,15 +160,15 @@ class JobDirectory:
         self.write(self.path / "job.json", job.model_dump_json(indent=2) + "\n")
 
     def created_files(self) -> list[str]:
-        """The files that the job has made of its lines, or was about to."""
+        """Return the output files that the job has created, or was about to."""
         try:
             return list(json.loads((self.path / "created_files.json").read_bytes()))
         except FileNotFoundError:
             return []
         except (OSError, ValueError) as error:
             raise BatchError(
-                f"{self.path / 'created_files.json'} can't be read ({error}); remove it and what the job has made,"
-                " and resume",
+                f"{self.path / 'created_files.json'} can't be read ({error}); remove it and the output files of the "
+                f"job, and resume the job",
                 "job_damaged",
             ) from None
 
@@ -176,14 +176,14 @@ class JobDirectory:
         self.write(self.path / "created_files.json", json.dumps([*self.created_files(), address]) + "\n")
 
     def write(self, path: Path, text: str) -> None:
-        """Put a small file in place, whole. Raises BatchError `disk_full`, `job_failed`."""
+        """Replace a small file atomically. Raises BatchError `disk_full`, `job_failed`."""
         with map_disk_errors(self.path):
             failpoint(f"{path.name}.write")
             with atomic_writer(
                 path,
                 mode=0o600 if path.name == "job.json" else 0o666,
                 temporary=path.with_name(f".{path.name}.{os.getpid()}"),
-                durable=path != self.progress,  # which is written again each second
+                durable=path != self.progress,  # the progress is written again each second
                 before_rename=lambda: failpoint(f"{path.name}.rename"),
                 after_rename=lambda: failpoint(f"{path.name}.renamed"),
             ) as file:
@@ -191,8 +191,8 @@ class JobDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the directory, and hold it. Raises BatchError `job_running` where another process does, `job_mismatch`
-        where it is that of a job with another output.
+        """Create the directory and lock it. Raises BatchError `job_running` if another process holds the lock,
+        `job_mismatch` if the directory belongs to a job with another output.
         """
         with map_disk_errors(self.path):
             make_directory(self.path)
@@ -209,7 +209,7 @@ class JobDirectory:
 
     @property
     def is_running(self) -> bool | None:
-        """Whether a process of this machine holds it; None where that can't be seen, since it is another user's."""
+        """Whether a process on this machine holds the lock; None if it is another user's and cannot be read."""
         try:
             lock = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
         except PermissionError:
@@ -222,17 +222,17 @@ class JobDirectory:
             os.close(lock)
 
     def _check_output(self) -> None:
-        """Outputs whose names differ by their suffix alone have one name for their directories."""
+        """Refuse the directory of another output: names that differ only by suffix share a default directory."""
         try:
             other = self.job().output.address
-        except BatchError:  # it has not begun, or its state knows better
+        except BatchError:  # it has not started, or its state checks the job itself
             return
         own = self.output.address
         if other != own:
             name = Path(masked(own).partition("?")[0]).name
             raise BatchError(
-                f"{self.path} holds the job that writes {masked(other)}, and this one writes {masked(own)}; give it a"
-                f" directory of its own: --job {shlex.quote(f'{self.path.parent / name}{SUFFIX}')}",
+                f"{self.path} holds the job that writes {masked(other)}, and this one writes {masked(own)}; give it "
+                f"another directory: --job {shlex.quote(f'{self.path.parent / name}{SUFFIX}')}",
                 "job_mismatch",
             )
 
@@ -241,40 +241,41 @@ _NAMES = {RowStatus.OK: "answers", RowStatus.ERROR: "errors", RowStatus.DEAD: "d
 
 
 def default_directory(output: OutputSpec) -> Path:
-    """Where a job's directory lies unless it is told: beside a local output, else under its name right here."""
+    """Return the default directory: beside a local output, otherwise by the output's name in the current folder."""
     if is_local(output.address):
         return local_path(output.address).with_suffix(SUFFIX)
-    said = masked(output.address).partition("://")[2].partition("?")[0].rpartition("@")[2]
-    named = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(said).name if is_on_local_disk(output.address) else said)
+    address = masked(output.address).partition("://")[2].partition("?")[0].rpartition("@")[2]
+    named = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(address).name if is_on_local_disk(output.address) else address)
     table = f"-{output.table}" if output.table else ""
     return Path(f"{Path(named).stem or 'output'}{table}{SUFFIX}".strip("-"))
 
 
 def _names_for(output: Path) -> tuple[Path, ...]:
-    """What the directory of a job that writes there may be called."""
+    """Return the possible names of the directory of a job with this output."""
     return (output.with_suffix(SUFFIX), output.with_name(output.name + SUFFIX)) if output.name else ()
 
 
 def _is_named_like(path: Path, job: JobDirectory) -> bool:
-    """Whether a path next to a job means it: `answers.csv` is not the output of the job that writes `answers.jsonl`."""
+    """Return whether a path beside a job means it: `answers.csv` is not the output of the job that writes
+    `answers.jsonl`."""
     output = job.output_if_known
     known = None if output is None else Path(output.address).suffix
     return known is None or path.suffix in ("", known) or job.path.name == path.name + SUFFIX
 
 
 def _jobs_here() -> Iterator[JobDirectory]:
-    """Those in the current folder that can be read."""
+    """Yield the readable jobs in the current folder."""
     for path in sorted(Path().glob(f"*{SUFFIX}")):
         with suppress(BatchError):
             yield JobDirectory(path, JobDirectory(path).job().output)
 
 
 _LOCK_TIMEOUT = 0.5
-"""Whoever only looks whether a job runs holds its lock for a moment."""
+"""Seconds to retry a lock, since a check of whether a job runs holds it for a moment."""
 
 
 def _try_lock(lock: int, shared: bool = False, seconds: float = 0.0) -> bool:
-    """Whether the lock could be had. `shared`: as lookers have it, who may only read; it excludes no other looker."""
+    """Return whether the lock was acquired. `shared`: for readers, which do not exclude each other."""
     until = time.monotonic() + seconds
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What an input or output is in, told by its address."""
+"""Determines the file format of an input or output from its address."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BY_SUFFIX: dict[str, FileFormat] = {
 
 
 def resolve_format(address: str, given: FileFormat | None, code: str) -> FileFormat:
-    """The format that was said, else what the address tells. Raises BatchError of that code where it tells none."""
+    """Return the given format, or the one of the address. Raises BatchError with this code if the address has none."""
     if given is not None:
         return given
     if is_database(address):
@@ -30,8 +30,7 @@ def resolve_format(address: str, given: FileFormat | None, code: str) -> FileFor
     suffix = StoredFile(address).suffix
     if suffix not in _BY_SUFFIX:
         raise BatchError(
-            f"{masked(address)} has no suffix that tells its format; say which of {', '.join(get_args(FileFormat))}"
-            " it is in",
+            f"{masked(address)} has no known suffix; name its format, one of {', '.join(get_args(FileFormat))}",
             code,
         )
     return _BY_SUFFIX[suffix]

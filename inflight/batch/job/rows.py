@@ -1,4 +1,4 @@
-"""The rows of a job: as they are read, as they are asked, and what becomes of each."""
+"""The rows of a job: as read, as sent, and their results."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from inflight_client.call import Prompt
 from inflight_client.sampling import Sampling
 
 Position = int | str | Sequence[Any]
-"""Where the next row begins, as a source knows it: JSON values that only the source itself reads."""
+"""Where the next row begins. A JSON value that only the source interprets."""
 
 
 class RowStatus(StrEnum):
-    """What a row ends as; each row as exactly one of them.
+    """The final status of a row; each row has exactly one.
 
-    `ok`: answered. `error`: asked properly, and refused or given up. `dead`: no request at all (not readable, no id, an
-    id that was there before, a template without its values), or a row that kills engines.
+    `ok`: answered. `error`: sent, and refused or given up. `dead`: not a valid request (unreadable, without an id, with
+    a duplicate id, without the template's values), or a row that crashes engines.
     """
 
     OK = "ok"
@@ -28,9 +28,9 @@ class RowStatus(StrEnum):
 
 @dataclass(frozen=True)
 class InputRecord:
-    """A row as a source reads it: its values by name, or why there are none.
+    """A row as a source reads it: its values by name, or an error.
 
-    `line` counts from 1 and is what people are told; `position` is where the row after it begins.
+    `line` counts from 1 and is for messages; `position` is where the next row begins.
     """
 
     line: int
@@ -41,7 +41,7 @@ class InputRecord:
 
 @dataclass(frozen=True)
 class RowRequest:
-    """What a row wants of the model, as the client takes it. `model`: the one that it names, where it does."""
+    """The request of a row, in the client's terms. `model`: the model that the row names, if any."""
 
     prompt: Prompt
     max_tokens: int
@@ -53,9 +53,9 @@ class RowRequest:
 
 @dataclass(frozen=True)
 class Row:
-    """A row that can be asked. `number` is its place in the input, from 0, with those that can't be asked counted.
+    """A valid row. `number` is its place in the input, from 0, counting invalid rows too.
 
-    `about` is what the form that made the row wants to know again when the answer is written.
+    `context` is data that the row format needs again to write the answer.
     """
 
     number: int
@@ -67,7 +67,7 @@ class Row:
 
 @dataclass(frozen=True)
 class InvalidRow:
-    """A row that is not asked: `kind` is error (it gets an error line) or dead (a line of the dead letters)."""
+    """A row that is not sent: `status` is error (an error line) or dead (a dead letter)."""
 
     number: int
     line: int
@@ -80,9 +80,9 @@ class InvalidRow:
 
 @dataclass(frozen=True)
 class RowResult:
-    """The one terminal record of a row: `text` is its line in the file of its kind, JSON without the line's end.
+    """The final record of a row: `text` is its line in the file of its status, as JSON without the line end.
 
-    `tokens` are those of prompt and answer; `attempts` how often the row was sent.
+    `input_tokens` and `output_tokens` are those of prompt and answer; `attempts` is how often the row was sent.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""What a job is asked to do, as its options and its `job.json` have it."""
+"""The specification of a job, as in its options and its `job.json`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FileFormat = Literal["jsonl", "csv", "parquet", "sql"]
 
 
 Address = Annotated[str, AfterValidator(absolute_address)]
-"""A path, an address of fsspec's, or a database's; the same one from any directory."""
+"""A path, an address of fsspec, or a database URL; made absolute."""
 
 
 class _StrictModel(BaseModel):
@@ -24,8 +24,8 @@ class _StrictModel(BaseModel):
 
 
 class InputPart(_StrictModel):
-    """A part of an input, for one of several jobs over it: its first row's number, how many rows it has (None: all that
-    come), and what `Source.read` is given to begin there.
+    """A part of an input, for one of several jobs over it: its first row's number, its number of rows (None: all the
+    rest), and the position where `RowSource.read` begins.
     """
 
     first: int = 0
@@ -39,10 +39,10 @@ def _field(default: Any, description: str, **bounds: Any) -> Any:
 
 
 class InputSpec(_StrictModel):
-    """Where the rows come from, and what they mean.
+    """The source of the rows, and their meaning.
 
-    `form` openai: each line is a request of OpenAI's Batch format; plain: each row is a prompt, a conversation, or
-    values for the template. None: found out from the first rows, as the format is from the address.
+    `row_format` openai: each line is a request in OpenAI's Batch format; plain: each row is a prompt, a conversation,
+    or values for the template. None: detected from the first rows, as the format is from the address.
     """
 
     address: Address
@@ -50,16 +50,18 @@ class InputSpec(_StrictModel):
     row_format: RowFormatName | None = _field(
         None, "Requests of OpenAI's Batch format, or rows of values.  [default: by the first rows]"
     )
-    table: str | None = _field(None, "The table to read, where INPUT is a database.")
-    query: str | None = _field(None, "A SELECT to read instead of a whole table; it must have the column of --id.")
-    id: str | None = _field(None, "The column of the rows' ids.  [default: a table's key; else rows are numbered]")
-    prompt: str = _field("prompt", "The column of the prompts; for conversations one with a list of messages.")
-    template: str | None = _field(
-        None, "The prompt, with columns in it: 'Describe {{ name }}.'; @FILE reads one (Jinja)."
+    table: str | None = _field(None, "Table to read, if INPUT is a database.")
+    query: str | None = _field(
+        None, "SELECT statement to read instead of a whole table; its result must have the --id column."
     )
-    system: str | None = _field(None, "A system message before each prompt; makes conversations of prompts.")
-    chat: bool = _field(False, "Make conversations of the prompts, by the model's chat template.")
-    keep: tuple[str, ...] = _field((), "A column to write beside the answer (repeatable).")
+    id: str | None = _field(None, "Column with the row ids.  [default: a table's key; otherwise rows are numbered]")
+    prompt: str = _field("prompt", "Column with the prompts, or with lists of messages for conversations.")
+    template: str | None = _field(
+        None, "Prompt template (Jinja) over the columns: 'Describe {{ name }}.'; @FILE reads it from a file."
+    )
+    system: str | None = _field(None, "System message for each prompt; implies --chat.")
+    chat: bool = _field(False, "Send each prompt as a conversation, with the model's chat template.")
+    keep: tuple[str, ...] = _field((), "A column to copy to the output (repeatable).")
     limit: int | None = _field(None, "Read only the first N rows.", ge=1)
     part: InputPart = InputPart()
 
@@ -70,19 +72,17 @@ class InputSpec(_StrictModel):
 
 
 class OutputSpec(_StrictModel):
-    """Where the answers go.
+    """The destination of the answers.
 
-    In a table that has rows already, `key` finds a row by its id and `column` takes the answer; `columns` names those
-    for other values of a record (`finish_reason`, `output_tokens`, ...).
+    In a table with existing rows, `key` is the column with the row ids, and `column` receives the answer; `columns` are
+    the columns for other values of a record (`finish_reason`, `output_tokens`, ...).
     """
 
     address: Address
     format: FileFormat | None = _field(None, "Format of the output.  [default: by the address]")
-    table: str | None = _field(None, "The table to write, where --out is a database.  [default: --table]")
-    key: str | None = _field(None, "The table's column that has the rows' ids.  [default: --id]")
-    column: str | None = _field(
-        None, "The column of existing rows that takes the answer.  [default: a new table is made]"
-    )
+    table: str | None = _field(None, "Table to write, if --out is a database.  [default: --table]")
+    key: str | None = _field(None, "Column of the table with the row ids.  [default: --id]")
+    column: str | None = _field(None, "Column of existing rows to write the answer to.  [default: create a new table]")
     columns: dict[str, str] = Field(default_factory=dict)
 
     @property
@@ -92,37 +92,43 @@ class OutputSpec(_StrictModel):
 
 
 class GenerationDefaults(_StrictModel):
-    """What rows ask for that do not say otherwise."""
+    """Sampling parameters for rows that do not set their own."""
 
-    max_tokens: int = _field(128, "Maximum tokens per answer, for rows that name no number.", ge=1)
-    temperature: float | None = _field(None, "Above 0: sample.  [default: greedy]")
-    top_k: int | None = _field(None, "Sample among this many likeliest tokens.")
-    top_p: float | None = _field(None, "Sample among the likeliest tokens with this probability in total.")
-    seed: int | None = _field(None, "Seed of the sampling.")
-    repetition_penalty: float | None = _field(None, "Above 1: tokens that came before become less likely.")
-    presence_penalty: float | None = _field(None, "-2 to 2, subtracted from the logits of tokens that came before.")
-    frequency_penalty: float | None = _field(None, "-2 to 2, subtracted once for each time that a token came before.")
+    max_tokens: int = _field(128, "Maximum tokens per answer, for rows without their own limit.", ge=1)
+    temperature: float | None = _field(None, "Sampling temperature; 0: greedy decoding.  [default: greedy]")
+    top_k: int | None = _field(None, "Sample from the k most likely tokens.")
+    top_p: float | None = _field(None, "Sample from the most likely tokens with this total probability.")
+    seed: int | None = _field(None, "Random seed for sampling.")
+    repetition_penalty: float | None = _field(None, "Repetition penalty; above 1 discourages repeated tokens.")
+    presence_penalty: float | None = _field(
+        None, "Presence penalty, -2 to 2: subtracted from the logits of tokens that occurred before."
+    )
+    frequency_penalty: float | None = _field(
+        None, "Frequency penalty, -2 to 2: subtracted once per earlier occurrence of a token."
+    )
     min_tokens: int | None = _field(None, "Minimum tokens per answer.")
-    stop: tuple[str, ...] = _field((), "Text at which the answer ends (repeatable).")
+    stop: tuple[str, ...] = _field((), "Stop word that ends the answer (repeatable).")
     ignore_eos: bool = _field(False, "Continue past the model's end token, up to --max-tokens.")
 
 
 class RunOptions(_StrictModel):
-    """How the rows are run: nothing here changes an answer, so all of it may be another when a job is resumed."""
+    """How the rows are run. Nothing here changes an answer, so all of it may change when a job is resumed."""
 
     servers: tuple[str, ...] = _field(("127.0.0.1:8001",), "Server: HOST:PORT or a URL (repeatable).")
-    model: str | None = _field(None, "Model on the server.  [default: the one that takes text]")
+    model: str | None = _field(None, "Model on the server.  [default: the server's text model]")
     headers: dict[str, str] = Field(default_factory=dict, exclude=True)
     ephemeral: str | None = _field(None, "Start a server for this engine directory while the job runs, on free ports.")
     ephemeral_options: dict[str, Any] = Field(default_factory=dict)
     runner: Literal["local", "ray"] = _field("local", "Run rows in this process, or on Ray workers.")
     workers: int | None = _field(None, "Number of Ray workers.  [default: one per server]", ge=1)
     concurrency: int | None = _field(
-        None, "Maximum concurrent requests per server.  [default: what keeps it busy]", ge=1, le=65536
+        None, "Maximum concurrent requests per server.  [default: found while the job runs]", ge=1, le=65536
     )
     priority: int | None = _field(-1, "Request priority; interactive traffic has 0.", ge=-(2**31), le=2**31 - 1)
-    window: int = _field(1024, "Rows that are read ahead and reordered.", ge=1, le=1_000_000)
-    order: Literal["prefix", "arrival"] = _field("prefix", "Send rows by length and shared prefixes, or as they come.")
+    window: int = _field(1024, "Number of rows to prefetch and reorder.", ge=1, le=1_000_000)
+    order: Literal["prefix", "arrival"] = _field(
+        "prefix", "Send rows sorted by length and shared prefix, or in input order."
+    )
     row_timeout: float | None = _field(900.0, "Timeout of a request, in seconds.", gt=0)
     max_attempts: int = _field(20, "Maximum attempts per row, for transient failures.", ge=1)
     max_engine_crashes: int = _field(3, "Engine crashes a row may cause before it becomes a dead letter.", ge=1)
@@ -142,7 +148,7 @@ class RunOptions(_StrictModel):
 
 
 class Job(_StrictModel):
-    """A whole job: `input`, `output` and `defaults` are bound to its state, `run_options` is not."""
+    """A whole job: `input`, `output` and `defaults` are bound to its state, `run_options` are not."""
 
     input: InputSpec
     output: OutputSpec
@@ -150,9 +156,9 @@ class Job(_StrictModel):
     run_options: RunOptions = Field(default_factory=lambda: RunOptions())
 
     def binding(self) -> dict[str, Any]:
-        """What must be the same when the job is resumed.
+        """Return the values that must be the same when the job is resumed.
 
-        A file that is read may lie elsewhere, on another machine: what is in it is bound, by its fingerprint.
+        An input file may have another path, on another machine: its content is bound, by its fingerprint.
         """
         address = self.input.address
         name = local_path(address).name if is_local(address) else address
@@ -164,6 +170,6 @@ class Job(_StrictModel):
 
 
 def fingerprint(values: Any) -> str:
-    """A short name for JSON values: the same for the same values."""
+    """Return a short hash of JSON values."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

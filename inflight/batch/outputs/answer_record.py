@@ -1,4 +1,4 @@
-"""A job's line of an answer, read again: what a table, a CSV or a Parquet file has of it."""
+"""Parses the job's answer lines for tables, CSV and Parquet files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import orjson
 from inflight.batch.errors import BatchError
 
 ANSWER_FIELDS = ("id", "text", "finish_reason", "input_tokens", "output_tokens")
-"""What every answer has, in the order of columns; kept columns come after these."""
+"""The columns of every answer, in order; kept columns follow."""
 
 _OPENAI = {"id", "custom_id", "response", "error"}
 
 
 @dataclass(frozen=True)
 class AnswerRecord:
-    """`id` as the input has it (a whole number stays one); None for counts that nobody took."""
+    """One answer. `id` has the input's type (a whole number stays one); None for unknown counts."""
 
     id: Any
     text: str | None
@@ -30,15 +30,15 @@ class AnswerRecord:
     kept: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """By column; a kept one does not replace those that every answer has."""
+        """Return the values by column; a kept column does not replace a standard one."""
         return {**self.kept, **{name: getattr(self, name) for name in ANSWER_FIELDS}}
 
 
 def parse_answer(line: bytes) -> AnswerRecord:
-    """Of a plain line, or of one in OpenAI's Batch format. Raises ValueError where it is neither."""
+    """Parse a plain line, or one in OpenAI's Batch format. Raises ValueError for anything else."""
     values = orjson.loads(line)
     if not isinstance(values, dict):
-        raise ValueError("the line is no JSON object")
+        raise ValueError("the line is not a JSON object")
     if is_openai_line(values):
         return _parse_openai(values)
     kept = {name: value for name, value in values.items() if name not in ANSWER_FIELDS}
@@ -53,21 +53,21 @@ def parse_answer(line: bytes) -> AnswerRecord:
 
 
 def is_openai_line(values: Mapping[str, Any]) -> bool:
-    """Whether a line of answers or errors is of OpenAI's format; a plain one may keep columns of any name."""
+    """Return whether an answer or error line is in OpenAI's format; a plain one may have columns of any name."""
     return values.keys() == _OPENAI
 
 
 def read_answer_records(path: Path | None) -> Iterator[AnswerRecord]:
-    """Those of a file of lines, of which there may be none. Raises BatchError `job_damaged`."""
+    """Yield the records of a file of lines, which may be missing. Raises BatchError `job_damaged`."""
     for number, line in enumerate(read_lines(path), 1):
         try:
             yield parse_answer(line)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            raise BatchError(f"line {number} of {path} is no answer ({error})", "job_damaged") from None
+            raise BatchError(f"line {number} of {path} is not an answer ({error})", "job_damaged") from None
 
 
 def read_lines(path: Path | None) -> Iterator[bytes]:
-    """A file's lines, without their ends; none where there is no file."""
+    """Yield a file's lines without their ends; none if the file is missing."""
     if path is not None and path.exists():
         with path.open("rb") as file:
             for line in file:
@@ -75,7 +75,7 @@ def read_lines(path: Path | None) -> Iterator[bytes]:
 
 
 def batched(answers: Iterable[AnswerRecord], size: int) -> Iterator[list[AnswerRecord]]:
-    """So many at a time."""
+    """Yield the answers in lists of this size."""
     left = iter(answers)
     while part := list(islice(left, size)):
         yield part

@@ -1,4 +1,4 @@
-"""Answers as CSV, or as TSV: UTF-8, a header, and quotes where a text holds a separator or ends a line (RFC 4180)."""
+"""Answers as CSV or TSV: UTF-8, with a header, and quotes if a text contains a separator or line end (RFC 4180)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_FIELD_CHARACTERS = 2**31 - 1
 
 
 class CsvOutputFormat:
-    """A value that is nothing is an empty field; what is neither text nor number is JSON."""
+    """Writes answers as CSV. A missing value is an empty field; values that are neither text nor number are JSON."""
 
     def __init__(self, keep: Sequence[str], separator: str) -> None:
         self._columns = [*ANSWER_FIELDS, *(name for name in keep if name not in ANSWER_FIELDS)]
@@ -31,7 +31,7 @@ class CsvOutputFormat:
             values = answer.as_dict()
             rows.writerow([_field(values.get(name)) for name in self._columns])
         text.flush()
-        text.detach()  # who opened the file closes it
+        text.detach()  # the caller closes the file
 
     def read(self, file: StoredFile) -> Iterator[tuple[str, str | None]]:
         csv.field_size_limit(_MAX_FIELD_CHARACTERS)

@@ -1,4 +1,4 @@
-"""A connection to the database of an output, and what it says against writing, as a sentence with a code of ours."""
+"""Connects to an output's database, and converts its errors to BatchError."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from sqlalchemy.exc import DBAPIError
 
 _RETRY_WAITS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Seconds between tries where a server was lost: it may be about to come back."""
+"""Seconds between attempts after a lost connection; the server may be about to return."""
 _FULL = {"53100"}  # PostgreSQL's disk_full, https://www.postgresql.org/docs/current/errcodes-appendix.html
 
 _PERMANENT_CLASSES = {"0A", "22", "23", "28", "3D", "3F", "42", "44"}
-"""Classes of SQLSTATE: not supported, wrong values, constraints, who it is, no such database or schema, no right."""
+"""Permanent SQLSTATE classes: unsupported, invalid values, constraints, authentication, unknown database or schema,
+missing privileges."""
 _SQLITE_PERMANENT = {
     sqlite3.SQLITE_ERROR, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_TOOBIG,
     sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_NOTADB,
@@ -34,9 +35,9 @@ _T = TypeVar("_T")
 
 
 class OutputDatabase:
-    """Runs work in transactions.
+    """Runs transactions in an output's database.
 
-    Raises BatchError `output_failed`, `disk_full`, `package_missing`, and `output_invalid` for what will not pass.
+    Raises BatchError `output_failed`, `disk_full`, `package_missing`, and `output_invalid` for permanent errors.
     """
 
     def __init__(self, address: str) -> None:
@@ -44,7 +45,7 @@ class OutputDatabase:
         self._engine = self._create_engine(address)
 
     def run(self, work: Callable[[Connection], _T], retry: bool = True) -> _T:
-        """Do it in one transaction, and again where the connection was lost on the way, unless one is not `patient`."""
+        """Run `work` in one transaction; if the connection is lost, try again unless `retry` is false."""
         from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
         for pause in (*(_RETRY_WAITS if retry else ()), None):
@@ -64,7 +65,7 @@ class OutputDatabase:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a file, where it is one: to connect would make it."""
+        """Return whether the database exists, if it is a file; connecting would create it."""
         path = self._engine.url.database if self._is_sqlite else None
         return not path or path.startswith("file:") or Path(path).exists()
 
@@ -77,13 +78,13 @@ class OutputDatabase:
         if self._is_sqlite:
             from sqlalchemy import event
 
-            # A transaction that reads first and writes then can't wait for another writer: it begins as a writer.
+            # A transaction that reads first and then writes cannot wait for another writer, so it begins as a writer.
             event.listen(engine, "connect", _disable_implicit_transactions)
             event.listen(engine, "begin", _begin_immediate)
         return engine
 
     def _is_lost_connection(self, error: DBAPIError) -> bool:
-        """Whether it may go better in a moment. A locked SQLite file has been waited for already."""
+        """Return whether another attempt may succeed. For a locked SQLite file the engine has already waited."""
         from sqlalchemy.exc import OperationalError
 
         if self._is_sqlite:
@@ -94,19 +95,19 @@ class OutputDatabase:
         )
 
     def _to_batch_error(self, error: Exception, cause: BaseException | None) -> BatchError:
-        said = database_engine.database_error_text(self._address, cause or error)
+        reason = database_engine.database_error_text(self._address, cause or error)
         if _is_full(cause):
-            return BatchError(f"{self.shown} has no space left ({said}); free space there", "disk_full")
+            return BatchError(f"{self.shown} has no space left ({reason}); free disk space", "disk_full")
         if getattr(cause, "sqlite_errorcode", None) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            said = f"another program has held it for {database_engine.LOCK_TIMEOUT:.0f} seconds: {said}"
+            reason = f"another program has locked it for {database_engine.LOCK_TIMEOUT:.0f} seconds: {reason}"
         return BatchError(
-            f"{self.shown} can't be written ({said}); check it",
+            f"{self.shown} can't be written ({reason}); check it",
             "output_invalid" if _is_permanent(cause) else "output_failed",
         )
 
 
 def _is_permanent(cause: BaseException | None) -> bool:
-    """Whether the database would say the same again: of the answers, the table, or who may write there."""
+    """Return whether the error is permanent: it is about the answers, the table, or privileges."""
     lite = getattr(cause, "sqlite_errorcode", None)
     state = str(getattr(cause, "sqlstate", None) or "")
     return (lite is not None and lite & 0xFF in _SQLITE_PERMANENT) or state[:2] in _PERMANENT_CLASSES
@@ -121,7 +122,7 @@ def _is_full(cause: BaseException | None) -> bool:
 
 
 def _disable_implicit_transactions(connection: Any, _: Any) -> None:
-    """Python's sqlite3 begins no transactions of its own any more."""
+    """Stop Python's sqlite3 from starting transactions implicitly."""
     connection.isolation_level = None
 
 

@@ -1,4 +1,4 @@
-"""The destination of a job's answers, by what its address and options say."""
+"""Creates the output of a job from its address and options."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from inflight.batch.storage.files import StoredFile
 
 
 def create_output(job: Job, directory: JobDirectory) -> OutputWriter | None:
-    """Where the answers go. None: the job's own file of answers is the output.
+    """Return the output. None: the job's own answers file is the output.
 
-    Raises BatchError (`output_invalid`, `package_missing`) where the address or the options don't fit.
+    Raises BatchError (`output_invalid`, `package_missing`) if the address or the options are invalid.
     """
     output, keep = job.output, job.input.keep
     format = resolve_format(output.address, output.format, "output_invalid")

@@ -1,4 +1,4 @@
-"""An output that is a file, made whole of the job's lines at the end; errors and dead letters lie beside it."""
+"""An output file that is created from the job's lines at the end; errors and dead letters are beside it."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ _EXTRA_FILES = {RowStatus.ERROR: "errors", RowStatus.DEAD: "dead"}
 
 
 class OutputFormat(Protocol):
-    """How answers lie in a file."""
+    """The file format of an output."""
 
     def write(self, answers: Path | None, file: IO[bytes]) -> None:
-        """All of them, of a job's file of lines; None where there are none."""
+        """Write all answers of a job's file of lines; None if there are none."""
 
     def read(self, file: StoredFile) -> Iterator[tuple[str, str | None]]:
-        """Id and text of each answer again. Raises BatchError, or ValueError for what can't be one."""
+        """Yield id and text of each answer. Raises BatchError, or ValueError for an invalid file."""
 
 
 class FileOutput:
-    """`source`: the address of the job's input.
+    """An output file; `source` is the address of the job's input.
 
-    What this job has made on a disk is noted in its directory beforehand, so that another job, whose files for errors
-    and dead letters have the same names, keeps its own. A storage's job may go on elsewhere, and has no such notes.
+    Before the job creates a file on a disk, it records that in its directory, so that another job whose error and dead
+    letter files have the same names does not overwrite them. A job on a storage may continue on another machine, and
+    has no such records.
     """
 
     is_incremental = False
@@ -70,7 +71,7 @@ class FileOutput:
                 copy_to_output(path, address)
                 written.append(masked(address))
             else:
-                # Of an earlier finish, before rows were tried again.
+                # From an earlier run, before rows were retried.
                 failpoint("output.remove")
                 if self._may_be_own(address):
                     StoredFile(address).remove()
@@ -80,12 +81,12 @@ class FileOutput:
         return not is_local(address) or address in self._directory.created_files()
 
     def _claim_address(self, address: str) -> None:
-        """It is this job's from now on. Raises BatchError `output_exists` where somebody has made it meanwhile."""
+        """Claim the address for this job. Raises BatchError `output_exists` if another program has created it."""
         if self._may_be_own(address):
             return
         if StoredFile(address).exists():
             raise BatchError(
-                f"{masked(address)} was made by somebody else while the job ran; move it away, and resume the job",
+                f"{masked(address)} was created by another program while the job ran; move it away and resume the job",
                 "output_exists",
             )
         self._directory.record_created_file(address)
@@ -104,7 +105,7 @@ class FileOutput:
                     yield str(answer.id)
         except ValueError as error:
             raise BatchError(
-                f"{masked(self._address)} is damaged ({error}); remove it, and resume the job", "job_damaged"
+                f"{masked(self._address)} is damaged ({error}); remove it and resume the job", "job_damaged"
             ) from error
 
     def close(self) -> None:
@@ -112,18 +113,16 @@ class FileOutput:
 
 
 def output_exists_error(address: str, source: str) -> BatchError:
-    """What to say of a file that lies where a job that has not begun would write."""
+    """Return the error for a file that exists where a new job would write."""
     if address == source:
-        return BatchError(
-            f"{masked(address)} is the input itself, where the job would write; choose another output", "output_exists"
-        )
+        return BatchError(f"{masked(address)} is both input and output; choose another output", "output_exists")
     return BatchError(
-        f"{masked(address)} exists, and this job has not written it; choose another output, or move it away",
+        f"{masked(address)} exists and was not written by this job; choose another output or move the file away",
         "output_exists",
     )
 
 
 def copy_to_output(path: Path, address: str) -> None:
-    """Put a local file there, whole."""
+    """Copy a local file to an address atomically."""
     with path.open("rb") as source, atomic_output(address) as file:
         shutil.copyfileobj(source, file, _COPY_BYTES)

@@ -1,4 +1,4 @@
-"""The seam between a job and an output that is not itself the file of lines that the job appends to."""
+"""The interface between a job and an output that is not the job's own answers file."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from inflight.batch.job.rows import RowStatus
 
 
 class OutputWriter(Protocol):
-    """Takes what a job has written down. Doing anything twice leaves what doing it once does.
+    """Writes the answers of a job to an output. All operations are idempotent.
 
-    Raises BatchError: `output_invalid` for what will not fit however often it is tried, `output_failed` for what can't
-    be written just now, `disk_full`, `package_missing`, and those of storages.
+    Raises BatchError: `output_invalid` for permanent errors, `output_failed` for temporary ones, `disk_full`,
+    `package_missing`, and those of storages.
     """
 
     @property
     def is_incremental(self) -> bool:
-        """Whether it takes answers while the job runs (tables); else it is made whole at the end."""
+        """Whether answers are written while the job runs (tables); otherwise the output is created at the end."""
 
     def check(self) -> None:
-        """Whether it could be written, before anything is asked: a table is there, a folder can be reached."""
+        """Check that the output can be written, before any row is sent: the table exists, the folder is reachable."""
 
     def normalize_id(self, id_: str) -> str:
-        """The same for ids that can't stand side by side in the output; the id itself where all can."""
+        """Return the same value for ids that the output cannot distinguish; the id itself if it can."""
 
     def write_rows(self, lines: Iterable[bytes]) -> None:
-        """Take these answers (lines of JSON), durably. For those that take rows."""
+        """Write these answers (JSON lines) durably; only for incremental outputs."""
 
     def finalize(self, files: dict[RowStatus, Path]) -> list[str]:
-        """Make the whole output of the job's files of lines (those that exist); the addresses of what was written."""
+        """Complete the output from the job's existing files of lines; return the addresses that were written."""
 
     def notes(self) -> list[str]:
-        """What its owner should be told at the end, a sentence each: answers whose rows have gone from the table."""
+        """Return sentences for the user at the end, such as answers whose rows are missing from the table."""
 
     def find_differences(self, files: dict[RowStatus, Path]) -> Iterator[str]:
-        """Reads the output again: the ids of answers that it lacks, or has otherwise."""
+        """Read the output again; yield the ids of answers that are missing or different."""
 
     def close(self) -> None:
-        """Let connections go."""
+        """Close all connections."""

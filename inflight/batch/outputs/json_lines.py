@@ -1,4 +1,4 @@
-"""Answers as lines of JSON, as the job has them, on a storage or compressed."""
+"""Answers as JSON lines, on a storage or compressed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COPY_BYTES = 1 << 20
 
 
 class JsonLinesOutputFormat:
-    """The same bytes as in the job's file of answers."""
+    """Copies the job's answers file byte for byte."""
 
     def write(self, answers: Path | None, file: IO[bytes]) -> None:
         if answers is not None:

@@ -1,4 +1,4 @@
-"""Answers as Parquet: a schema that all answers fit, and row groups that fit into memory."""
+"""Answers as Parquet, with a schema that fits all answers, and row groups that fit in memory."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _GROUP_ROWS = 16_384
 _GROUP_CHARACTERS = 16 << 20
 _WHOLE, _LARGE, _NUMBER, _TRUTH, _TEXT = "whole", "large", "number", "truth", "text"
 _EXACT = 2**53
-"""Up to here a column of numbers (IEEE 754, 64 bits) has whole ones as they are; those beyond are large."""
+"""Largest integer that a column of 64-bit floats (IEEE 754) represents exactly."""
 
 
 class ParquetOutputFormat:
-    """The answers are read twice: for the types of their columns, and to be written.
+    """Writes answers as Parquet. The answers are read twice: for the types of the columns, and to write them.
 
-    `id` is a column of whole numbers where all ids are; kept ones have whole numbers, numbers, truths, or texts (JSON
-    for what is none of these, or not the same in all rows).
+    `id` is an integer column if all ids are integers. Kept columns are integers, floats, booleans or texts (JSON for
+    other or mixed types).
     """
 
     def __init__(self, keep: Sequence[str], shown: str) -> None:
         self._keep = [name for name in keep if name not in ANSWER_FIELDS]
         try:
             import pyarrow  # noqa: F401
-        except ImportError as error:  # it also refuses versions of NumPy
+        except ImportError as error:  # raised also for incompatible versions of NumPy
             raise BatchError(
-                f"{shown} needs the package pyarrow ({error}); install inflight with its extra, [batch]",
+                f"{shown} needs the package pyarrow ({error}); install inflight[batch]",
                 "package_missing",
             ) from error
 
@@ -43,7 +43,7 @@ class ParquetOutputFormat:
             self._write(answers, file)
         except pa.ArrowException as error:
             raise BatchError(
-                f"the answers can't be written as Parquet ({error}); they lie in {answers}", "output_invalid"
+                f"the answers can't be written as Parquet ({error}); they are in {answers}", "output_invalid"
             ) from error
 
     def _write(self, answers: Path | None, file: IO[bytes]) -> None:
@@ -70,7 +70,7 @@ class ParquetOutputFormat:
                     yield str(id_), text
 
     def _kinds(self, answers: Iterator[AnswerRecord]) -> dict[str, str]:
-        """The narrowest kind of each column that all its values are of."""
+        """Return the narrowest type of each column that fits all its values."""
         fixed = {"text": _TEXT, "finish_reason": _TEXT, "input_tokens": _WHOLE, "output_tokens": _WHOLE}
         found: dict[str, set[str]] = {name: set() for name in ("id", *self._keep)}
         for answer in answers:
@@ -106,7 +106,7 @@ def _fit(value: Any, kind: str) -> Any:
 
 
 def _length(value: Any) -> int:
-    """About what it takes in memory, in characters."""
+    """Return the approximate size in memory, in characters."""
     if value is None or isinstance(value, (int, float)):
         return 8
     return len(value) if isinstance(value, str) else len(orjson.dumps(value))

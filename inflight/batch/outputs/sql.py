@@ -1,4 +1,4 @@
-"""Answers in a table: into rows that are there, found by their ids, or into rows of their own."""
+"""Answers in a database table: in existing rows, found by their ids, or in rows of the job's own."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _IDS_PER_QUERY = 500
-"""Ids in one question: SQLite takes 999 parameters at least."""
+"""Ids per query: SQLite supports at least 999 parameters."""
 _EXAMPLES = 5
 
 
 class TableOutput:
-    """Takes answers while the job runs.
+    """Writes answers to a table while the job runs.
 
-    With `key` and `column` the rows of the table get their answers. Otherwise a row that is there with an answer's id
-    gets new values, and one that isn't is added; the table is made where there is none.
+    With `key` and `column`, answers are written to existing rows. Otherwise a row with an answer's id is updated, and a
+    missing one is inserted; the table is created if it does not exist.
     """
 
     is_incremental = True
@@ -56,7 +56,8 @@ class TableOutput:
             self._database.run(partial(self._write, answers=answers))
 
     def finalize(self, files: dict[RowStatus, Path]) -> list[str]:
-        """All answers were put; rows that went away since then are counted, and added where they can be."""
+        """Check that the table has all answers; rows that were deleted since are counted, and inserted again if
+        possible."""
         self._missing_rows, self._missing_examples = 0, []
         for answers in batched(read_answer_records(files.get(RowStatus.OK)), _IDS_PER_QUERY):
             self._database.run(partial(self._write_missing, answers=answers))
@@ -73,7 +74,7 @@ class TableOutput:
         ]
 
     def find_differences(self, files: dict[RowStatus, Path]) -> Iterator[str]:
-        """The ids of answers that the table lacks, or has otherwise."""
+        """Yield the ids of answers that are missing from the table, or different."""
         for answers in batched(read_answer_records(files.get(RowStatus.OK)), _IDS_PER_QUERY):
             yield from self._database.run(partial(self._differing_ids, answers=answers))
 
@@ -81,7 +82,7 @@ class TableOutput:
         self._database.close()
 
     def _check_table(self, connection: Connection) -> None:
-        """Whether the table has its columns, and may be written: an update of no row asks for the right to."""
+        """Check that the table has the columns, and is writable: an update of no row checks the privileges."""
         from sqlalchemy import false
 
         target = self._find_table(connection)
@@ -110,10 +111,10 @@ class TableOutput:
         by_key: dict[str, AnswerRecord] = {}
         for answer in answers:
             other = by_key.setdefault(target.normalize_id(answer.id), answer)
-            if other.id != answer.id:  # rows whose ids were read before the table was there
+            if other.id != answer.id:  # rows whose ids were read before the table existed
                 raise BatchError(
-                    f"the column {target.key.name!r} of the table {self._output.table} takes the ids {other.id!r} and"
-                    f" {answer.id!r} for one; make it a column of texts and resume the job",
+                    f"the column {target.key.name!r} of the table {self._output.table} treats the ids {other.id!r} "
+                    f"and {answer.id!r} as equal; change it to a text column and resume the job",
                     "output_invalid",
                 )
         there = self._existing_ids(connection, target, answers)
@@ -131,8 +132,8 @@ class TableOutput:
         id_ = target.convert_id(answer.id)
         if id_ is None:
             raise BatchError(
-                f"the column {target.key.name!r} of the table {self._output.table} takes whole numbers, and there is a"
-                f" row with the id {answer.id!r}; make it a column of texts and resume the job",
+                f"the column {target.key.name!r} of the table {self._output.table} has an integer type, but a row has "
+                f"the id {answer.id!r}; change it to a text column and resume the job",
                 "output_invalid",
             )
         return {target.key.name: id_, **target.row(answer)}
@@ -140,7 +141,7 @@ class TableOutput:
     def _existing_ids(
         self, connection: Connection, target: OutputTable, answers: Iterable[AnswerRecord]
     ) -> dict[str, Any]:
-        """The ids that are in the table, as they stand there, by their keys."""
+        """Return the ids that exist in the table, as stored, by their keys."""
         from sqlalchemy import select
 
         wanted = {id_ for answer in answers if (id_ := target.convert_id(answer.id)) is not None}
@@ -148,7 +149,7 @@ class TableOutput:
         return {target.normalize_id(row[0]): row[0] for row in found}
 
     def _write_missing(self, connection: Connection, answers: list[AnswerRecord]) -> None:
-        """Write those whose row is not there."""
+        """Write the answers whose rows are missing."""
         target = self._find_table(connection)
         if target is not None:
             there = self._existing_ids(connection, target, answers)

@@ -1,4 +1,4 @@
-"""The table of an output: found or made, and its columns by what an answer has."""
+"""The table of an output: found or created, and its columns for the values of an answer."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _LARGEST = 2**63
 
 @dataclass(frozen=True)
 class OutputTable:
-    """A table, and which of its columns takes which value of an answer: `columns` by the value's name.
+    """A table, and its columns by the name of the answer's value that they receive.
 
-    `made`: in this process, by the ids that came first. `fold`: makes texts the same that the database takes for one.
+    `created`: in this process, from the first ids. `fold`: maps texts that the database treats as equal to the same
+    text.
     """
 
     table: Table
@@ -40,44 +41,44 @@ class OutputTable:
         return self.columns["id"]
 
     def convert_id(self, said: Any) -> Any:
-        """An id as the column has it; None where the column can't have such a one."""
+        """Return an id in the column's type; None if the column cannot contain it."""
         value = _as_key(self.key)(said)
-        # Of ids that are read before there is a table nobody has looked whether two of them are one number.
+        # The ids were read before the table existed, so nothing has checked whether two of them are the same number.
         return None if self.created_here and type(value) is int and str(value) != str(said) else value
 
     def normalize_id(self, said: Any) -> str:
-        """The same for all ids that the column takes for one, as it does with `7`, `007` and `+7` if it has numbers."""
+        """Return one value for all ids that the column treats as equal, such as `7`, `007` and `+7` for numbers."""
         value = self.convert_id(said)
         if value is None:
             return str(said)
         return self.fold(value) if isinstance(value, str) else str(value)
 
     def row(self, answer: AnswerRecord) -> dict[str, Any]:
-        """What the columns take of an answer, by their names; the id's is left out."""
+        """Return the values of an answer by column, without the id."""
         values = answer.as_dict()
         return {column.name: _plain(column, values.get(name)) for name, column in self.columns.items() if name != "id"}
 
 
 def updates_existing_rows(output: OutputSpec) -> bool:
-    """Whether answers go into rows that are there already."""
+    """Return whether answers are written to existing rows."""
     return output.column is not None
 
 
 def find_table(connection: Connection, output: OutputSpec, shown: str, keep: Sequence[str]) -> OutputTable | None:
-    """The output's table; None where there is none yet. Raises BatchError `output_invalid` where it can't be used."""
+    """Return the output's table; None if it does not exist. Raises BatchError `output_invalid` if it is unusable."""
     from sqlalchemy import MetaData, Table
     from sqlalchemy.exc import NoSuchTableError
 
     schema, name = _named(output)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of types that SQLAlchemy does not know, in columns that stay as they are
+            warnings.simplefilter("ignore")  # types that SQLAlchemy does not know, in columns that are not used
             table = Table(name, MetaData(), schema=schema, autoload_with=connection)
     except NoSuchTableError:
         if updates_existing_rows(output):
             raise BatchError(
-                f"{shown} has no table {output.table!r}, into whose rows the answers are to go; name another, or leave"
-                " out the column to have a table made",
+                f"{shown} has no table {output.table!r} for the answers; name another, or leave out --column to "
+                f"create a table",
                 "output_invalid",
             ) from None
         return None
@@ -98,7 +99,7 @@ def find_table(connection: Connection, output: OutputSpec, shown: str, keep: Seq
 def create_table(
     connection: Connection, output: OutputSpec, answers: Sequence[AnswerRecord], keep: Sequence[str]
 ) -> None:
-    """Make the table for such answers, with a column for each value that is kept."""
+    """Create the table for these answers, with a column for each kept value."""
     from sqlalchemy import BigInteger, Boolean, Column, MetaData, Numeric, String, Table, Text
 
     whole = all(type(answer.id) is int for answer in answers)
@@ -109,12 +110,12 @@ def create_table(
         values = [value for answer in answers if (value := answer.kept.get(name)) is not None]
         if values and all(type(value) is bool for value in values):
             return Boolean()
-        # A whole number may be followed by one that is not.
+        # An integer may be followed by a value that is not one.
         numbers = values and all(type(value) in (int, float) for value in values)
         return Numeric(asdecimal=False) if numbers else Text()
 
     lite = connection.dialect.name == "sqlite"
-    # MySQL and its kin want a length for a key.
+    # MySQL and MariaDB require a length for a key.
     text = Text() if lite or connection.dialect.name == "postgresql" else String(255)
     columns = [Column(output.key or "id", BigInteger() if whole else text, primary_key=True, autoincrement=False)]
     columns += [Column(_column(output, name), type_) for name, type_ in types.items()]
@@ -124,7 +125,7 @@ def create_table(
 
 
 def _key(table: Table, output: OutputSpec, shown: str) -> str:
-    """The column of the ids: as the output says, else `id` where the rows are the job's own, else the table's key."""
+    """Return the id column: as given, otherwise `id` for the job's own rows, otherwise the table's key."""
     if output.key is not None:
         return output.key
     if not updates_existing_rows(output) and "id" in table.columns:
@@ -132,7 +133,7 @@ def _key(table: Table, output: OutputSpec, shown: str) -> str:
     keys = [column.name for column in table.primary_key.columns]
     if len(keys) != 1:
         raise BatchError(
-            f"the table {output.table!r} of {shown} has no key of one column; name the one that has the rows' ids",
+            f"the table {output.table!r} of {shown} has no single-column key; name the column with the row ids",
             "output_invalid",
         )
     return str(keys[0])
@@ -149,8 +150,8 @@ def _column(output: OutputSpec, name: str) -> str:
 
 
 def _fold(connection: Connection, key: Column[Any]) -> Callable[[str], str]:
-    """What makes texts the same that differ in case, or in blanks behind them, where the key's collation takes them for
-    one: the database compares some, in a column made of the key's own.
+    """Return a function that maps texts to the same value if the key's collation treats them as equal (case, or
+    trailing blanks): the database compares samples in a column of the key's type.
     """
     from sqlalchemy import Enum, String, false, literal_column, select, union_all
 
@@ -171,28 +172,29 @@ def _fold(connection: Connection, key: Column[Any]) -> Callable[[str], str]:
 def _as_key(column: Column[Any]) -> Callable[[Any], Any]:
     try:
         kind = column.type.python_type
-    except NotImplementedError:  # a column that takes anything
-        return lambda said: said
+    except NotImplementedError:  # a column of any type
+        return lambda value: value
     if kind in (int, Decimal, float):
         return _whole
-    return str if kind is str else _uuid if kind is uuid.UUID else lambda said: said
+    return str if kind is str else _uuid if kind is uuid.UUID else lambda value: value
 
 
-def _whole(said: Any) -> int | None:
-    if type(said) is str and _WHOLE.fullmatch(said):
-        said = int(said)
-    return said if type(said) is int and -_LARGEST <= said < _LARGEST else None
+def _whole(value: Any) -> int | None:
+    if type(value) is str and _WHOLE.fullmatch(value):
+        value = int(value)
+    return value if type(value) is int and -_LARGEST <= value < _LARGEST else None
 
 
-def _uuid(said: Any) -> uuid.UUID | None:
+def _uuid(value: Any) -> uuid.UUID | None:
     try:
-        return uuid.UUID(str(said))
+        return uuid.UUID(str(value))
     except ValueError:
         return None
 
 
 def _plain(column: Column[Any], value: Any) -> Any:
-    """What is no plain value goes in as JSON; so does what is no text, where the column has texts."""
+    """Return a value for the column: values that are not plain are JSON, and so are values that are not texts if the
+    column has texts."""
     from sqlalchemy import JSON, String
 
     if isinstance(column.type, JSON) or value is None:

@@ -1,4 +1,4 @@
-"""Answers on their way from the job's file of lines into a table, while the job runs."""
+"""Copies answers from the job's file of lines to a table while the job runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from inflight.batch.outputs.interface import OutputWriter
 from inflight.batch.state.ledger import Ledger
 
 _ROWS_PER_TRANSACTION = 1000
-"""Rows of one transaction in the table."""
+"""Rows per transaction in the table."""
 
 
 class TableWriter:
-    """What lies between the place it has come to and the committed end is put, and then the place is moved.
+    """Writes the answers between its position and the committed end of the file, then advances the position.
 
-    A death between both puts the same rows again, which leaves what putting them once does.
+    If the process dies in between, the same rows are written again, which is idempotent.
     """
 
     def __init__(self, ledger: Ledger, path: Path, output: OutputWriter) -> None:
@@ -26,7 +26,7 @@ class TableWriter:
         self._offset = int(ledger.recall("delivered", 0))
 
     def run(self) -> None:
-        """Deliver all that is committed. Raises BatchError."""
+        """Write everything that is committed. Raises BatchError."""
         end = self._ledger.lengths()[RowStatus.OK]
         while self._offset < end:
             lines, length = self._lines(end)
@@ -44,7 +44,7 @@ class TableWriter:
             length += len(line)
             if len(lines) >= _ROWS_PER_TRANSACTION or self._offset + length >= end:
                 return lines, length
-        raise BatchError(f"{self._path} is shorter than the job's state says; begin a new job", "job_damaged")
+        raise BatchError(f"{self._path} is shorter than the job's state says; start a new job", "job_damaged")
 
     def _read(self) -> Iterator[bytes]:
         with self._path.open("rb") as file:

@@ -1,1 +1,1 @@
-"""A job on several machines: its input in parts, each a job of its own, run by workers of Ray."""
+"""Runs a job on several machines: its input in parts, each a job of its own that Ray workers run."""

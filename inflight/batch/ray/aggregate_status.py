@@ -1,4 +1,4 @@
-"""How a job stands whose parts run elsewhere: what they write of themselves, added up."""
+"""The status of a job whose parts run elsewhere: the sum of the progress that they write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inflight.batch.session import JobSession
 
 
 class AggregateStatus:
-    """Made when a run of the whole job begins, which has so many rows."""
+    """The status of the whole job in this run. Created at its start; `rows` is the number of rows."""
 
     def __init__(
         self, session: JobSession, rows: int, parts: Sequence[JobDirectory], on_progress: Callable[[JobProgress], None]
@@ -27,13 +27,13 @@ class AggregateStatus:
         self._rate_estimator = RateEstimator(self._counts(self._read()), rows)
 
     def checkpoint(self) -> None:
-        """A checkpoint of the whole job, with the time since the one before. Raises BatchError."""
+        """Commit a checkpoint of the whole job, with the time since the last one. Raises BatchError."""
         now = time.monotonic()
         self._session.ledger.checkpoint(now - self._last_checkpoint)
         self._last_checkpoint = now
 
     def report(self, state: JobState, message: str = "") -> Counts:
-        """Write it down, and show it."""
+        """Write the progress and show it."""
         found = self._read()
         counts = self._counts(found)
         living = [one for one in found if one.state.is_active]
@@ -57,7 +57,7 @@ class AggregateStatus:
         return counts
 
     def _read(self) -> list[JobProgress]:
-        """What all parts wrote last; those that have finished are read once."""
+        """Return the latest progress of all parts; finished ones are read once."""
         found = []
         for directory in list(self._open):
             progress = read_progress(directory)
@@ -82,7 +82,7 @@ class AggregateStatus:
 
 
 def add_counts(whole: Counts, part: Counts) -> None:
-    """Rows, tokens and codes of a part; time and runs are the whole job's own."""
+    """Add a part's rows, tokens and codes; time and runs are those of the whole job."""
     for name in ("ok", "error", "dead", "retries", "input_tokens", "output_tokens"):
         setattr(whole, name, getattr(whole, name) + getattr(part, name))
     for code, count in part.codes.items():
@@ -90,7 +90,7 @@ def add_counts(whole: Counts, part: Counts) -> None:
 
 
 def _servers(living: Sequence[JobProgress]) -> tuple[ServerStatus, ...]:
-    """Each server once, with what all parts have in flight there."""
+    """Return each server once, with the rows of all parts in flight there."""
     found: dict[str, ServerStatus] = {}
     for server in (server for one in living for server in one.servers):
         before = found.get(server.name)

@@ -1,4 +1,4 @@
-"""Ray as jobs need it: a cluster that is there, or one of this machine's own, that nobody else can reach."""
+"""Connects to Ray: an existing cluster, or a private one on this machine."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from inflight.batch.signals import STOP_SIGNALS
 
 _PREFIX = "inflight-ray-"
 _MEMORY = 128 << 20
-"""Of Ray's store of objects. Jobs hand nothing on by it but which part is done."""
+"""Size of Ray's object store. Jobs only use it to report which part is done."""
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-    "RAY_BACKEND_LOG_LEVEL": "fatal",  # else each start of a worker is told as an error of its constructor's arguments
+    "RAY_BACKEND_LOG_LEVEL": "fatal",  # otherwise each start of a worker is logged as an error
 }
 
 
 @contextmanager
 def cluster(workers: int) -> Iterator[Any]:
-    """The module `ray`, connected: to RAY_ADDRESS, or else to one that lasts as long as this. Raises BatchError.
+    """Yield the module `ray`, connected to RAY_ADDRESS, or to a cluster for this context. Raises BatchError.
 
-    For the main thread, whose signals stay as they are. It tells nobody of its use, and shows no page.
+    To be called in the main thread, whose signal handlers stay as they are. Ray's usage statistics and dashboard are
+    off.
     """
     elsewhere = os.environ.get("RAY_ADDRESS")
     os.environ.update({**_QUIET, **({} if elsewhere else _alone())})
@@ -39,7 +40,7 @@ def cluster(workers: int) -> Iterator[Any]:
         import ray.data
     except ImportError as error:
         raise BatchError(
-            f"--runner ray takes the package ray ({error}); install inflight with its extra [ray]", "package_missing"
+            f"--runner ray needs the package ray ({error}); install inflight[ray]", "package_missing"
         ) from None
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
     _clear()
@@ -59,8 +60,8 @@ def cluster(workers: int) -> Iterator[Any]:
                     **quiet,
                 )
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise BatchError(f"no cluster of Ray could be had: {error}", "job_failed") from None
-        for number, handler in handlers.items():  # Ray takes SIGTERM for itself, and ends the process
+            raise BatchError(f"no Ray cluster is available: {error}", "job_failed") from None
+        for number, handler in handlers.items():  # Ray installs its own SIGTERM handler, which ends the process
             signal.signal(number, handler)
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         try:
@@ -71,27 +72,27 @@ def cluster(workers: int) -> Iterator[Any]:
 
 class _NoPaths(list[str]):
     def extend(self, paths: Iterable[str]) -> None:
-        """Leave out what Ray adds: the current directory, in which its workers would look for modules first."""
+        """Ignore the path that Ray adds: the current directory, where its workers would look for modules first."""
 
 
 def _job_config(ray: Any) -> Any:
     config = ray.job_config.JobConfig()
-    config._py_driver_sys_path = _NoPaths()  # Ray has no public option for it
+    config._py_driver_sys_path = _NoPaths()  # Ray has no public option for this
     return config
 
 
 def _alone() -> dict[str, str]:
-    """What keeps everybody else from a cluster of the job's own."""
+    """Return the environment that makes a private cluster unreachable for others."""
     return {
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # only then do all of Ray's processes listen on loopback alone
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # only then do all of Ray's processes listen on loopback only
         "RAY_enable_metrics_collection": "0",
         "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),  # else Ray writes one into the home directory
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),  # otherwise Ray writes a token to the home directory
     }
 
 
 def _clear() -> None:
-    """Remove what heads of this machine left that were killed."""
+    """Remove files of killed head processes on this machine."""
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
         number = path.name.removeprefix(_PREFIX).partition("-")[0]
         if number.isdigit() and not Path(f"/proc/{number}").exists():

@@ -1,4 +1,4 @@
-"""The parts' lines put together in the order of the input, as if one job had written them."""
+"""Merges the parts' lines in the order of the input, as if one job had written them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from inflight.batch.session import JobSession
 from inflight.batch.state.ledger import Ledger
 
 _ROWS = 10_000
-"""Between two checkpoints of the whole job."""
+"""Seconds between two checkpoints of the whole job."""
 
 
 class PartMerger:
-    """Gives the whole job's ledger the outcomes that the parts' ledgers hold, one part after the other.
+    """Copies the results in the parts' ledgers to the whole job's ledger, one part after the other.
 
-    An id that rows of several parts have belongs to the first of them; the others become dead letters, as in a job
-    without parts. Broken off, it begins again, and the ledger passes over what it has. Raises BatchError.
+    If rows of several parts have the same id, the first one keeps it; the others become dead letters, as in a job
+    without parts. After an interruption the merge starts again, and the ledger skips what it has. Raises BatchError.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class PartMerger:
             rows = part.first + (part.rows or 0)
             with closing(Ledger(directory, part.first)) as ledger:
                 if ledger.next != rows:
-                    raise BatchError(f"the part at {directory.path} is not done; begin a new job", "job_damaged")
+                    raise BatchError(f"the part at {directory.path} is not done; start a new job", "job_damaged")
                 add_counts(spent, ledger.counts)
                 if (build := ledger.recall("build")) is not None:
                     self._session.bind_build(build)
-        self._count(spent)  # all of it, whoever goes on where this is broken off
+        self._count(spent)  # all of it, so that a resumed merge counts it only once
         for part, directory in self._parts:
             if self._ledger.next < part.first + (part.rows or 0):
                 with closing(Ledger(directory, part.first)) as ledger:
@@ -79,8 +79,8 @@ class PartMerger:
                 failpoint("merged")
 
     def _duplicates(self, part: InputPart, directory: JobDirectory, ledger: Ledger) -> set[int]:
-        """The rows of a part whose id a row of an earlier part has; or of the same part, where the output takes ids for
-        one that the part, which writes lines, has told apart.
+        """Return the rows of a part whose id an earlier part has, or the same part if the output treats ids as equal
+        that the part's own lines distinguish.
         """
         doubles: set[int] = set()
         if self._session.output is not None and self._session.output.is_incremental:
@@ -97,7 +97,7 @@ class PartMerger:
         return doubles
 
     def _dead_letters(self, part: InputPart, duplicates: set[int]) -> dict[int, RowResult]:
-        """Their dead letters, which tell what only the input knows of them."""
+        """Return the dead letters of these rows, which contain values of the input."""
         found: dict[int, RowResult] = {}
         if not duplicates:
             return found
@@ -112,7 +112,7 @@ class PartMerger:
 
 
 def _outcomes(part: InputPart, directory: JobDirectory, ledger: Ledger) -> Generator[RowResult]:
-    """What became of each row of a part, in order. Tokens and attempts are in the part's counts, and not told again."""
+    """Yield the result of each row of a part, in order, without tokens and attempts, which are in the part's counts."""
     answers, errors = _lines(directory, RowStatus.OK), _lines(directory, RowStatus.ERROR)
     dead: dict[int, bytes] = {orjson.loads(line)["line"]: line for line in _lines(directory, RowStatus.DEAD)}
     failed = _failed(ledger)
@@ -128,7 +128,7 @@ def _outcomes(part: InputPart, directory: JobDirectory, ledger: Ledger) -> Gener
 
 
 def _claimed(one: RowResult) -> Any:
-    """The id that a row has for itself; None where it is a dead letter that was never asked."""
+    """Return the id that a row claims; None for a dead letter that was never sent."""
     if one.status is RowStatus.OK:
         return parse_answer(one.text).id
     return one.id if one.status is RowStatus.ERROR or one.code == "row_crashed_engine" else None

@@ -1,4 +1,4 @@
-"""An input cut into parts of about equal size, each of which begins where a source can begin to read."""
+"""Splits an input into parts of about equal size, each starting where a source can start to read."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from inflight.batch.sources.interface import RowSource
 from inflight.common.atomic_files import make_directory
 
 _PARTS_PER_WORKER = 4
-"""Parts for each worker, so that those who are done early find more to do."""
+"""Parts per worker, so that workers that finish early find more work."""
 _MIN_ROWS, _MAX_ROWS = 32, 50_000
-"""Rows of a part: fewer would not fill an engine, and more would be long with one worker at the end."""
+"""Rows per part: fewer would not fill an engine, and more could keep one worker busy for long at the end."""
 _MAX_START_POINTS = 4096
 
 _PARTS = TypeAdapter(tuple[InputPart, ...])
@@ -28,7 +28,7 @@ _PARTS = TypeAdapter(tuple[InputPart, ...])
 
 @dataclass(frozen=True)
 class StartPoint:
-    """A place where reading can begin: the number of the row there, and what `Source.read` is given."""
+    """A place where reading can start: the number of its row, and the position for `RowSource.read`."""
 
     number: int
     after: Position | None
@@ -36,7 +36,7 @@ class StartPoint:
 
 
 def split_input(source: RowSource, begin: StartPoint, limit: int | None, workers: int) -> tuple[InputPart, ...]:
-    """Read the input once from there on, and cut it; without rows there are no parts. Takes little memory.
+    """Read the input once from there on and split it; without rows there are no parts. Uses little memory.
 
     `limit`: rows of the whole input. Raises BatchError.
     """
@@ -53,7 +53,7 @@ def split_input(source: RowSource, begin: StartPoint, limit: int | None, workers
 
 
 def _start_points(source: RowSource, begin: StartPoint, limit: int | None) -> tuple[list[StartPoint], int]:
-    """Places at equal distances, _MARKS at most, the first where it begins; and the number behind the last row."""
+    """Return at most _MARKS equally spaced places, starting with `begin`, and the number after the last row."""
     places: list[StartPoint] = []
     place, step = begin, 1
     left = None if limit is None else max(0, limit - begin.number)
@@ -79,25 +79,25 @@ class PartPlan:
 
     @property
     def stop_file(self) -> Path:
-        """The file by which the head tells all workers to stop."""
+        """The file through which the head tells all workers to stop."""
         return self.path / "stop"
 
     def read(self) -> tuple[InputPart, ...] | None:
-        """The plan; None where there is none yet. Raises BatchError `job_damaged`."""
+        """Return the plan; None if there is none yet. Raises BatchError `job_damaged`."""
         try:
             return _PARTS.validate_json(self.plan_file.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ValidationError) as error:
             reason = str(error).splitlines()[0]
-            raise BatchError(f"{self.plan_file} is no plan: {reason}; begin a new job", "job_damaged") from None
+            raise BatchError(f"{self.plan_file} is not a plan: {reason}; start a new job", "job_damaged") from None
 
     def write(self, parts: Sequence[InputPart]) -> None:
         make_directory(self.path)
         self._whole.write(self.plan_file, _PARTS.dump_json(tuple(parts)).decode() + "\n")
 
     def job(self, whole: Job, index: int, part: InputPart) -> Job:
-        """What is bound to a part's state. It writes lines of JSON, whatever the whole job's output is."""
+        """Return the job of a part. It writes JSON lines, whatever the whole job's output is."""
         running = whole.run_options
         here = {"part": part, "limit": None}
         return Job(

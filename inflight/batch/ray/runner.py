@@ -1,4 +1,4 @@
-"""Runs a job's parts on workers of Ray, and makes one output of them."""
+"""Runs the parts of a job on Ray workers, and merges them into one output."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from inflight.batch.state.retry_ledger import RetryLedger
 
 _LOOK_SECONDS = 1.0
 _NOW_SECONDS = 15.0
-"""For workers to see an order, and to make what they have done last."""
+"""Seconds for workers to see a stop order and save their results."""
 
 
 class RayRunner(JobRunner):
-    """The head. It asks no row itself: it cuts the input, hands its parts to workers, and merges what they write.
+    """The head. It sends no rows itself: it splits the input, assigns parts to workers, and merges their results.
 
-    Each part is a job with a state of its own in the job's directory, which all machines must see at the same path; so
-    whatever dies, the next run goes on where every part stands. Rows that are asked once more are few, and asked here.
+    Each part is a job with its own state in the job's directory, which all machines must see at the same path. So
+    whatever dies, the next run continues where every part was. Retried rows are few, and are sent from here.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class RayRunner(JobRunner):
             with self._signals.handled_by(lambda count: None):
                 PartMerger(session, plan, directories, lambda: self._checkpoint_merge(together)).run()
         end = JobResult(JobState.FINISHED, session.ledger.counts, outputs=tuple(finalize(session)))
-        shutil.rmtree(self._parts.path, ignore_errors=True)  # nothing is there that the job's own files have not
+        shutil.rmtree(self._parts.path, ignore_errors=True)  # all of it is in the job's own files
         return end
 
     def _plan(self, session: JobSession) -> tuple[InputPart, ...]:
-        """The job's parts: those of an earlier run, or new ones of what is left of the input."""
+        """Return the job's parts: those of an earlier run, or new ones for the rest of the input."""
         plan = self._parts.read()
         if plan is None:
-            self._on_message("Reading the input once, to cut it into parts.")
+            self._on_message("Reading the input once to split it into parts.")
             ledger = session.ledger
             plan = split_input(session.source, StartPoint(*ledger.start), self._job.input.limit, self._workers)
             ledger.remember("counts_before_parts", ledger.counts.as_dict())
@@ -105,13 +105,13 @@ class RayRunner(JobRunner):
         return running.workers or (1 if running.ephemeral else len(running.servers))
 
     def _run_parts(self, session: JobSession, jobs: Sequence[Job], aggregate: AggregateStatus) -> None:
-        """Until all parts have ended, or were told to."""
+        """Wait until all parts have ended or were stopped."""
         created, found = int(session.ledger.recall("created")), session.source.fingerprint
-        order, build, life = self._parts.stop_file, self._parts.path / "build", uuid.uuid4().hex
+        order, build, run_id = self._parts.stop_file, self._parts.path / "build", uuid.uuid4().hex
         if (bound := session.ledger.recall("build")) is not None:
             session.bind_build(set_once(build, bound))
         tasks = [
-            PartTask(index, one, created, found, order, build, life)
+            PartTask(index, one, created, found, order, build, run_id)
             for index, one in enumerate(jobs)
             if not _finished(one)
         ]
@@ -131,7 +131,7 @@ class RayRunner(JobRunner):
             raise self._failure
 
     def _dispatch_parts(self, ray: Any, tasks: Sequence[PartTask]) -> None:
-        """A thread of its own: give each part to a worker that is free. A worker that dies is replaced."""
+        """Assign each part to a free worker, in a separate thread. A worker that dies is replaced."""
         gpus = 1 if self._job.run_options.ephemeral and ray.cluster_resources().get("GPU") else 0
         pool = ray.data.ActorPoolStrategy(size=self._workers, max_tasks_in_flight_per_actor=1)
         rows = [{"task": pickle.dumps(task)} for task in tasks]
@@ -145,7 +145,7 @@ class RayRunner(JobRunner):
         except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[-1]
             self._failure = BatchError(f"Ray failed: {reason}; fix that and resume the job", "job_failed")
-        except BaseException as error:  # goes to the main thread
+        except BaseException as error:  # passed to the main thread
             self._failure = error
 
     def _on_signal(self, count: int) -> None:
@@ -169,7 +169,7 @@ class RayRunner(JobRunner):
         self._directory.write(self._parts.stop_file, order)
 
     def _early_end(self) -> JobResult | None:
-        """How it ended, unless all parts are done."""
+        """Return how the job ended, unless all parts are done."""
         counts = Counts()
         if self._early_state is not None:
             state, sentence = self._early_state
@@ -181,18 +181,18 @@ class RayRunner(JobRunner):
         return None
 
     def _checkpoint_merge(self, aggregate: AggregateStatus) -> None:
-        """A checkpoint of the merge, after which it may be broken off."""
+        """Commit a checkpoint of the merge, then stop if that was requested."""
         aggregate.checkpoint()
         if self._signals.count:
             raise StopEarlyError
 
 
 def _finished(part: Job) -> bool:
-    """Whether an earlier run has seen a part's end."""
+    """Return whether an earlier run has finished the part."""
     progress = read_progress(JobDirectory.from_output(part.output))
     return progress is not None and progress.state is JobState.FINISHED
 
 
 def _rows(plan: Sequence[InputPart]) -> int:
-    """The number behind the last row."""
+    """Return the number after the last row."""
     return plan[-1].first + (plan[-1].rows or 0) if plan else 0

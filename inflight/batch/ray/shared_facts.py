@@ -1,4 +1,4 @@
-"""What all parts of a job agree on, whichever process on whichever machine is the first to say it."""
+"""Values that all parts of a job agree on; the first process on any machine sets them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from inflight.common.atomic_files import create_once
 
 
 def set_once(path: Path, value: str) -> str:
-    """What the file at `place` holds; this value, if there was no such file yet.
+    """Return the content of the file at `path`, creating it with this value if it does not exist.
 
     Raises BatchError `disk_full`, `job_failed`.
     """

@@ -1,4 +1,4 @@
-"""What a worker of Ray does: it runs the jobs of parts, one after the other, with a server of its own if asked for."""
+"""A Ray worker: runs the jobs of parts, one after the other, with its own temporary server if requested."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from inflight.batch.session import JobSession
 from inflight.batch.state.ledger import Ledger
 
 DRAIN, NOW = "drain", "now"
-"""What the file that tells workers to stop says."""
+"""Content of the file that tells workers to stop."""
 _LOOK_SECONDS = 0.25
 MAX_ATTEMPTS = 5
-"""Lives of a part in which no row of it is done, until it is given up."""
+"""Attempts of a part without any finished row after which it is given up."""
 _LOCK_TIMEOUT = 60.0
-"""How long the process of a dead head, or of a dead worker's first try, may take to be gone."""
+"""Seconds to wait until the process of a dead head, or of a dead worker's first attempt, is gone."""
 
 
 @dataclass(frozen=True)
 class PartTask:
-    """A part of the input as workers get it. `created` and `fingerprint`: the whole job's. `run_id`: of the head."""
+    """A part of the input for a worker. `created` and `fingerprint` are the whole job's; `run_id` is the head's."""
 
     index: int
     job: Job
@@ -46,7 +46,7 @@ class PartTask:
 
 @dataclass(frozen=True)
 class PartReport:
-    """How a run of a part ended."""
+    """The result of a run of a part."""
 
     index: int
     state: str
@@ -56,7 +56,7 @@ class PartReport:
 
 @dataclass(frozen=True)
 class _PartSession(JobSession):
-    """Bound to the build of all parts, so that another model is found before a row of it is asked."""
+    """A session bound to the build of all parts, so that another model is detected before any row is sent."""
 
     build_file: Path = Path()
 
@@ -66,7 +66,7 @@ class _PartSession(JobSession):
 
 
 class PartRunner(JobRunner):
-    """Lives the job of a part. `build`: the file with the build of all parts."""
+    """Runs the job of a part. `build_file` contains the build of all parts."""
 
     def __init__(
         self, job: Job, directory: JobDirectory, build_file: Path, backends: Sequence[Backend] | None = None
@@ -80,7 +80,7 @@ class PartRunner(JobRunner):
 
 
 class PartWorker:
-    """Ray makes one in each of its processes, and anew where one died: then the part goes on where its state is."""
+    """A worker process. Ray replaces it if it dies; the part then continues from its state."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -92,7 +92,7 @@ class PartWorker:
             return asdict(self._run_part(task))
         except BatchError as error:
             return asdict(PartReport(task.index, JobState.FAILED, str(error), error.code))
-        except Exception as error:  # of which Ray would tell anything but what and where
+        except Exception as error:  # Ray would report only its type and location
             sentence = f"the part at {JobDirectory.from_output(task.job.output).path} failed: {error!r}; resume the job"
             return asdict(PartReport(task.index, JobState.FAILED, sentence, "job_failed"))
 
@@ -109,7 +109,7 @@ class PartWorker:
             try:
                 end = runner.run()
                 ended.append(PartReport(task.index, end.state, end.message, end.code))
-            except BaseException as error:  # goes to the worker's own thread
+            except BaseException as error:  # passed to the worker's own thread
                 failure.append(error)
 
         thread = threading.Thread(target=live, name=f"part-{task.index}")
@@ -120,7 +120,7 @@ class PartWorker:
         return ended[0]
 
     def _with_server(self, job: Job) -> Job:
-        """The job, asking this worker's own server, if it is to have one: started once, and gone with the worker."""
+        """Return the job with this worker's own server if it has one: started once, and stopped with the worker."""
         if job.run_options.ephemeral is None:
             return job
         if self._server is None:
@@ -130,14 +130,14 @@ class PartWorker:
 
 
 def _watch(thread: threading.Thread, runner: JobRunner, order: Path) -> None:
-    """Until it has ended; hands on what the head's file orders."""
-    told = 0
+    """Wait until the thread has ended, and pass on stop orders from the head's file."""
+    stop_count = 0
     while thread.is_alive():
         thread.join(_LOOK_SECONDS)
         wanted = _stop_requests(order)
-        while told < wanted:
+        while stop_count < wanted:
             runner.stop()
-            told += 1
+            stop_count += 1
 
 
 def _stop_requests(order: Path) -> int:
@@ -148,7 +148,7 @@ def _stop_requests(order: Path) -> int:
 
 
 def _begin(directory: JobDirectory, task: PartTask) -> None:
-    """Give a part's state what all parts have from the whole job. Raises BatchError where workers only die of it."""
+    """Set a part's state from the whole job. Raises BatchError if workers keep dying from it."""
     until = time.monotonic() + _LOCK_TIMEOUT
     while directory.is_running:
         if time.monotonic() > until:
@@ -166,15 +166,15 @@ def _begin(directory: JobDirectory, task: PartTask) -> None:
 
 
 def _count_attempt(ledger: Ledger, task: PartTask, directory: JobDirectory) -> None:
-    """Ray gives a part to another worker for ever. One under which they die with no row done is given up."""
+    """Count an attempt. Ray retries a part forever, so one whose workers die without a finished row is given up."""
     stand = [task.run_id, ledger.counts.done]
     before, times = ledger.recall("part_attempts", (stand, 0))
     if before != stand:
         times = 0
     if times >= MAX_ATTEMPTS:
         raise BatchError(
-            f"{times} workers died over the part at {directory.path}, and no row of it was done; Ray's log on their"
-            " machines says why (often memory); fix that and resume the job",
+            f"{times} workers died while running the part at {directory.path}, and none of its rows was done; see "
+            f"Ray's log on their machines for the cause (often memory), fix it and resume the job",
             "job_failed",
         )
     ledger.remember("part_attempts", (stand, times + 1))

@@ -1,1 +1,1 @@
-"""What a job says of itself: while it runs, from another terminal, and at the end."""
+"""Reports on a job: while it runs, from another terminal, and at the end."""

@@ -1,4 +1,4 @@
-"""What a job costs: the price of an hour of what it runs on, for as long as its runs have run."""
+"""The cost of a job: the price per hour of its machines times the total time of its runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ COST_FORMULA = "price_per_hour * seconds / 3600"
 
 
 class JobCost(BaseModel):
-    """In the currency of `price_per_hour`. What it comes to for one thing is None while there is none of it.
+    """In the currency of `price_per_hour`. A cost per unit is None if there are no units.
 
-    `per_row` is of rows that were answered; `per_million_tokens` counts prompts and answers together.
+    `per_row` is per answered row; `per_million_tokens` counts prompts and answers together.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -25,7 +25,7 @@ class JobCost(BaseModel):
 
     @classmethod
     def from_counts(cls, counts: Counts, price_per_hour: float | None) -> JobCost | None:
-        """That of all runs of a job until now; None where nobody told a price."""
+        """Return the cost of all runs of a job until now; None without a price."""
         if price_per_hour is None:
             return None
         spent = price_per_hour * counts.seconds / 3600

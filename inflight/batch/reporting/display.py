@@ -1,4 +1,4 @@
-"""How a running job looks: a live bar on a terminal, a line a minute in a pipe. Nothing of prompts and answers."""
+"""Shows a running job: a live bar on a terminal, one line per minute in a pipe. Never shows prompts or answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class JobDisplay:
-    """`show` is given how the job stands, each second or so; `say` sentences for people, which stay above the bar."""
+    """A display: `on_progress` is called about once a second; `on_message` prints sentences above the bar."""
 
     on_progress: Callable[[JobProgress], None]
     on_message: Callable[[str], None]
@@ -31,7 +31,7 @@ class JobDisplay:
 
 @contextmanager
 def job_display(name: str, console: Console | None = None) -> Iterator[JobDisplay]:
-    """The screen of a job's life: a bar on a terminal, lines elsewhere, both on standard error."""
+    """Yield the display for a run of a job: a bar on a terminal, otherwise lines, both on standard error."""
     console = console or Console(stderr=True)
     if not console.is_terminal:
         yield JobDisplay(LineDisplay(name), print_line)
@@ -48,7 +48,7 @@ def print_line(sentence: str) -> None:
 
 
 class LineDisplay:
-    """A line at the beginning, one a minute, one at each change of the state, one at the end."""
+    """Progress as lines: at the start, once a minute, at each change of the state, and at the end."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class LineDisplay:
 
 
 class LiveDisplay:
-    """Three lines: the bar with rows and ETA, speed and cost, and what went wrong, where something did."""
+    """Progress as three lines: a bar with rows and ETA, throughput and cost, and failures if there are any."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -112,11 +112,11 @@ def _second(now: JobProgress) -> str:
     flight = f"{now.in_flight:,} in flight" + (
         f" of {now.concurrency_limit:,}" if now.concurrency_limit is not None else ""
     )
-    again = f"{now.pending_retries:,} to be sent again" if now.pending_retries else ""
+    retries = f"{now.pending_retries:,} waiting for a retry" if now.pending_retries else ""
     parts = (
         formatting.format_throughput(now),
         flight if now.state.is_active else "",
-        again,
+        retries,
         servers,
         formatting.format_cost(now.cost),
     )

@@ -1,4 +1,4 @@
-"""A job's figures in words, the same on the bar, in a pipe, in `status` and in the summary."""
+"""Formats a job's figures for the bar, pipes, `status` and the summary."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from inflight.batch.reporting.progress import JobProgress, JobState
 
 
 def format_rows(progress: JobProgress) -> str:
-    """12,345 of 100,000 rows (12%)."""
+    """Format as 12,345 of 100,000 rows (12%)."""
     share = "" if progress.fraction_done is None else f" ({_percent(progress.fraction_done)})"
     total = progress.rows_done if progress.state is JobState.FINISHED else progress.total
     of = "" if total is None else f" of {total:,}"
@@ -17,20 +17,20 @@ def format_rows(progress: JobProgress) -> str:
 
 
 def format_throughput(progress: JobProgress) -> str:
-    """Of the last minute."""
+    """Format the throughput of the last minute."""
     present = progress.throughput.last_minute
     return f"{format_number(present.output_tokens)} tokens/s, {format_number(present.rows)} rows/s"
 
 
 def format_eta(progress: JobProgress) -> str:
-    """When it will be done; empty once nothing more is awaited."""
+    """Format the time left; empty if the job has ended."""
     if not progress.state.is_active:
         return ""
     return "ETA unknown" if progress.throughput.eta is None else f"ETA {format_duration(progress.throughput.eta)}"
 
 
 def format_failures(progress: JobProgress) -> str:
-    """Retries, dead letters, and what failed by its code."""
+    """Format retries, dead letters and failures by code."""
     counts = progress.counts
     letters = f"{counts.dead:,} dead letter{'' if counts.dead == 1 else 's'}"
     tries = f"{counts.retries:,} {'retry' if counts.retries == 1 else 'retries'}"
@@ -39,12 +39,12 @@ def format_failures(progress: JobProgress) -> str:
 
 
 def format_cost(cost: JobCost | None) -> str:
-    """Empty where nobody told a price."""
+    """Format the cost; empty without a price."""
     return "" if cost is None else f"cost {format_money(cost.spent)}"
 
 
 def format_line(progress: JobProgress) -> str:
-    """All of it, as one line; why the job ended is said once it has."""
+    """Format everything as one line, without the reason for the end, which is shown afterwards."""
     parts = (
         format_rows(progress),
         format_throughput(progress),
@@ -60,13 +60,13 @@ def format_number(value: float) -> str:
 
 
 def format_money(value: float) -> str:
-    """Two decimals, or as many as show three digits of a small sum."""
+    """Format with two decimals, or three significant digits for a small sum."""
     small = 2 if value >= 1 or value <= 0 else max(2, 2 - math.floor(math.log10(value)))
     return f"{value:,.{small}f}"
 
 
 def format_duration(seconds: float) -> str:
-    """0.4 s, 42 s, 5 min 03 s, 3 h 07 min, 2 d 04 h."""
+    """Format as 0.4 s, 42 s, 5 min 03 s, 3 h 07 min, 2 d 04 h."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s" if seconds >= 1 else f"{seconds:.1g} s"
@@ -78,5 +78,5 @@ def format_duration(seconds: float) -> str:
 
 
 def _percent(share: float) -> str:
-    """Rounded down: 100% is said once all is done."""
+    """Format rounded down, so that 100% appears only when everything is done."""
     return f"{int(share * 1000) / 10:.1f}%"

@@ -1,4 +1,4 @@
-"""A finished job's account of itself: what was asked and by whom, what came of it, what it cost, where it lies."""
+"""The manifest of a finished job: its spec, results, cost and files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RowTotals(_ManifestModel):
 
 
 class RunTimes(_ManifestModel):
-    """`begun` and `ended` in UTC; `seconds`: for how long the job's runs ran, together."""
+    """`started` and `ended` in UTC; `seconds`: the total time of the job's runs."""
 
     started: datetime
     ended: datetime
@@ -47,8 +47,8 @@ class RunTimes(_ManifestModel):
 
 
 class Fingerprints(_ManifestModel):
-    """What the job is bound to. `binding`: input's and output's options, template and sampling. `model`: the build that
-    answered, None where no row was asked.
+    """What the job is bound to. `binding`: options of input and output, template and sampling. `model`: the build that
+    answered, None if no row was sent.
     """
 
     input: str
@@ -57,7 +57,7 @@ class Fingerprints(_ManifestModel):
 
 
 class ManifestFile(_ManifestModel):
-    """`kind`: ok, error or dead for the job's files of lines; output for what was made of them."""
+    """`kind`: ok, error or dead for the job's files of lines; output for files created from them."""
 
     kind: str
     path: str
@@ -88,7 +88,7 @@ class JobManifest(_ManifestModel):
 
 
 def build_manifest(session: JobSession, outputs: Sequence[str], notes: Sequence[str] = ()) -> JobManifest:
-    """Of a job whose rows all have their outcome. `written`: the addresses of its output. Raises BatchError."""
+    """Return the manifest of a job with all rows done. `outputs`: the addresses of its output. Raises BatchError."""
     counts, ledger = session.ledger.counts, session.ledger
     cost = JobCost.from_counts(counts, session.job.run_options.price_per_hour)
     return JobManifest(
@@ -122,12 +122,12 @@ def build_manifest(session: JobSession, outputs: Sequence[str], notes: Sequence[
 
 
 def write_manifest(directory: JobDirectory, manifest: JobManifest) -> None:
-    """Raises BatchError `disk_full`, `job_failed`."""
+    """Write the manifest. Raises BatchError `disk_full`, `job_failed`."""
     directory.write(directory.manifest, manifest.model_dump_json(indent=2) + "\n")
 
 
 def _job_without_secrets(job: Job) -> dict[str, Any]:
-    """The job as its job.json has it, without secrets."""
+    """Return the job as in its job.json, without secrets."""
     values = job.model_dump(mode="json")
     for part in ("input", "output"):
         values[part]["address"] = masked(values[part]["address"])
@@ -136,7 +136,7 @@ def _job_without_secrets(job: Job) -> dict[str, Any]:
 
 
 def _files(directory: JobDirectory, outputs: Sequence[str]) -> list[ManifestFile]:
-    """Those on this machine's disks, each once."""
+    """Return the files on this machine's disks, each once."""
     lines = {directory.result_file(kind): str(kind) for kind in RowStatus}
     output = {local_path(address): "output" for address in outputs if is_local(address)}
     return [_file(kind, path) for path, kind in {**output, **lines}.items() if path.is_file()]

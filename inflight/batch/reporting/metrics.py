@@ -1,4 +1,4 @@
-"""A job's figures for Prometheus: on a port of loopback, or in a file for node_exporter's textfile collector."""
+"""A job's figures for Prometheus: on a loopback port, or in a file for node_exporter's textfile collector."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def metrics_publisher(
     file: Path | None = None,
     on_message: Callable[[str], None] = lambda sentence: None,
 ) -> Iterator[Publish]:
-    """Yield what is given how the job `name` stands, each second or so.
+    """Yield a function that receives the progress of the job `name` about once a second.
 
-    `port` 0 is any free one; `say` is told which. Raises BatchError `port_in_use`, and `output_failed` for a file that
-    can't be written when the job begins; a disk that fills up later costs the file, not the job.
+    `port` 0 means any free one; `on_message` reports which. Raises BatchError `port_in_use`, and `output_failed` for a
+    file that cannot be written at the start. If the disk fills up later, the metrics stop but the job continues.
     """
     registry = CollectorRegistry()
     job = JobCollector(name)
@@ -39,14 +39,14 @@ def metrics_publisher(
 
 
 class JobCollector(Collector):
-    """The series of one job. They are made when they are asked for, of what was seen last."""
+    """The metrics of one job, created on request from the latest progress."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.progress: JobProgress | None = None
 
     def describe(self) -> Iterable[Metric]:
-        return []  # else registering it would collect
+        return []  # otherwise registering it would collect
 
     def collect(self) -> Iterable[Metric]:
         if self.progress is not None:
@@ -57,12 +57,12 @@ class JobCollector(Collector):
     def _rows(self, now: JobProgress) -> Iterator[Metric]:
         counts = now.counts
         statuses = {"ok": counts.ok, "error": counts.error, "dead": counts.dead}
-        yield self._gauge("rows", "Rows that are done, by what became of them; a retry moves them.", statuses, "status")
+        yield self._gauge("rows", "Finished rows by status; a retry changes the status.", statuses, "status")
         yield self._gauge("failed_rows", "Rows without an answer, by code.", counts.codes, "code")
         if now.total is not None:
             yield self._gauge("input_rows", "Rows of the input.", {"": now.total})
         if now.fraction_done is not None:
-            yield self._gauge("done_ratio", "How much of the job is done, 0 to 1.", {"": now.fraction_done})
+            yield self._gauge("done_ratio", "Fraction of the job that is done, 0 to 1.", {"": now.fraction_done})
         yield self._gauge("in_flight_rows", "Rows at servers.", {"": now.in_flight})
         yield self._gauge("pending_retries", "Rows that failed and will be sent again.", {"": now.pending_retries})
         if now.concurrency_limit is not None:
@@ -75,13 +75,13 @@ class JobCollector(Collector):
     def _work(self, now: JobProgress) -> Iterator[Metric]:
         counts, present = now.counts, now.throughput.last_minute
         tokens = {"input": counts.input_tokens, "output": counts.output_tokens}
-        yield self._counter("tokens", "Tokens of prompts and of answers.", tokens, "kind")
-        yield self._counter("retries", "Requests that were sent again.", {"": counts.retries})
-        yield self._counter("running_seconds", "Time that all runs of the job took together.", {"": counts.seconds})
-        yield self._counter("runs", "How often the job was started or resumed.", {"": counts.runs})
-        yield self._gauge("rows_per_second", "Rows a second, of the last minute.", {"": present.rows})
+        yield self._counter("tokens", "Tokens of prompts and answers.", tokens, "kind")
+        yield self._counter("retries", "Requests that were retried.", {"": counts.retries})
+        yield self._counter("running_seconds", "Total time of all runs of the job.", {"": counts.seconds})
+        yield self._counter("runs", "Number of times the job was started or resumed.", {"": counts.runs})
+        yield self._gauge("rows_per_second", "Rows per second over the last minute.", {"": present.rows})
         rates = {"input": present.input_tokens, "output": present.output_tokens}
-        yield self._gauge("tokens_per_second", "Tokens a second, of the last minute.", rates, "kind")
+        yield self._gauge("tokens_per_second", "Tokens per second over the last minute.", rates, "kind")
         if now.throughput.eta is not None:
             yield self._gauge("eta_seconds", "Time until all rows are done.", {"": now.throughput.eta})
         if now.cost is not None:
@@ -91,7 +91,7 @@ class JobCollector(Collector):
 
     def _servers(self, now: JobProgress) -> Iterator[Metric]:
         states = {str(state): float(state is now.state) for state in JobState}
-        yield self._gauge("state", "1 for the state that the job is in.", states, "state")
+        yield self._gauge("state", "1 for the current state of the job.", states, "state")
         up = {server.name: float(server.up) for server in now.servers}
         yield self._gauge("server_up", "Whether a server answers.", up, "server")
         flight = {server.name: server.in_flight for server in now.servers}
@@ -123,7 +123,7 @@ def _publish(job: JobCollector, progress: JobProgress, registry: CollectorRegist
         try:
             _write(file, registry)
         except BatchError:
-            pass  # its own time says how old it is
+            pass  # the file's own time shows its age
 
 
 def _write(file: Path, registry: CollectorRegistry) -> None:

@@ -1,4 +1,4 @@
-"""How a job stands at a moment, as its process writes it each second and `inflight batch status` reads it."""
+"""The progress of a job, which its process writes each second and `inflight batch status` reads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class JobState(StrEnum):
 
     @property
     def is_active(self) -> bool:
-        """Whether a process should be there."""
+        """Whether a process should be running."""
         return self in (JobState.RUNNING, JobState.DRAINING, JobState.WAITING)
 
 
@@ -42,7 +42,7 @@ class _ProgressModel(BaseModel):
 
 
 class ServerStatus(_ProgressModel):
-    """One that the job asks: its address, whether it answers, what is in flight there, and the most that may be."""
+    """One server of the job: its address, whether it is up, its rows in flight, and their current limit."""
 
     name: str
     up: bool
@@ -51,13 +51,13 @@ class ServerStatus(_ProgressModel):
 
 
 class JobProgress(_ProgressModel):
-    """A moment of a job. Holds nothing of prompts and answers.
+    """A snapshot of a job. Contains nothing of prompts and answers.
 
     `timestamp`: seconds since 1970. `message`: why the job stopped, failed, or waits. `counts`: of all runs so far.
-    `total`: rows of the input, if known. `input_fraction`: how much of the input was read, 0 to 1, if known.
-    `in_flight`: rows at servers. `pending_retries`: rows that failed and will be sent again. `retries_left`: rows of
-    `counts` that a retry sends again and that have no new result yet. `out_of_order`: rows of `counts` whose results
-    wait in the state until row `next_row` (from 1) is done. `concurrency_limit`: rows in flight that are allowed now.
+    `total`: rows of the input, if known. `input_fraction`: fraction of the input that was read, if known. `in_flight`:
+    rows at servers. `pending_retries`: rows that failed and will be sent again. `retries_left`: rows of `counts` that a
+    retry sends again and that have no new result yet. `out_of_order`: rows of `counts` whose results wait in the state
+    until row `next_row` (from 1) is done. `concurrency_limit`: maximum rows in flight now.
     """
 
     timestamp: float
@@ -80,7 +80,8 @@ class JobProgress(_ProgressModel):
 
     @classmethod
     def now(cls, state: JobState, message: str, servers: tuple[ServerStatus, ...], **known: Any) -> JobProgress:
-        """This moment, as this process sees it; `known`: the fields that neither the clock nor the servers tell."""
+        """Return the current progress of this process; `known` are the fields that neither the clock nor the servers
+        give."""
         limits = [server.concurrency_limit for server in servers if server.concurrency_limit is not None]
         return cls(
             timestamp=time.time(),
@@ -97,7 +98,7 @@ class JobProgress(_ProgressModel):
     @field_validator("counts")
     @classmethod
     def _copy_counts(cls, counts: Counts) -> Counts:
-        return replace(counts, codes=dict(counts.codes))  # the job's go on counting
+        return replace(counts, codes=dict(counts.codes))  # the job's own counts change later
 
     @property
     def rows_done(self) -> int:
@@ -106,7 +107,7 @@ class JobProgress(_ProgressModel):
 
     @property
     def fraction_done(self) -> float | None:
-        """How much of the job is done, 0 to 1; None where nobody knows."""
+        """Fraction of the job that is done, 0 to 1; None if unknown."""
         if self.state is JobState.FINISHED:
             return 1.0
         if self.total is not None:
@@ -115,15 +116,15 @@ class JobProgress(_ProgressModel):
 
 
 def write_progress(directory: JobDirectory, progress: JobProgress) -> None:
-    """Put it in place of the one before, whole. Raises BatchError `disk_full`, `job_failed`."""
+    """Replace the progress file atomically. Raises BatchError `disk_full`, `job_failed`."""
     directory.write(directory.progress, progress.model_dump_json() + "\n")
 
 
 def publish_progress(
     directory: JobDirectory, progress: JobProgress, on_progress: Callable[[JobProgress], None]
 ) -> None:
-    """Write it and show it. What keeps it from being written keeps nobody from running on: the job's own files say so
-    themselves when they are written.
+    """Write the progress and show it. A failed write does not stop the job: the job's own files report the error
+    themselves.
     """
     with contextlib.suppress(BatchError):
         write_progress(directory, progress)
@@ -131,7 +132,7 @@ def publish_progress(
 
 
 def read_progress(directory: JobDirectory) -> JobProgress | None:
-    """The last one written; None where there is none that can be read, and nobody knows."""
+    """Return the last progress that was written; None if it is missing or unreadable."""
     try:
         return JobProgress.model_validate_json(directory.progress.read_bytes())
     except (OSError, ValidationError):

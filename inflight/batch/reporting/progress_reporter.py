@@ -1,4 +1,4 @@
-"""How a running job stands, told each second: to its file of progress, and to whoever watches."""
+"""Reports the progress of a running job each second, to its progress file and its display."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from inflight.batch.state.retry_ledger import RetryLedger
 
 
 class ProgressReporter:
-    """Made when a run begins."""
+    """Reports the progress of one run; created at its start."""
 
     def __init__(self, session: JobSession, options: RunOptions, on_progress: Callable[[JobProgress], None]) -> None:
         self._session, self._options, self._on_progress = session, options, on_progress
@@ -50,7 +50,7 @@ class ProgressReporter:
         return self._session.ledger.remaining if isinstance(self._session.ledger, RetryLedger) else 0
 
     def _input_fraction(self) -> float | None:
-        """Rows are asked in another order than they come in: so many of those that were read are done."""
+        """Rows are sent in another order than they are read, so scale by the rows that are done."""
         number, position = self._session.ledger.read_position
         rows = number - self._session.job.input.part.first
         share = 0.0 if position is None else self._session.source.fraction_read(position)

@@ -1,4 +1,4 @@
-"""How a job stands, as another process sees it: its lock and its last progress, put together."""
+"""The status of a job as another process sees it, from its lock and its last progress."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from inflight.batch.job.directory import SUFFIX, JobDirectory
 from inflight.batch.reporting.progress import JobProgress, JobState, read_progress
 
 _STALE_SECONDS = 15.0
-"""Progress is written each second; a process without a word for longer hangs, or is gone."""
+"""Progress is written each second; a process that writes none for this long hangs or is gone."""
 
 
 class JobStatus(NamedTuple):
-    """`state`: a State's value, `starting`, `killed` or `unknown`. `running`: whether a process is at work.
+    """`state`: a JobState's value, `starting`, `killed` or `unknown`. `running`: whether a process runs the job.
 
-    `message`: why, and what to do. `age`: seconds since the last progress.
+    `message`: the reason, and what to do. `age`: seconds since the last progress.
     """
 
     path: Path
@@ -30,7 +30,7 @@ class JobStatus(NamedTuple):
     age: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the status in a form for JSON."""
         progress = None if self.progress is None else self.progress.model_dump(mode="json")
         done = None if self.progress is None else self.progress.fraction_done
         age = None if self.age is None else round(self.age, 1)
@@ -39,12 +39,12 @@ class JobStatus(NamedTuple):
 
 
 def job_status(directory: JobDirectory) -> JobStatus:
-    """How it stands now."""
-    running = directory.is_running  # first: what ends between the two has written its end
+    """Return the current status."""
+    running = directory.is_running  # read first: a job that ends in between has written its last progress
     progress = read_progress(directory)
     if progress is None:
         if running is None:
-            return JobStatus(directory.path, "unknown", False, "it is another user's, and can't be looked into")
+            return JobStatus(directory.path, "unknown", False, "it belongs to another user and can't be read")
         if running:
             return JobStatus(directory.path, "starting", True, "it has not reported any progress yet")
         return JobStatus(
@@ -63,7 +63,7 @@ def _describe(directory: JobDirectory, progress: JobProgress, running: bool, age
         return "starting", "it resumes, and has not reported progress yet"
     if running:
         silent = age >= _STALE_SECONDS
-        return state, f"process {progress.pid} has said nothing for {age:.0f} s" if silent else sentence
+        return state, f"process {progress.pid} has not reported progress for {age:.0f} s" if silent else sentence
     if progress.state.is_active:
         return "killed", f"it was killed, at {_moment(progress.timestamp)} or later; {_resume_hint(directory)}"
     if progress.state is JobState.FINISHED:
@@ -84,8 +84,8 @@ def _moment(when: float) -> str:
 
 
 def find_jobs(folder: Path) -> list[JobDirectory]:
-    """Those whose directories lie there, by name. Raises BatchError `job_not_found`."""
+    """Return the jobs in the folder, by name. Raises BatchError `job_not_found`."""
     paths = sorted(path for path in folder.glob(f"*{SUFFIX}") if (path / "job.json").is_file())
     if not paths:
-        raise BatchError(f"there is no job in {folder.absolute()}; name one, or go where it is", "job_not_found")
+        raise BatchError(f"there is no job in {folder.absolute()}; name a job or change to its folder", "job_not_found")
     return [JobDirectory.find(path) for path in paths]

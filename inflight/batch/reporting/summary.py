@@ -1,4 +1,4 @@
-"""A finished job for whoever asked for it: how many rows, what failed and why, how long it took, what it cost."""
+"""The summary of a finished job for its user: rows, failures and their reasons, time and cost."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from inflight.batch.reporting.formatting import format_duration, format_money
 from inflight.batch.reporting.manifest import JobManifest
 
 _RETRYABLE_CODES = ("deadline_exceeded", "cancelled", "row_crashed_engine")
-"""Codes that another try may help, beside those of the table that say so."""
+"""Codes that another attempt may resolve, besides those that the error table marks."""
 
 
 def format_summary(manifest: JobManifest) -> str:
-    """`summary.txt`: nothing of prompts and answers."""
+    """Return the text of `summary.txt`, which contains nothing of prompts and answers."""
     parts = (
         [f"Batch job {manifest.name}: {_outcome(manifest)}"],
         _request_lines(manifest),
@@ -37,16 +37,16 @@ def _outcome(manifest: JobManifest) -> str:
 
 
 def _request_lines(manifest: JobManifest) -> Iterator[str]:
-    asked = manifest.job
+    job = manifest.job
     who = (
         ", ".join(server.partition(",")[0] for server in manifest.servers)
-        or f"a temporary server for {asked['run_options']['ephemeral']}"
+        or f"a temporary server for {job['run_options']['ephemeral']}"
     )
-    yield "What was asked"
-    yield f"  the rows of {asked['input']['address']}"
-    if asked["input"]["template"]:
+    yield "Job"
+    yield f"  the rows of {job['input']['address']}"
+    if job["input"]["template"]:
         yield "  with the template in manifest.json"
-    yield f"  up to {asked['defaults']['max_tokens']} tokens an answer, where a row says no other number"
+    yield f"  up to {job['defaults']['max_tokens']} tokens per answer, unless a row sets its own limit"
     yield f"  answered by {who}"
 
 
@@ -64,27 +64,27 @@ def _rows(manifest: JobManifest) -> Iterator[str]:
 
 
 def _failed(manifest: JobManifest) -> Iterator[str]:
-    """Why, in the words of the error table, and what to do."""
+    """Yield the reasons from the error table, and what to do."""
     codes = manifest.rows.codes
     if not codes:
         return
     yield "What failed, and what to do"
     for code, many in sorted(codes.items(), key=lambda one: -one[1]):
-        said = ERROR_CODES.get(code)
-        why = f": {said.meaning}" if said else ""
+        entry = ERROR_CODES.get(code)
+        why = f": {entry.meaning}" if entry else ""
         yield f"  {_count(many, 'row')}{why} [{code}]"
-        if said:
-            yield f"    {said.remedy}"
-    again = [
+        if entry:
+            yield f"    {entry.remedy}"
+    retriable = [
         code for code in sorted(codes) if code in _RETRYABLE_CODES or (code in ERROR_CODES and ERROR_CODES[code].retry)
     ]
-    if again:
-        only = "".join(f" --only {code}" for code in again)
-        yield "  Send these again, which may succeed at another try:"
+    if retriable:
+        only = "".join(f" --only {code}" for code in retriable)
+        yield "  These may succeed if you send them again:"
         yield f"    inflight batch retry {shlex.quote(manifest.directory)}{only}"
-    if len(again) < len(codes):
-        yield "  The others fail again as they are: fix these rows, and give them to a new job. If the fault was not"
-        yield "  theirs, once it is fixed: " + _retry(manifest)
+    if len(retriable) < len(codes):
+        yield "  The others would fail again: fix these rows and run them in a new job. If the rows were not the cause,"
+        yield "  fix the cause and run: " + _retry(manifest)
 
 
 def _retry(manifest: JobManifest) -> str:
@@ -95,13 +95,13 @@ def _time(manifest: JobManifest) -> Iterator[str]:
     times = manifest.times
     yield "Time"
     yield f"  from {_moment(times.started)} to {_moment(times.ended)}"
-    lives = "" if times.runs == 1 else f" in {times.runs} runs"
-    yield f"  it ran for {format_duration(times.seconds)}{lives}, on {manifest.host}"
-    tokens = f"{manifest.input_tokens:,} tokens of prompts, {manifest.output_tokens:,} of answers"
-    rate = f" ({manifest.output_tokens / times.seconds:,.0f} a second)" if times.seconds else ""
+    runs = "" if times.runs == 1 else f" in {times.runs} runs"
+    yield f"  it ran for {format_duration(times.seconds)}{runs}, on {manifest.host}"
+    tokens = f"{manifest.input_tokens:,} input tokens, {manifest.output_tokens:,} output tokens"
+    rate = f" ({manifest.output_tokens / times.seconds:,.0f} per second)" if times.seconds else ""
     yield f"  {tokens}{rate}"
     if manifest.retries:
-        yield f"  {_count(manifest.retries, 'request')} had to be sent again"
+        yield f"  {_count(manifest.retries, 'request')} had to be retried"
 
 
 def _cost(manifest: JobManifest) -> Iterator[str]:
@@ -110,11 +110,11 @@ def _cost(manifest: JobManifest) -> Iterator[str]:
         return
     yield "Cost"
     duration = format_duration(manifest.times.seconds)
-    yield f"  {format_money(cost.spent)} in all: {format_money(cost.price_per_hour)} an hour for {duration}"
+    yield f"  {format_money(cost.spent)} in total: {format_money(cost.price_per_hour)} per hour for {duration}"
     if cost.per_row is not None:
-        yield f"  {format_money(cost.per_row)} an answered row"
+        yield f"  {format_money(cost.per_row)} per answered row"
     if cost.per_million_tokens is not None:
-        yield f"  {format_money(cost.per_million_tokens)} a million tokens of prompts and answers"
+        yield f"  {format_money(cost.per_million_tokens)} per million tokens of prompts and answers"
 
 
 def _results(manifest: JobManifest) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""How fast a job goes, and when it will be done, from looks at its counts."""
+"""Measures a job's throughput, and estimates when it will be done, from readings of its counts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pydantic import BaseModel, ConfigDict
 from inflight.batch.job.counts import Counts
 
 RECENT_SECONDS = 60.0
-"""What counts as now."""
+"""Seconds that count as the current throughput."""
 _ETA_SECONDS = 600.0
-"""What the ETA rests on: rows come sorted by length within a window, so a minute may see short ones alone."""
+"""Seconds for the ETA: rows are sorted by length within a window, so one minute may have only short ones."""
 _MIN_ETA_SECONDS = 2.0
-"""A run shorter than that says nothing of the rest."""
+"""Minimum seconds of a run for an ETA."""
 
 
 class Rates(BaseModel):
-    """Things a second."""
+    """Amounts per second."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -32,7 +32,7 @@ class Rates(BaseModel):
 class Throughput(BaseModel):
     """`last_minute` is of the last minute, `this_run` of this run of the job; earlier runs count in neither.
 
-    `eta`: seconds until all rows are done; None as long as that can't be known.
+    `eta`: seconds until all rows are done; None while that is unknown.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -52,10 +52,10 @@ class _Sample:
 
 
 class RateEstimator:
-    """Made when a run begins, with the counts that earlier runs left; then shown the counts, each second or so.
+    """Estimates rates. Created at the start of a run with the counts of earlier runs, then updated about once a second.
 
-    `total` is the number of rows of the input where it is known. `left`: how many done rows are asked once more, and
-    have no new outcome yet.
+    `total` is the number of rows of the input if known. `retries_left` is the number of done rows that are sent again
+    and have no new result yet.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class RateEstimator:
         self._samples = deque([self._first])
 
     def update(self, counts: Counts, input_fraction: float | None = None, retries_left: int = 0) -> Throughput:
-        """How fast it goes. `share`: how much of the input is done, 0 to 1."""
+        """Return the current throughput. `input_fraction`: how much of the input is done, 0 to 1."""
         now = _sample(self._clock(), counts, input_fraction, retries_left)
         self._samples.append(now)
         while len(self._samples) > 1 and self._samples[1].at <= now.at - _ETA_SECONDS:
@@ -83,7 +83,7 @@ class RateEstimator:
 
     def _eta(self, now: _Sample) -> float | None:
         then = self._samples[0]
-        if self._total is None:  # a source that is read on from its middle knows no share before its first rows
+        if self._total is None:  # a source that continues in its middle knows no fraction before its first rows
             then = next((look for look in self._samples if look.input_fraction is not None), now)
         seconds = now.at - then.at
         if self._total is not None:

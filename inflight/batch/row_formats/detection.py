@@ -1,4 +1,4 @@
-"""Which row format an input has, by its first rows."""
+"""Detects the row format of an input from its first rows."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from inflight.batch.sources.interface import RowSource
 
 _REQUEST = {"custom_id", "method", "url", "body"}
 _SAMPLE_ROWS = 100
-"""Rows that tell the form of all."""
+"""Number of rows to decide the format."""
 _MAX_SAMPLE_ROWS = 1000
 
 
 def is_request(values: Mapping[str, Any]) -> bool:
-    """Whether a row means to be a request of OpenAI's format, be there something wrong with it or not."""
+    """Return whether a row is meant as a request in OpenAI's format, valid or not."""
     if values.keys() >= _REQUEST:
         return True
     named = ("custom_id" in values or "url" in values) and not ("prompt" in values or "messages" in values)
@@ -25,11 +25,11 @@ def is_request(values: Mapping[str, Any]) -> bool:
 
 
 def first_record(source: RowSource) -> InputRecord | None:
-    """A row that is what most of the first hundred are that can be read, requests of OpenAI's format or values: so the
-    form of all does not go by a bad line. None where no row can be read.
+    """Return a row of the kind that most of the first hundred readable rows are, requests in OpenAI's format or values,
+    so that a bad line does not decide. None if no row can be read.
 
-    Raises BatchError `input_invalid` where none of the first thousand can, or none of all: that is another format, and
-    no bad line.
+    Raises BatchError `input_invalid` if none of the first thousand rows, or none at all, is readable: that is another
+    format, not a bad line.
     """
     first: dict[bool, InputRecord] = {}
     found: Counter[bool] = Counter()
@@ -45,7 +45,7 @@ def first_record(source: RowSource) -> InputRecord | None:
     if last is not None and not first:
         rows = f"none of the first {number} rows of the input can" if number > 1 else "the only row of the input can't"
         raise BatchError(
-            f"{rows} be read; of line {last.line}: {last.error}; is it in the format {source.format}?",
+            f"{rows} be read; line {last.line}: {last.error}; check that its format is {source.format}",
             "input_invalid",
         )
     return first.get(found[True] > 0 and found[True] >= found[False])

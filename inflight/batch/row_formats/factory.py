@@ -1,4 +1,4 @@
-"""The form of a job's rows."""
+"""Creates the row format of a job."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from inflight.batch.sources.interface import RowSource
 
 
 def create_row_format(job: Job, source: RowSource, first: InputRecord | None, created: int) -> RowFormat:
-    """What the rows of a job mean. Raises BatchError (`input_invalid`, `input_not_found`) where the options don't fit.
+    """Return the row format of a job. Raises BatchError (`input_invalid`, `input_not_found`) if the options do not fit.
 
-    `first` is a row that is like the others, if one could be read: it tells the form, unless the job does.
-    `created` (seconds since 1970) is when the job began, which OpenAI's answers tell.
+    `first` is a typical row, if one could be read: it decides the format unless the job does. `created` (seconds since
+    1970) is when the job was created, which OpenAI's answers contain.
     """
     spec = job.input
     if spec.id is None and source.key_column is not None:
@@ -46,7 +46,7 @@ def _is_request_record(first: InputRecord | None) -> bool:
 
 
 def _plain_options(spec: InputSpec) -> str:
-    """Options that only plain rows have."""
+    """Return the given options that only plain rows have."""
     options = {
         "the template": spec.template is not None,
         "the system message": spec.system is not None,
@@ -59,7 +59,7 @@ def _plain_options(spec: InputSpec) -> str:
 
 
 def _check_columns(needed: set[str], there: list[str], shown: str) -> None:
-    """Where all rows have the same columns, one that is missing is no row's fault."""
+    """Refuse missing columns if all rows have the same ones: then no single row is to blame."""
     if missing := sorted(needed.difference(there)):
         raise BatchError(
             f"{shown} has no column {', '.join(map(repr, missing))}; it has {', '.join(map(str, there))[:300]}",

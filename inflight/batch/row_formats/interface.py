@@ -1,4 +1,4 @@
-"""The seam between a job and what its rows mean."""
+"""The interface between a job and the meaning of its rows."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from inflight.batch.job.rows import InputRecord, InvalidRow, Row, RowResult
 
 
 class RowFormat(Protocol):
-    """Makes rows of records, and lines of what became of them. The lines of a greedy job are the same in each run."""
+    """Parses records to rows, and formats results as lines. With greedy decoding, lines are the same in each run."""
 
     def parse(self, number: int, record: InputRecord) -> Row | InvalidRow:
-        """What a record asks for. Never raises: whatever is wrong with it is a Fault."""
+        """Parse a record. Never raises: anything invalid is an InvalidRow."""
 
     def format_answer(self, row: Row, answer: Generation, attempts: int) -> RowResult:
-        """The line of an answer."""
+        """Format an answer."""
 
     def format_failure(self, row: Row, error: InflightError, attempts: int) -> RowResult:
-        """The line of a row that was refused or given up (error), or that must not be asked again (dead, for code
+        """Format a row that was refused or given up (error), or that must not be sent again (dead, for code
         `row_crashed_engine`)."""
 
     def format_invalid(self, invalid: InvalidRow) -> RowResult:
-        """The line of a row that was never asked."""
+        """Format a row that was never sent."""

@@ -1,4 +1,4 @@
-"""What is the same in the lines of every form: how they are written, and those of the dead letters."""
+"""Common parts of the lines of all row formats, and dead letters."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import orjson
 from inflight.batch.job.rows import InvalidRow, RowResult, RowStatus
 
 MAX_ID_CHARACTERS = 512
-"""Characters."""
+"""Maximum length in characters."""
 
 
 def dump_json(values: Any) -> bytes:
-    """JSON without the line's end. Raises orjson.JSONEncodeError for what it can't hold."""
+    """Return JSON without a line end. Raises orjson.JSONEncodeError for unsupported values."""
     return orjson.dumps(values, _as_json)
 
 
 def dead_letter(invalid: InvalidRow) -> RowResult:
-    """A line of the dead letters: where the row stands, and why it was never asked."""
+    """Return a dead letter: the row's line in the input, and why it was never sent."""
     line = {"line": invalid.line, "id": invalid.id, "code": invalid.code, "message": invalid.message}
     return RowResult(
         invalid.number, invalid.line, invalid.id, RowStatus.DEAD, dump_json(line), invalid.code, invalid.message
@@ -28,7 +28,7 @@ def dead_letter(invalid: InvalidRow) -> RowResult:
 
 
 def parse_id(value: Any) -> str | int | None:
-    """An id as it is written: a text (a UUID is one), or a whole number; None for what is none."""
+    """Return an id as it is written: a text (also for a UUID) or an integer; None if it is invalid."""
     if isinstance(value, str):
         usable = 0 < len(value) <= MAX_ID_CHARACTERS and "\0" not in value and (value.isascii() or _encodes(value))
         return value if usable else None
@@ -50,7 +50,7 @@ def _encodes(text: str) -> bool:
 
 
 def _as_json(value: Any) -> Any:
-    """What orjson does not write by itself: values of Parquet's and databases' own types."""
+    """Convert values of Parquet's and databases' types that orjson does not support."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, bytes | memoryview):

@@ -29,10 +29,10 @@ _MAX_INT32 = 2**31 - 1
 
 
 class PlainRowFormat:
-    """Whatever is wrong with a row makes it a dead letter. Answers have the row's id, and the columns to keep.
+    """Plain rows. An invalid row becomes a dead letter. Answers have the row's id and the kept columns.
 
-    With `overrides`, columns by the names of sampling's parameters hold for their row; but a column that the template
-    names is the template's.
+    With `overrides`, columns with the names of sampling parameters set them for their row, except columns that the
+    template uses.
     """
 
     def __init__(self, spec: InputSpec, defaults: GenerationDefaults, overrides: bool = True) -> None:
@@ -48,7 +48,7 @@ class PlainRowFormat:
         for name in spec.keep:
             if name in _ANSWER_FIELDS and name != spec.id:
                 raise BatchError(
-                    f"the column {name!r} can't be kept: the answers have a value of that name; rename the column",
+                    f"the column {name!r} can't be kept: the answers have a value with that name; rename the column",
                     "input_invalid",
                 )
 
@@ -60,10 +60,10 @@ class PlainRowFormat:
         if given is None:
             return InvalidRow(number, record.line, None, "row_invalid", self._id_error(values))
         try:
-            ask, kept = self._request(values), self._kept_columns(values)
+            request, kept = self._request(values), self._kept_columns(values)
         except InflightError as error:
             return InvalidRow(number, record.line, str(given), error.code, str(error))
-        return Row(number, record.line, str(given), ask, (given, kept))
+        return Row(number, record.line, str(given), request, (given, kept))
 
     def format_answer(self, row: Row, answer: Generation, attempts: int) -> RowResult:
         given, kept = row.context
@@ -88,7 +88,7 @@ class PlainRowFormat:
         return dead_letter(invalid)
 
     def columns(self, there: Collection[str]) -> set[str]:
-        """What every row must have, where all have the columns that are `there`."""
+        """Return the columns that every row must have, given the `there` columns of all rows."""
         needed = {*self._keep} | ({self._id} if self._id is not None else set())
         needed |= self._system.columns if self._system else set()
         if self._template is not None:
@@ -130,12 +130,14 @@ class PlainRowFormat:
         return [*self._system_message(values), {"role": "user", "content": text}]
 
     def _conversation(self, value: Any, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """A column's messages, which are JSON in a text where the format has no lists."""
+        """Parse a column's messages, which are JSON in a text if the format has no lists."""
         if isinstance(value, str):
             try:
                 value = orjson.loads(value)
             except orjson.JSONDecodeError:
-                raise InflightError("messages is a text and no JSON; it must be a list", "invalid_messages") from None
+                raise InflightError(
+                    "messages is a text but not valid JSON; it must be a list", "invalid_messages"
+                ) from None
         messages = checked_messages(value)
         if self._system is not None and messages[0]["role"] != "system":
             messages[:0] = self._system_message(values)
@@ -164,7 +166,7 @@ class PlainRowFormat:
 
 
 def sampling_from_defaults(defaults: GenerationDefaults) -> Sampling:
-    """What holds for rows that do not say otherwise. Raises BatchError `input_invalid`."""
+    """Return the sampling for rows that do not set their own. Raises BatchError `input_invalid`."""
     given = {name: getattr(defaults, name) for name in _SAMPLING}
     try:
         return Sampling(**given, end_id=-1 if defaults.ignore_eos else None)

@@ -1,4 +1,4 @@
-"""What a model can be asked: texts and conversations, checked before anything is sent."""
+"""Validates prompts and conversations before anything is sent."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from inflight_client import InflightError
 from inflight_client.validation import check_utf8, shorten
 
 _MAX_DEPTH = 60
-"""Levels of a message's values, some fewer than the client sends."""
+"""Maximum nesting of a message's values, slightly below the client's."""
 
 
 def checked_text(name: str, value: Any) -> str:
-    """A text to be continued. Raises InflightError `invalid_text`, `empty_prompt`."""
+    """Validate a text prompt. Raises InflightError `invalid_text`, `empty_prompt`."""
     if not isinstance(value, str):
         raise InflightError(f"{name} is {shorten(value)}; it must be a text", "invalid_text")
     if not value:
         raise InflightError(f"{name} is empty; there is nothing to continue", "empty_prompt")
     if "\0" in value:
-        raise InflightError(f"{name} holds a NUL character; leave it out", "invalid_text")
+        raise InflightError(f"{name} contains a NUL character; remove it", "invalid_text")
     if not value.isascii():
         check_utf8(name, value)
     return value
 
 
 def checked_messages(value: Any) -> list[dict[str, Any]]:
-    """A conversation. Raises InflightError `invalid_messages`, `unsupported_input`.
+    """Validate a conversation. Raises InflightError `invalid_messages`, `unsupported_input`.
 
-    Parts of text become one text, as most chat templates want it, with an end of line between them (as vLLM does); a
-    `developer` is called `system`, the name that the templates of open models have for it.
+    Text parts are joined with line ends to one text, as most chat templates expect (and as vLLM does); the role
+    `developer` becomes `system`, its name in the templates of open models.
     """
     if not isinstance(value, list | tuple):
         raise InflightError(f"messages is {shorten(value)}; it must be a list of messages", "invalid_messages")
@@ -47,7 +47,7 @@ def _message(place: int, message: Any) -> dict[str, Any]:
     if not isinstance(content, str):
         content = _content(place, message)
     if "\0" in content:
-        raise InflightError(f"messages[{place}] holds a NUL character; leave it out", "invalid_text")
+        raise InflightError(f"messages[{place}] contains a NUL character; remove it", "invalid_text")
     if not content.isascii():
         check_utf8(f"messages[{place}]", content)
     if len(message) == 2:
@@ -55,7 +55,7 @@ def _message(place: int, message: Any) -> dict[str, Any]:
     for name, each in message.items():
         if name not in ("role", "content"):
             _check(f"messages[{place}].{name}", each, 0)
-    # Where each message of a table has all columns, null is what a message lacks.
+    # If each message in a table has all columns, null means that the message lacks the value.
     others = {name: each for name, each in message.items() if each is not None}
     return {**others, "role": "system" if role == "developer" else role, "content": content}
 
@@ -83,11 +83,11 @@ def _content(place: int, message: Mapping[str, Any]) -> str:
 
 
 def _check(where: str, value: Any, depth: int) -> None:
-    """Values that only the template reads: as deep as they are sent, and of texts that can be."""
+    """Validate values that only the template reads: their depth, and their texts."""
     if isinstance(value, str):
         check_utf8(where[:80], value)
         if "\0" in value:
-            raise InflightError(f"{where[:80]} holds a NUL character; leave it out", "invalid_text")
+            raise InflightError(f"{where[:80]} contains a NUL character; remove it", "invalid_text")
     if depth > _MAX_DEPTH:
         raise InflightError(f"{where[:80]} is nested more than {_MAX_DEPTH} levels deep", "invalid_messages")
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The template that makes a prompt of a row's columns."""
+"""The template that creates a prompt from a row's columns."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from inflight.batch.job.spec import InputSpec
 
 
 class Template:
-    """A template of Jinja's, which sees the columns by name, and the whole row as `row`; in a sandbox, since rows are
-    not its author's. What a row lacks, and what is null in it, is an error and no empty place in a prompt.
+    """A Jinja template that sees the columns by name, and the whole row as `row`. It is sandboxed, because the rows may
+    come from someone else. A missing or null value is an error instead of an empty place in a prompt.
     """
 
     def __init__(self, text: str, name: str = "the template") -> None:
-        """Raises BatchError `input_invalid` where the text is no template."""
+        """Raises BatchError `input_invalid` if the text is not a valid template."""
         self.name = name
         try:
             names = meta.find_undeclared_variables(_ENVIRONMENT.parse(text))
@@ -35,21 +35,21 @@ class Template:
             raise BatchError(f"{name} can't be used: {type(error).__name__}", "input_invalid") from None
 
     def render(self, values: Mapping[str, Any]) -> str:
-        """The text for a row. Raises InflightError `row_invalid` where the row has not what the template names."""
+        """Return the text for a row. Raises InflightError `row_invalid` if the row lacks a value of the template."""
         if self._fixed is not None:
             return self._fixed
         try:
             return self._render({"row": values, **values})
         except _NullError:
             raise InflightError(
-                f"{self.name} writes a value that is null in this row; give it another, as in {{{{ name or 'none' }}}}",
+                f"{self.name} uses a value that is null in this row; give a default, as in {{{{ name or 'none' }}}}",
                 "row_invalid",
             ) from None
         except UndefinedError as error:
             raise InflightError(
-                f"{self.name} names what the row lacks: {_words(error)}{_there_are(values)}", "row_invalid"
+                f"{self.name} uses a value that the row lacks: {_words(error)}{_there_are(values)}", "row_invalid"
             ) from None
-        except Exception as error:  # whatever its filters and operators say of the row's values
+        except Exception as error:  # any error of its filters and operators on the row's values
             raise InflightError(f"{self.name} can't be filled in: {_words(error)}", "row_invalid") from None
 
 
@@ -75,11 +75,11 @@ def _there_are(values: Mapping[str, Any]) -> str:
 _ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined, finalize=_not_null, autoescape=False)
 _OWN = {"row", *_ENVIRONMENT.globals}
 _ALWAYS = frozenset(("custom_id", "method", "url", "body", "messages"))
-"""What tells requests and conversations."""
+"""Columns that identify requests and conversations."""
 
 
 def wanted_columns(spec: InputSpec) -> frozenset[str] | None:
-    """The columns that a job's rows may need; None: any."""
+    """Return the columns that a job's rows may need; None: any."""
     wanted = {spec.prompt, *spec.keep, *_ALWAYS} | ({spec.id} if spec.id is not None else set())
     for text in filter(None, (spec.template, spec.system)):
         template = Template(text)

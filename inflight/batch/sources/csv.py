@@ -1,4 +1,4 @@
-"""Rows of CSV: a header that names the columns, then a record a row, quoted as RFC 4180 has it."""
+"""Rows of CSV: a header with the column names, then one record per row, quoted as in RFC 4180."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class CsvSource(FileSource):
-    """A file of CSV, in UTF-8. All values are texts, and all rows have the header's columns.
+    """A CSV file in UTF-8. All values are texts, and all rows have the header's columns.
 
-    The delimiter is that of `,`, `;` and tab which makes most columns of the header. A row that is none (a quote that
-    is never closed, too many or too few fields) is told, and reading goes on with the line after its first.
+    The delimiter is the one of `,`, `;` and tab that gives the header most columns. An invalid row (an unclosed quote,
+    too many or too few fields) is reported, and reading continues with the line after its first.
     """
 
     format: FileFormat = "csv"
@@ -59,7 +59,7 @@ class CsvSource(FileSource):
                     yield InputRecord(first, None, lines.position, _counted(len(fields), len(names)))
 
     def _header(self) -> tuple[str, list[str], tuple[int, int]]:
-        """Delimiter, names, and where the first row begins."""
+        """Return the delimiter, the names, and where the first row begins."""
         found: tuple[str, list[str], tuple[int, int]] = ("", [], (0, 0))
         for delimiter in _DELIMITERS:
             with self._file.reading() as reading:
@@ -68,7 +68,7 @@ class CsvSource(FileSource):
                     names: list[str] = next(self._reader(lines, delimiter), [])
                 except (csv.Error, UnicodeDecodeError, _TooLongError) as error:
                     raise BatchError(
-                        f"{self._file.shown} has no header of CSV: {_why(error, lines)}", "input_invalid"
+                        f"{self._file.shown} has no valid CSV header: {_why(error, lines)}", "input_invalid"
                     ) from None
             if len(names) > len(found[1]):
                 found = delimiter, names, lines.position
@@ -91,7 +91,7 @@ class _TooLongError(Exception):
 
 
 class _Lines:
-    """Feeds a reader of CSV with lines, and knows where it stands. Lines of a record may be given once more."""
+    """Feeds lines to a CSV reader and tracks the position. The lines of a record can be read again."""
 
     def __init__(self, reading: Reading, offset: int, line: int) -> None:
         self._file = reading.content
@@ -120,12 +120,12 @@ class _Lines:
         return (raw if offset else raw.removeprefix(_BOM)).decode()
 
     def begin(self) -> int:
-        """A record begins here; the number of its first line."""
+        """Start a record; return the number of its first line."""
         self._record, self._bytes, self._skipped = [], 0, 0
         return self.position[1] + 1
 
     def back_to_second(self) -> None:
-        """Give all lines of the record but its first again."""
+        """Read all lines of the record except its first again."""
         again = self._record[1:]
         self._again.extendleft(reversed(again))
         offset, line = self.position
@@ -139,7 +139,7 @@ def _why(error: Exception, lines: _Lines) -> str:
         return f"line {lines.position[1]} is not UTF-8: {error.reason} at byte {error.start + 1}"
     words = str(error).partition(" - ")[0]
     if "unexpected end of data" in words:
-        return "the row is cut off: a quoted field does not end"
+        return "the row is truncated: a quoted field does not end"
     return f"the row is not CSV: {words}"
 
 

@@ -1,4 +1,4 @@
-"""The source of a job's rows, by what its address and options say."""
+"""Creates the source of a job's rows from its address and options."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from inflight.batch.storage.files import StoredFile
 
 
 def open_source(spec: InputSpec, bound_fingerprint: str = "", columns: frozenset[str] | None = None) -> RowSource:
-    """The rows of an input. Raises BatchError where it is not there, or not what it is said to be.
+    """Open the rows of an input. Raises BatchError if it is missing or invalid.
 
-    `bound_fingerprint` is the one that the job started with, if it has: a table that has grown since then is read only
-    as far as it went. `columns` are those that are read of a table or a Parquet file; None reads all.
+    `bound_fingerprint` is the one that the job started with, if any: a table that has grown since then is read only up
+    to its size then. `columns` are read from a table or a Parquet file; None reads all.
     """
     format = resolve_format(spec.address, spec.format, "input_invalid")
     for name, value in (("table", spec.table), ("query", spec.query)):
         if value is not None and format != "sql":
-            raise BatchError(f"{spec.shown} is a file, and has no {name}; leave that out", "input_invalid")
+            raise BatchError(f"{spec.shown} is a file and has no {name}; leave that option out", "input_invalid")
     file = StoredFile(spec.address)
     if format == "jsonl":
         from inflight.batch.sources.jsonl import JsonLinesSource

@@ -1,4 +1,4 @@
-"""What sources of text in files share."""
+"""Common parts of sources of text in files."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from inflight.batch.job.spec import FileFormat
 from inflight.batch.storage.files import Reading, StoredFile
 
 MAX_ROW_BYTES = 16 << 20
-"""Bytes of a row, at most: far more than any model takes, and little enough to be held."""
+"""Maximum bytes of a row: far more than any model accepts, and little enough for memory."""
 _OFFSET_INTERVAL = 1 << 20
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 class FileSource:
-    """A file of rows, one after the other. Raises BatchError `input_not_found`, `input_invalid` where there are none.
+    """A file of rows. Raises BatchError `input_not_found`, `input_invalid` if there are none.
 
-    A position is the offset of the next row in what is inside the file, and the number of lines before it.
+    A position is the offset of the next row in the decompressed content, and the number of lines before it.
     """
 
     format: FileFormat
@@ -29,7 +29,7 @@ class FileSource:
         self._file = file
         self._size = file.size()
         if self._size == 0:
-            raise BatchError(f"{file.shown} is empty; there is nothing to ask", "input_invalid")
+            raise BatchError(f"{file.shown} is empty; it needs at least one row", "input_invalid")
         self.fingerprint = file.fingerprint()
         self._read_so_far = (0, 0)
         self._next_offset_record = 0
@@ -51,13 +51,13 @@ class FileSource:
         return min(1.0, offset_of(position)[0] * (outside / inside) / self._size)
 
     def _record_offset(self, reading: Reading, offset: int) -> None:
-        """How many bytes of the file itself came to so many inside: only a file that is compressed needs it."""
+        """Record how many bytes of the file itself correspond to the offset; only needed for a compressed file."""
         self._read_so_far = (offset, reading.raw.tell() if self._file.compression else offset)
         self._next_offset_record = offset + _OFFSET_INTERVAL
 
 
 def offset_of(position: Position | None) -> tuple[int, int]:
-    """Offset and lines of a position; the beginning for None."""
+    """Return offset and lines of a position; the start for None."""
     if position is None:
         return 0, 0
     offset, lines = cast("tuple[Any, Any]", position)
@@ -65,7 +65,7 @@ def offset_of(position: Position | None) -> tuple[int, int]:
 
 
 def skip_line(file: IO[bytes]) -> int:
-    """Read to the end of the line; the bytes that it took."""
+    """Read to the end of the line; return the number of bytes."""
     skipped = 0
     while data := file.readline(_OFFSET_INTERVAL):
         skipped += len(data)

@@ -1,4 +1,4 @@
-"""The seam between a job and where its rows lie."""
+"""The interface between a job and the source of its rows."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ from inflight.batch.job.spec import FileFormat
 
 
 class RowSource(Protocol):
-    """Rows in an order that is the same each time. Read as a stream: never more than a little of it is in memory.
+    """Rows in an order that is the same each time, read as a stream with little memory.
 
-    All of it raises BatchError: `input_not_found`, `input_invalid` (not what its format says, as a whole),
-    `package_missing`, and those of storages. What is wrong with a single row is in its Record.
+    All methods raise BatchError: `input_not_found`, `input_invalid` (the whole input is not in its format),
+    `package_missing`, and those of storages. Errors of a single row are in its InputRecord.
     """
 
     format: FileFormat
-    """How the rows lie there."""
+    """The format of the rows."""
 
     key_column: str | None
-    """The column that tells rows apart, where they have one by themselves: a table's key."""
+    """The column that identifies rows, if the source has one itself: a table's key."""
 
     columns: list[str] | None
-    """All there are; None where each row has its own."""
+    """All columns; None if each row has its own."""
 
     @property
     def fingerprint(self) -> str:
-        """The same as long as the input is: of its size and some of it, what a storage says, how far a table goes."""
+        """Return a value that is the same while the input is unchanged: from its size and samples, a storage's tag, or
+        a table's range."""
 
     @property
     def total(self) -> int | None:
-        """Rows, where they can be told without reading them all; else None."""
+        """Return the number of rows if it is known without reading them all; else None."""
 
     def read(self, after: Position | None = None, line: int = 0) -> Iterator[InputRecord]:
-        """The rows, or those after a record's `position`; that record had the number `line`."""
+        """Yield the rows, or those after a record's `position`; that record had the number `line`."""
 
     def check_unchanged(self) -> None:
-        """Raises BatchError `input_changed` where rows that came or went since the job began have moved others.
+        """Raises BatchError `input_changed` if rows that were added or removed since the start have moved others.
 
-        Nothing to do where the fingerprint tells of it.
+        Not needed if the fingerprint detects that.
         """
 
     def fraction_read(self, position: Position) -> float | None:
-        """How much of the input lies before a position, between 0 and 1; None where nobody knows."""
+        """Return the fraction of the input before a position, between 0 and 1; None if unknown."""

@@ -1,4 +1,4 @@
-"""Rows of JSON lines: one object a line."""
+"""Rows of JSON lines: one object per line."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from inflight.batch.sources.file_source import MAX_ROW_BYTES, FileSource, offset
 from inflight.batch.storage.files import StoredFile
 
 _KEYS = re.compile(rb'"[ \t\r]*:')
-"""What ends a key; in texts too, so a line has as many or more of them as keys."""
-# orjson reads 1,024 levels and writes 254; how deep Python can go depends on its caller.
+"""The end of a key; it may also occur in texts, so a line contains it at least as often as it has keys."""
+# orjson reads 1,024 levels and writes 254; Python's recursion limit depends on the caller.
 _MAX_DEPTH = 500
 _HEAD = 4096
 _BOM = b"\xef\xbb\xbf"
 
 
 class JsonLinesSource(FileSource):
-    """A file of JSON lines. What is wrong with a line stays with that line."""
+    """A file of JSON lines. An error in a line affects only that line."""
 
     format: FileFormat = "jsonl"
 
@@ -35,7 +35,8 @@ class JsonLinesSource(FileSource):
                 head = reading.content.read(_HEAD).removeprefix(_BOM).lstrip()
             if head.startswith(b"["):
                 raise BatchError(
-                    f"{file.shown} is one list, and must be JSON lines, an object a line: `jq -c '.[]'` makes them",
+                    f"{file.shown} is a single JSON list; convert it to JSON lines, one object per line, with `jq -c "
+                    f"'.[]'`",
                     "input_invalid",
                 )
 
@@ -43,7 +44,7 @@ class JsonLinesSource(FileSource):
             while (raw := reading.content.readline(MAX_ROW_BYTES)).isspace():
                 pass
         if not raw:
-            raise BatchError(f"{file.shown} has nothing but blank lines; there is nothing to ask", "input_invalid")
+            raise BatchError(f"{file.shown} has only blank lines; it needs at least one row", "input_invalid")
 
     def read(self, after: Position | None = None, line: int = 0) -> Iterator[InputRecord]:
         offset, line = offset_of(after)
@@ -68,13 +69,13 @@ class JsonLinesSource(FileSource):
 
 
 def parse_line(raw: bytes) -> dict[str, Any] | str:
-    """The object in a line, or what is wrong with the line, in a sentence."""
+    """Return the object in a line, or a sentence with what is wrong."""
     try:
         values = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         return _why(raw, error)
     if not isinstance(values, dict):
-        return f"the line is {_KINDS.get(type(values), 'null')}, and must be an object, {{...}}"
+        return f"the line is {_KINDS.get(type(values), 'null')}; it must be an object, {{...}}"
     try:
         if len(_KEYS.findall(raw)) != _keys(values) and (twice := _twice(raw)):
             return f"the line names {twice[:80]!r} twice in one object"
@@ -88,7 +89,7 @@ _KINDS: dict[type, str] = {list: "a list", str: "a text", int: "a number", float
 
 def _why(raw: bytes, error: orjson.JSONDecodeError) -> str:
     if b"\0" in raw:
-        return "the line holds a NUL byte, which no JSON has"
+        return "the line contains a NUL byte, which JSON does not allow"
     try:
         raw.decode()
     except UnicodeDecodeError as wrong:
@@ -96,12 +97,12 @@ def _why(raw: bytes, error: orjson.JSONDecodeError) -> str:
     if b"\r" in raw.rstrip():
         return "the line has carriage returns in it; if these are meant as line ends, convert them to line feeds"
     if not raw.endswith(b"\n") and "end of data" in error.msg:
-        return "the last line is cut off: the JSON ends too soon"
+        return "the last line is truncated: the JSON is incomplete"
     return f"the line is not JSON: {error.msg} at character {error.colno}"
 
 
 def _keys(value: Any, levels: int = _MAX_DEPTH) -> int:
-    """The keys of an object, with those of all objects in it. Raises RecursionError beyond `levels`."""
+    """Return the number of keys in an object and all objects in it. Raises RecursionError beyond `levels`."""
     if not levels:
         raise RecursionError
     if type(value) is dict:
@@ -118,7 +119,7 @@ def _keys(value: Any, levels: int = _MAX_DEPTH) -> int:
 
 
 def _twice(raw: bytes) -> str | None:
-    """A key that an object of the line has twice: JSON's readers take the last one, and drop the other silently."""
+    """Return a key that an object of the line has twice: JSON parsers keep the last one and silently drop the other."""
     found: list[str] = []
 
     def look(pairs: list[tuple[str, Any]]) -> None:

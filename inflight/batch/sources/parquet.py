@@ -13,14 +13,14 @@ from inflight.batch.job.spec import FileFormat
 from inflight.batch.storage.files import StoredFile
 
 _ROWS = 256
-"""Rows that are held at a time."""
+"""Rows that are in memory at a time."""
 _BUFFER = 1 << 20
 
 
 class ParquetSource:
-    """A file of Parquet, read row group by row group, and of each a little at a time. A position is a row's number.
+    """A Parquet file, read in small batches, row group by row group. A position is a row's number.
 
-    `wanted` are the columns to read, of those that there are; None: all.
+    `wanted` are the columns to read, if they exist; None: all.
     """
 
     format: FileFormat = "parquet"
@@ -75,19 +75,21 @@ class ParquetSource:
             import pyarrow.parquet
         except ImportError as error:
             raise BatchError(
-                f"{self._file.shown} needs the package pyarrow ({error}); install inflight with its extra, [batch]",
+                f"{self._file.shown} needs the package pyarrow ({error}); install inflight[batch]",
                 "package_missing",
             ) from error
         with self._file.open_seekable() as file:
             try:
-                # Without pre_buffer: it would hold whole row groups.
+                # Without pre_buffer, which would keep whole row groups in memory.
                 with pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=_BUFFER) as parquet:
                     yield parquet
             except (pyarrow.ArrowException, OSError) as error:
                 if isinstance(error, OSError) and error.errno is not None:
                     raise
                 words = " ".join(str(error).split()).rstrip(".")[:300]
-                raise BatchError(f"{self._file.shown} is no whole file of Parquet: {words}", "input_invalid") from None
+                raise BatchError(
+                    f"{self._file.shown} is not a complete Parquet file: {words}", "input_invalid"
+                ) from None
 
 
 def _number(position: Position) -> int:
@@ -95,7 +97,7 @@ def _number(position: Position) -> int:
 
 
 def _rows(batch: Any) -> Iterator[Mapping[str, Any] | str]:
-    """The rows' values, or what is wrong with a row."""
+    """Yield the rows' values, or a sentence with what is wrong with a row."""
     try:
         yield from cast("list[dict[str, Any]]", batch.to_pylist())
     except (UnicodeDecodeError, ValueError, OverflowError):
@@ -111,5 +113,5 @@ def _row(batch: Any, place: int) -> Mapping[str, Any] | str:
         except UnicodeDecodeError as error:
             return f"the column {name!r} is not UTF-8: {error.reason} at byte {error.start + 1}"
         except (ValueError, OverflowError) as error:
-            return f"the column {name!r} holds what can't be read: {error}"
+            return f"the column {name!r} has a value that can't be read: {error}"
     return values

@@ -1,1 +1,1 @@
-"""What a job has done, on disk."""
+"""The state of a job on disk."""

@@ -1,4 +1,4 @@
-"""The thread that makes what a job has done last, every half second or so."""
+"""The thread that commits checkpoints, about every half second."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from inflight.batch.state.ledger import Ledger
 
 
 class Checkpointer:
-    """The time from `since`, by the monotonic clock, counts as the job's.
+    """Commits checkpoints. The time from `started_at`, on the monotonic clock, counts as the job's.
 
-    `after` is called behind each checkpoint, in the same thread: for what goes on from there.
+    `on_checkpoint` is called after each checkpoint, in the same thread.
 
-    A failure ends it: `failed` is called, and `failure` says what it was.
+    A failure ends the thread: `on_failure` is called with it.
     """
 
     def __init__(
@@ -37,15 +37,15 @@ class Checkpointer:
         self._thread = threading.Thread(target=self._run, name="batch-checkpoints", daemon=True)
         self.failure: BaseException | None = None
         self.busy_seconds = 0.0
-        """Seconds of the thread's own that checkpoints took, waiting for the disk included."""
+        """Seconds that the thread spent on checkpoints, including waiting for the disk."""
 
     def start(self) -> None:
         self._thread.start()
 
     def finish(self) -> None:
-        """Stop, and make a last one. Raises what the thread failed of, or BatchError.
+        """Stop, and commit a last checkpoint. Raises the thread's failure, or BatchError.
 
-        The commit comes at once: what follows the one before may take long, as a storage does that is away.
+        The commit does not wait: what follows the previous one may take long, for example if a storage is unreachable.
         """
         self._stopping.set()
         try:
@@ -60,7 +60,7 @@ class Checkpointer:
         try:
             while not self._stopping.wait(self._interval):
                 self._checkpoint()
-        except BaseException as error:  # a thread that ended silently would let a job run for nothing
+        except BaseException as error:  # otherwise a silent end would let the job run without checkpoints
             self.failure = error
             self._on_failure(error)
 

@@ -1,4 +1,4 @@
-"""The state's database: its tables, and how it is opened."""
+"""The state's database: its schema, and how it is opened."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ FORMAT = 1
 
 _TABLES = """
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
--- ids that rows have, by hash: whoever comes later with the same is a duplicate
+-- ids that rows have, by hash: a later row with the same id is a duplicate
 CREATE TABLE ids(id BLOB PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
--- rows that are done while one before them is not (the text of a dead letter is written already)
+-- rows that are done before an earlier one (a dead letter is already written, without text here)
 CREATE TABLE results(number INTEGER PRIMARY KEY, status TEXT NOT NULL, text BLOB);
 CREATE TABLE failures(number INTEGER PRIMARY KEY, line INTEGER NOT NULL, id TEXT, status TEXT NOT NULL,
                       code TEXT NOT NULL, message TEXT NOT NULL, attempts INTEGER NOT NULL);
--- rows under which engines died, until they are done
+-- unfinished rows with engine crashes
 CREATE TABLE suspects(number INTEGER PRIMARY KEY, deaths INTEGER NOT NULL);
--- what becomes of rows that are asked once more
+-- rows to retry, and their new results
 CREATE TABLE retried(number INTEGER PRIMARY KEY, line INTEGER, id TEXT, status TEXT, text BLOB, code TEXT, message TEXT,
                      input_tokens INTEGER, output_tokens INTEGER, attempts INTEGER);
 """
 
 
 class StateDatabase:
-    """One connection, for one process alone; its owner locks it among threads. Everything waits for `commit`.
+    """One connection of a single process; its owner synchronizes threads. Nothing is durable before `commit`.
 
-    A commit is on the disk when it returns (WAL, synchronous FULL). The lock is exclusive, so the WAL needs no shared
-    memory, and a disk of the network will do.
+    A commit is on disk when it returns (WAL, synchronous FULL). The lock is exclusive, so the WAL needs no shared
+    memory, and a network disk works.
     """
 
     def __init__(self, path: Path) -> None:
         new = not path.exists()
-        if new:  # SQLite gives its other files the mode of this one
+        if new:  # SQLite gives its other files the same mode
             open(path, "ab", opener=open_private).close()
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
         try:
@@ -47,14 +47,14 @@ class StateDatabase:
             self._connection.close()
             if isinstance(error, sqlite3.OperationalError):
                 raise
-            raise BatchError(f"{path} is damaged ({error}); begin a new job", "job_damaged") from None
+            raise BatchError(f"{path} is damaged ({error}); start a new job", "job_damaged") from None
 
     def execute(self, sql: str, values: Any = ()) -> sqlite3.Cursor:
         self._check()
         return self._connection.execute(sql, values)
 
     def execute_many(self, sql: str, values: Any) -> int:
-        """How many rows were changed."""
+        """Execute for all values; return the number of changed rows."""
         self._check()
         return self._connection.executemany(sql, values).rowcount
 
@@ -72,7 +72,7 @@ class StateDatabase:
         self._begin()
 
     def snapshot(self, path: Path) -> None:
-        """A copy of what is committed, as a file of its own."""
+        """Copy the committed state to a separate file."""
         self.execute("ROLLBACK")
         try:
             open(path, "wb", opener=open_private).close()
@@ -81,12 +81,13 @@ class StateDatabase:
             self._begin()
 
     def _check(self) -> None:
-        """A full disk ends a transaction by itself; what came behind would last at once, without what was before."""
+        """Check that the transaction is still open. A full disk rolls it back, and later statements would be committed
+        without the earlier ones."""
         if not self._connection.in_transaction:
-            raise sqlite3.OperationalError("what no commit had seen was taken back")
+            raise sqlite3.OperationalError("uncommitted changes were rolled back")
 
     def close(self) -> None:
-        """Whatever was not committed is lost."""
+        """Close the database; uncommitted changes are lost."""
         if self._connection.in_transaction:
             self.execute("ROLLBACK")
         self._connection.close()
@@ -106,7 +107,7 @@ class StateDatabase:
             self.commit()
         elif self.get("format") != FORMAT:
             raise BatchError(
-                f"the job's state is of format {self.get('format')} and this version of inflight knows {FORMAT}; begin"
-                " a new job, or go on with the version that began it",
+                f"the job's state is of format {self.get('format')} and this version of inflight supports {FORMAT}; "
+                f"start a new job, or resume with the version that started it",
                 "job_damaged",
             )

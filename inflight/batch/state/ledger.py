@@ -1,4 +1,4 @@
-"""What a job has done: every row's outcome exactly once, in its state and in its files of lines."""
+"""The durable record of a job's results: every row exactly once, in the state and in the files of lines."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ from inflight.batch.state.database import StateDatabase
 from inflight.batch.state.line_file import LineFile, install_merged
 
 PendingLine = tuple[int, str, bytes | None]
-"""A row that is done: its number, its status, and its line, unless that is written already."""
+"""A finished row: its number, its status, and its line unless that is already written."""
 
 
 _MAX_WRITE_BYTES = 4 << 20
-"""Of lines that are written at once: a row that took long may let go of many."""
+"""Maximum lines per write: a slow row may release many at once."""
 
 
 class Ledger:
-    """Takes outcomes from any thread, and makes them last at each checkpoint.
+    """Takes results from any thread, and makes them durable at each checkpoint.
 
-    Lines of answers and errors are written in the order of the rows, dead letters as they come. A checkpoint appends
-    the lines, waits for the disk, and then commits, in one transaction, how far the input is done (`next`), what is
-    done beyond that, the counts, and how long the files are. Whatever a death leaves behind a file's committed length
-    is cut off by `recover`, and those rows are asked again: so each row is asked at least once, and has exactly one
-    line.
+    Lines of answers and errors are written in the order of the rows, dead letters immediately. A checkpoint appends the
+    lines, waits for the disk, and then commits, in one transaction, up to which row the input is done (`next`), which
+    later rows are done, the counts, and the lengths of the files. If the process dies, `recover` truncates the files to
+    their committed lengths, and those rows are sent again: so each row is sent at least once, and has exactly one line.
 
-    Raises BatchError `disk_full`, `job_failed` and `job_damaged`. After one of these nothing is taken any more.
+    Raises BatchError `disk_full`, `job_failed` and `job_damaged`. After one of these nothing more is accepted.
     """
 
     def __init__(self, directory: JobDirectory, first: int = 0) -> None:
@@ -61,15 +60,15 @@ class Ledger:
 
     @property
     def start(self) -> tuple[int, Position | None, int]:
-        """Where reading begins: a row's number, the position before it, the line; the first of all has no position.
+        """Return where reading starts: a row's number, the position before it (None for the first row), and the line.
 
-        Rows that are done may come from there on: not every row's position is told in a merge of parts.
+        Some rows after that may be done: a merge of parts does not record every row's position.
         """
         return self._position_number, self.position, self.line
 
     @property
     def read_position(self) -> tuple[int, Position | None]:
-        """How far the input was read: the number behind the last row of it, and the position there."""
+        """Return how far the input was read: the number after the last row, and the position there."""
         with self._lock:
             return (
                 (self._positions[-1][0] + 1, self._positions[-1][2])
@@ -79,21 +78,21 @@ class Ledger:
 
     @property
     def out_of_order(self) -> int:
-        """How many rows were done at the last checkpoint while one before them was not: they wait in the state."""
+        """The number of rows that, at the last checkpoint, were done before an earlier one; they wait in the state."""
         return len(self._done_out_of_order)
 
     def is_done(self, number: int) -> bool:
-        """Whether that row has its outcome."""
+        """Return whether that row is done."""
         return number < self.next or number in self._done_out_of_order
 
     def claim_ids(self, rows: Sequence[tuple[str, int]]) -> set[int]:
-        """The numbers among these rows, by id and number, whose id an earlier row has."""
+        """Return the numbers of those rows (id and number) whose id an earlier row has."""
         hashed = sorted((hashlib.blake2b(one.encode("utf-8", "surrogatepass"), digest_size=16).digest(), number)
                         for one, number in rows)  # fmt: skip
         return self.claim_hashed(hashed)
 
     def claim_hashed(self, hashed: Sequence[tuple[bytes, int]]) -> set[int]:
-        """The same, for ids as the state's table has them."""
+        """The same, with ids hashed as in the state's table."""
         with self._writing():
             added = self.database.execute_many("INSERT OR IGNORE INTO ids VALUES (?, ?)", hashed)
             if added == len(hashed):
@@ -102,16 +101,16 @@ class Ledger:
             return {number for key, number in hashed if self.database.execute(find, (key,)).fetchone()[0] != number}
 
     def record_positions(self, positions: Iterable[tuple[int, int, Position]]) -> None:
-        """Rows were read: of each its number, its line, and the position behind it."""
+        """Record rows that were read: for each its number, its line, and the position after it."""
         with self._lock:
             self._positions.extend(positions)
 
     def add(self, result: RowResult) -> None:
-        """A row has its outcome; the next checkpoint makes it last. A second outcome of a row is dropped there."""
+        """Add a row's result; the next checkpoint makes it durable. A second result of a row is dropped there."""
         self._results.append(result)
 
     def checkpoint(self, seconds: float = 0.0) -> None:
-        """Make all that was added last. `seconds`: how long the job has run since the checkpoint before."""
+        """Make all added results durable. `seconds`: how long the job has run since the last checkpoint."""
         with self._writing():
             outcomes, self._results = self._results, []
             new = self._apply(outcomes)
@@ -121,21 +120,21 @@ class Ledger:
             self._commit()
 
     def end_of_input(self, rows: int) -> None:
-        """The input was read to its end: the number behind its last row."""
+        """Record the end of the input: the number after its last row."""
         self.remember("rows", rows)
 
     def record_crashes(self, number: int, crashes: int) -> None:
-        """How many engines died under a row so far."""
+        """Record how many engines have crashed with a row in flight."""
         with self._writing():
             self.crash_counts[number] = crashes
             self.database.execute("INSERT OR REPLACE INTO suspects VALUES (?, ?)", (number, crashes))
 
     def failures(self) -> Iterator[tuple[int, str, str]]:
-        """The rows without an answer, by number: number, status, code."""
+        """Yield number, status and code of the rows without an answer, by number."""
         yield from self.database.execute("SELECT number, status, code FROM failures ORDER BY number")
 
     def remember(self, name: str, value: Any) -> None:
-        """A fact about the job, at once."""
+        """Store a value of the job immediately."""
         with self._writing():
             self.database.put(name, value)
             self._commit()
@@ -145,14 +144,14 @@ class Ledger:
             return self.database.get(name, default)
 
     def lengths(self) -> dict[RowStatus, int]:
-        """How long each file of lines is, as the state has it: this waits for the end of a checkpoint."""
+        """Return the committed length of each file of lines; waits for the end of a checkpoint."""
         with self._lock:
             return {status: file.length for status, file in self._files.items()}
 
     def snapshot(self, path: Path) -> dict[RowStatus, int]:
-        """Copy the state into a file of its own; how long the files of lines are that belong to the copy.
+        """Copy the state to a separate file; return the lengths of the files of lines that belong to the copy.
 
-        What no commit has seen is committed first: the copy drops it.
+        Uncommitted changes are committed first, because the copy would miss them.
         """
         with self._writing():
             self._commit()
@@ -160,9 +159,10 @@ class Ledger:
             return self.lengths()
 
     def recover(self) -> None:
-        """Bring the files to where the state is, once it is certain that they are this job's: until then none changes.
+        """Bring the files to the committed state. Call this once the job is known to be the same; nothing changes
+        before.
 
-        Of a job whose rows are all done nothing is cut: what its files have beyond that is somebody's.
+        If all rows are done, nothing is truncated: additional content was written by someone else.
         """
         with self._writing():
             self._finish_merge()
@@ -172,8 +172,8 @@ class Ledger:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """The state to oneself. After a failure it is over: SQLite may have taken back all that no commit has seen, or
-        lines may be written by halves, and what came behind would be committed without them.
+        """Yield exclusive access to the state. After a failure, nothing more is written: SQLite may have rolled back
+        uncommitted changes, or lines may be partly written, and later changes would be committed without them.
         """
         with self._lock:
             if self._broken is not None:
@@ -183,26 +183,27 @@ class Ledger:
                     yield
             except BaseException as error:
                 where = self._directory.path
-                told = BatchError(f"the job at {where} can't be written after {error!r}; resume it", "job_failed")
-                self._broken = error if isinstance(error, BatchError) else told
+                reported = BatchError(f"the job at {where} can't be written after {error!r}; resume it", "job_failed")
+                self._broken = error if isinstance(error, BatchError) else reported
                 raise
 
     def close(self) -> None:
-        """What no checkpoint has seen is lost, and asked again."""
+        """Close; results since the last checkpoint are lost, and their rows are sent again."""
         with self._lock:
             for file in self._files.values():
                 file.close()
             self.database.close()
 
     def _finish_merge(self) -> None:
-        """Where a death came between the commit of a merge and the names of its files."""
+        """Rename the files of a merge if the process died between its commit and the renames."""
         if self.database.get("renames", False):
             install_merged([self._directory.result_file(status) for status in RowStatus])
             self.database.put("renames", False)
             self.database.commit()
 
     def _apply(self, results: list[RowResult]) -> list[PendingLine]:
-        """Count them and keep what failed; dead letters are written at once. What is done already is dropped."""
+        """Count results and record failures; dead letters are written immediately. Rows that are already done are
+        skipped."""
         new: list[PendingLine] = []
         letters: list[bytes] = []
         failed: list[tuple[Any, ...]] = []
@@ -224,12 +225,12 @@ class Ledger:
         return sorted(new)
 
     def _clear_suspects(self, results: list[RowResult]) -> None:
-        """Rows that are done are no suspects any more."""
+        """Remove finished rows from the suspects."""
         cleared = [(one.number,) for one in results if self.crash_counts.pop(one.number, None) is not None]
         self.database.execute_many("DELETE FROM suspects WHERE number = ?", cleared)
 
     def _write_ready_lines(self, new: list[PendingLine]) -> None:
-        """Write the lines of all rows up to the first that is not done; keep the rest in the state."""
+        """Write the lines of all rows up to the first unfinished one; keep the rest in the state."""
         stored = self.database.execute("SELECT number, status, text FROM results ORDER BY number")
         lines: dict[str, list[bytes]] = {RowStatus.OK: [], RowStatus.ERROR: []}
         began, held = self.next, 0

@@ -1,4 +1,4 @@
-"""A file of lines that only grows, and is cut back to what was committed when a job goes on."""
+"""An append-only file of lines, which is truncated to its committed length when a job resumes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from inflight.common.atomic_files import install, sync
 
 
 class LineFile:
-    """Made when the first line comes. What was written counts once a commit says so; until then it may be lost, or cut.
+    """A file that is created with the first line. Lines are durable once a commit includes them; until then they may be
+    lost or truncated.
 
-    Nothing is cut before `cut` asks for it. Raises OSError where the disk refuses it, and BatchError: `job_damaged`
-    where the file is shorter than it was, `output_exists` where somebody else has written it.
+    Nothing is truncated before `truncate` is called. Raises OSError for disk errors, and BatchError: `job_damaged` if
+    the file is shorter than committed, `output_exists` if another program has written it.
     """
 
     def __init__(self, path: Path, committed: int) -> None:
@@ -41,7 +42,7 @@ class LineFile:
         self.length += len(data)
 
     def sync(self) -> None:
-        """Wait until it is on the disk."""
+        """Wait until the file is on disk."""
         if self._dirty and self._file is not None:
             os.fsync(self._file.fileno())
             failpoint("lines.synced")
@@ -53,19 +54,19 @@ class LineFile:
             self._file = None
 
     def truncate(self) -> None:
-        """Cut off the lines of a run that died before it could commit them."""
+        """Remove the lines of a run that died before it could commit them."""
         if self.uncommitted_bytes:
             failpoint("lines.cut")
             os.truncate(self.path, self.length)
 
     @property
     def uncommitted_bytes(self) -> int:
-        """How many bytes it has behind its committed end."""
+        """Return the number of bytes after the committed end."""
         size = self.path.stat().st_size if self.path.exists() else 0
         if size < self.length:
             raise BatchError(
-                f"{self.path} has {size:,} bytes where the job's state says {self.length:,}; put the file back as it"
-                " was, or begin a new job",
+                f"{self.path} has {size:,} bytes where the job's state says {self.length:,}; restore the file, or "
+                f"start a new job",
                 "job_damaged",
             )
         return size - self.length
@@ -73,22 +74,22 @@ class LineFile:
     def _open(self) -> None:
         if self.uncommitted_bytes:
             raise BatchError(
-                f"{self.path} was written to by somebody else while the job ran; move it away, and resume the job",
+                f"{self.path} was written by another program while the job ran; move it away and resume the job",
                 "output_exists",
             )
         self._file = FileIO(self.path, "ab")
-        sync(self.path.parent)  # also where it is there: the process that made it may have died before this
+        sync(self.path.parent)  # also if it exists: the process that created it may have died before this
 
 
 def merge_path(path: Path) -> Path:
-    """Where a file's new lines lie until they are all there."""
+    """Return where a file's new lines are written until they are complete."""
     return path.with_name(f"{path.name}.merging")
 
 
 def install_merged(paths: Iterable[Path]) -> None:
-    """Give new files, which are whole, the names of the old ones; those that have them already are left.
+    """Rename complete new files to the old names; skip those that were renamed already.
 
-    They may have got them from a process that died before its directory was synced.
+    The process that renamed those may have died before it synced their directory.
     """
     for path in paths:
         new = merge_path(path)

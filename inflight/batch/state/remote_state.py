@@ -1,4 +1,4 @@
-"""A job's state beside its output on a storage, so that another machine can go on where this one was lost."""
+"""Replicates a job's state beside its output on a storage, so that another machine can continue a lost job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STORAGE_CODES = ("storage_unreachable", "storage_denied", "storage_not_found")
 
 
 class StateReplicator:
-    """A storage that is away for a while costs what another machine could have known, not the job."""
+    """Replicates the state. If the storage is unreachable for a while, the job continues without replication."""
 
     def __init__(self, output: OutputSpec, directory: JobDirectory, on_message: Callable[[str], None]) -> None:
         address = remote_state_address(output)
@@ -43,15 +43,15 @@ class StateReplicator:
 
     @contextmanager
     def lease(self) -> Iterator[None]:
-        """Around the job while it is open: bring here what another machine has left, and however this one ends, let
-        the next one have it. Raises BatchError as Carrier does.
+        """Hold the lease while the job is open: fetch the state of another machine, and release the lease at the end.
+        Raises BatchError as RemoteState does.
         """
         if self._remote is None:
             yield
             return
         renewing = threading.Thread(target=self._renew_lease, args=(self._remote,), name="batch-lease", daemon=True)
         try:
-            renewing.start()  # it does nothing before the job is this machine's
+            renewing.start()  # does nothing until this machine holds the lease
             try:
                 if self._remote.fetch():
                     self._on_message(f"The job's state was fetched from {self._shown}.")
@@ -61,11 +61,11 @@ class StateReplicator:
                 renewing.join()
         finally:
             if not self._storage_down:
-                with suppress(BatchError):  # then the next one waits
+                with suppress(BatchError):  # otherwise the next machine waits for the lease to expire
                     self._remote.release_lease()
 
     def claim(self, ledger: Ledger) -> None:
-        """Say that this machine is at work, so that another one that begins learns of it. Raises BatchError."""
+        """Claim the job for this machine, so that another one that starts it is refused. Raises BatchError."""
         if self._remote is not None:
             try:
                 self._remote.upload(ledger.snapshot)
@@ -74,9 +74,9 @@ class StateReplicator:
                 raise
 
     def upload_if_due(self, ledger: Ledger) -> None:
-        """Behind a checkpoint, in its thread.
+        """Upload the state after a checkpoint, in its thread, if it is time.
 
-        Raises BatchError `job_elsewhere` where another machine has taken the job over.
+        Raises BatchError `job_elsewhere` if another machine has taken over the job.
         """
         if self._lost_lease is not None:
             raise self._lost_lease
@@ -84,17 +84,17 @@ class StateReplicator:
             self._upload(self._remote, ledger, final=False)
 
     def upload(self, ledger: Ledger) -> None:
-        """Before the output is made, which may take long: all rows are done, and none need be asked again."""
+        """Upload before the output is completed, which may take long: all rows are done and need not be sent again."""
         if self._remote is not None:
             self._upload(self._remote, ledger, final=False)
 
     def upload_final(self, ledger: Ledger) -> None:
-        """This machine stops here, with all that it has done."""
+        """Upload everything; this machine stops here."""
         if self._remote is not None:
             self._upload(self._remote, ledger, final=True)
 
     def _renew_lease(self, carrier: RemoteState) -> None:
-        """In a thread of its own: a state that takes long to fetch or send, or an output, must not cost the lease."""
+        """Renew the lease in a separate thread, so that slow transfers of the state or the output do not lose it."""
         while not self._stopping.wait(remote_state.RENEW_SECONDS):
             try:
                 carrier.renew_lease()
@@ -116,19 +116,19 @@ class StateReplicator:
 
 
 LEASE_SECONDS = 300.0
-"""How long a machine that says nothing is thought to be at work; the clocks of both must agree to a minute or so."""
+"""Seconds until a machine that does not renew its lease counts as lost; clocks must agree to about a minute."""
 RENEW_SECONDS = LEASE_SECONDS / 3
-"""How often a machine at work says so, however seldom it sends the state, and however long that takes."""
+"""Seconds between renewals, independent of uploads."""
 PART_BYTES = 64 << 20
 _MANIFEST = "manifest.json"
 MIN_UPLOAD_INTERVAL = 60.0
 _UPLOAD_TIME_FACTOR = 20.0
-"""Sending may take a twentieth of the time."""
+"""Maximum fraction of time for uploads."""
 _READ_BYTES = 1 << 20
 
 
 class RemoteObject(BaseModel):
-    """An object with so many bytes of this hash."""
+    """An object with its size and hash."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -138,7 +138,7 @@ class RemoteObject(BaseModel):
 
 
 class RemoteManifest(BaseModel):
-    """What belongs together, and who has written it, when (seconds since 1970; 0: nobody is at work)."""
+    """The objects that belong together, who has written them, and when (seconds since 1970; 0: no lease)."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -151,23 +151,23 @@ class RemoteManifest(BaseModel):
 
 
 class RemoteState:
-    """Takes a job's state to an address and back. The manifest is written last: until then all is as before.
+    """Transfers a job's state to and from a storage. The manifest is written last; until then the old state is valid.
 
-    Raises BatchError: `job_elsewhere` where another machine has the job, `job_damaged`, those of storages and disks.
+    Raises BatchError: `job_elsewhere` if another machine runs the job, `job_damaged`, those of storages and disks.
     """
 
     def __init__(self, address: str, directory: JobDirectory) -> None:
         self._objects, self._directory = ObjectStore(address), directory
         self._owned = self._cleaned_up = False
         self._manifest_lock = threading.Lock()
-        """Around each look at the manifest and what is put in its place."""
+        """Held while the manifest is read and replaced."""
         self._inodes: dict[RowStatus, int] = {}
         self._next_upload = 0.0
 
     def fetch(self) -> bool:
-        """Take the job over from the machine that had it, if there is one: whether its state was brought here.
+        """Take over the job from the machine that had it; return whether its state was fetched.
 
-        What this machine had is left as it is where it was the last to write.
+        If this machine was the last to write, its own state is kept.
         """
         manifest, tag = self._read_manifest()
         if manifest is None:
@@ -187,13 +187,13 @@ class RemoteState:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to send again: each minute, or less often where sending takes long, or fails slowly."""
+        """Return whether it is time for an upload: each minute, or less often if uploads are slow."""
         return time.monotonic() >= self._next_upload
 
     def upload(self, snapshot: Callable[[Path], dict[RowStatus, int]], final: bool = False) -> None:
-        """Bring there what is new. `snapshot` writes the state, and says how long the files of lines are by it.
+        """Upload what is new. `snapshot` writes the state, and returns the lengths of its files of lines.
 
-        `last`: this machine stops here, and another need not wait for its lease to end.
+        `final`: this machine stops here, and another need not wait for the lease to expire.
         """
         began = time.monotonic()
         copy = self._directory.path / ".state.upload"
@@ -216,7 +216,7 @@ class RemoteState:
                     state=self._upload_state(copy),
                 )
                 with self._manifest_lock:
-                    latest, tag = self._read_manifest()  # renewed since, or another machine's by now
+                    latest, tag = self._read_manifest()  # renewed since, or taken by another machine
                     if latest is not None:
                         self._check_owner(latest)
                     self._write_manifest(manifest if final else manifest.model_copy(update={"time": time.time()}), tag)
@@ -227,7 +227,7 @@ class RemoteState:
             self._next_upload = now + max(MIN_UPLOAD_INTERVAL, (now - began) * _UPLOAD_TIME_FACTOR)
 
     def renew_lease(self) -> None:
-        """Say that this machine is still at work, where it is. Raises BatchError as `send` does."""
+        """Renew the lease if this machine holds it. Raises BatchError as `upload` does."""
         with self._manifest_lock:
             if self._owned:
                 manifest, tag = self._read_manifest()
@@ -236,7 +236,7 @@ class RemoteState:
                     self._write_manifest(manifest.model_copy(update={"time": time.time()}), tag)
 
     def release_lease(self) -> None:
-        """Whatever ended the job here: another machine need not wait, and goes on with what was sent last."""
+        """Release the lease, however the job ended; another machine continues from the last upload."""
         with self._manifest_lock:
             if not self._owned:
                 return
@@ -247,7 +247,7 @@ class RemoteState:
 
     @property
     def _owner(self) -> str:
-        """A name for this directory on this disk; a copy fetched to another disk has another."""
+        """Return a name for this directory on this disk; a copy on another disk has another one."""
         path = self._directory.path / "owner"
         if not path.exists():
             make_directory(self._directory.path)
@@ -262,8 +262,8 @@ class RemoteState:
             return RemoteManifest.model_validate_json(found[0]), found[1]
         except ValidationError as error:
             raise BatchError(
-                f"{self._objects.shown}/{_MANIFEST} is damaged ({error.error_count()} faults); remove"
-                f" {self._objects.shown} to begin anew",
+                f"{self._objects.shown}/{_MANIFEST} is damaged ({error.error_count()} errors); remove "
+                f"{self._objects.shown} to start again",
                 "job_damaged",
             ) from None
 
@@ -275,23 +275,23 @@ class RemoteState:
         silent = max(0.0, time.time() - manifest.time)
         if silent < LEASE_SECONDS:
             raise BatchError(
-                f"another machine runs the job at {self._objects.shown}: it said so {silent:.0f} seconds ago; if it"
-                f" is lost, the same command goes on from there in {math.ceil(LEASE_SECONDS - silent)} seconds",
+                f"another machine runs the job at {self._objects.shown}: it renewed its lease {silent:.0f} seconds "
+                f"ago; if it is lost, the same command can take over in {math.ceil(LEASE_SECONDS - silent)} seconds",
                 "job_elsewhere",
             )
 
     def _write_manifest(self, manifest: RemoteManifest, tag: str | None) -> None:
         failpoint("remote_state.manifest")
         if not self._objects.replace_if_unchanged(_MANIFEST, manifest.model_dump_json(indent=1).encode(), tag):
-            raise BatchError(f"another machine has begun to run the job at {self._objects.shown}", "job_elsewhere")
+            raise BatchError(f"another machine has started to run the job at {self._objects.shown}", "job_elsewhere")
         self._owned = bool(manifest.time)
         failpoint("remote_state.manifest_written")
 
     def _delete_local_state(self) -> None:
-        """What lies here is of an earlier time; without its state it is nothing."""
+        """Delete the older state on this disk; its other files are useless without it."""
         for suffix in ("", "-wal", "-shm", "-journal"):
             Path(f"{self._directory.state}{suffix}").unlink(missing_ok=True)
-        sync(self._directory.path)  # else a power cut could leave the old state beside new lines
+        sync(self._directory.path)  # otherwise a power failure could leave the old state with new lines
         failpoint("remote_state.forgotten")
 
     def _upload_lines(self, kind: RowStatus, parts: list[RemoteObject], length: int) -> list[RemoteObject]:
@@ -300,7 +300,7 @@ class RemoteState:
             return []
         with path.open("rb") as file:
             node = path.stat().st_ino
-            if self._inodes.get(kind) != node:  # of another run, or made anew since: the parts may be of another text
+            if self._inodes.get(kind) != node:  # of another run, or created again since: the uploaded parts may differ
                 parts = _matching_objects(file, parts)
                 self._inodes[kind] = node
             place = sum(part.size for part in parts)
@@ -319,7 +319,7 @@ class RemoteState:
             return self._upload_object("state", file, 0, copy.stat().st_size)
 
     def _upload_object(self, name: str, file: IO[bytes], place: int, size: int) -> RemoteObject:
-        """Bring these bytes there, as an object that nobody else makes."""
+        """Upload these bytes as an object with a unique name."""
         file.seek(place)
         part = _HashingReader(file, size)
         name = f"{name}-{secrets.token_hex(4)}"
@@ -331,18 +331,18 @@ class RemoteState:
         return RemoteObject(name=name, size=size, sha256=part.sha256)
 
     def _delete_unused_objects(self, before: RemoteManifest | None, now: RemoteManifest) -> None:
-        """Remove what no manifest names any more; once a run also what deaths have left there."""
+        """Delete objects that no manifest refers to any more; once per run, also those that crashes have left."""
         kept = {_MANIFEST, *_object_names(now)}
-        gone = set(_object_names(before)) if before is not None else set()
+        unused = set(_object_names(before)) if before is not None else set()
         if not self._cleaned_up:
-            gone |= set(self._objects.list_names())
-        for name in sorted(gone - kept):
+            unused |= set(self._objects.list_names())
+        for name in sorted(unused - kept):
             failpoint("remote_state.remove")
             self._objects.remove(name)
         self._cleaned_up = True
 
     def _download(self, parts: list[RemoteObject], path: Path) -> None:
-        """Fetch these into a file, whole; none make none."""
+        """Download these parts to a file atomically; without parts there is no file."""
         if not parts:
             path.unlink(missing_ok=True)
             return
@@ -361,20 +361,20 @@ class RemoteState:
                     file.write(block)
                 if digest.hexdigest() != part.sha256:
                     raise BatchError(
-                        f"{self._objects.shown}/{part.name} is damaged; remove {self._objects.shown} to begin anew",
+                        f"{self._objects.shown}/{part.name} is damaged; remove {self._objects.shown} to start again",
                         "job_damaged",
                     )
 
 
 def remote_state_address(output: OutputSpec) -> str | None:
-    """Where the state of a job with this output is carried: beside it, on a storage. None for a disk or a database."""
+    """Return the address of the remote state: beside an output on a storage. None for a disk or a database."""
     if is_local(output.address) or is_database(output.address) or output.format == "sql":
         return None
     return sibling_address(output.address, "job")
 
 
 class _HashingReader:
-    """So many bytes of a file as a file, hashed on their way."""
+    """A range of a file as a file object, hashed while it is read."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self._file, self.remaining = file, size
@@ -392,8 +392,8 @@ class _HashingReader:
 
 
 def _matching_objects(file: IO[bytes], parts: list[RemoteObject]) -> list[RemoteObject]:
-    """Those of the first parts that the file has."""
-    same: list[RemoteObject] = []
+    """Return the leading parts that match the file."""
+    matching: list[RemoteObject] = []
     file.seek(0)
     for part in parts:
         held = _HashingReader(file, part.size)
@@ -401,8 +401,8 @@ def _matching_objects(file: IO[bytes], parts: list[RemoteObject]) -> list[Remote
             pass
         if held.remaining or held.sha256 != part.sha256:
             break
-        same.append(part)
-    return same
+        matching.append(part)
+    return matching
 
 
 def _object_names(manifest: RemoteManifest) -> Iterator[str]:

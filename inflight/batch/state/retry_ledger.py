@@ -1,4 +1,4 @@
-"""Rows that failed and are asked once more: chosen, asked, and their new lines put among the old ones."""
+"""Retries failed rows: selects them, and merges their new lines with the old ones."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from inflight.batch.state.line_file import LineFile, install_merged, merge_path
 from inflight.common.atomic_files import sync
 
 NOT_RETRYABLE = ("row_duplicate",)
-"""Asked once more, such a row would be a second record of its id."""
+"""Codes of rows that cannot be retried, since they would be a second record of their id."""
 
 
 def select_failed_rows(ledger: Ledger, codes: Sequence[str]) -> int:
-    """Take note of the failed rows with these codes, without any of all that were asked; how many there are."""
+    """Mark the failed rows with these codes (without codes: all that were sent); return their number."""
     chosen = (
         "code IN (SELECT value FROM json_each(?))" if codes else "(status = 'error' OR code = 'row_crashed_engine')"
     )
@@ -41,10 +41,10 @@ def select_failed_rows(ledger: Ledger, codes: Sequence[str]) -> int:
 
 
 class RetryLedger(Ledger):
-    """The ledger of a job whose chosen rows are asked once more. Their outcomes wait in the state for `merge`.
+    """The ledger of a job whose selected rows are retried. Their results wait in the state for `merge`.
 
-    The input may have become another: a query gives no more what its job has filled. `find` and `check` see to it that
-    no other row is asked in a row's place.
+    The input may have changed: a query may no longer return rows that the job has filled. `match` and `check_same_row`
+    ensure that no other row is sent in a row's place.
     """
 
     def __init__(self, directory: JobDirectory, first: int = 0) -> None:
@@ -59,14 +59,14 @@ class RetryLedger(Ledger):
 
     @property
     def remaining(self) -> int:
-        """Rows that have no new outcome yet."""
+        """The number of rows without a new result."""
         return len(self._wanted)
 
     def is_done(self, number: int) -> bool:
         return number not in self._wanted
 
     def match(self, row: Row | InvalidRow) -> Row | InvalidRow | None:
-        """The row as it was numbered when it failed, wherever it checkpoint now; None where it isn't wanted."""
+        """Return the row with the number that it had when it failed, wherever it is now; None if it is not selected."""
         number = self._unmatched.pop(row.id, None) if row.id is not None else row.number
         if number is None or number not in self._wanted:
             return None
@@ -74,29 +74,30 @@ class RetryLedger(Ledger):
         return replace(row, number=number, line=line) if id == row.id else None
 
     def check_same_row(self, row: Row | InvalidRow) -> Row | InvalidRow:
-        """The row, which is wanted by its number. Raises BatchError `input_changed` where another one has that now."""
+        """Check a row that is selected by its number. Raises BatchError `input_changed` if another row has that number
+        now."""
         id, line = self._failed(row.number)
         if id != row.id:
             raise BatchError(
-                f"line {line} of the input has the id {row.id!r}, and had {id!r} when the job began; put the input back"
-                " as it was and resume the job, or begin a new one",
+                f"line {line} of the input has the id {row.id!r}, and had {id!r} when the job started; restore the "
+                f"input and resume the job, or start a new one",
                 "input_changed",
             )
         return row
 
     def end_of_input(self, rows: int) -> None:
-        """Raises BatchError `input_changed` for rows that were not there; they are not asked for any more."""
+        """Raises BatchError `input_changed` for selected rows that are missing; they are no longer selected."""
         with self._writing():
             if not self._wanted:
                 return
-            gone = ", ".join(repr(self._failed(number)[0]) for number in islice(self._wanted, 3))
+            examples = ", ".join(repr(self._failed(number)[0]) for number in islice(self._wanted, 3))
             count = len(self._wanted)
             self.database.execute("DELETE FROM retried WHERE status IS NULL")
             self.database.commit()
             self._wanted.clear()
         raise BatchError(
-            f"{count:,} of the rows to be asked once more are not in the input any more ({gone}{', …' * (count > 3)});"
-            " they keep their records: resume the job to end it with those of the others",
+            f"{count:,} of the rows to retry are no longer in the input ({examples}{', …' * (count > 3)}); they keep "
+            f"their records: resume the job to complete the others",
             "input_changed",
         )
 
@@ -104,24 +105,24 @@ class RetryLedger(Ledger):
         return set()
 
     def record_positions(self, positions: Iterable[tuple[int, int, Position]]) -> None:
-        """How far the input was done stays as it is."""
+        """Keep the recorded end of the input."""
 
     def recover(self) -> None:
-        """The old lines must be all that there are: those of others have no place among the new ones."""
+        """Check that the files have only the old lines; other lines have no place among the new ones."""
         with self._writing():
             self._finish_merge()
             for file in self._files.values():
                 if file.uncommitted_bytes:
                     raise BatchError(
-                        f"{file.path} has {file.uncommitted_bytes:,} bytes more than the job has written; take them"
-                        " out, and resume the job",
+                        f"{file.path} has {file.uncommitted_bytes:,} bytes more than the job has written; remove them "
+                        f"and resume the job",
                         "job_damaged",
                     )
 
     def merge(self) -> None:
-        """Put the new lines in their places: whole new files beside the old ones, one commit, then their names.
+        """Insert the new lines: write complete new files beside the old ones, commit once, then rename them.
 
-        Raises BatchError. Whenever it is broken off, either all is as before, or the next opening ends it.
+        Raises BatchError. If it is interrupted, either nothing has changed, or the next start completes it.
         """
         with self._writing():
             lengths = {status: self._rewrite(status, lines) for status, lines in self._merged()}
@@ -152,17 +153,17 @@ class RetryLedger(Ledger):
         return []
 
     def _write_ready_lines(self, new: list[PendingLine]) -> None:
-        """Lines are written when all rows are there."""
+        """Lines are written only when all rows are done."""
 
     @cached_property
     def _unmatched(self) -> dict[str, int]:
-        """The numbers of wanted rows that were not met yet, by their ids."""
+        """Return the numbers of selected rows that have not been matched yet, by id."""
         with self._lock:
             wanted = "SELECT id, number FROM failures WHERE id IS NOT NULL ORDER BY number DESC"
             return {id: number for id, number in self._rows(wanted) if number in self._wanted}
 
     def _failed(self, number: int) -> tuple[str | None, int]:
-        """Id and line of a row as it failed."""
+        """Return id and line of a row when it failed."""
         with self._lock:
             sql = "SELECT id, line FROM failures WHERE number = ?"
             id, line = self.database.execute(sql, (number,)).fetchone()
@@ -176,7 +177,7 @@ class RetryLedger(Ledger):
             del self.counts.codes[code]
 
     def _merged(self) -> Iterator[tuple[RowStatus, Iterator[bytes]]]:
-        """The new lines of each file, in order."""
+        """Yield the new lines of each file, in order."""
         failed = "SELECT number FROM failures ORDER BY number"
         errors = "SELECT number FROM failures WHERE status = 'error' ORDER BY number"
         yield RowStatus.OK, self._merge_lines(RowStatus.OK, _all_but(self._first, self._rows(failed)))
@@ -184,17 +185,17 @@ class RetryLedger(Ledger):
         yield RowStatus.DEAD, self._dead_letters()
 
     def _merge_lines(self, status: RowStatus, numbers: Iterable[int]) -> Iterator[bytes]:
-        """Old lines, whose rows have these numbers, without those that were asked once more, and the new ones."""
-        again = {number for (number,) in self._rows("SELECT number FROM retried")}
-        old = ((number, line) for number, line in zip(numbers, self._old_lines(status)) if number not in again)  # noqa: B905
+        """Yield the old lines (whose rows have these numbers) without those of retried rows, and the new ones."""
+        retried = {number for (number,) in self._rows("SELECT number FROM retried")}
+        old = ((number, line) for number, line in zip(numbers, self._old_lines(status)) if number not in retried)  # noqa: B905
         new = self._rows(f"SELECT number, text FROM retried WHERE status = '{status}' ORDER BY number")
         return (line for _, line in heapq.merge(old, new))
 
     def _dead_letters(self) -> Iterator[bytes]:
-        """Dead letters stand as they came, each with its line in the input."""
+        """Yield dead letters in their old order, each with its line in the input."""
         lines = "SELECT line FROM failures WHERE number IN (SELECT number FROM retried)"
-        again = {line for (line,) in self._rows(lines)}
-        yield from (letter for letter in self._old_lines(RowStatus.DEAD) if orjson.loads(letter)["line"] not in again)
+        retried = {line for (line,) in self._rows(lines)}
+        yield from (letter for letter in self._old_lines(RowStatus.DEAD) if orjson.loads(letter)["line"] not in retried)
         yield from (text for (text,) in self._rows("SELECT text FROM retried WHERE status = 'dead' ORDER BY number"))
 
     def _old_lines(self, status: RowStatus) -> Iterator[bytes]:
@@ -206,7 +207,7 @@ class RetryLedger(Ledger):
     def _rewrite(self, status: RowStatus, lines: Iterator[bytes]) -> int:
         path = merge_path(self._directory.result_file(status))
         path.unlink(missing_ok=True)
-        if self._files[status].length:  # one without lines takes the place of the old one all the same
+        if self._files[status].length:  # also an empty file must replace the old one
             path.touch()
             sync(path.parent)
         with closing(LineFile(path, 0)) as file:
@@ -216,7 +217,7 @@ class RetryLedger(Ledger):
         return file.length
 
     def _replace_failures(self) -> None:
-        """The state's own list of what failed."""
+        """Update the state's list of failures."""
         self.database.execute("DELETE FROM failures WHERE number IN (SELECT number FROM retried)")
         columns = "number, line, id, status, code, message, attempts"
         self.database.execute(f"INSERT INTO failures SELECT {columns} FROM retried WHERE status != 'ok'")
@@ -227,7 +228,7 @@ class RetryLedger(Ledger):
 
 
 def _all_but(first: int, numbers: Iterable[tuple[int]]) -> Iterator[int]:
-    """All numbers from the first on but these."""
+    """Yield all numbers from `first` on except these."""
     at = first
     for (number,) in numbers:
         yield from range(at, number)
@@ -238,7 +239,7 @@ def _all_but(first: int, numbers: Iterable[tuple[int]]) -> Iterator[int]:
 
 
 def open_ledger(directory: JobDirectory, first: int) -> Ledger:
-    """That of a job's rows, or of those that are asked once more."""
+    """Return the ledger of the job's rows, or of those that are retried."""
     ledger = Ledger(directory, first)
     if not ledger.recall("retrying", default=False):
         return ledger
@@ -247,24 +248,23 @@ def open_ledger(directory: JobDirectory, first: int) -> Ledger:
 
 
 def matches_by_id(source: RowSource, spec: InputSpec) -> bool:
-    """Whether rows are found by their ids. Answers may stand in a table since, and a query give no more what has one:
-    a row's number is another one then, and so is its id where that comes of the number.
+    """Return whether rows are matched by id. Answers may be in the table since, and a query may no longer return rows
+    with one: then row numbers have changed, and so have ids that derive from them.
     """
     return source.format == "sql" and (source.key_column is not None or spec.id is not None)
 
 
 def check_input(source: RowSource, spec: InputSpec) -> None:
-    """Raises BatchError `input_changed` where rows that are found by their numbers have other ones now."""
+    """Raises BatchError `input_changed` if rows that are matched by number have other numbers now."""
     if not matches_by_id(source, spec):
         source.check_unchanged()
 
 
 def check_retry_codes(codes: Sequence[str]) -> None:
-    """Raises BatchError `invalid_parameter` for rows that can't be asked once more."""
+    """Raises BatchError `invalid_parameter` for codes of rows that cannot be retried."""
     for code in codes:
         if code in NOT_RETRYABLE:
             raise BatchError(
-                f"rows that failed of {code} have an id that another row's record has; give them ids of their own in a"
-                " new job",
+                f"rows that failed with {code} have the id of another row; give them unique ids in a new job",
                 "invalid_parameter",
             )

@@ -1,4 +1,4 @@
-"""A file that is there whole or not at all, on a local disk or a storage, and those that lie beside it."""
+"""Writes files atomically, on a local disk or a storage, and names the files beside them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from inflight.common.atomic_files import install
 
 @contextmanager
 def atomic_output(address: str) -> Iterator[IO[bytes]]:
-    """Write a file, compressed by its suffix; it takes the place of what was there once all is written.
+    """Write a file, compressed by its suffix; it replaces the old one when it is complete.
 
-    On a disk it is renamed into its place; object stores show it when its upload is complete. Raises BatchError.
+    On a disk it is renamed; object stores show it when its upload is complete. Raises BatchError.
     """
     final = StoredFile(address, missing_code="output_invalid")
     if not is_local(address):
@@ -36,7 +36,7 @@ def atomic_output(address: str) -> Iterator[IO[bytes]]:
             failpoint("output.write")
             yield file
     except BaseException:
-        with suppress(OSError):  # what went wrong is said by the first
+        with suppress(OSError):  # the first error is reported
             making.unlink()
         raise
     with final.map_errors(writing=True):
@@ -49,23 +49,21 @@ def atomic_output(address: str) -> Iterator[IO[bytes]]:
 
 
 def check_writable(address: str) -> None:
-    """Whether a file could be written there: a small one is, and taken away again. Raises BatchError."""
+    """Check that a file can be written there, by writing and removing a small one. Raises BatchError."""
     beside_it = StoredFile(sibling_address(address, "check.tmp"), missing_code="output_invalid")
     try:
         with beside_it.writing() as file:
             file.write(b"Whether a batch job can write here.\n")
     except NotImplementedError as error:
-        raise BatchError(
-            f"{masked(address)} can't be written, only read; choose another output", "output_invalid"
-        ) from error
+        raise BatchError(f"{masked(address)} is read-only; choose another output", "output_invalid") from error
     try:
         beside_it.remove()
     except BatchError:
-        pass  # somebody may write and not remove
+        pass  # the user may write but not delete
 
 
 def sibling_address(address: str, suffix: str) -> str:
-    """`answers.errors.jsonl` for `answers.parquet` or `answers.csv.gz`, and `errors.jsonl`."""
+    """Return for example `answers.errors.jsonl` for `answers.parquet` or `answers.csv.gz`, and `errors.jsonl`."""
     base = address.removesuffix(PurePosixPath(address).suffix) if StoredFile(address).compression else address
     stem = base.removesuffix(PurePosixPath(base).suffix) if "/" not in PurePosixPath(base).suffix else base
     return f"{stem}.{suffix}"

@@ -1,4 +1,4 @@
-"""Files of fsspec's with a buffer of Python's before them, whose lines are many times faster than theirs."""
+"""Files of fsspec behind a buffer of Python, which reads lines much faster."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import io
 from typing import IO, Any
 
 BUFFER = 1 << 20
-"""Bytes that are read at a time."""
+"""Bytes per read."""
 
 
 def open_buffered(file: Any) -> IO[bytes]:
-    """A file of fsspec's to be read; closing it closes that."""
+    """Return a buffered reader for a file of fsspec; closing it closes the file."""
     return io.BufferedReader(_Raw(file), BUFFER)
 
 
 def skip_bytes(file: IO[bytes], count: int) -> None:
-    """Read over what lies before, where nothing can jump there."""
+    """Skip bytes by reading them, in a file that cannot seek."""
     while count and (data := file.read(min(count, BUFFER))):
         count -= len(data)
 
 
 class _Raw(io.RawIOBase):
-    """As io.BufferedReader wants it."""
+    """A raw stream for io.BufferedReader."""
 
     def __init__(self, file: Any) -> None:
         self._file = file

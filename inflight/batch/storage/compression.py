@@ -17,14 +17,14 @@ _BY_SUFFIX = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd", ".zstd"
 
 
 def compression_of(address: str) -> str | None:
-    """gzip, bz2, xz, zstd, or None."""
+    """Return gzip, bz2, xz, zstd, or None."""
     name = address.partition("?")[0] if "://" in address else address
     return next((kind for suffix, kind in _BY_SUFFIX.items() if name.lower().endswith(suffix)), None)
 
 
 @contextmanager
 def open_compressed(raw: IO[bytes], compression: str | None, address: str, write: bool = False) -> Iterator[IO[bytes]]:
-    """What is inside a compressed file, or the file itself. Raises BatchError `input_invalid` for a damaged one."""
+    """Yield the decompressed content, or the file itself. Raises BatchError `input_invalid` for a damaged one."""
     if compression is None:
         yield raw
         return
@@ -33,7 +33,7 @@ def open_compressed(raw: IO[bytes], compression: str | None, address: str, write
             yield file
     except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
         raise _damaged(address, compression, error) from error
-    except OSError as error:  # as bz2 and pyarrow say it
+    except OSError as error:  # raised by bz2 and pyarrow
         if error.errno is not None:
             raise
         raise _damaged(address, compression, error) from error
@@ -41,7 +41,7 @@ def open_compressed(raw: IO[bytes], compression: str | None, address: str, write
 
 def _file(raw: IO[bytes], compression: str, address: str, mode: Literal["rb", "wb"]) -> IO[bytes]:
     if compression == "gzip":
-        # Without name and time: the same lines make the same file.
+        # Without name and time, so that the same lines give the same file.
         return cast("IO[bytes]", gzip.GzipFile("", mode, 6, raw, mtime=0))
     if compression == "bz2":
         return cast("IO[bytes]", bz2.open(raw, mode))
@@ -54,10 +54,8 @@ def _zstd(raw: IO[bytes], address: str, mode: str) -> IO[bytes]:
     try:
         import pyarrow
     except ImportError as error:
-        raise BatchError(
-            f"{address} needs the package pyarrow; install inflight with its extra, [batch]", "package_missing"
-        ) from error
-    if mode == "rb":  # pyarrow's files have no lines
+        raise BatchError(f"{address} needs the package pyarrow; install inflight[batch]", "package_missing") from error
+    if mode == "rb":  # pyarrow's files cannot read lines
         stream: Any = pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, mode="r"), "zstd")
         return io.BufferedReader(stream, 1 << 20)
     return cast("IO[bytes]", pyarrow.CompressedOutputStream(pyarrow.PythonFile(raw, mode="w"), "zstd"))
@@ -65,4 +63,4 @@ def _zstd(raw: IO[bytes], address: str, mode: str) -> IO[bytes]:
 
 def _damaged(address: str, compression: str, error: BaseException) -> BatchError:
     words = " ".join(str(error).split()).rstrip(".")
-    return BatchError(f"{address} is damaged as a file of {compression}: {words}; fetch it again", "input_invalid")
+    return BatchError(f"{address} is not a valid {compression} file: {words}; download it again", "input_invalid")

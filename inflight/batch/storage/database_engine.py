@@ -1,4 +1,4 @@
-"""SQLAlchemy's engine for the address of a database, as inputs and outputs need it."""
+"""Creates SQLAlchemy engines for databases of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
 LOCK_TIMEOUT = 60.0
-"""How long another program may hold a SQLite file."""
+"""Seconds to wait for another program's lock on an SQLite file."""
 
 _DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 
 
 def create_database_engine(address: str, code: str, pooled: bool) -> Engine:
-    """Connects nowhere yet. Not `pooled`: each connection is a new one, and nothing is left open.
+    """Create an engine, without connecting. Unless `pooled`, each connection is new, and none stays open.
 
-    Raises BatchError: of that code where this is no database's address, or names a variable that is not set;
-    `package_missing` where its driver is.
+    Raises BatchError: with `code` if this is not a database URL, or names a variable that is not set; `package_missing`
+    if the driver is missing.
     """
     try:
         from sqlalchemy import NullPool, create_engine, make_url
         from sqlalchemy.exc import ArgumentError, NoSuchModuleError
     except ModuleNotFoundError as error:
         raise BatchError(
-            f"{masked(address)} needs the package sqlalchemy; install inflight with its extra, [batch]",
+            f"{masked(address)} needs the package sqlalchemy; install inflight[batch]",
             "package_missing",
         ) from error
     try:
@@ -37,12 +37,12 @@ def create_database_engine(address: str, code: str, pooled: bool) -> Engine:
         options: dict[str, Any] = {"connect_args": {"timeout": LOCK_TIMEOUT}} if lite else {}
         options |= {"pool_pre_ping": not lite} if pooled else {"poolclass": NullPool}
         return create_engine(url, hide_parameters=True, **options)
-    except (ArgumentError, NoSuchModuleError, ValueError) as error:  # a ValueError: of a port that is no number
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:  # ValueError: the port is not a number
         words = scrubbed(error, address) if isinstance(error, NoSuchModuleError) else "write NAME://USER@HOST/DATABASE"
-        raise BatchError(f"{masked(address)} is no database's address ({words})", code) from None
+        raise BatchError(f"{masked(address)} is not a database URL ({words})", code) from None
     except ModuleNotFoundError as error:
         raise BatchError(
-            f"{masked(address)} needs the package {error.name}; install it (inflight's extra [postgresql] has psycopg)",
+            f"{masked(address)} needs the package {error.name}; install it (inflight[postgresql] includes psycopg)",
             "package_missing",
         ) from error
 
@@ -52,10 +52,10 @@ def is_sqlite(engine: Engine) -> bool:
 
 
 def database_error_text(address: str, error: BaseException) -> str:
-    """What a database said, in one line, without secrets of the address and without the values of rows."""
+    """Return a database's error on one line, without secrets of the address and without values of rows."""
     diagnosis = getattr(error, "diag", None)  # psycopg's
     words = getattr(diagnosis, "message_primary", None) or str(error).partition("\nDETAIL:")[0].partition("\n[SQL:")[0]
-    if str(getattr(error, "sqlstate", None)).startswith("22"):  # a value that is no number, no date, ...: it is quoted
+    if str(getattr(error, "sqlstate", None)).startswith("22"):  # an invalid number, date, ...: the message quotes it
         first, quoted, rest = words.partition('"')
         words = f'{first}"..."{rest.rpartition(chr(34))[2]}' if quoted else words
     return scrubbed(words, address).rstrip(".")[:400]

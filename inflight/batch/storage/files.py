@@ -1,4 +1,4 @@
-"""Files by their addresses: a path on this machine, or any address of fsspec's (s3://, gs://, https://, ...)."""
+"""Files by address: a path on this machine, or any address of fsspec (s3://, gs://, https://, ...)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from inflight.batch.storage.secret_address import expand_variables, masked, scru
 from inflight.common.atomic_files import make_directory, sync
 
 _ENDPOINTED = re.compile(r"s3://(https?://[^/]+)/(.+)", re.IGNORECASE)
-"""An S3 of one's own, in the address, as Triton and `inflight assemble` have it."""
+"""A custom S3 endpoint in the address, as in Triton and `inflight assemble`."""
 _BLOCK = 4 << 20
 _UPLOAD_PART_BYTES = 16 << 20
-"""A part of an upload, some of which are in memory. S3 takes 10,000 of them: 160 GB."""
+"""Bytes per part of an upload; some parts are in memory. S3 allows 10,000 parts: 160 GB."""
 _HASHED_BYTES = 64 << 10
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Reading(NamedTuple):
-    """A file that is read: what is `inside`, and as it lies there (the same where it is not compressed)."""
+    """An open file: its `inside`, decompressed, and the raw file (the same if it is not compressed)."""
 
     content: IO[bytes]
     raw: IO[bytes]
@@ -37,10 +37,10 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file that may be there or not. `absent` is the code of a file that should be there and is not.
+    """A file that may exist. `absent` is the error code if it should exist but does not.
 
     Everything raises BatchError: that code, `storage_denied`, `storage_not_found`, `storage_unreachable`,
-    `package_missing` and, in writing, `disk_full` and `output_unwritable`.
+    `package_missing` and, for writes, `disk_full` and `output_unwritable`.
     """
 
     address: str
@@ -57,17 +57,18 @@ class StoredFile:
 
     @property
     def compression(self) -> str | None:
-        """By the address's suffix: gzip, bz2, xz, zstd."""
+        """The compression by the address's suffix: gzip, bz2, xz, zstd."""
         return compression_of(self.address)
 
     @property
     def suffix(self) -> str:
-        """That of what is inside: `.jsonl` for `rows.jsonl.gz`; in small letters."""
+        """The suffix of the content in lower case: `.jsonl` for `rows.jsonl.gz`."""
         name = self.address.partition("?")[0] if not self.is_local else self.address
         return Path(name.removesuffix(Path(name).suffix) if self.compression else name).suffix.lower()
 
     def size(self) -> int | None:
-        """Bytes as they lie there; None where a storage does not say. Raises BatchError where there is no file."""
+        """Return the stored size in bytes; None if a storage does not report it. Raises BatchError if the file is
+        missing."""
         size = self._info().get("size")
         return size if isinstance(size, int) else None
 
@@ -76,7 +77,7 @@ class StoredFile:
             return bool(self.fs.exists(self.path))
 
     def remove(self) -> None:
-        """Take it away, if it is there."""
+        """Delete the file if it exists."""
         with self.map_errors():
             if self.fs.exists(self.path):
                 self.fs.rm_file(self.path)
@@ -84,7 +85,8 @@ class StoredFile:
                     sync(local_path(self.address).parent)
 
     def fingerprint(self) -> str:
-        """The same as long as the file is: its size, a hash of its beginning and its end, and a storage's own tag."""
+        """Return a value that is the same while the file is unchanged: its size, a hash of its start and end, and a
+        storage's tag."""
         info = self._info()
         size = info.get("size")
         digest = hashlib.sha256(f"{size} {'' if self.is_local else _etag(info)} ".encode())
@@ -97,7 +99,7 @@ class StoredFile:
 
     @contextmanager
     def reading(self, offset: int = 0) -> Iterator[Reading]:
-        """What is inside, decompressed, from that byte of it on. Errors in reading it are BatchErrors too."""
+        """Yield the decompressed content from this byte on. Read errors are BatchErrors too."""
         with self.map_errors(), self._open_raw() as raw, open_compressed(raw, self.compression, self.shown) as file:
             if offset and self.compression is None and raw.seekable():
                 raw.seek(offset)
@@ -107,17 +109,17 @@ class StoredFile:
 
     @contextmanager
     def open_seekable(self) -> Iterator[IO[bytes]]:
-        """The file as it lies there, to be read here and there. Raises BatchError where a storage can only stream."""
+        """Yield the stored file for random access. Raises BatchError if a storage can only stream."""
         with self.map_errors(), self._open_raw() as file:
             if not file.seekable():
                 raise BatchError(
-                    f"{self.shown} can only be read from its beginning on; copy it to a disk first", "input_invalid"
+                    f"{self.shown} can only be read sequentially; copy it to a disk first", "input_invalid"
                 )
             yield file
 
     @contextmanager
     def writing(self) -> Iterator[IO[bytes]]:
-        """A new file in its place, compressed by its suffix. An exception inside leaves no file on object stores."""
+        """Yield a new file, compressed by its suffix. On object stores an exception inside leaves no file."""
         with self.map_errors(writing=True):
             if self.is_local:
                 make_directory(local_path(self.address).parent)
@@ -127,7 +129,7 @@ class StoredFile:
 
     @contextmanager
     def map_errors(self, writing: bool = False) -> Iterator[None]:
-        """Raises what goes wrong inside as BatchError."""
+        """Convert errors in the block to BatchError."""
         try:
             yield
         except BatchError:
@@ -136,9 +138,9 @@ class StoredFile:
             raise self._missing_error(error) from error
         except IsADirectoryError as error:
             raise BatchError(f"{self.shown} is a directory; name a file in it", self.missing_code) from error
-        except (NotADirectoryError, FileExistsError) as error:  # a folder of its path is a file
+        except (NotADirectoryError, FileExistsError) as error:  # a component of its path is a file
             raise BatchError(
-                f"{self.shown} can't be: {self._error_text(error)}; check the path", self.missing_code
+                f"{self.shown} is not a valid path: {self._error_text(error)}; check the path", self.missing_code
             ) from error
         except PermissionError as error:
             if self.is_local:
@@ -150,7 +152,7 @@ class StoredFile:
         except OSError as error:
             if error.errno in _NO_ROOM:
                 raise BatchError(
-                    f"{self.shown} can't be written: {self._error_text(error)}; free space there", "disk_full"
+                    f"{self.shown} can't be written: {self._error_text(error)}; free disk space", "disk_full"
                 ) from error
             if error.errno == errno.EROFS:
                 raise BatchError(
@@ -170,15 +172,15 @@ class StoredFile:
             raise self._unreachable_error(error) from error
 
     def _error_text(self, error: BaseException) -> str:
-        """What a library says, without the secrets of the address."""
+        """Return a library's error without the secrets of the address."""
         if _status(error) is not None and hasattr(error, "message"):
-            said: object = f"{_status(error)} {error.message}"  # all else of it is the address, and headers
+            text: object = f"{_status(error)} {error.message}"  # the rest of it is the address and headers
         else:
-            said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        return scrubbed(said, self.address).rstrip(".")[:300]
+            text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return scrubbed(text, self.address).rstrip(".")[:300]
 
     def _status_error(self, status: int) -> BatchError:
-        """What a web server's status of 400 or more comes to."""
+        """Return the error for a web server's status of 400 or more."""
         if status in (401, 403, 407):
             return BatchError(f"{self.shown} refuses access (status {status}); {_ACCESS}", "storage_denied")
         if status in (408, 425, 429) or status >= 500:
@@ -191,10 +193,10 @@ class StoredFile:
         if (status := _status(error)) is not None:
             return self._status_error(status)
         cause = error.__cause__ or error.__context__
-        if cause is not None and "Connect" in type(cause).__name__:  # as fsspec has it for a web server that is away
+        if cause is not None and "Connect" in type(cause).__name__:  # raised by fsspec for an unreachable web server
             return self._unreachable_error(cause)
         if not self.is_local and "bucket" in str(error).lower():
-            return BatchError(f"there is no bucket for {self.shown}; make it, or name another", "storage_not_found")
+            return BatchError(f"there is no bucket for {self.shown}; create it, or name another", "storage_not_found")
         return BatchError(f"there is no file {self.shown}; check the path", self.missing_code)
 
     def _unreachable_error(self, error: BaseException) -> BatchError:
@@ -211,7 +213,7 @@ class StoredFile:
         return info
 
     def _open_new(self) -> IO[bytes]:
-        if self.is_local:  # one of fsspec's could not be given up
+        if self.is_local:  # fsspec's local files cannot be discarded
             return open(self.path, "wb")
         return cast("IO[bytes]", self.fs.open(self.path, "wb", block_size=_UPLOAD_PART_BYTES))
 
@@ -223,7 +225,7 @@ class StoredFile:
 
     @cached_property
     def _has_ranges(self) -> bool:
-        """Whether parts of it can be had: not every server of HTTP gives them, nor says that it does not."""
+        """Return whether ranges can be read: not every HTTP server supports them, or says that it does not."""
         size = self._info().get("size")
         if not self.address.startswith(("http://", "https://")) or not size:
             return True
@@ -236,12 +238,12 @@ class StoredFile:
 
     @cached_property
     def _location(self) -> tuple[Any, str]:
-        """The file system of fsspec, and the path there."""
+        """Return fsspec's file system, and the path in it."""
         try:
             from fsspec.core import url_to_fs
         except ModuleNotFoundError as error:
             raise BatchError(
-                f"{self.shown} needs the package fsspec; install inflight with its extra, [batch]", "package_missing"
+                f"{self.shown} needs the package fsspec; install inflight[batch]", "package_missing"
             ) from error
         if self.is_local:
             return url_to_fs(str(local_path(self.address)))[0], str(local_path(self.address))
@@ -258,18 +260,18 @@ class StoredFile:
             ) from error
         except ValueError as error:
             raise BatchError(
-                f"{self.shown} is no address that can be read: {self._error_text(error)}", self.missing_code
+                f"{self.shown} is not a valid address: {self._error_text(error)}", self.missing_code
             ) from error
         return fs, path
 
     @property
     def fs(self) -> Any:
-        """The file system of fsspec."""
+        """fsspec's file system."""
         return self._location[0]
 
     @property
     def path(self) -> str:
-        """Where it lies there."""
+        """The path in the file system."""
         return self._location[1]
 
 
@@ -278,13 +280,13 @@ _ACCESS = "give the credentials of a user who has access"
 
 @contextmanager
 def _discard_on_error(file: Any) -> Iterator[None]:
-    """Close the file if all goes well; else drop what is written, where the storage can."""
+    """Close the file on success; otherwise discard what was written, if the storage supports that."""
     try:
         yield
     except BaseException:
         if hasattr(file, "discard"):
             file.discard()
-            file.closed = True  # else it is written after all when it is collected
+            file.closed = True  # otherwise it is written when it is garbage-collected
         else:
             file.close()
         raise
@@ -292,12 +294,12 @@ def _discard_on_error(file: Any) -> Iterator[None]:
 
 
 def _etag(info: dict[str, Any]) -> str:
-    """What storages say of an object's content: S3's and HTTP's ETag, Google's md5Hash, Azure's content_md5."""
+    """Return a storage's tag of the content: S3's and HTTP's ETag, Google's md5Hash, Azure's content_md5."""
     return next((str(info[name]) for name in ("ETag", "etag", "md5Hash", "content_md5", "mtime") if info.get(name)), "")
 
 
 def _is_storage_error(error: Exception) -> bool:
-    """Whether a package that reaches storages raised it; there is no class that they share."""
+    """Return whether a storage package raised the error; they share no base class."""
     return type(error).__module__.partition(".")[0] in (
         *("aiohttp", "aiobotocore", "botocore", "s3fs", "gcsfs", "google", "adlfs", "azure", "fsspec", "asyncio"),
         *("paramiko", "requests", "urllib3"),
@@ -305,7 +307,7 @@ def _is_storage_error(error: Exception) -> bool:
 
 
 def _status(error: BaseException) -> int | None:
-    """The status that a web server has answered with, which fsspec may tell as a file that is not there."""
+    """Return the status of a web server's response, which fsspec may raise as a missing file."""
     seen: BaseException | None = error
     while seen is not None:
         if type(seen).__name__ == "ClientResponseError":

@@ -1,4 +1,4 @@
-"""Small things of a job under one address: by name, whole, and one of them in turns with other machines."""
+"""Small objects of a job under one address, with atomic replacement where the storage supports it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Readable(Protocol):
 
 
 class ObjectStore:
-    """A folder on a storage, or on a disk. Everything raises the BatchErrors of storages."""
+    """A folder on a storage or on a disk. Everything raises the BatchErrors of storages."""
 
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
@@ -29,19 +29,19 @@ class ObjectStore:
         self._s3 = address.lower().startswith(("s3://", "s3a://"))
 
     def read(self, name: str) -> tuple[bytes, str] | None:
-        """What is in it, and its tag where the storage has one; None where it is not there."""
+        """Return the content and the storage's tag, if any; None if the object is missing."""
         file = self._file(name)
         if not file.exists():
             return None
         if self._s3:
-            with file.map_errors():  # the tag first: that of older content replaces nothing
+            with file.map_errors():  # the tag first: a tag of older content replaces nothing
                 tag = str(file.fs.info(file.path, refresh=True)["ETag"])
                 return file.fs.cat_file(file.path), tag
         with file.reading() as reading:
             return reading.content.read(), ""
 
     def read_blocks(self, name: str) -> Iterator[bytes]:
-        """What is in it, some at a time."""
+        """Yield the content in blocks."""
         with self._file(name).reading() as reading:
             while block := reading.content.read(_READ_BYTES):
                 yield block
@@ -52,10 +52,10 @@ class ObjectStore:
                 file.write(block)
 
     def replace_if_unchanged(self, name: str, content: bytes, tag: str | None) -> bool:
-        """Put it there if it still has that tag (None: if it is not there); whether it was put.
+        """Write the object if it still has that tag (None: if it is missing); return whether it was written.
 
-        Only S3 promises that; elsewhere it is put in any case. Content must differ from machine to machine: what is
-        there already was put by this one, whose request was sent again since the answer to it was lost.
+        Only S3 guarantees the condition; elsewhere the object is always written. Content must differ between machines:
+        if the content is already there, this machine wrote it and repeated the request because the response was lost.
         """
         file = self._file(name)
         if not self._s3:
@@ -69,15 +69,15 @@ class ObjectStore:
             except FileExistsError:
                 return self._has_content(name, content)
             except OSError as error:
-                if error.errno == errno.EINVAL:  # what s3fs makes of "412 Precondition Failed"
+                if error.errno == errno.EINVAL:  # s3fs's error for "412 Precondition Failed"
                     return self._has_content(name, content)
                 if error.errno != errno.ENOSYS:
                     raise
-                file.fs.pipe_file(file.path, content)  # a storage that knows no conditions
+                file.fs.pipe_file(file.path, content)  # a storage without conditional writes
         return True
 
     def list_names(self) -> list[str]:
-        """All that is there; nothing where the storage does not tell."""
+        """Return all names; none if the storage cannot list them."""
         file = self._file("")
         try:
             with file.map_errors():

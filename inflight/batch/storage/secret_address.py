@@ -1,7 +1,7 @@
-"""Addresses with a secret in them: it stands in the environment, and is put in when the address is used.
+"""Addresses with secrets: these are in environment variables, and are inserted when the address is used.
 
-`postgresql://app:${PGPASSWORD}@db/shop` is what a job's files and messages hold. A password that was typed into an
-address is told to its owner, and shown to nobody.
+`postgresql://app:${PGPASSWORD}@db/shop` is what a job's files and messages contain. If a password is part of the
+address itself, its owner is warned, and messages hide it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from inflight.batch.errors import BatchError
 from inflight.batch.storage.addresses import is_database
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-# As RFC 3986 has it, and as SQLAlchemy takes it: any sign, up to an @.
+# As in RFC 3986, and as SQLAlchemy parses it: any character up to an @.
 _IN_USER = re.compile(r"(?<=://)([^/?#@:]*):([^/?#]*)@")
 _IN_USER_OF_DATABASE = re.compile(r"(?<=://)([^:/@]*):([^@]*(?:@[^?]*)?)@", re.DOTALL)
-# What was meant so, and is no address: a port is a number.
+# A password in an invalid address: a port would be a number.
 _MEANT_IN_USER = re.compile(r"(?<=://)([^/?#@:]*):(?!\d*(?:[/?#]|$))([^@]*(?:@[^?]*)?)@", re.DOTALL)
 _IN_QUERY = re.compile(
     r"(?i)(?<=[?&;])([\w.-]*(?:pass|pwd|secret|token|key|signature|credential|odbc_connect|bearer|jwt"
@@ -29,25 +29,25 @@ _HIDDEN = "***"
 
 
 def expand_variables(address: str, code: str) -> str:
-    """The address with `${NAME}` replaced by the environment's values; those of user and password may hold any sign.
+    """Replace `${NAME}` in the address with the environment's values; user and password may contain any character.
 
-    Raises BatchError of that code where a variable is not set.
+    Raises BatchError with this code if a variable is not set.
     """
 
     def value(found: re.Match[str]) -> str:
-        said = os.environ.get(found[1])
-        if said is None:
+        content = os.environ.get(found[1])
+        if content is None:
             raise BatchError(
                 f"the address {masked(address)} names the variable {found[1]}, which is not set; export it", code
             )
         in_user = "://" in address[: found.start()] and "@" in address[found.end() :]
-        return quote(said, safe="") if in_user else said
+        return quote(content, safe="") if in_user else content
 
     return _VARIABLE.sub(value, address)
 
 
 def masked(address: str) -> str:
-    """The address for messages: a password is hidden, the name of its variable is not."""
+    """Return the address for messages: passwords are hidden, names of variables are not."""
     kinds = (_IN_USER_OF_DATABASE,) if is_database(address) else (_IN_USER, _MEANT_IN_USER)
     for kind in kinds:
         address, times = kind.subn(lambda found: f"{found[1]}:{_shown(found[2])}@", address)
@@ -57,10 +57,10 @@ def masked(address: str) -> str:
 
 
 def scrubbed(words: object, address: str) -> str:
-    """What a library says of an address, on one line, without the secrets that it may repeat.
+    """Return a library's error about an address, on one line, without secrets that it may repeat.
 
-    Values of variables become the names of these again; of any address in the words the query is left out, since
-    libraries write it in ways of their own.
+    Values of variables become their names again. The query of any address in the text is removed, since libraries
+    format it in various ways.
     """
     text = " ".join(str(words).split())
     for secret, shown in sorted(_secrets(address), key=lambda one: -len(one[0])):
@@ -69,23 +69,23 @@ def scrubbed(words: object, address: str) -> str:
 
 
 def password_warning(address: str) -> str | None:
-    """What to tell somebody who typed a password into an address; None where there is none."""
+    """Return a warning if the address contains a password, else None."""
     if masked(address) == address:
         return None
     return (
-        f"the address {masked(address)} holds a password, which the job's files keep, and their copy beside an output"
-        " on a storage; write ${NAME} in its place, and export NAME"
+        f"the address {masked(address)} contains a password, which would be stored in the job's files and their copy "
+        "beside an output on a storage; write ${NAME} instead and export NAME"
     )
 
 
 def _secrets(address: str) -> Iterator[tuple[str, str]]:
-    """All that must not be shown of an address, in the ways in which it may be written, each with what is shown."""
+    """Yield all secrets of an address in every form in which they may appear, with their replacements."""
     found = [(os.environ.get(name, ""), f"${{{name}}}") for name in _VARIABLE.findall(address)]
     for kind in (_IN_USER_OF_DATABASE if is_database(address) else _IN_USER, _IN_QUERY):
         found += [(secret, _HIDDEN) for _, secret in kind.findall(address) if _shown(secret) == _HIDDEN]
     for secret, shown in found:
         for written in {secret, unquote(secret), quote(secret), quote(secret, safe=""), quote_plus(secret)}:
-            if len(written) > 2:  # shorter ones would be met in any word
+            if len(written) > 2:  # shorter ones would match in any word
                 yield written, shown
 
 

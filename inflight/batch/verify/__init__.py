@@ -1,1 +1,1 @@
-"""What a job has written, held against its input."""
+"""Compares what a job has written with its input."""

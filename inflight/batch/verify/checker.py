@@ -1,4 +1,4 @@
-"""Proves that a job has done what it should: reads its input and its output again, and trusts nothing in between."""
+"""Verifies a job: reads its input and its output again, independent of its state."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ _KEYS_PER_INSERT = 10_000
 
 
 def verify(directory: JobDirectory) -> VerificationResult:
-    """Holds the records of a job against its input, and its output against its answers, in constant memory.
+    """Compare the records of a job with its input, and its output with its answers, in constant memory.
 
-    Of the state it takes only which input the job began with, and whether it says that it is finished. Raises
-    BatchError: `job_damaged`, `input_changed`, and those of the input.
+    From the state it uses only the job's original input, and whether it is finished. Raises BatchError: `job_damaged`,
+    `input_changed`, and those of the input.
     """
     job = directory.job()
-    begun, finished = _recorded_state(directory)
-    source = open_source(job.input, begun, wanted_columns(job.input))
-    if begun and source.fingerprint != begun:
+    original, finished = _recorded_state(directory)
+    source = open_source(job.input, original, wanted_columns(job.input))
+    if original and source.fingerprint != original:
         raise BatchError(
-            f"the input of the job at {directory.path} is not the one that it began with; put that back to verify it",
+            f"the input of the job at {directory.path} is not the one that it started with; restore it to verify the "
+            f"job",
             "input_changed",
         )
     with closing(RecordIndex()) as tally:
@@ -69,7 +70,7 @@ def verify(directory: JobDirectory) -> VerificationResult:
 
 
 def _index_records(tally: RecordIndex, kind: RowStatus, path: Path, finished: bool) -> Iterator[str]:
-    """Note the records of a file; gives the lines that are none."""
+    """Index the records of a file; yield the invalid lines."""
     if not path.exists():
         return
     keys: list[Any] = []
@@ -77,7 +78,7 @@ def _index_records(tally: RecordIndex, kind: RowStatus, path: Path, finished: bo
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not finished and not line.endswith(b"\n"):
-                break  # it is being written, or will be cut off when the job is resumed
+                break  # it is being written, or will be truncated when the job is resumed
             try:
                 keys.append(_key(kind, line))
             except (ValueError, KeyError, TypeError):
@@ -89,7 +90,7 @@ def _index_records(tally: RecordIndex, kind: RowStatus, path: Path, finished: bo
 
 
 def _key(kind: RowStatus, line: bytes) -> Any:
-    """What tells a record apart: a dead letter's line, the id of any other."""
+    """Return the key of a record: the line for a dead letter, otherwise the id."""
     values = orjson.loads(line)
     if not line.endswith(b"\n"):
         raise ValueError("the line has no end")
@@ -109,7 +110,7 @@ class _InputRows:
         self.count = 0
 
     def without_record(self, tally: RecordIndex) -> Iterator[str]:
-        """Takes the record of each row; gives the rows that have none."""
+        """Match each row with its record; yield the rows without one."""
         form = create_row_format(self._job, self._source, first_record(self._source), 0)
         part = self._job.input.part
         limits = [limit for limit in (self._job.input.limit, part.rows) if limit is not None]
@@ -122,7 +123,7 @@ class _InputRows:
 
 
 def _output(job: Job, directory: JobDirectory) -> tuple[Findings, str]:
-    """The answers that the output lacks or has otherwise; why it can't be read, where it can't."""
+    """Return the answers that are missing from the output or different, and why the output cannot be read."""
     destination = create_output(job, directory)
     if destination is None:
         return Findings(), ""
@@ -130,23 +131,23 @@ def _output(job: Job, directory: JobDirectory) -> tuple[Findings, str]:
     try:
         return Findings.from_items(destination.find_differences(files)), ""
     except BatchError as error:
-        return Findings(), f"The output can't be held against the answers: {error}."
+        return Findings(), f"The output can't be compared with the answers: {error}."
     finally:
         destination.close()
 
 
 def _recorded_state(directory: JobDirectory) -> tuple[str, bool]:
-    """The fingerprint of the input that a job began with, and whether it is finished, by its state.
+    """Return the fingerprint of the job's original input, and whether the job is finished, from its state.
 
-    A job that runs holds its state, and is not finished.
+    A job that is running locks its state, and is not finished.
     """
     if not directory.state.exists():
         return "", False
     try:
         with closing(sqlite3.connect(f"{directory.state.absolute().as_uri()}?mode=ro", uri=True, timeout=1)) as state:
-            said = {name: json.loads(value) for name, value in state.execute("SELECT name, value FROM meta")}
+            recorded = {name: json.loads(value) for name, value in state.execute("SELECT name, value FROM meta")}
     except sqlite3.OperationalError:
         return "", False
     except (sqlite3.DatabaseError, ValueError) as error:
-        raise BatchError(f"{directory.state} is damaged ({error}); begin a new job", "job_damaged") from None
-    return said.get("input", ""), bool(said.get("finished"))
+        raise BatchError(f"{directory.state} is damaged ({error}); start a new job", "job_damaged") from None
+    return recorded.get("input", ""), bool(recorded.get("finished"))

@@ -1,4 +1,4 @@
-"""What verifying a job has found."""
+"""The result of verifying a job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _EXAMPLES = 10
 
 @dataclass(frozen=True)
 class Findings:
-    """How many of something, and the first of them."""
+    """The number of findings of one kind, and the first of them."""
 
     count: int = 0
     first: tuple[str, ...] = ()
@@ -31,11 +31,11 @@ class Findings:
 
 @dataclass(frozen=True)
 class VerificationResult:
-    """Rows of the input, records of the files of lines, and how both agree.
+    """Rows of the input, records of the files of lines, and whether they agree.
 
-    `missing`: ids (or lines) of rows without a record; where the job is not `finished` these are its open rows.
-    `twice`: whose record is there more than once; `unknown`: whose record belongs to no row; `unreadable`: lines of
-    files that are no record. `output`: ids of answers that the output itself lacks or has otherwise.
+    `missing`: ids (or lines) of rows without a record; if the job is not `finished`, these are its open rows.
+    `duplicates`: rows with more than one record; `unknown`: records that belong to no row; `unreadable`: lines that are
+    not records. `output`: ids of answers that are missing from the output or different.
     """
 
     rows: int
@@ -58,29 +58,29 @@ class VerificationResult:
 
     @property
     def consistent(self) -> bool:
-        """Whether nothing is wrong with what is there, be the job finished or not."""
+        """Whether everything that exists is right, even if the job is not finished."""
         wrong = (self.duplicates, self.unknown, self.unreadable, self.output)
         done = self.rows - self.missing.count == self.ok + self.error + self.dead
         return done and not self.output_error and not any(one.count for one in wrong)
 
     def messages(self) -> list[str]:
-        """For people: the sum, and each thing that is wrong."""
+        """Return sentences for people: the sum, and each problem."""
         sum_ = f"{self.rows:,} rows = {self.ok:,} ok + {self.error:,} error + {self.dead:,} dead"
         if self.missing.count:
             sum_ += f" + {self.missing.count:,} {'missing' if self.finished else 'open'}"
         if self.complete:
             return [f"{sum_}: every row exactly once."]
-        told = [f"{sum_}."]
+        lines = [f"{sum_}."]
         if not self.finished:
-            told.append("The job is not finished; resume it.")
+            lines.append("The job is not finished; resume it.")
         elif self.missing.count:
-            told.append(f"Rows without a record: {self.missing}.")
+            lines.append(f"Rows without a record: {self.missing}.")
         for what, found in (
-            ("Records that are there more than once", self.duplicates),
+            ("Rows with more than one record", self.duplicates),
             ("Records that belong to no row", self.unknown),
             ("Lines that can't be read", self.unreadable),
-            ("Answers that the output lacks, or has otherwise", self.output),
+            ("Answers that are missing from the output or different", self.output),
         ):
             if found.count:
-                told.append(f"{what}: {found}.")
-        return [*told, self.output_error] if self.output_error else told
+                lines.append(f"{what}: {found}.")
+        return [*lines, self.output_error] if self.output_error else lines

@@ -1,4 +1,4 @@
-"""`inflight batch cancel`: end a running job."""
+"""`inflight batch cancel`: stop a running job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOOK_SECONDS = 0.2
 @click.command(short_help="Stop a running job; finished rows are kept.")
 @click.argument("path")
 def command(path: str) -> None:
-    """Stop the job at PATH (its directory, or its output's path or address), and wait until it has ended.
+    """Stop the job at PATH (its directory, or its output's path or address) and wait until it has ended.
 
     Requests in flight are cancelled at once; finished rows are kept, and `inflight batch resume` can continue. The
     process that ran the job exits with 4. If the job does not run, nothing changes.
@@ -27,11 +27,11 @@ def command(path: str) -> None:
     directory = JobDirectory.find(path)
     found = job_status(directory)
     if not found.running:
-        click.echo(f"Nothing runs the job at {directory.path}: {found.state}.")
+        click.echo(f"No process runs the job at {directory.path}: {found.state}.")
         return
     with map_disk_errors(directory.path):
         directory.cancel.touch()
-    click.echo(f"Waiting until the job at {directory.path} has ended.", err=True)
+    click.echo(f"Waiting for the job at {directory.path} to end.", err=True)
     while found.running:
         time.sleep(_LOOK_SECONDS)
         found = job_status(directory)

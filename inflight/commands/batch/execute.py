@@ -1,4 +1,4 @@
-"""A run of a job as `run`, `resume` and `retry` show it, and the exit code that it ends with."""
+"""Run a job as `run`, `resume` and `retry` do: show its progress and exit with its code."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def result_options(function: Decorated) -> Decorated:
-    """Decorate a command with what is shown and what counts as failed, for `live`."""
+    """Add the options for the display and for the failures that are allowed; `execute_job` takes them."""
     options = [
         click.option(
             "--allow-failed",
             metavar="N|P%",
-            help="Exit with 0 if no more than this number or share of rows failed.  [default: 0]",
+            help="Exit with 0 if at most this number or percentage of rows failed.  [default: 0]",
         ),
         click.option(
             "--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics; 0: any free port."
@@ -46,17 +46,17 @@ def result_options(function: Decorated) -> Decorated:
 
 
 def execute_job(
-    job: Job, directory: JobDirectory, asked: dict[str, Any], retry_codes: Sequence[str] | None = None
+    job: Job, directory: JobDirectory, options: dict[str, Any], retry_codes: Sequence[str] | None = None
 ) -> None:
-    """Run the job once, and exit as it ends. Raises BatchError where it can't be begun.
+    """Run the job once and exit with its exit code. Raises BatchError if the job cannot start.
 
-    Who closes the terminal, or ends what reads the job's output, ends neither the job nor its exit code.
+    Closing the terminal, or the reader of the job's output, affects neither the job nor its exit code.
     """
-    allowed = _failure_allowance(asked["allow_failed"])
+    allowed = _failure_allowance(options["allow_failed"])
     with ignore_closed_output():
         name = directory.path.stem
         with (
-            metrics_publisher(name, asked["metrics_port"], asked["metrics_file"], print_line) as publish,
+            metrics_publisher(name, options["metrics_port"], options["metrics_file"], print_line) as publish,
             job_display(name) as screen,
         ):
 
@@ -66,7 +66,7 @@ def execute_job(
 
             end = _runner_class(job)(job, directory, on_progress, screen.on_message).run(retry_codes)
         code = exit_code(end, allowed)
-        if asked["as_json"]:
+        if options["as_json"]:
             click.echo(json.dumps(_values(end, directory, code)))
         elif end.state is JobState.FINISHED:
             click.echo(_summary(directory))
@@ -76,7 +76,7 @@ def execute_job(
 
 
 def _end_messages(end: JobResult, directory: JobDirectory) -> Iterator[str]:
-    """Why, where that was before the job's end, and how to go on."""
+    """Yield why the job ended before it was finished, and how to resume it."""
     state = "Error" if end.state is JobState.FAILED else str(end.state).capitalize()
     yield f"{state}: {end.message}" + (f" [{end.code}]" if end.code else "")
     if (directory.path / "job.json").is_file():
@@ -84,7 +84,7 @@ def _end_messages(end: JobResult, directory: JobDirectory) -> Iterator[str]:
 
 
 def _summary(directory: JobDirectory) -> str:
-    """The one that the job has written of itself, unless somebody has removed it."""
+    """Return the summary that the job wrote, or one line if the file was removed."""
     try:
         return directory.summary.read_text(encoding="utf-8").rstrip()
     except OSError:
@@ -92,7 +92,7 @@ def _summary(directory: JobDirectory) -> str:
 
 
 def _runner_class(job: Job) -> type[JobRunner]:
-    """Imported only now: what it takes to ask a server takes a while, and the screen is there by then."""
+    """Return the runner for the job. Imported late: the import is slow, and the display is already up by then."""
     if job.run_options.runner == "local":
         from inflight.batch.runner import JobRunner
 
@@ -103,7 +103,7 @@ def _runner_class(job: Job) -> type[JobRunner]:
 
 
 def exit_code(end: JobResult, allowed: Callable[[int], float]) -> int:
-    """The End's own, but 0 where no more rows failed than may."""
+    """Return the result's exit code, or 0 if no more rows failed than are allowed."""
     failed = end.counts.error + end.counts.dead
     if end.state is JobState.FINISHED and failed <= allowed(end.counts.done):
         return 0
@@ -123,7 +123,7 @@ def _values(end: JobResult, directory: JobDirectory, code: int) -> dict[str, Any
 
 
 def _failure_allowance(given: str | None) -> Callable[[int], float]:
-    """How many of so many rows may fail."""
+    """Return a function that computes how many of a number of rows may fail."""
     text = (given or "0").strip()
     try:
         number = float(text.removesuffix("%"))
@@ -131,6 +131,7 @@ def _failure_allowance(given: str | None) -> Callable[[int], float]:
         number = -1.0
     if not 0 <= number < 1e18:
         raise click.BadParameter(
-            f"{given!r} is neither a number of rows nor a percentage.", param_hint="'--allow-failed'"
+            f"{given!r} is neither a number of rows nor a percentage; give 10 or 1%, for example.",
+            param_hint="'--allow-failed'",
         )
     return (lambda rows: rows * number / 100) if text.endswith("%") else (lambda rows: number)

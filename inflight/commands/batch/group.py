@@ -1,4 +1,4 @@
-"""`inflight batch`: offline jobs, from the first run to the last retry."""
+"""`inflight batch`: run, watch and repair offline jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, commands=COMMANDS)
 def command() -> None:
-    """Offline batch jobs: a million rows overnight, on machines that may be taken away at any moment.
+    """Run offline batch jobs: millions of rows, on machines that may be preempted at any moment.
 
     \b
       inflight batch run prompts.jsonl --out answers.jsonl

@@ -1,4 +1,4 @@
-"""The options of `inflight batch run`, `resume` and `retry`, and the job that they ask for."""
+"""The options of `inflight batch run`, `resume` and `retry`, and the job that they describe."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SAMPLING = set(GenerationDefaults.model_fields) & set(Sampling.__dataclass_fiel
 
 
 def job_options(function: Decorated) -> Decorated:
-    """Decorate a command with what a job is bound to, for `job_from_options`."""
+    """Add the options that define a job; `job_from_options` reads them."""
     options = [
         model_options(InputSpec, _INPUT),
         click.option("--out", required=True, metavar="OUTPUT", help="Output: a path, an address or a database URL."),
@@ -34,7 +34,7 @@ def job_options(function: Decorated) -> Decorated:
             type=Lines(),
             metavar="VALUE=COLUMN",
             multiple=True,
-            help="Write another value of the answer into a column (repeatable): output_tokens=tokens.",
+            help="Write another value of the answer to a column (repeatable): output_tokens=tokens.",
         ),
         model_options(GenerationDefaults),
     ]  # fmt: skip
@@ -44,7 +44,7 @@ def job_options(function: Decorated) -> Decorated:
 
 
 def running_options(function: Decorated) -> Decorated:
-    """Decorate a command with how rows are run, for `run_options_from`."""
+    """Add the options for running rows; `run_options_from` reads them."""
     whole = click.IntRange(1)
     options = [
         model_options(RunOptions, _RUNNING),
@@ -64,23 +64,23 @@ def running_options(function: Decorated) -> Decorated:
     return function
 
 
-def job_from_options(address: str, asked: dict[str, Any]) -> Job:
-    """The job that the options ask for, which are taken out of `asked`. Wrong ones are wrong usage."""
-    given = collect_options(InputSpec, asked, _INPUT)
+def job_from_options(address: str, options: dict[str, Any]) -> Job:
+    """Return the job that the options describe and remove them from `options`. Invalid values are usage errors."""
+    given = collect_options(InputSpec, options, _INPUT)
     if "template" in given:
         given["template"] = _text(given["template"])
-    output = collect_options(OutputSpec, asked, _OUTPUT)
-    output["columns"] = dict(_pair(one, "--write") for one in asked.pop("write"))
+    output = collect_options(OutputSpec, options, _OUTPUT)
+    output["columns"] = dict(_pair(one, "--write") for one in options.pop("write"))
     if "column" in output or output["columns"]:
         output.setdefault("table", given.get("table"))
         output.setdefault("key", given.get("id"))
-    defaults = collect_options(GenerationDefaults, asked)
-    running = run_options_from(asked, RunOptions())
+    defaults = collect_options(GenerationDefaults, options)
+    running = run_options_from(options, RunOptions())
     try:
         Sampling(**{name: value for name, value in defaults.items() if name in _SAMPLING})
         return Job(
             input=InputSpec(address=address, **given),
-            output=OutputSpec(address=asked.pop("out"), **output),
+            output=OutputSpec(address=options.pop("out"), **output),
             defaults=GenerationDefaults(**defaults),
             run_options=running,
         )
@@ -90,17 +90,17 @@ def job_from_options(address: str, asked: dict[str, Any]) -> Job:
         raise usage_error(error, {**_INPUT, **_OUTPUT}) from None
 
 
-def run_options_from(asked: dict[str, Any], base: RunOptions) -> RunOptions:
-    """How rows are run, by the options, which are taken out of `asked`, over what `base` has."""
-    given = collect_options(RunOptions, asked, _RUNNING)
+def run_options_from(options: dict[str, Any], base: RunOptions) -> RunOptions:
+    """Return the run options: those given, which are removed from `options`, over those of `base`."""
+    given = collect_options(RunOptions, options, _RUNNING)
     try:
-        headers = dict(parse_header(one) for one in asked.pop("header"))
+        headers = dict(parse_header(one) for one in options.pop("header"))
     except InflightError as error:
         raise click.BadParameter(str(error), param_hint="'--header'") from None
-    ephemeral = {name: value for name in _EPHEMERAL if (value := asked.pop(name)) is not None}
+    ephemeral = {name: value for name in _EPHEMERAL if (value := options.pop(name)) is not None}
     if "servers" in given and "ephemeral" in given:
         raise click.UsageError(
-            "--ephemeral starts a server of the job's own, and --server names others; give one of them"
+            "--ephemeral starts a temporary server and --server names existing ones; give only one of them"
         )
     if "servers" in given:
         given["ephemeral"] = None
@@ -118,17 +118,17 @@ def run_options_from(asked: dict[str, Any], base: RunOptions) -> RunOptions:
 
 
 def _text(given: str) -> str:
-    """The text itself, or that of @FILE."""
+    """Return the text, or the content of FILE for @FILE."""
     if not given.startswith("@"):
         return given
     try:
         return Path(given[1:]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"{given[1:]} can't be read: {error}", param_hint="'--template'") from None
+        raise click.BadParameter(f"{given[1:]} cannot be read: {error}", param_hint="'--template'") from None
 
 
 def _pair(given: str, option: str) -> tuple[str, str]:
     name, equals, value = given.partition("=")
     if not (name and equals and value):
-        raise click.BadParameter(f"{given!r} is no VALUE=COLUMN.", param_hint=f"'{option}'")
+        raise click.BadParameter(f"{given!r} is not of the form VALUE=COLUMN.", param_hint=f"'{option}'")
     return name, value

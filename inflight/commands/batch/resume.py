@@ -1,4 +1,4 @@
-"""`inflight batch resume`: go on with a job that stopped, or was killed."""
+"""`inflight batch resume`: continue a job that stopped or was killed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from inflight.commands.batch.options import run_options_from, running_options
 @click.argument("path")
 @running_options
 @result_options
-def command(path: str, **asked: Any) -> None:
+def command(path: str, **options: Any) -> None:
     """Resume the job at PATH: its directory, or its output's path or address.
 
-    Input, prompts, sampling and model stay as they were; the options below may be changed. Exit codes are those of
+    Input, prompts, sampling and model stay the same; the options below may change. Exit codes are those of
     `inflight batch run`.
 
     \b
@@ -27,4 +27,4 @@ def command(path: str, **asked: Any) -> None:
     """
     directory = JobDirectory.find(path)
     job = directory.job()
-    execute_job(job.model_copy(update={"run_options": run_options_from(asked, job.run_options)}), directory, asked)
+    execute_job(job.model_copy(update={"run_options": run_options_from(options, job.run_options)}), directory, options)

@@ -1,4 +1,4 @@
-"""`inflight batch retry`: ask rows once more that failed."""
+"""`inflight batch retry`: send failed rows of a finished job again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from inflight.commands.batch.options import run_options_from, running_options
 @click.option("--only", multiple=True, metavar="CODE", help="Only rows that failed with this code (repeatable).")
 @running_options
 @result_options
-def command(path: str, only: tuple[str, ...], **asked: Any) -> None:
+def command(path: str, only: tuple[str, ...], **options: Any) -> None:
     """Send failed rows of the finished job at PATH again, and replace their old records.
 
     PATH is the job's directory, or its output's path or address. Without --only these are the rows that were refused,
@@ -31,8 +31,8 @@ def command(path: str, only: tuple[str, ...], **asked: Any) -> None:
     directory = JobDirectory.find(path)
     job = directory.job()
     execute_job(
-        job.model_copy(update={"run_options": run_options_from(asked, job.run_options)}),
+        job.model_copy(update={"run_options": run_options_from(options, job.run_options)}),
         directory,
-        asked,
+        options,
         retry_codes=only,
     )

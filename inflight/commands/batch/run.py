@@ -1,4 +1,4 @@
-"""`inflight batch run`: ask a model about every row of an input."""
+"""`inflight batch run`: send every row of an input to a model."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from inflight.commands.batch.options import job_from_options, job_options, runni
 )
 @running_options
 @result_options
-def command(input_address: str, job: Path | None, **asked: Any) -> None:
+def command(input_address: str, job: Path | None, **options: Any) -> None:
     """Send every row of INPUT to a model: JSON lines (of OpenAI's Batch format too), CSV, Parquet, or a table.
 
     INPUT and OUTPUT are paths, addresses such as s3://bucket/rows.parquet, or URLs of databases (sqlite:///shop.db).
 
-    The job may be killed at any moment: run the same command again, or `inflight batch resume`, to continue. SIGTERM
-    and Ctrl-C let requests in flight finish; a second one stops at once.
+    The job may be killed at any moment: run the same command again, or `inflight batch resume`, to continue. After
+    SIGTERM or Ctrl-C the requests in flight finish; a second one stops at once.
 
-    Exit codes: 0 all rows are answered; 3 finished, and some rows failed; 4 cancelled; 75 stopped before the end, to be
-    run again; 1 the job can't go on; 2 wrong usage.
+    Exit codes: 0 all rows answered; 3 finished, some rows failed; 4 cancelled; 75 stopped early, run it again;
+    1 the job cannot continue; 2 wrong usage.
 
     \b
       inflight batch run prompts.jsonl --out answers.jsonl
@@ -42,8 +42,8 @@ def command(input_address: str, job: Path | None, **asked: Any) -> None:
       inflight batch run sqlite:///shop.db --table products --template @ask.txt --out sqlite:///shop.db --column blurb
       inflight batch run prompts.jsonl --out answers.jsonl --ephemeral my-engine --price-per-hour 2.49
     """  # fmt: skip
-    wanted = job_from_options(input_address, asked)
+    wanted = job_from_options(input_address, options)
     for address in (wanted.input.address, wanted.output.address):
         if (sentence := password_warning(address)) is not None:
             click.echo(f"Warning: {sentence}", err=True)
-    execute_job(wanted, JobDirectory.from_output(wanted.output, job), asked)
+    execute_job(wanted, JobDirectory.from_output(wanted.output, job), options)

@@ -1,4 +1,4 @@
-"""`inflight batch status`: how a job stands, from another terminal."""
+"""`inflight batch status`: show the status of jobs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from inflight.commands.options.seconds import Seconds
 
 
 def print_status(status: JobStatus) -> None:
-    """A line for each thing that is known of it."""
+    """Print the status of one job, one line per topic."""
     for name, line in _lines(status):
         click.echo(f"{name:<8} {line}")
 
 
 def print_status_line(status: JobStatus) -> None:
-    """One line, for a list of jobs."""
+    """Print one line for the job, for a list of jobs."""
     rows = "" if status.progress is None else f"{formatting.format_rows(status.progress)}"
     ahead = formatting.format_eta(status.progress) if status.running and status.progress else ""
     click.echo(f"{status.path}: {status.state}" + "".join(f", {part}" for part in (rows, ahead) if part))
@@ -44,24 +44,23 @@ def _progress_lines(progress: JobProgress, running: bool) -> Iterator[tuple[str,
     if progress.out_of_order:
         yield (
             "",
-            f"{progress.out_of_order:,} of them wait in the job's state for row {progress.next_row:,}, to keep the"
-            " order",
+            f"{progress.out_of_order:,} of them wait for row {progress.next_row:,} to keep the order",
         )
     if running:
-        life = progress.throughput.this_run
+        this_run = progress.throughput.this_run
         yield (
             "speed",
-            f"{formatting.format_throughput(progress)}; in this run {formatting.format_number(life.output_tokens)}"
+            f"{formatting.format_throughput(progress)}; in this run {formatting.format_number(this_run.output_tokens)}"
             " tokens/s",
         )
         most = "" if progress.concurrency_limit is None else f" of {progress.concurrency_limit:,}"
-        yield "flight", f"{progress.in_flight:,}{most} in flight, {progress.pending_retries:,} to be sent again"
+        yield "flight", f"{progress.in_flight:,}{most} in flight, {progress.pending_retries:,} waiting for a retry"
         for server in progress.servers:
             yield "server", f"{server.name}: {f'up, {server.in_flight:,} in flight' if server.up else 'DOWN'}"
         yield "process", f"{progress.pid} on {progress.host}"
-    yield "tokens", f"{counts.input_tokens:,} of prompts, {counts.output_tokens:,} of answers"
-    lives = "" if counts.runs <= 1 else f" in {counts.runs} runs"
-    yield "time", formatting.format_duration(counts.seconds) + lives
+    yield "tokens", f"{counts.input_tokens:,} of input, {counts.output_tokens:,} of output"
+    runs = "" if counts.runs <= 1 else f" in {counts.runs} runs"
+    yield "time", formatting.format_duration(counts.seconds) + runs
     if progress.cost is not None:
         yield "cost", formatting.format_money(progress.cost.spent)
 
@@ -76,7 +75,7 @@ def command(path: str | None, watch: float | None, as_json: bool) -> None:
     """Show the status of the job at PATH; without PATH, of all jobs in this folder.
 
     PATH is the job's directory, or its output's path or address. A job whose process was killed is shown as such, with
-    the command that resumes it. Exit code 0 whatever its state; 1 where there is no job.
+    the command to resume it. Exit codes: 0 if there is a job, in any state; 1 if there is none.
 
     \b
       inflight batch status
@@ -90,14 +89,14 @@ def command(path: str | None, watch: float | None, as_json: bool) -> None:
             time.sleep(watch)
             running = _print_all(jobs, path is None, as_json, True)
     except KeyboardInterrupt:
-        pass  # the way to end it
+        pass  # how --watch ends
 
 
 def _print_all(jobs: list[JobDirectory], short: bool, as_json: bool, again: bool) -> bool:
-    """Say how they stand; whether any runs."""
+    """Print the status of the jobs; return whether any of them runs."""
     found = [job_status(job) for job in jobs]
     if again and not as_json:
-        click.clear()  # only where there is a terminal
+        click.clear()  # does nothing unless standard output is a terminal
     for one in found:
         _print_one(one, short, as_json)
     return any(one.running for one in found)

@@ -1,4 +1,4 @@
-"""`inflight batch verify`: prove that every row has exactly one record."""
+"""`inflight batch verify`: check that every row has exactly one record."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from inflight.batch.verify.checker import verify
 @click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def command(path: str, as_json: bool) -> None:
-    """Read the input and output of the job at PATH again, and compare them.
+    """Read the input and output of the job at PATH again and compare them.
 
     PATH is the job's directory, or its output's path or address.
 
-    Every row of the input must have exactly one record: an answer, an error or a dead letter; and the output must have
-    every answer. Of the job's state nothing is believed but which input it began with, and whether it is finished.
-    Exit code 0 where all of it agrees; 1 where it does not, or the job is not finished.
+    Every row of the input must have exactly one record: an answer, an error or a dead letter. The output must contain
+    every answer. The check uses nothing of the job's state except its original input and whether it is finished.
+    Exit codes: 0 if everything agrees; 1 if it does not or the job is not finished.
 
     \b
       inflight batch verify answers.jsonl

@@ -19,7 +19,7 @@ from inflight.commands.terminal.build_progress import show_build_progress
 
 
 class TargetPrecision(click.Choice[str]):
-    """A precision of any target, as `known` lists them; the error for a wrong one lists those of the chosen target."""
+    """A precision of any target in `known`; the error for a wrong one lists those of the chosen target."""
 
     def __init__(self, known: Mapping[str, tuple[str, ...]]) -> None:
         super().__init__(list(dict.fromkeys(chain.from_iterable(known.values()))))
@@ -28,18 +28,18 @@ class TargetPrecision(click.Choice[str]):
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         target = ctx.params.get("target") if ctx is not None else None
         known = self._known.get(target or "", self.choices)
-        return f"{value!r} is not one of {', '.join(known)}" + (f", which --target {target} has." if target else ".")
+        return f"{value!r} is not one of {', '.join(known)}" + (f" for --target {target}." if target else ".")
 
 
 @click.command("build")
 @click.argument("checkpoint")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The engine directory to make.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Engine directory to write.")
 @click.option("--target", type=click.Choice(TARGETS), default="openvino", show_default=True, is_eager=True)
 @click.option(
     "--precision",
     type=TargetPrecision(PRECISIONS),
-    help="Weight precision. openvino: bf16 (default), fp16, fp32 (repeats transformers token for token), int8, int4. "
-    "tensorrt-llm: bf16, fp16, fp32, and those from fp8 on.",
+    help="Weight precision. openvino: bf16 (default), fp16, fp32 (same tokens as transformers), int8, int4. "
+    "tensorrt-llm: bf16, fp16, fp32, and fp8 and the others after it.",
 )
 @click.option(
     "--kv-cache-precision",
@@ -47,7 +47,7 @@ class TargetPrecision(click.Choice[str]):
     envvar="INFLIGHT_BUILD_KV_CACHE_PRECISION",
     type=TargetPrecision(KV_PRECISIONS),
     help="KV cache precision. openvino: u8 (default), f32 (default with --precision fp32), f16, bf16. "
-    "tensorrt-llm: that of the weights' type (default), fp8, int8.",
+    "tensorrt-llm: the type of the weights (default), fp8, int8.",
 )
 @click.option(
     "--max-seq-len",
@@ -61,8 +61,7 @@ class TargetPrecision(click.Choice[str]):
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="tensorrt-llm: print the commands that would run; it takes no GPU. llmapi: print the model.yaml that would be "
-    "written. Nothing is written.",
+    help="Write nothing. tensorrt-llm: print the commands that would run (needs no GPU). llmapi: print the model.yaml.",
 )
 @tensorrt_llm_options
 @llmapi_options
@@ -77,10 +76,10 @@ def command(
     llm_argument: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Compile CHECKPOINT, a Hugging Face directory or a name on the hub, into an engine directory.
+    """Compile CHECKPOINT, a Hugging Face directory or model name, into an engine directory.
 
-    The engine needs nothing of the checkpoint any more. An unchanged build is recognised and skipped, and what
-    stands at --out stays as it is until the new engine is whole.
+    The engine does not need the checkpoint afterwards. A build is skipped if nothing changed. An existing engine at
+    --out is replaced only when the new one is complete.
 
     \b
     inflight build ./my-checkpoint --out ./my-engine
@@ -135,7 +134,7 @@ def _dry_run(checkpoint: str, out: Path, options: Any, as_json: bool) -> None:
 
 
 def _check_usage(options: Any) -> None:
-    """A precision that the target lacks is wrong usage, as one that none has is."""
+    """Refuse, as a usage error, a precision that the target does not support."""
     from build_engines.target import check_precisions
 
     try:

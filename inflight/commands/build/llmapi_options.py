@@ -1,4 +1,4 @@
-"""What `inflight build --target llmapi` is told beyond the other targets: arguments of `tensorrt_llm.LLM`."""
+"""Options of `inflight build --target llmapi`: arguments of `tensorrt_llm.LLM`."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def llmapi_options(command: Any) -> Any:
         "--llm-argument",
         multiple=True,
         metavar="NAME=VALUE",
-        help="llmapi: one such argument, over the file's (kv_cache_config.max_tokens=65536). Can be repeated.",
+        help="llmapi: one such argument, which overrides the file (repeatable): kv_cache_config.max_tokens=65536.",
     )
     return file(one(command))
 
 
 def llmapi_settings(target: str, llm_arguments: Path | None, llm_argument: tuple[str, ...]) -> object:
-    """What the target's options hold as `settings`; None for another target.
+    """Return the target's settings from its options; None for another target.
 
-    Raises click.UsageError for arguments that the target, or the library, doesn't have.
+    Raises click.UsageError for arguments that the target or the library does not have.
     """
     if target != TARGET:
         if llm_arguments is not None or llm_argument:
             raise click.UsageError(
-                f"--llm-arguments and --llm-argument are for --target {TARGET}, not for {target}; leave them out."
+                f"--llm-arguments and --llm-argument are for --target {TARGET}, not {target}; leave them out."
             )
         return None
     from build_engines.errors import BuildError

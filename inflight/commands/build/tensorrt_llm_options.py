@@ -1,4 +1,4 @@
-"""What `inflight build --target tensorrt-llm` is told beyond the other targets: a recipe, and where programs run."""
+"""Options of `inflight build --target tensorrt-llm`: a recipe, and where to run NVIDIA's programs."""
 
 from __future__ import annotations
 
@@ -15,38 +15,42 @@ from build_engines.tensorrt_llm.recipe import Dtype, KvDtype, Quantization, Spec
 TARGET = "tensorrt-llm"
 _COUNT = click.IntRange(min=1)
 _DIRECTORY = click.Path(path_type=Path)
-# Flags for what is decided most often, and the recipe's field of each; all others have --set.
+# Flags for the most common settings and the recipe field of each; use --set for all others.
 _FIELDS: dict[str, tuple[str, Any, str]] = {
-    "dtype": ("dtype", click.Choice(get_args(Dtype)), "Of weights that aren't quantized."),
-    "quantization": ("quantization", click.Choice(get_args(Quantization)), "The same as --precision, in full."),
-    "kv_cache_dtype": ("kv_cache_dtype", click.Choice(get_args(KvDtype)), "The same as --kv-cache-precision."),
-    "tensor_parallel": ("tensor_parallel", _COUNT, "GPUs that share each layer."),
-    "pipeline_parallel": ("pipeline_parallel", _COUNT, "GPUs that each hold a part of the layers."),
-    "max_batch_size": ("limits.max_batch_size", _COUNT, "Requests that run at once."),
-    "max_input_len": ("limits.max_input_len", _COUNT, "Tokens of a prompt."),
-    "max_num_tokens": ("limits.max_num_tokens", _COUNT, "Tokens that one step computes, over all requests."),
-    "opt_num_tokens": ("limits.opt_num_tokens", _COUNT, "Tokens of one step that kernels are chosen for."),
-    "max_beam_width": ("limits.max_beam_width", _COUNT, "Beams of one request."),
+    "dtype": ("dtype", click.Choice(get_args(Dtype)), "Type of weights that are not quantized."),
+    "quantization": ("quantization", click.Choice(get_args(Quantization)), "Long form of --precision."),
+    "kv_cache_dtype": ("kv_cache_dtype", click.Choice(get_args(KvDtype)), "Alias of --kv-cache-precision."),
+    "tensor_parallel": ("tensor_parallel", _COUNT, "Tensor parallel size: GPUs that share each layer."),
+    "pipeline_parallel": (
+        "pipeline_parallel",
+        _COUNT,
+        "Pipeline parallel size: GPUs that each hold some of the layers.",
+    ),
+    "max_batch_size": ("limits.max_batch_size", _COUNT, "Maximum concurrent requests."),
+    "max_input_len": ("limits.max_input_len", _COUNT, "Maximum tokens of a prompt."),
+    "max_num_tokens": ("limits.max_num_tokens", _COUNT, "Maximum tokens per step, over all requests."),
+    "opt_num_tokens": ("limits.opt_num_tokens", _COUNT, "Tokens per step that kernels are tuned for."),
+    "max_beam_width": ("limits.max_beam_width", _COUNT, "Maximum beams of one request."),
     "speculative_decoding_mode": (
         "speculation.mode",
         click.Choice(get_args(SpeculationMode)),
-        "Where drafts come from.",
+        "Speculative decoding: source of the drafts.",
     ),
-    "max_draft_len": ("speculation.max_draft_len", _COUNT, "Draft tokens of one request in one step."),
-    "draft_model": ("speculation.model", _DIRECTORY, "The drafting model or heads that are compiled in."),
-    "max_lora_rank": ("lora.max_rank", _COUNT, "The highest rank of an adapter."),
-    "calibration_dataset": ("calibration.dataset", str, "A directory of texts to quantize with."),
-    "workers": ("workers", _COUNT, "GPUs that build at once."),
+    "max_draft_len": ("speculation.max_draft_len", _COUNT, "Maximum draft tokens per request and step."),
+    "draft_model": ("speculation.model", _DIRECTORY, "Draft model or heads to compile into the engine."),
+    "max_lora_rank": ("lora.max_rank", _COUNT, "Highest rank of a LoRA adapter."),
+    "calibration_dataset": ("calibration.dataset", str, "Directory of texts to calibrate the quantization with."),
+    "workers": ("workers", _COUNT, "Number of GPUs that build in parallel."),
 }
 _SWITCHES = {
-    "paged_context_fmha": "Prompts are read from the paged KV cache.",
-    "fp8_context_fmha": "Attention of prompts in fp8.",
-    "kv_cache_reuse": "Prefixes seen before are not computed again.",
-    "chunked_context": "Long prompts are computed in chunks.",
-    "multiple_profiles": "Kernels are chosen for several sizes of a step.",
+    "paged_context_fmha": "Let the prompt phase read from the paged KV cache.",
+    "fp8_context_fmha": "Compute the attention of prompts in fp8.",
+    "kv_cache_reuse": "Reuse the KV cache of known prefixes.",
+    "chunked_context": "Compute long prompts in chunks.",
+    "multiple_profiles": "Tune kernels for several step sizes.",
 }
 _PROGRAM_OPTIONS = ("docker", "image", "docker_gpus", "docker_shm_size", "examples_dir")
-# What every target calls otherwise.
+# Options that all targets share under another name.
 _SAME_AS = {"quantization": "precision", "kv_cache_dtype": "kv_precision"}
 _PREFIX = "tensorrt-llm: "
 
@@ -60,14 +64,14 @@ def tensorrt_llm_options(command: Any) -> Any:
 
 def _recipe_options() -> list[Callable[[Any], Any]]:
     fields = [
-        click.option(f"--{name.replace('_', '-')}", type=kind, help=_PREFIX + said)
-        for name, (_, kind, said) in _FIELDS.items()
+        click.option(f"--{name.replace('_', '-')}", type=kind, help=_PREFIX + help_text)
+        for name, (_, kind, help_text) in _FIELDS.items()
     ]
     return [
         click.option(
             "--recipe",
             type=_DIRECTORY,
-            help=_PREFIX + "A YAML file with all that shapes the engine; see docs/tensorrt-llm.md. Flags win.",
+            help=_PREFIX + "Recipe: a YAML file with all build settings; see docs/tensorrt-llm.md. Flags override it.",
         ),
         click.option(
             "--set",
@@ -75,60 +79,64 @@ def _recipe_options() -> list[Callable[[Any], Any]]:
             envvar="INFLIGHT_BUILD_SET",
             multiple=True,
             metavar="FIELD=VALUE",
-            help=_PREFIX + "A field of the recipe (lora.max_rank=16); the value is YAML. Can be repeated.",
+            help=_PREFIX + "A field of the recipe, with a YAML value (repeatable): lora.max_rank=16.",
         ),
         *fields,
         *(
-            click.option(f"--{flag}/--no-{flag}", default=None, help=_PREFIX + said)
-            for name, said in _SWITCHES.items()
+            click.option(f"--{flag}/--no-{flag}", default=None, help=_PREFIX + help_text)
+            for name, help_text in _SWITCHES.items()
             if (flag := name.replace("_", "-"))
         ),
-        click.option("--lora-dir", type=_DIRECTORY, multiple=True, help=_PREFIX + "A LoRA adapter. Can be repeated."),
+        click.option("--lora-dir", type=_DIRECTORY, multiple=True, help=_PREFIX + "LoRA adapter (repeatable)."),
     ]
 
 
 def _program_options() -> list[Callable[[Any], Any]]:
     return [
         click.option(
-            "--docker", is_flag=True, help=_PREFIX + "Run NVIDIA's programs in a container, not on this machine."
+            "--docker", is_flag=True, help=_PREFIX + "Run NVIDIA's programs in a container instead of on this machine."
         ),
-        click.option("--image", help=f"{_PREFIX}The container's image.  [default: {DEFAULT_CONTAINER.image}]"),
-        click.option("--docker-gpus", help=_PREFIX + "The container's GPUs, in docker's words.  [default: all]"),
-        click.option("--docker-shm-size", help=_PREFIX + "The container's shared memory.  [default: 8g]"),
+        click.option("--image", help=f"{_PREFIX}Image of the container.  [default: {DEFAULT_CONTAINER.image}]"),
+        click.option(
+            "--docker-gpus", help=_PREFIX + "GPUs of the container, as for docker run --gpus.  [default: all]"
+        ),
+        click.option("--docker-shm-size", help=_PREFIX + "Shared memory of the container.  [default: 8g]"),
         click.option(
             "--examples-dir",
             type=_DIRECTORY,
-            help=_PREFIX + "The examples of TensorRT-LLM.  [default: /app/tensorrt_llm/examples]",
+            help=_PREFIX + "Directory of TensorRT-LLM's examples.  [default: /app/tensorrt_llm/examples]",
         ),
     ]
 
 
 def tensorrt_llm_settings(target: str, options: dict[str, Any]) -> object:
-    """Take the target's flags out of `options`, and return its settings; None for another target.
+    """Remove the target's flags from `options` and return its settings; None for another target.
 
-    Raises click.UsageError for a flag that is not for this target, BuildError for a recipe that makes no sense.
+    Raises click.UsageError for a flag of another target, BuildError for an invalid recipe.
     """
     names = (*_FIELDS, *_SWITCHES, "recipe", "recipe_fields", "lora_dir", *_PROGRAM_OPTIONS)
     given = {name: value for name in names if (value := options.pop(name)) not in (None, ())}
-    # Without --docker nothing was said.
+    # --docker defaults to False, which is the same as not given.
     given = {name: value for name, value in given.items() if name != "docker" or value}
     if target == TARGET:
         _refuse_duplicates(given, options)
         return _settings(given)
     if given:
         flag = {"recipe_fields": "set"}.get(first := next(iter(given)), first).replace("_", "-")
-        raise click.UsageError(f"--{flag} is for --target {TARGET}, not for {target}; leave it out.")
+        raise click.UsageError(f"--{flag} is for --target {TARGET}, not {target}; leave it out.")
     return None
 
 
 def _refuse_duplicates(given: dict[str, Any], options: dict[str, Any]) -> None:
-    """Two flags for one field would let one of them win in silence."""
+    """Refuse two flags that set the same field; otherwise one would silently override the other."""
     for name, other in _SAME_AS.items():
         if name in given and options.get(other) is not None:
-            said = {"kv_precision": "kv-cache-precision"}.get(other, other).replace("_", "-")
-            raise click.UsageError(f"--{name.replace('_', '-')} and --{said} say the same; leave one of them out.")
+            alias = {"kv_precision": "kv-cache-precision"}.get(other, other).replace("_", "-")
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} and --{alias} set the same field; leave one of them out."
+            )
     if "dtype" in given and options.get("precision") in ("bf16", "fp16", "fp32"):
-        raise click.UsageError("--dtype and --precision say the same; leave one of them out.")
+        raise click.UsageError("--dtype and --precision set the same field; leave one of them out.")
 
 
 def _settings(given: dict[str, Any]) -> object:
@@ -148,7 +156,7 @@ def _pair(one: str) -> tuple[str, Any]:
 
     name, equals, value = one.partition("=")
     if not equals or not name:
-        raise click.UsageError(f"--set {one} is no field with a value; write FIELD=VALUE.")
+        raise click.UsageError(f"--set {one} is not of the form FIELD=VALUE.")
     return name, parse_value(name, value)
 
 
@@ -157,16 +165,18 @@ def _programs(given: dict[str, Any]) -> Any:
 
     examples = given.get("examples_dir", EXAMPLES)
     if not given.get("docker"):
-        inside = [name for name in ("image", "docker_gpus", "docker_shm_size") if name in given]
-        if inside:
-            raise click.UsageError(f"--{inside[0].replace('_', '-')} is for --docker; add that, or leave it out.")
+        container_only = [name for name in ("image", "docker_gpus", "docker_shm_size") if name in given]
+        if container_only:
+            raise click.UsageError(
+                f"--{container_only[0].replace('_', '-')} needs --docker; add that, or leave it out."
+            )
         return Native(examples)
     words = {"image": "image", "docker_gpus": "gpus", "docker_shm_size": "shared_memory"}
     return Docker(examples=examples, **{word: given[name] for name, word in words.items() if name in given})
 
 
 def show_commands(directory: Path, out: Path, options: Any, as_json: bool) -> None:
-    """Print what building the checkpoint `directory` into `out` would run, as lines of a shell or as JSON."""
+    """Print the commands that build the checkpoint `directory` into `out`, as shell lines or as JSON."""
     from build_engines.target import find_target
     from build_engines.tensorrt_llm.dry_run import dry_run
     from build_engines.tensorrt_llm.target import TensorRtLlmTarget
@@ -179,8 +189,8 @@ def show_commands(directory: Path, out: Path, options: Any, as_json: bool) -> No
     if not as_json:
         click.echo("\n".join(found.lines))
         return
-    said = [
+    commands = [
         {"step": one.step, "arguments": list(one.arguments), "environment": dict(one.environment)}
         for one in found.commands
     ]
-    click.echo(json.dumps({"environment": found.environment, "commands": said, "lines": found.lines}, indent=2))
+    click.echo(json.dumps({"environment": found.environment, "commands": commands, "lines": found.lines}, indent=2))

@@ -1,4 +1,4 @@
-"""`inflight chat`: a conversation with the model of a server."""
+"""`inflight chat`: a conversation with a model."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from inflight.commands.terminal.answer_format import answer_line
 from inflight.commands.terminal.standard_streams import is_interactive, standard_input
 
 
-@click.command(short_help="Chat with the model of a server.")
+@click.command(short_help="Chat with a model.")
 @connection_options
-@click.option("--system", default="", help="What the model is told before all else.")
+@click.option("--system", default="", help="System message for the model.")
 @call_options(max_tokens=512)
-@click.option("--no-history", is_flag=True, help="Neither read nor keep what is typed.")
+@click.option("--no-history", is_flag=True, help="Do not read or write the history file.")
 @click.option(
     "--json",
     "as_json",
     envvar="INFLIGHT_CHAT_JSON",
     is_flag=True,
-    help="Read messages from standard input, one a line, and print each answer as an object of JSON.",
+    help="Read messages from standard input, one per line, and print each answer as a JSON object.",
 )
 def command(
-    system: str, no_history: bool, as_json: bool, retry_timeout: float, chat_template: str | None, **asked: Any
+    system: str, no_history: bool, as_json: bool, retry_timeout: float, chat_template: str | None, **arguments: Any
 ) -> None:
-    """Talk with the model of a server.
+    """Chat with the model of a server.
 
-    At a terminal answers are shown as they come, each with its speed; /help lists the commands. Ctrl-C ends an answer
-    and keeps what came; Ctrl-D leaves. What is typed is kept for the arrow keys, in
+    At a terminal, answers are streamed, each with its speed; /help lists the commands. Ctrl-C stops an answer and keeps
+    the part received so far; Ctrl-D exits. Input history for the arrow keys is kept in
     ~/.local/state/inflight/chat_history.
 
-    From a pipe each line is a message, never a command, and the first failure ends it.
+    From a pipe, each line is a message, never a command, and the first failure ends the conversation.
 
     \b
       inflight chat
       inflight chat --system "Answer in one sentence." --temperature 0.7 --top-p 0.95
       printf 'What is tea?\\nAnd green tea?\\n' | inflight chat --json
     """  # fmt: skip
-    options = call_options_from(asked)
+    options = call_options_from(arguments)
     conversation = Conversation(system)
-    with open_client(asked, retry_timeout, chat_template=chat_template) as client:
+    with open_client(arguments, retry_timeout, chat_template=chat_template) as client:
         if as_json or not is_interactive():
             _answer_piped_messages(client, conversation, options, as_json)
         else:
@@ -54,8 +54,8 @@ def command(
 
 
 def _run_interactive(client: Client, conversation: Conversation, options: CallOptions, no_history: bool) -> None:
-    """At a terminal. A server that isn't there is told before anything is typed."""
-    # Here, since pipes need no line editing, and not every Python has it.
+    """Chat at a terminal. A missing server is reported before the first prompt."""
+    # Imported here because pipes need no line editing, and not every Python has readline.
     from inflight.commands.chat.history import ChatHistory, state_file
     from inflight.commands.chat.session import ChatSession
     from inflight.commands.chat.terminal import ChatTerminal
@@ -63,13 +63,13 @@ def _run_interactive(client: Client, conversation: Conversation, options: CallOp
     found = client.deployment()
     terminal = ChatTerminal(ChatHistory(None if no_history else state_file()))
     terminal.print_message(
-        f"Talking with {found.served.get('model') or found.display_name}. /help lists the commands, Ctrl-D leaves."
+        f"Chatting with {found.served.get('model') or found.display_name}. /help lists the commands, Ctrl-D exits."
     )
     ChatSession(client, conversation, options, terminal).run()
 
 
 def _answer_piped_messages(client: Client, conversation: Conversation, options: CallOptions, as_json: bool) -> None:
-    """From a pipe: a line is a message, and its answer is printed as it comes."""
+    """Answer messages from a pipe: one message per line; print each answer as it is streamed."""
     for text in _piped_messages():
         with client.stream(conversation.with_question(text), **options) as stream:
             for delta in stream:
@@ -82,7 +82,7 @@ def _answer_piped_messages(client: Client, conversation: Conversation, options: 
 
 
 def _piped_messages() -> Iterator[str]:
-    """Standard input's lines that hold anything, as they come."""
+    """Yield the lines of standard input that are not blank, as they come."""
     for line in standard_input():
         text = line.decode("utf-8", "surrogateescape").strip("\r\n")
         if text.strip():

@@ -1,4 +1,4 @@
-"""A conversation at a terminal: messages and commands in, answers out, until the user leaves."""
+"""The loop of an interactive conversation: read messages and commands, show answers."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from inflight.commands.chat.terminal import EXIT_WORDS, ChatTerminal
 from inflight.commands.terminal.answer_format import summary_line
 
 _HELP = (
-    ("/reset", "forget the conversation, but for the system's message"),
-    ("/undo", "forget your last message and its answer"),
-    ("/drop", "forget the oldest message and its answer"),
-    ("/system [TEXT]", 'show or set what the model is told before all else; "/system none" for nothing'),
-    ("/save FILE", "write the conversation as JSON"),
-    ("/load FILE", "go on with one that was written"),
-    ("/exit, exit", "leave, as Ctrl-D does; also /quit, quit and /bye"),
-    ('"""', "begins a message of several lines, and ends it; what is quoted so is never a command"),
+    ("/reset", "clear the conversation, except the system message"),
+    ("/undo", "remove your last message and its answer"),
+    ("/drop", "remove your oldest message and its answer"),
+    ("/system [TEXT]", 'show or set the system message; "/system none" removes it'),
+    ("/save FILE", "save the conversation as JSON"),
+    ("/load FILE", "continue a saved conversation"),
+    ("/exit, exit", "exit, as Ctrl-D does; also /quit, quit and /bye"),
+    ('"""', "begins and ends a message of several lines, which is never a command"),
     ("\\", "at the end of a line continues it on the next one"),
-    ("Ctrl-C", "ends an answer; twice in a row leaves"),
+    ("Ctrl-C", "stops an answer; twice in a row exits"),
 )
 
 
 class ChatSession:
-    """Asks the model with the whole conversation each time, and keeps what it answered."""
+    """An interactive chat that sends the whole conversation each time and keeps each answer."""
 
     def __init__(
         self, client: Client, conversation: Conversation, options: CallOptions, terminal: ChatTerminal
@@ -39,7 +39,7 @@ class ChatSession:
         self._terminal = terminal
 
     def run(self) -> None:
-        """Until the user leaves."""
+        """Read and answer until the user exits."""
         interrupted = False
         while True:
             try:
@@ -51,7 +51,7 @@ class ChatSession:
                 if interrupted:
                     return None
                 interrupted = True
-                self._terminal.print_message("Once more leaves, as Ctrl-D does.")
+                self._terminal.print_message("Press Ctrl-C again to exit, or Ctrl-D.")
                 continue
             interrupted = False
             if is_command:
@@ -61,14 +61,14 @@ class ChatSession:
                 interrupted = self._answer(text)
 
     def _answer(self, text: str) -> bool:
-        """Show the model's answer; whether the user interrupted it."""
+        """Show the model's answer; return whether the user interrupted it."""
         try:
             with self._client.stream(self._conversation.with_question(text), **self._options) as stream:
                 try:
                     for delta in stream:
                         self._terminal.show(delta.text)
                 except KeyboardInterrupt:
-                    stream.close()  # cancels on the server
+                    stream.close()  # cancels the request on the server
         except InflightError as error:
             self._terminal.end()
             self._terminal.print_message(self._report_failure(error))
@@ -80,19 +80,19 @@ class ChatSession:
         if answer is not None:
             self._terminal.print_message(summary_line(answer))
         else:
-            kept = "what came of the answer is kept" if stream.text else "nothing came yet, so the message is not kept"
+            kept = "the part received is kept" if stream.text else "nothing was received, so the message is not kept"
             self._terminal.print_message(f"[stopped; {kept}]")
         return answer is None
 
     def _report_failure(self, error: InflightError) -> str:
-        """The error, and where the conversation stands now."""
+        """Return the error and the resulting state of the conversation."""
         sentence = f"Error: {error} [{error.code}]"
         if error.code == "prompt_too_long" and self._conversation.exchanges:
-            return f"{sentence}\nIt is too long by now: make room with /drop, /undo or /reset, or send less."
-        return f"{sentence}\nThe conversation stands as it was before this message."
+            return f"{sentence}\nThe conversation is too long: shorten it with /drop, /undo or /reset."
+        return f"{sentence}\nThe conversation is as it was before this message."
 
     def _command(self, name: str, argument: str) -> bool:
-        """Obey a command; False for leaving."""
+        """Run a command; return False to exit."""
         argument = argument.strip()
         if name in ("/exit", "/quit", "/bye", *EXIT_WORDS):
             return False
@@ -106,26 +106,26 @@ class ChatSession:
             self._terminal.print_message(_help())
         else:
             self._terminal.print_message(
-                f"There is no command {name}; /help lists them. A space before it makes it a message."
+                f"Unknown command {name}; /help lists the commands. To send it as a message, put a space before it."
             )
         return True
 
     def _system(self, text: str) -> None:
         if text:
             self._conversation.system = "" if text == "none" else text
-        self._terminal.print_message(f"The system's message: {self._conversation.system or 'none'}")
+        self._terminal.print_message(f"System message: {self._conversation.system or 'none'}")
 
     def _reset(self, name: str) -> None:
         if name == "/reset":
             self._conversation.reset()
         elif not (self._conversation.undo() if name == "/undo" else self._conversation.drop()):
-            self._terminal.print_message("There is nothing to forget.")
+            self._terminal.print_message("The conversation has no messages.")
             return
         self._terminal.print_message(self._status())
 
     def _file(self, name: str, path: str) -> None:
         if not path:
-            self._terminal.print_message(f"{name} needs the name of a file.")
+            self._terminal.print_message(f"{name} needs a file name.")
             return
         try:
             file = Path(path).expanduser().absolute()
@@ -135,7 +135,7 @@ class ChatSession:
                 self._conversation.load(file)
         except InflightError as error:
             self._terminal.print_message(f"Error: {error} [{error.code}]")
-        except (OSError, ValueError, RuntimeError) as error:  # the last two for a NUL, and for the home of nobody
+        except (OSError, ValueError, RuntimeError) as error:  # NUL in the path; home of an unknown user
             self._terminal.print_message(f"Error: {path}: {getattr(error, 'strerror', None) or error}")
         else:
             done = f"Saved to {file}." if name == "/save" else f"Loaded {file}."
@@ -143,11 +143,11 @@ class ChatSession:
 
     def _status(self) -> str:
         count = self._conversation.exchanges
-        return f"The conversation has {count} message{'s' * (count != 1)} of yours."
+        return f"The conversation has {count} message{'s' * (count != 1)} from you."
 
 
 def _help() -> str:
-    """The commands, wrapped to the terminal's width."""
+    """Return the list of commands, wrapped to the terminal's width."""
     formatter = HelpFormatter(width=shutil.get_terminal_size().columns)
     formatter.write_dl(_HELP)
     return formatter.getvalue().rstrip("\n")

@@ -1,4 +1,4 @@
-"""Where a person types messages and reads answers."""
+"""Reads messages from a terminal and shows answers on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PROMPT, _CONTINUATION_PROMPT = ">>> ", "... "
 _QUOTES = '"""'
 
 EXIT_WORDS = ("exit", "quit")
-"""What leaves without a slash too, alone on its line: no model is asked that."""
+"""Words that exit without a slash if they are alone on a line."""
 
 
 class UserInput(NamedTuple):
@@ -28,41 +28,41 @@ class UserInput(NamedTuple):
 
 
 class ChatTerminal:
-    """Reads messages with line editing and history; shows answers as they come, and all else on standard error."""
+    """A terminal with line editing and history; answers go to standard output, all else to standard error."""
 
     def __init__(self, history: ChatHistory) -> None:
         self._history = history
-        readline.set_auto_history(False)  # a message of several lines is one entry
+        readline.set_auto_history(False)  # a message of several lines is one history entry
         readline.clear_history()
         for message in history.load():
             readline.add_history(message)
 
     def read(self) -> UserInput:
-        '''The next message or command. EOFError at Ctrl-D, KeyboardInterrupt at Ctrl-C.
+        """Return the next message or command. Raises EOFError at Ctrl-D, KeyboardInterrupt at Ctrl-C.
 
-        A backslash at its end continues a line; """ begins a message of several lines, and ends it.
-        '''
+        A backslash at its end continues a line; \"\"\" begins and ends a message of several lines.
+        """
         line = input(_PROMPT)
         quoted = line.startswith(_QUOTES)
         text = self._until_quotes(line.removeprefix(_QUOTES)) if quoted else self._read_continued(line)
         like_command = (text.startswith("/") or text.rstrip() in EXIT_WORDS) and "\n" not in text
         if text.strip():
-            # Called back, a quoted line is what it was.
+            # Quote it, so that it is still a message when it is recalled from the history.
             kept = f"{_QUOTES}{text}{_QUOTES}" if quoted and like_command else text
             readline.add_history(kept)
             self._history.add(kept)
         return UserInput(text, like_command and not quoted)
 
     def show(self, text: str) -> None:
-        """A piece of an answer."""
+        """Show a part of an answer."""
         click.echo(printable(text), nl=False)
 
     def end(self) -> None:
-        """The answer's end."""
+        """End the answer's last line."""
         click.echo()
 
     def print_message(self, line: str) -> None:
-        """What is no answer."""
+        """Print a line that is not part of an answer."""
         click.secho(line, err=True, dim=True)
 
     @staticmethod

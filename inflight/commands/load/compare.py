@@ -1,4 +1,4 @@
-"""`inflight load compare`: is a change real, and is it a regression?"""
+"""`inflight load compare`: test whether a change is significant, and whether it is a regression."""
 
 from __future__ import annotations
 
@@ -20,21 +20,19 @@ from loadtests.run_directory import RunDirectory
 _RUN = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
-@click.command(short_help="Say whether a change is real, and fail on a regression.")
+@click.command(short_help="Test whether a change is significant; fail on a regression.")
 @click.argument("before", nargs=-1, required=True, type=_RUN)
-@click.option(
-    "--with", "after", multiple=True, required=True, type=_RUN, help="A run after the change; can be repeated."
-)
+@click.option("--with", "after", multiple=True, required=True, type=_RUN, help="A run after the change (repeatable).")
 @click.option(
     "--threshold",
     type=click.FloatRange(0),
     default=0.05,
     show_default=True,
-    help="How much worse is a regression, relatively.",
+    help="Relative change that counts as a regression.",
 )
-@click.option("--allow-different-plans", is_flag=True, help="Judge runs that were not asked for the same too.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write the comparison as an HTML file too.")
-@click.option("--json", "as_json", is_flag=True, help="The comparison as one JSON object on standard output.")
+@click.option("--allow-different-plans", is_flag=True, help="Judge runs with different plans too.")
+@click.option("--out", type=click.Path(path_type=Path), help="Also write the comparison to an HTML file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as one JSON object.")
 def command(
     before: tuple[Path, ...],
     after: tuple[Path, ...],
@@ -43,10 +41,10 @@ def command(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare runs before a change with runs after it, each figure with a 95% confidence interval of its change.
+    """Compare runs before and after a change, with a 95% confidence interval for the change of each figure.
 
-    A regression is a figure that is worse by more than the threshold even at the near end of its interval; the exit
-    code is 1 then. Runs of different plans are shown and not judged; the exit code is 2 then.
+    A figure is a regression if its whole interval is worse than the threshold; the exit code is then 1. Runs with
+    different plans are shown but not judged; the exit code is then 2.
 
     \b
       inflight load compare before --with after
@@ -66,8 +64,8 @@ def command(
             raise click.BadParameter(f"{out}: {error.strerror}.", param_hint="'--out'") from error
         click.echo(f"Report: {out}", err=as_json)
     if found.plans_differ:
-        how = "make them by one plan (--plan before/plan.json), or judge them all the same by --allow-different-plans"
-        raise click.UsageError(f"The runs have different plans, so no change was judged; {how}.")
+        how = "run both with one plan (--plan before/plan.json), or judge them anyway with --allow-different-plans"
+        raise click.UsageError(f"The runs have different plans, so no change was judged: {how}.")
     sys.exit(1 if found.regressions else 0)
 
 
@@ -111,4 +109,4 @@ def _value(change: Change, value: float | None) -> str:
 def _change_text(change: Change, value: float | None) -> str:
     if value is None:
         return ""
-    return f"{value - 1:+.1%}" if change.relative else f"{value * 100:+.2f} points"
+    return f"{value - 1:+.1%}" if change.relative else f"{value * 100:+.2f} percentage points"

@@ -1,4 +1,4 @@
-"""How a run of a load test looks on a terminal: a bar while it goes on, and its figures in the end."""
+"""Show a load test run on a terminal: a progress bar, then the figures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from loadtests.served_model import describe_served_model
 
 Figures = TypeVar("Figures", Summary, Sweep)
 _LINE_SECONDS = 10.0
-"""How often a pipe gets a line."""
+"""Seconds between two lines in a pipe."""
 _VERDICTS = {"met": "met   ", "missed": "MISSED", "not evaluated": "NOT EVALUATED"}
 _ROWS = {
     "ttft": "TTFT",
@@ -40,7 +40,7 @@ _ROWS = {
 
 
 class LoadProgressLines:
-    """A line every ten seconds, and one at the end that says what came of the run."""
+    """Progress as a line every ten seconds, and a last line with the outcome of the run."""
 
     def __init__(self, plan: LoadPlan, title: str) -> None:
         self._title = title
@@ -57,11 +57,11 @@ class LoadProgressLines:
 
 
 class LoadProgressBar:
-    """A bar on a terminal, which the figures take the place of."""
+    """Progress as a bar on a terminal; the figures replace it."""
 
     def __init__(self, shown: bars.Progress, plan: LoadPlan, title: str) -> None:
         self._shown = shown
-        self._task = shown.add_task(title, total=plan.end, words="looking at the server")
+        self._task = shown.add_task(title, total=plan.end, words="inspecting the server")
 
     def __call__(self, found: RunProgress) -> None:
         self._shown.update(self._task, completed=max(0.0, found.elapsed or 0.0), words=_progress_text(found))
@@ -72,7 +72,7 @@ class LoadProgressBar:
 
 @contextmanager
 def show_progress(plan: LoadPlan, title: str = "load") -> Iterator[LoadProgressLines | LoadProgressBar]:
-    """Yield what shows progress: a bar on a terminal, lines in a pipe; both on standard error."""
+    """Yield a progress display on standard error: a bar on a terminal, lines in a pipe."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield LoadProgressLines(plan, title)
@@ -89,14 +89,14 @@ def show_progress(plan: LoadPlan, title: str = "load") -> Iterator[LoadProgressL
 
 
 def _outcome_text(summary: Summary) -> str:
-    """A run in a few words."""
+    """Summarize a run in a few words."""
     requests = summary.requests
-    said = [f"{requests.completed} of {requests.due} requests completed"]
-    told = (("ttft", "TTFT"), ("itl", "ITL"), ("e2e", "E2E"))
-    said += [f"p99 {name} {seconds(summary.latencies[key].p99)}" for key, name in told if key in summary.latencies]
+    parts = [f"{requests.completed} of {requests.due} requests completed"]
+    shown = (("ttft", "TTFT"), ("itl", "ITL"), ("e2e", "E2E"))
+    parts += [f"p99 {name} {seconds(summary.latencies[key].p99)}" for key, name in shown if key in summary.latencies]
     if summary.slo:
-        said.append(f"SLO {overall_verdict(summary.slo)}")
-    return ", ".join(said)
+        parts.append(f"SLO {overall_verdict(summary.slo)}")
+    return ", ".join(parts)
 
 
 def _progress_text(found: RunProgress) -> str:
@@ -105,7 +105,7 @@ def _progress_text(found: RunProgress) -> str:
 
 
 def print_results(figures: Figures, page: Path, show: Callable[[Figures, Console], None], as_json: bool) -> None:
-    """The figures on standard output, for people or for scripts, and where the report lies."""
+    """Print the figures, as text or as JSON, and the path of the report."""
     if as_json:
         click.echo(json.dumps(asdict(figures)))
     else:
@@ -114,7 +114,7 @@ def print_results(figures: Figures, page: Path, show: Callable[[Figures, Console
 
 
 def show_summary(summary: Summary, console: Console) -> None:
-    """The figures that answer most questions; the report has all of them."""
+    """Show the most important figures; the report has all of them."""
     requests, tokens = summary.requests, summary.tokens
     ended = {
         "completed": requests.completed,
@@ -138,9 +138,9 @@ def show_summary(summary: Summary, console: Console) -> None:
         console.print(Text(f"{count} x {code}: {requests.messages.get(code, '')}", style="red"))
     for bound in summary.slo:
         found = "" if bound.value is None else f"found {slo_value(bound, bound.value)}"
-        said = "; ".join(filter(None, (found, bound.note)))
+        detail = "; ".join(filter(None, (found, bound.note)))
         style = "green" if bound.met else "bold red"
-        console.print(Text(f"{_VERDICTS[bound.verdict]}  {bound.text} ({said})", style=style))
+        console.print(Text(f"{_VERDICTS[bound.verdict]}  {bound.text} ({detail})", style=style))
     if summary.goodput is not None:
         good = summary.goodput
         console.print(
@@ -148,24 +148,24 @@ def show_summary(summary: Summary, console: Console) -> None:
             f"{good.of_completed:.1%} of completed"
         )
     if summary.cost is not None and summary.cost.per_million_output is not None:
-        console.print(f"{summary.cost.per_million_output:.2f} {summary.cost.currency} for a million output tokens")
+        console.print(f"{summary.cost.per_million_output:.2f} {summary.cost.currency} per million output tokens")
     for note in summary.validity.notes:
         console.print(Text(f"NOTE: {note}", style="yellow"))
     for reason in summary.validity.reasons:
-        console.print(Text(f"NOT TO BE TRUSTED: {reason}", style="bold red"))
+        console.print(Text(f"UNRELIABLE: {reason}", style="bold red"))
 
 
 def show_sweep(sweep: Sweep, console: Console) -> None:
-    """Its runs, the rate that was found, and what makes that unsure."""
+    """Show the runs of a sweep, the rate that it found, and what makes the rate uncertain."""
     table = Table(box=None, pad_edge=False)
-    rates = (sweep.unit,) if sweep.unit == USERS else (f"{sweep.unit} due", "asked for")
+    rates = (sweep.unit,) if sweep.unit == USERS else (f"{sweep.unit} due", "requested")
     for name in (*rates, "SLO", "completed/s", "tokens/s", "p99 TTFT", "p99 ITL"):
         table.add_column(name, justify="right")
     for step in sorted(sweep.steps, key=lambda step: step.rate):
         latencies = step.summary.latencies
-        asked = f"{step.rate:g}"
+        requested = f"{step.rate:g}"
         table.add_row(
-            *((asked,) if sweep.unit == USERS else (f"{actual_session_rate(step):.4g}", asked)),
+            *((requested,) if sweep.unit == USERS else (f"{actual_session_rate(step):.4g}", requested)),
             overall_verdict(step.summary.slo),
             f"{step.summary.completed_per_second:.2f}",
             f"{step.summary.tokens.per_second:.0f}",
@@ -175,10 +175,10 @@ def show_sweep(sweep: Sweep, console: Console) -> None:
     _show_notes(sweep, console)
     words = ", ".join(sweep.slo)
     if sweep.highest is None:
-        console.print(f"At no rate that was tried the SLO was met: {words}")
+        console.print(f"No tested rate met the SLO: {words}")
         return
     rate = rate_text(sweep, sweep.highest)
-    console.print(f"Up to {rate}{repetition_text(sweep)} the SLO is met ({words}); {beyond_text(sweep)}.")
+    console.print(f"The SLO is met up to {rate}{repetition_text(sweep)} ({words}); {beyond_text(sweep)}.")
     if sweep.failure:
         console.print(Text(f"No further run could be made: {sweep.failure}", style="bold red"))
     elif sweep.overlaps:
@@ -188,7 +188,8 @@ def show_sweep(sweep: Sweep, console: Console) -> None:
 
 
 def _show_notes(sweep: Sweep, console: Console) -> None:
-    """Of the runs on both sides of the edge, for the answer rests on these; each once, with the rates that have it."""
+    """Show the notes of the runs on both sides of the limit, on which the result is based; each note once, with its
+    rates."""
     rates: dict[tuple[str, str], dict[float, None]] = {}
     for step in sorted(sweep.steps, key=lambda step: step.rate):
         if step.rate in (sweep.highest, sweep.lowest_missed):
@@ -206,12 +207,19 @@ def _latencies(summary: Summary) -> Table:
     for name in ("mean", "p50", "p90", "p95", "p99", "max"):
         table.add_column(name, justify="right")
     for key, name in _ROWS.items():
-        spread = summary.latencies.get(key)
-        if spread is not None and spread.count:
-            table.add_row(name, *_cells(spread))
+        distribution = summary.latencies.get(key)
+        if distribution is not None and distribution.count:
+            table.add_row(name, *_cells(distribution))
     return table
 
 
-def _cells(spread: DistributionSummary) -> list[str]:
-    values = (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99, spread.max)
+def _cells(distribution: DistributionSummary) -> list[str]:
+    values = (
+        distribution.mean,
+        distribution.p50,
+        distribution.p90,
+        distribution.p95,
+        distribution.p99,
+        distribution.max,
+    )
     return [f"{value * 1e3:.1f} ms" for value in values]

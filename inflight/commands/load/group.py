@@ -1,4 +1,4 @@
-"""`inflight load`: load tests, from one run to a comparison of two."""
+"""`inflight load`: run load tests and compare them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import click
 from inflight.lazy_group import LazyGroup
 
 COMMANDS = {
-    "run": ("inflight.commands.load.run", "Put load on a server, and report what came of it."),
+    "run": ("inflight.commands.load.run", "Run a load test and write a report."),
     "sweep": ("inflight.commands.load.sweep", "Find the highest rate at which an SLO is met."),
-    "compare": ("inflight.commands.load.compare", "Say whether a change is real, and fail on a regression."),
-    "report": ("inflight.commands.load.report", "Make the report of a run anew."),
-    "worker": ("inflight.commands.load.worker", "Send requests for a run of another machine."),
+    "compare": ("inflight.commands.load.compare", "Test whether a change is significant; fail on a regression."),
+    "report": ("inflight.commands.load.report", "Write the report of a run again."),
+    "worker": ("inflight.commands.load.worker", "Send requests for a run on another machine."),
 }
 
 
 @click.group(cls=LazyGroup, commands=COMMANDS)
 def command() -> None:
-    """Load tests that tell the truth: how many users does a server carry within an SLO, and what does it cost?
+    """Run load tests: find how many users a server can handle within an SLO, and at what cost.
 
     \b
       inflight load run --rate 4 --seconds 60

@@ -1,4 +1,4 @@
-"""The options of `inflight load run` and `sweep`: a plan's fields, and who sends."""
+"""The options of `inflight load run` and `sweep`: the fields of a plan, and the workers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def load_options(*without: str) -> Callable[[Decorated], Decorated]:
-    """Decorate a command with all of them but some; it gets them by keyword, for `plan_from_options` and
-    `worker_spec_from_options`.
-    """
+    """Add the load options, except those in `without`; `plan_from_command` and `worker_spec_from_options` read them."""
 
     def decorate(function: Decorated) -> Decorated:
         ours = [option for option in plan_options() if option.name not in without]
@@ -33,11 +31,11 @@ def load_options(*without: str) -> Callable[[Decorated], Decorated]:
     return decorate
 
 
-def plan_from_command(asked: dict[str, Any]) -> LoadPlan:
-    """The plan that the options ask for; they are taken out of `asked`. Wrong ones are wrong usage."""
-    file: Path | None = asked.pop("plan")
+def plan_from_command(options: dict[str, Any]) -> LoadPlan:
+    """Return the plan that the options describe and remove them from `options`. Invalid values are usage errors."""
+    file: Path | None = options.pop("plan")
     names = {option.key for option in plan_options()}
-    given = {name: asked.pop(name) for name in list(asked) if name in names}
+    given = {name: options.pop(name) for name in list(options) if name in names}
     try:
         plan = validated_plan(given, None if file is None else _read(file))
         check_workload(plan)
@@ -47,22 +45,24 @@ def plan_from_command(asked: dict[str, Any]) -> LoadPlan:
 
 
 def validated_plan(given: Mapping[str, Any], base: LoadPlan | None) -> LoadPlan:
-    """A plan from options over what `base` has, with what its texts say; wrong ones are wrong usage."""
+    """Return a plan from options over those of `base`, and validate it. Invalid values are usage errors."""
     try:
         plan = plan_from_options(given, base)
         check_plan(plan)
     except LoadError as error:
         raise click.UsageError(str(error)) from error
     if plan.metrics_url is not None and not plan.metrics_url.startswith(("http://", "https://")):
-        raise click.BadParameter("it is a URL of http or https.", param_hint="'--metrics-url'")
+        raise click.BadParameter("it must be an http or https URL.", param_hint="'--metrics-url'")
     return plan
 
 
-def worker_spec_from_options(asked: dict[str, Any]) -> WorkerSpec:
-    team = WorkerSpec(asked.pop("workers"), asked.pop("expect_workers"), asked.pop("bind"), asked.pop("join_timeout"))
+def worker_spec_from_options(options: dict[str, Any]) -> WorkerSpec:
+    team = WorkerSpec(
+        options.pop("workers"), options.pop("expect_workers"), options.pop("bind"), options.pop("join_timeout")
+    )
     host, _, port = team.bind.rpartition(":")
     if not (host and port.isdecimal() and int(port) < 65536):
-        raise click.BadParameter("it is HOST:PORT.", param_hint="'--bind'")
+        raise click.BadParameter("it must be HOST:PORT.", param_hint="'--bind'")
     return team
 
 
@@ -75,7 +75,7 @@ def _click_option(option: PlanOption) -> Callable[[Decorated], Decorated]:
     kind: click.ParamType[Any] | None = click.Choice(option.choices) if option.choices else None
     if option.multiple:
         kind = Lines()
-    # No default here: a plan's file has the say where an option is not given.
+    # No default here: where an option is not given, the plan's file decides.
     return click.option(
         names, option.key, type=kind, default=None, multiple=option.multiple, help=option.help.rstrip(".") + "." + shown
     )
@@ -87,23 +87,31 @@ def _worker_options() -> list[Callable[[Any], Any]]:
         click.option(
             "--plan",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="A plan.json of an earlier run, to make it again; other options change it.",
+            help="plan.json of an earlier run to repeat; other options override it.",
         ),
-        click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes that send."),
+        click.option(
+            "--workers",
+            type=click.IntRange(1),
+            default=1,
+            show_default=True,
+            help="Number of processes that send requests.",
+        ),
         click.option(
             "--expect-workers",
             type=whole,
             default=0,
             show_default=True,
-            help="Wait for so many of other machines, where `inflight load worker` runs.",
+            help="Number of workers on other machines to wait for (`inflight load worker`).",
         ),
-        click.option("--bind", default=WorkerSpec.bind, show_default=True, help="Where workers find the master."),
+        click.option(
+            "--bind", default=WorkerSpec.bind, show_default=True, help="Address where the master listens for workers."
+        ),
         click.option(
             "--join-timeout",
             type=click.FloatRange(0, min_open=True),
             default=WorkerSpec.join_timeout,
             show_default=True,
-            help="How long all workers may take to be there.",
+            help="How long to wait for all workers to connect.",
         ),
     ]
 
@@ -112,6 +120,6 @@ def _read(file: Path) -> LoadPlan:
     try:
         return LoadPlan.model_validate_json(file.read_bytes())
     except ValidationError as error:
-        raise LoadError(f"{file} is no plan: {describe_error(error)}", "invalid_parameter") from None
+        raise LoadError(f"{file} is not a plan: {describe_error(error)}", "invalid_parameter") from None
     except OSError as error:
-        raise LoadError(f"{file} can't be read: {error.strerror}", "invalid_parameter") from None
+        raise LoadError(f"{file} cannot be read: {error.strerror}", "invalid_parameter") from None

@@ -1,4 +1,4 @@
-"""`inflight load report`: the report of a run or a sweep that was made before, even of a run that was killed."""
+"""`inflight load report`: write the report of an earlier run or sweep again, even if it was killed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from loadtests.run.sweep_runner import reevaluate_sweep
 from loadtests.run_directory import RunDirectory
 
 
-@click.command(short_help="Make the report of a run or a sweep anew.")
+@click.command(short_help="Write the report of a run or a sweep again.")
 @click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option(
     "--slo",
     type=Lines(),
     multiple=True,
-    help="Judge it by these bounds instead of its own; they stay with the run.",
+    help="SLO to judge the run by instead of its own (repeatable); saved with the run.",
 )
-@click.option("--price-per-hour", type=float, help="What an hour of the server costs; it stays with the run.")
-@click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object on standard output.")
+@click.option("--price-per-hour", type=float, help="Price of the server per hour; saved with the run.")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object.")
 def command(run: Path, slo: tuple[str, ...], price_per_hour: float | None, as_json: bool) -> None:
-    """Make the report of a run anew from its records: report.html, report.json, requests.csv, timeline.csv.
+    """Write the report of a run again from its records: report.html, report.json, requests.csv, timeline.csv.
 
-    In a sweep's directory that is done for each of its runs, and then for the sweep: report.html, sweep.json.
+    In a sweep's directory, this writes the report of each run and then that of the sweep: report.html, sweep.json.
 
     \b
       inflight load report load-20261122-101500

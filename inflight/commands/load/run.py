@@ -1,4 +1,4 @@
-"""`inflight load run`: one run, and its report."""
+"""`inflight load run`: run one load test and write its report."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from loadtests.run.controller import run_load_test
 from loadtests.run_directory import RunDirectory
 
 
-@click.command(short_help="Put load on a server, and report what came of it.")
+@click.command(short_help="Run a load test and write a report.")
 @load_options()
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="A new directory for the run.  [default: load-DATE-TIME]",
+    help="New directory for the run.  [default: load-DATE-TIME]",
 )
-@click.option("--json", "as_json", is_flag=True, help="The figures as one JSON object on standard output.")
-def command(out: Path | None, as_json: bool, **asked: Any) -> None:
-    """Put load on a server, and report what came of it: figures here, and one HTML file to look at.
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object.")
+def command(out: Path | None, as_json: bool, **options: Any) -> None:
+    """Run a load test: print the figures and write a report as one HTML file.
 
-    Latency counts from the moment a request was due, so a server that is too slow can't hide by slowing the load down.
-    Ctrl-C ends a run early and reports what there is, with exit code 130. Exit code 1 where an SLO was missed, no
-    request was completed or the run failed.
+    Latency is measured from the time a request was due, so a slow server cannot hide by slowing down the load. Ctrl-C
+    ends a run early and reports what was measured, with exit code 130. Exit code 1 if an SLO was missed, no request was
+    completed or the run failed.
 
     \b
       inflight load run
@@ -39,7 +39,7 @@ def command(out: Path | None, as_json: bool, **asked: Any) -> None:
       inflight load run --trace sample:azure --speed 10 --server http://127.0.0.1:8000
       inflight load run --plan load-20261122-101500/plan.json --workers 2
     """  # fmt: skip
-    plan, team = plan_from_command(asked), worker_spec_from_options(asked)
+    plan, team = plan_from_command(options), worker_spec_from_options(options)
     with RunDirectory.creating(out or Path(f"load-{datetime.now():%Y%m%d-%H%M%S}")) as directory:
         with show_progress(plan) as shown:
             interrupted = run_load_test(plan, directory, team, shown)
@@ -52,7 +52,7 @@ def command(out: Path | None, as_json: bool, **asked: Any) -> None:
 
 
 def exit_code(summary: Summary) -> int:
-    """1 where an SLO was missed, or nothing was completed though some client stayed; else 0."""
+    """Return 1 if an SLO was missed, or if no request was completed although not all clients disconnected; else 0."""
     requests = summary.requests
     nothing_done = requests.not_cancelled and not requests.completed
     return 1 if nothing_done or any(not bound.met for bound in summary.slo) else 0

@@ -1,4 +1,4 @@
-"""How an answer is to be: the options that `generate` and `chat` share."""
+"""Options of one call to a model, shared by `generate` and `chat`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CALL = ("max_tokens", "timeout", "first_token_timeout", "tenant", "traceparent"
 
 
 class JsonObject(click.ParamType[dict[str, Any]]):
-    """An object of JSON, as a mapping; None where the option isn't given."""
+    """A JSON object, as a mapping; None if the option is not given."""
 
     name = "json"
 
@@ -30,67 +30,70 @@ class JsonObject(click.ParamType[dict[str, Any]]):
         try:
             found = json.loads(value)
         except (ValueError, RecursionError) as error:
-            self.fail(f"{value} is no JSON: {error}.", param, ctx)
+            self.fail(f"{value} is not valid JSON: {error}.", param, ctx)
         if not isinstance(found, dict):
-            self.fail(f"{value} is no object of JSON, such as {{}}.", param, ctx)
+            self.fail(f"{value} is not a JSON object, such as {{}}.", param, ctx)
         return found
 
 
 def call_options(max_tokens: int) -> Callable[[Decorated], Decorated]:
-    """Decorate a command with the options; it gets them by keyword, for `call_options_from`."""
+    """Add the call options; `call_options_from` reads them."""
     options = [
         click.option(
             "--max-tokens",
             type=click.IntRange(1, 2**31 - 1),
             default=max_tokens,
             show_default=True,
-            help="Longest answer, in tokens.",
+            help="Maximum tokens to generate.",
         ),
-        click.option("--temperature", type=float, help="Above 0: sample; the higher, the wilder. 0: greedy."),
-        click.option("--top-k", type=int, help="Sample among the k likeliest tokens."),
-        click.option("--top-p", type=float, help="Sample among the likeliest tokens that make up this probability."),
-        click.option("--seed", type=int, help="Seed of the sampling."),
-        click.option("--repetition-penalty", type=float, help="Above 1: tokens that came before become less likely."),
+        click.option("--temperature", type=float, help="Sampling temperature; 0: greedy decoding."),
+        click.option("--top-k", type=int, help="Sample from the k most likely tokens."),
+        click.option("--top-p", type=float, help="Sample from the most likely tokens with this total probability."),
+        click.option("--seed", type=int, help="Random seed for sampling."),
         click.option(
-            "--presence-penalty", type=float, help="-2 to 2, subtracted from the logits of tokens that came before."
+            "--repetition-penalty", type=float, help="Repetition penalty; above 1 discourages repeated tokens."
+        ),
+        click.option(
+            "--presence-penalty",
+            type=float,
+            help="Presence penalty, -2 to 2: subtracted from the logits of tokens that occurred before.",
         ),
         click.option(
             "--frequency-penalty",
             type=float,
-            help="-2 to 2, subtracted once for each time that a token came before.",
+            help="Frequency penalty, -2 to 2: subtracted once per earlier occurrence of a token.",
         ),
-        click.option("--min-tokens", type=int, help="Shortest answer, in tokens."),
+        click.option("--min-tokens", type=int, help="Minimum tokens to generate."),
         click.option(
             "--stop",
             type=Lines(),
             multiple=True,
-            help="Text at which the answer ends, without it (repeatable); in the environment one per line.",
+            help="Stop word that ends the answer and is not part of it (repeatable); in the environment one per line.",
         ),
-        click.option("--timeout", type=Seconds(exclusive=True), help="Seconds allowed for the whole answer."),
+        click.option("--timeout", type=Seconds(exclusive=True), help="Timeout for the whole answer, in seconds."),
         click.option(
-            "--first-token-timeout", type=Seconds(exclusive=True), help="Seconds allowed for the first token."
+            "--first-token-timeout", type=Seconds(exclusive=True), help="Timeout for the first token, in seconds."
         ),
         click.option(
             "--retry-timeout",
             type=Seconds(),
             default=0.0,
             show_default=True,
-            help="How long to send again what fails for now: a full queue, an engine that is being started.",
+            help="How long to retry temporary failures, such as a full queue or a starting engine, in seconds.",
         ),
-        click.option("--tenant", default="", help="On whose account; it reaches the engine's events."),
-        click.option("--traceparent", default="", help="The trace this is part of, by W3C's Trace Context."),
+        click.option("--tenant", default="", help="Tenant of the request, for the engine's events."),
+        click.option("--traceparent", default="", help="Trace that the request belongs to (W3C Trace Context)."),
         click.option(
             "--chat-template",
             type=click.Path(exists=True, file_okay=False),
             metavar="DIR",
-            help="A checkpoint whose template renders messages, for servers that can't.",
+            help="Checkpoint whose chat template renders the messages, for servers without one.",
         ),
         click.option(
             "--chat-template-kwargs",
             type=JsonObject(),
             metavar="JSON",
-            help="What the template is given beside the messages, an object: tools, enable_thinking, and what else it"
-            " reads.",
+            help="Further arguments of the chat template, as a JSON object: tools, enable_thinking and others.",
         ),
     ]
 
@@ -102,17 +105,19 @@ def call_options(max_tokens: int) -> Callable[[Decorated], Decorated]:
     return decorate
 
 
-def call_options_from(asked: dict[str, Any]) -> CallOptions:
-    """What a call is given, of the keywords that `call_options` gives, which are taken out of `asked`.
+def call_options_from(arguments: dict[str, Any]) -> CallOptions:
+    """Return the options of a call and remove them from `arguments`.
 
-    Raises click.UsageError for values out of bounds.
+    Raises click.UsageError for values out of range.
     """
-    given = {name: asked.pop(name) for name in _CALL}
+    given = {name: arguments.pop(name) for name in _CALL}
     given["chat_template_kwargs"] = given["chat_template_kwargs"] or {}
     try:
-        sampling = Sampling(**{field.name: asked.pop(field.name) for field in fields(Sampling) if field.name in asked})
+        sampling = Sampling(
+            **{field.name: arguments.pop(field.name) for field in fields(Sampling) if field.name in arguments}
+        )
         options = cast(CallOptions, {**given, "sampling": sampling})
-        # The template's arguments go with messages alone.
+        # The template's arguments are only valid with messages.
         Call([{"role": "user"}] if given["chat_template_kwargs"] else "", stream=True, **options)
     except InflightError as error:
         raise click.UsageError(f"{error} [{error.code}]") from error

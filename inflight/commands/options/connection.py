@@ -1,4 +1,4 @@
-"""Which server, and how to get there: the options that `generate`, `chat` and `status` share."""
+"""Options for the server and the connection to it, shared by `generate`, `chat` and `status`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 def connection_options(function: Decorated) -> Decorated:
-    """Decorate a command with the options; it gets them by keyword, for `connected`."""
+    """Add the connection options; `open_client` and `connection_settings` read them."""
     options = [
         click.option(
             "--server",
             default="127.0.0.1:8001",
             show_default=True,
-            help="The server: HOST:PORT for gRPC, or a URL of grpc, grpcs, http or https.",
+            help="Server: HOST:PORT for gRPC, or a grpc, grpcs, http or https URL.",
         ),
-        click.option("--model", help="The model to ask.  [default: the one that the server has]"),
+        click.option("--model", help="Name of the model.  [default: the server's only text model]"),
         click.option(
             "--header",
             type=Lines(),
@@ -41,9 +41,9 @@ def connection_options(function: Decorated) -> Decorated:
             multiple=True,
             help="Header for every request (repeatable); in the environment one per line.",
         ),
-        click.option("--ca", type=_FILE, help="Certificates (PEM) to trust instead of the system's."),
-        click.option("--certificate", type=_FILE, help="Certificate (PEM) to show to the server."),
-        click.option("--key", type=_FILE, help="The private key of --certificate (PEM)."),
+        click.option("--ca", type=_FILE, help="CA certificates (PEM) to trust instead of the system's."),
+        click.option("--certificate", type=_FILE, help="Client certificate (PEM)."),
+        click.option("--key", type=_FILE, help="Private key of --certificate (PEM)."),
     ]
     for option in reversed(options):
         function = option(function)
@@ -51,40 +51,45 @@ def connection_options(function: Decorated) -> Decorated:
 
 
 @contextmanager
-def open_client(asked: dict[str, Any], retry_timeout: float, chat_template: str | None) -> Iterator[Client]:
-    """A client by the keywords that `connection_options` gives, which are taken out of `asked`.
+def open_client(options: dict[str, Any], retry_timeout: float, chat_template: str | None) -> Iterator[Client]:
+    """Yield a client from the options of `connection_options`, which are removed from `options`.
 
-    A server whose version doesn't fit is told in a line on standard error.
+    Version mismatches are printed as warnings on standard error.
     """
-    # At a terminal nobody wants to wait for a server that isn't there, unless they say so.
+    # At a terminal, do not wait for a missing server unless the user asks for it.
     retry = Retry(timeout=retry_timeout) if retry_timeout else NO_RETRY
-    with _print_warnings(), Client(**_connection_arguments(asked), retry=retry, chat_template=chat_template) as client:
+    with (
+        _print_warnings(),
+        Client(**_connection_arguments(options), retry=retry, chat_template=chat_template) as client,
+    ):
         yield client
 
 
 @contextmanager
-def connection_settings(asked: dict[str, Any], metrics_url: str | None) -> Iterator[tuple[Connection, ClientSettings]]:
-    """The same without a client, to look at the server itself; and how it is reached."""
+def connection_settings(
+    options: dict[str, Any], metrics_url: str | None
+) -> Iterator[tuple[Connection, ClientSettings]]:
+    """Yield a connection and its settings without a client, to inspect the server itself."""
     settings = ClientSettings.from_arguments(
-        **_connection_arguments(asked), timeout=None, chat_template=None, metrics_url=metrics_url
+        **_connection_arguments(options), timeout=None, chat_template=None, metrics_url=metrics_url
     )
     connection = Connection(settings, NO_RETRY)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", VersionWarning)  # who looks at the server says it in its own words
+            warnings.simplefilter("ignore", VersionWarning)  # the inspection reports it in its own words
             yield connection, settings
     finally:
         connection.close()
 
 
-def _connection_arguments(asked: dict[str, Any]) -> dict[str, Any]:
-    # gRPC's own log says less clearly what the error says, and beside it.
+def _connection_arguments(options: dict[str, Any]) -> dict[str, Any]:
+    # gRPC's own log repeats the error less clearly.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    files = {name: asked.pop(name) for name in ("ca", "certificate", "key")}
+    files = {name: options.pop(name) for name in ("ca", "certificate", "key")}
     return {
-        "address": asked.pop("server"),
-        "model": asked.pop("model"),
-        "headers": dict(_header(given) for given in asked.pop("header")),
+        "address": options.pop("server"),
+        "model": options.pop("model"),
+        "headers": dict(_header(given) for given in options.pop("header")),
         "tls": Tls(**files) if any(files.values()) else None,
     }
 

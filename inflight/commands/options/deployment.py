@@ -1,4 +1,4 @@
-"""What may be asked of a deployment: the options that `serve` and `assemble` share."""
+"""Options of a deployment, shared by `serve` and `assemble`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
-    """Decorate the function of `command` with the options; it gets them by keyword, for `options_of`."""
+    """Add the deployment options to the function of `command`; `deployment_options_from` reads them."""
     options = [
         click.option("--kv-cache-tokens", type=click.IntRange(1), help="Size of the KV cache.  [default: by memory]"),
         click.option("--max-num-sequences", type=click.IntRange(1), help="Maximum concurrent requests."),
@@ -28,8 +28,7 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             "--decoupled/--no-decoupled",
             default=True,
             show_default=True,
-            help="Whether answers may be streamed. Without, clients that send no stream of requests can use"
-            " tensorrt_llm.",
+            help="Allow streaming. With --no-decoupled, clients without gRPC streaming can use tensorrt_llm.",
         ),
         click.option(
             "--draft-engine",
@@ -49,10 +48,12 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             help="LoRA adapter (safetensors; repeatable); the first is lora_task_id 1.",
         ),
         click.option(
-            "--accumulate-tokens", is_flag=True, help="tensorrt_llm_bls streams the whole text so far each time."
+            "--accumulate-tokens",
+            is_flag=True,
+            help="Let tensorrt_llm_bls send the whole text so far with each response.",
         ),
         click.option(
-            "--wrap-token-ids", is_flag=True, help="Take prompts of random token ids, as benchmarks send them."
+            "--wrap-token-ids", is_flag=True, help="Accept prompts of random token ids, as benchmarks send them."
         ),
         click.option(
             "--set",
@@ -60,7 +61,7 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             metavar="NAME=VALUE",
             envvar=f"INFLIGHT_{command.upper()}_SET",
             multiple=True,
-            help="Parameter by TensorRT-LLM's name (repeatable): kv_cache_free_gpu_mem_fraction=0.8.",
+            help="Parameter by its TensorRT-LLM name (repeatable): kv_cache_free_gpu_mem_fraction=0.8.",
         ),
         click.option(
             "--parameters",
@@ -68,7 +69,7 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             metavar="FILE.yaml",
             envvar=f"INFLIGHT_{command.upper()}_PARAMETERS",
             type=click.Path(path_type=Path),
-            help="Such parameters in a file; --set wins.",
+            help="File with such parameters; --set overrides it.",
         ),
     ]
 
@@ -80,15 +81,15 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
     return decorate
 
 
-def deployment_options_from(asked: dict[str, Any]) -> DeploymentOptions:
-    """What was asked for, of the keywords that `deployment_options` gives.
+def deployment_options_from(options: dict[str, Any]) -> DeploymentOptions:
+    """Return the deployment options that `deployment_options` added.
 
-    Raises DeployError `invalid_parameter` for a file of parameters that can't be read, click's own errors for --set.
+    Raises DeployError `invalid_parameter` for a parameter file that cannot be read, click's errors for --set.
     """
-    file: Path | None = asked.pop("settings_file")
+    file: Path | None = options.pop("settings_file")
     settings = {} if file is None else parameters_file.load_parameters_file(file)
-    settings |= _pairs(asked.pop("settings"))
-    return DeploymentOptions(kv_cache_reuse=not asked.pop("no_kv_cache_reuse"), settings=settings, **asked)
+    settings |= _pairs(options.pop("settings"))
+    return DeploymentOptions(kv_cache_reuse=not options.pop("no_kv_cache_reuse"), settings=settings, **options)
 
 
 def _pairs(given: tuple[str, ...]) -> dict[str, str]:
@@ -96,8 +97,8 @@ def _pairs(given: tuple[str, ...]) -> dict[str, str]:
     for pair in given:
         name, equals, value = pair.partition("=")
         if not name or not equals:
-            raise click.BadParameter(f"{pair!r} is no NAME=VALUE.", param_hint="'--set'")
+            raise click.BadParameter(f"{pair!r} is not of the form NAME=VALUE.", param_hint="'--set'")
         if name in pairs:
-            raise click.BadParameter(f"{name} is given twice.", param_hint="'--set'")
+            raise click.BadParameter(f"{name} is given twice; give it once.", param_hint="'--set'")
         pairs[name] = value
     return pairs

@@ -1,4 +1,4 @@
-"""An option's number of seconds."""
+"""An option type for a number of seconds."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 import click
 
 _MAX_SECONDS = 1_000_000
-"""Eleven days. Much longer, and clocks overflow: gRPC takes such a deadline for one that is over."""
+"""Eleven days. gRPC's clock overflows for much longer deadlines and treats them as expired."""
 
 
 class Seconds(click.FloatRange):
-    """From `least` (or above it, with `above`) to eleven days; no NaN, which is in every range for click."""
+    """Seconds from `minimum` (exclusive with `exclusive`) to eleven days; rejects NaN, which click accepts in any
+    range."""
 
     def __init__(self, minimum: float = 0, *, exclusive: bool = False) -> None:
         super().__init__(minimum, _MAX_SECONDS, min_open=exclusive)
@@ -20,5 +21,5 @@ class Seconds(click.FloatRange):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds = float(super().convert(value, param, ctx))
         if math.isnan(seconds):
-            self.fail(f"{value} is no number of seconds.", param, ctx)
+            self.fail(f"{value} is not a number of seconds.", param, ctx)
         return seconds

@@ -1,4 +1,4 @@
-"""`inflight plan`: what a model takes of memory, and what fits, before anything is fetched or built."""
+"""`inflight plan`: estimate memory and what fits before anything is downloaded or built."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class _ParsedValue(click.ParamType[Any]):
-    """A value that `read` understands; what it refuses is wrong usage."""
+    """An option value that `read` parses; a value that it rejects is a usage error."""
 
     def __init__(self, name: str, read: Callable[[str], object]) -> None:
         self.name = name
@@ -49,15 +49,15 @@ class _ParsedValue(click.ParamType[Any]):
 @click.option(
     "--target",
     type=click.Choice(TARGETS),
-    help="What runs the engine.  [default: openvino; with --gpu or --memory tensorrt-llm, or llmapi for models that "
-    "it alone runs]",
+    help="Target of the engine.  [default: openvino; with --gpu or --memory: tensorrt-llm, or llmapi for models that "
+    "only it supports]",
 )
 @click.option("--gpu", type=_ParsedValue("NAME", find_gpu), help=f"One of {', '.join(GPUS)}.")
-@click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True, help="How many of them there are.")
+@click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True, help="Number of GPUs.")
 @click.option(
     "--memory",
     type=_ParsedValue("SIZE", parse_size),
-    help="Of one GPU, such as 24GiB; with --target openvino of the machine.  [default there: what is free]",
+    help="Memory of one GPU, such as 24GiB; with --target openvino: of the machine.  [default there: free memory]",
 )
 @click.option(
     "--precision",
@@ -72,12 +72,18 @@ class _ParsedValue(click.ParamType[Any]):
     "  [default: several]",
 )
 @click.option(
-    "--max-seq-len", type=click.IntRange(1), help="Tokens of prompt and answer together.  [default: 8192 at most]"
+    "--max-seq-len",
+    type=click.IntRange(1),
+    help="Maximum tokens of prompt and answer together.  [default: the model's, at most 8192]",
 )
 @click.option(
-    "--max-num-sequences", type=click.IntRange(1), help="Sequences of that length at once.  [default: as many as fit]"
+    "--max-num-sequences",
+    type=click.IntRange(1),
+    help="Maximum concurrent sequences of that length.  [default: as many as fit]",
 )
-@click.option("--json", "as_json", envvar="INFLIGHT_PLAN_JSON", is_flag=True, help="All numbers, in bytes, as JSON.")
+@click.option(
+    "--json", "as_json", envvar="INFLIGHT_PLAN_JSON", is_flag=True, help="Print all figures, in bytes, as JSON."
+)
 def command(
     checkpoint: str,
     target: str | None,
@@ -90,10 +96,10 @@ def command(
     max_num_sequences: int | None,
     as_json: bool,
 ) -> None:
-    """Say what CHECKPOINT takes of memory, what fits, and what to build.
+    """Estimate the memory that CHECKPOINT needs, which configurations fit, and what to build.
 
-    CHECKPOINT is a directory, of which config.json is enough, or a name on the hub, of which config.json is fetched
-    and nothing else. docs/plan.md has the formulas, and how exact they are. Exit code 1 where nothing fits.
+    CHECKPOINT is a directory with at least config.json, or a model name on the Hugging Face hub, from which only
+    config.json is downloaded. docs/plan.md has the formulas and their accuracy. Exit code 1 if nothing fits.
 
     \b
     inflight plan meta-llama/Llama-3.1-8B --gpu h200
@@ -101,17 +107,17 @@ def command(
     inflight plan ./my-checkpoint --memory 24GiB --precision int4_awq --kv-cache-precision fp8 --json
     inflight plan ./my-checkpoint --target openvino --memory 16GiB
     """
-    wish = _plan_request(target, gpu, gpus, memory)
-    wish = replace(
-        wish,
-        weights=_formats("--precision", precision, lambda name: weight_format(name, openvino=wish.is_openvino)),
+    request = _plan_request(target, gpu, gpus, memory)
+    request = replace(
+        request,
+        weights=_formats("--precision", precision, lambda name: weight_format(name, openvino=request.is_openvino)),
         kv=_formats(
-            "--kv-cache-precision", kv_cache_precision, lambda name: kv_format(name, openvino=wish.is_openvino)
+            "--kv-cache-precision", kv_cache_precision, lambda name: kv_format(name, openvino=request.is_openvino)
         ),
         length=max_seq_len,
         max_num_sequences=max_num_sequences,
     )
-    plan = _make_plan(checkpoint, wish, settled=target is not None)
+    plan = _make_plan(checkpoint, request, settled=target is not None)
     if as_json:
         from build_engines.plan.report import as_json as report
 
@@ -124,7 +130,7 @@ def command(
 
 
 def _plan_request(named: str | None, gpu: GpuModel | None, gpus: int, memory: int | None) -> PlanRequest:
-    """On what; raises UsageError where the options contradict each other or leave it open."""
+    """Return what to plan for. Raises UsageError for contradictory or missing options."""
     target = named or ("tensorrt-llm" if gpu or memory else "openvino")
     if gpu and memory:
         raise click.UsageError("--gpu names a GPU and --memory describes one; leave one of them out.")
@@ -138,7 +144,7 @@ def _plan_request(named: str | None, gpu: GpuModel | None, gpus: int, memory: in
         return PlanRequest(gpu.memory, gpu.title, gpus, gpu.sm, target)
     if memory:
         return PlanRequest(memory, "the GPU", gpus, target=target)
-    raise click.UsageError(f"--target {target} runs on GPUs; say which with --gpu, or how large with --memory.")
+    raise click.UsageError(f"--target {target} runs on GPUs; name the GPU with --gpu or its size with --memory.")
 
 
 def _formats(option: str, names: tuple[str, ...], read: Callable[[str], T]) -> tuple[T, ...]:
@@ -148,12 +154,14 @@ def _formats(option: str, names: tuple[str, ...], read: Callable[[str], T]) -> t
         raise click.BadParameter(str(error), param_hint=option) from error
 
 
-def _make_plan(checkpoint: str, wish: PlanRequest, *, settled: bool) -> MemoryPlan:
-    """The plan; on GPUs for the target that suits the model where none is `settled`."""
+def _make_plan(checkpoint: str, request: PlanRequest, *, settled: bool) -> MemoryPlan:
+    """Return the plan; on GPUs, choose the target that suits the model unless it is `settled`."""
     from build_engines.checkpoints.locate import locate_checkpoint
     from build_engines.plan.model import read_model
     from build_engines.plan.support_matrix import default_gpu_target
     from inflight.commands.terminal.build_progress import BuildProgressLines
 
     model = read_model(locate_checkpoint(checkpoint, BuildProgressLines(), include=["config.json"]))
-    return make_plan(model, wish if settled or wish.is_openvino else replace(wish, target=default_gpu_target(model)))
+    return make_plan(
+        model, request if settled or request.is_openvino else replace(request, target=default_gpu_target(model))
+    )

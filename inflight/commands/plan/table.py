@@ -1,4 +1,4 @@
-"""A plan as people read it: a table, and what to build in a sentence."""
+"""A memory plan as text: a table and a recommendation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PIPE_WIDTH = 120
 
 
 def show_plan(plan: MemoryPlan) -> None:
-    """Print the plan to standard output, in a pipe without colours and wide enough for the table."""
+    """Print the plan to standard output; in a pipe without colours and as wide as the table."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=_PIPE_WIDTH)
@@ -26,18 +26,18 @@ def show_plan(plan: MemoryPlan) -> None:
 
 
 def _head(plan: MemoryPlan) -> list[str]:
-    model, wish, shape = plan.model, plan.request, plan.model.shape
+    model, needs, shape = plan.model, plan.request, plan.model.shape
     heads = f"{shape.heads} heads, {shape.kv_heads} for keys and values" if shape.kv_heads != shape.heads else ""
     experts = f", {shape.experts.count} experts" if shape.experts else ""
     known = f"{model.parameters.total:,} parameters (counted by {model.counted_from})"
     layers = f"{shape.layers} layers, {heads or f'{shape.heads} heads'} of size {shape.head_dim}{experts}"
-    count = f"{wish.devices} x " if wish.devices > 1 else ""
-    capability = f", compute capability {wish.sm / 10:.1f}" if wish.sm else ""
+    count = f"{needs.devices} x " if needs.devices > 1 else ""
+    capability = f", compute capability {needs.sm / 10:.1f}" if needs.sm else ""
     return [
         f"{model.where}: {shape.architecture}, {known}, {layers}.",
         *(f"Note: {note}" for note in plan.notes),
-        f"On {count}{wish.device} with {format_size(wish.memory)}{capability}: sequences of {plan.length:,} tokens"
-        + (f", {wish.max_num_sequences:,} at once." if wish.max_num_sequences else "."),
+        f"On {count}{needs.device} with {format_size(needs.memory)}{capability}: sequences of {plan.length:,} tokens"
+        + (f", {needs.max_num_sequences:,} concurrent." if needs.max_num_sequences else "."),
     ]
 
 
@@ -47,7 +47,7 @@ def _table(plan: MemoryPlan) -> Table:
     table.add_column("KV cache")
     if not plan.request.is_openvino:
         table.add_column("TP x PP", justify="right")
-    for name in ("weights", "KV a token", "all else", "KV room", "KV tokens", "at once"):
+    for name in ("weights", "KV per token", "other", "KV cache", "KV tokens", "concurrent"):
         table.add_column(name, justify="right")
     table.add_column("", no_wrap=True)
     for fit in plan.fits:
@@ -86,8 +86,8 @@ def _end(plan: MemoryPlan) -> list[str]:
     lines = [*reasons, f"Recommended: {what}; {_settings(plan, best)}.", *best.notes]
     if plan.max_attention_window:
         windows = ",".join(str(window) for window in plan.max_attention_window)
-        lines.append(f"Layers look back only so far: set max_attention_window_size to {windows}.")
-    return [*lines, f"At once fit {at_once}."]
+        lines.append(f"The model uses sliding-window attention: set max_attention_window_size to {windows}.")
+    return [*lines, f"Maximum concurrent sequences: {at_once}."]
 
 
 def _settings(plan: MemoryPlan, best: Fit) -> str:

@@ -1,4 +1,4 @@
-"""`inflight status`: how a server stands."""
+"""`inflight status`: show the status of a server."""
 
 from __future__ import annotations
 
@@ -18,61 +18,61 @@ from inflight.commands.options.seconds import Seconds
 from inflight.commands.status.report import ServerInspector, ServerReport
 
 _RATE_INTERVAL = 0.5
-"""Between two looks at a busy engine, whose difference is its speed."""
+"""Seconds between two readings of a busy engine, from which the token rate is computed."""
 
 
 @click.command(short_help="Show server status: readiness, models, load.")
 @connection_options
 @click.option(
     "--metrics-url",
-    help="Triton's metrics page.  [default: http, the address's host, port 8002, /metrics]",
+    help="URL of Triton's metrics.  [default: http, the address's host, port 8002, /metrics]",
 )
 @click.option(
-    "--timeout", type=Seconds(exclusive=True), default=5.0, show_default=True, help="Seconds allowed for each question."
+    "--timeout", type=Seconds(exclusive=True), default=5.0, show_default=True, help="Timeout of each query, in seconds."
 )
 @click.option(
-    "--watch", type=Seconds(exclusive=True), metavar="SECONDS", help="Look again every so often, until Ctrl-C."
+    "--watch", type=Seconds(exclusive=True), metavar="SECONDS", help="Refresh at this interval, until Ctrl-C."
 )
 @click.option(
     "--json",
     "as_json",
     envvar="INFLIGHT_STATUS_JSON",
     is_flag=True,
-    help="One object of JSON instead of lines; with --watch one a line.",
+    help="Print a JSON object instead of lines; with --watch one per line.",
 )
-def command(metrics_url: str | None, timeout: float, watch: float | None, as_json: bool, **asked: Any) -> None:
-    """Say how a server stands: whether it is ready, what it serves, how busy it is.
+def command(metrics_url: str | None, timeout: float, watch: float | None, as_json: bool, **options: Any) -> None:
+    """Show the status of a server: whether it is ready, what it serves and how busy it is.
 
-    Exit code 0 if the server, and the model that takes text, are ready; 1 if not.
+    Exit code 0 if the server and its text model are ready; 1 if not.
 
     \b
       inflight status
       inflight status --server triton.example:8001 --watch 2
       inflight status --json | jq .load.waiting
     """  # fmt: skip
-    with connection_settings(asked, metrics_url) as (connection, settings):
-        inquiry = ServerInspector(connection, settings, timeout)
-        report = _inspect(inquiry)
+    with connection_settings(options, metrics_url) as (connection, settings):
+        inspector = ServerInspector(connection, settings, timeout)
+        report = _inspect(inspector)
         _show(report, as_json, watch)
         try:
             while watch is not None:
                 time.sleep(watch)
-                report = _inspect(inquiry, report.load)
+                report = _inspect(inspector, report.load)
                 _show(report, as_json, watch)
         except KeyboardInterrupt:
-            pass  # the way to end it
+            pass  # how --watch ends
     sys.exit(0 if report.health else 1)
 
 
-def _inspect(inquiry: ServerInspector, before: EngineLoad | None = None) -> ServerReport:
-    """Look at the server; at one that works twice, unless it was looked at before."""
-    report = inquiry.report()
+def _inspect(inspector: ServerInspector, before: EngineLoad | None = None) -> ServerReport:
+    """Inspect the server; twice if it is busy and there is no earlier reading."""
+    report = inspector.report()
     if before is None and report.load is not None:
         if not report.load.running:
             return dataclasses.replace(report, tokens_per_second=None if report.load.running is None else 0.0)
         before = report.load
         time.sleep(_RATE_INTERVAL)
-        report = inquiry.report()
+        report = inspector.report()
     if before is None or report.load is None:
         return report
     return dataclasses.replace(report, tokens_per_second=report.load.tokens_per_second(before))
@@ -83,7 +83,7 @@ def _show(report: ServerReport, as_json: bool, watch: float | None) -> None:
         click.echo(json.dumps(report.as_dict(), indent=2 if watch is None else None))
         return
     if watch is not None:
-        click.clear()  # only where there is a terminal
+        click.clear()  # does nothing unless standard output is a terminal
     for name, line in _lines(report):
         click.echo(f"{name:<11} {line}")
 
@@ -114,7 +114,7 @@ def _lines(report: ServerReport) -> Iterator[tuple[str, str]]:
 
 def _load_text(load: EngineLoad, speed: float | None) -> Iterator[tuple[str, str]]:
     if load.running is None:
-        yield "requests", "the metrics page tells nothing of the engine"
+        yield "requests", "the metrics do not include the engine"
         return
     places = f" of {load.capacity}" if load.capacity else ""
     yield "requests", f"{load.running}{places} in flight, {load.waiting or 0} waiting"

@@ -1,4 +1,4 @@
-"""How a server stands, looked up in one go."""
+"""The status of a server, from one set of queries."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from inflight_client.versions import version_mismatch
 from inflight import compatible
 
 ENGINE_MODEL = "tensorrt_llm"
-"""The engine's model has upstream's name on every deployment but those whose one model is another."""
+"""Upstream's name for the engine's model; deployments with a single model of another name differ."""
 
 Result = TypeVar("Result")
 
 
 class EngineIdentity(NamedTuple):
-    """What runs behind the model: our name of the engine or Triton's of the backend, and who built it."""
+    """The name and version of what runs the model: our engine, or Triton's backend."""
 
     name: str
     version: str
 
     def mismatch(self, deployed_by: str | None) -> str:
-        """In a sentence that the server is of a version which doesn't fit; empty where it does, or none is told."""
+        """Return a sentence if the engine's version does not match the server's; empty if it does or is unknown."""
         if not (self.version and deployed_by) or compatible(self.version, deployed_by):
             return ""
         return (
-            f"the engine was built by inflight {self.version}, and the server was deployed by {deployed_by}, which may"
-            " not fit; build the engine again"
+            f"the engine was built by inflight {self.version}, and the server was deployed by {deployed_by}, which "
+            f"may be incompatible; rebuild the engine"
         )
 
 
 @dataclass(frozen=True)
 class ServerReport:
-    """What a server said of itself; None for what it doesn't tell, or could not be asked.
+    """What a server reported about itself; None for what it does not report or could not be queried.
 
-    `failures` are sentences about what could not be looked up.
+    `failures` are sentences about the queries that failed.
     """
 
     address: str
@@ -60,7 +60,7 @@ class ServerReport:
 
     @property
     def warning(self) -> str:
-        """Which versions don't fit, in a sentence; empty where all do."""
+        """A sentence about the versions that do not match; empty if all do."""
         if self.deployment is None:
             return ""
         version = self.deployment.version
@@ -68,7 +68,7 @@ class ServerReport:
         return "; ".join(sentence for sentence in found if sentence)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the report in a form for JSON."""
         found = self.deployment
         return {
             "server": self.address,
@@ -92,7 +92,7 @@ class ServerReport:
 
 
 class ServerInspector:
-    """Asks a server, `seconds` for each question; what fails is told and keeps nothing else from being asked."""
+    """Queries a server, each query within `seconds`; a failed query is reported and the others still run."""
 
     def __init__(self, connection: Connection, settings: ClientSettings, seconds: float) -> None:
         self._connection = connection
@@ -101,16 +101,16 @@ class ServerInspector:
         self._failures: list[str] = []
 
     def report(self) -> ServerReport:
-        """Look everything up."""
+        """Run all queries and return the report."""
         self._failures = []
-        self._connection.invalidate()  # another deployment may stand there by now
+        self._connection.invalidate()  # another deployment may be at this address by now
         address = self._settings.address.url
         health = self._connection.health(self._deadline())
         if not health.live:
             return ServerReport(address, health)
         transport = self._connection.transport
         server = self._query(transport.server)
-        # Without a model that is ready, health has said why already.
+        # If no model is ready, `health` has the reason already.
         deployment = self._query(self._connection.find_deployment) if health.model_ready else None
         models = self._query(self._connection.models)
         engine = self._query(self._engine) if deployment else None
@@ -139,7 +139,7 @@ class ServerInspector:
             return None
 
     def _engine(self, deadline: Deadline) -> EngineIdentity | None:
-        """What runs behind the model; None where the configuration doesn't tell."""
+        """Return what runs behind the model; None if the configuration does not say."""
         model = self._connection.find_deployment(deadline).model
         try:
             config = self._connection.transport.config(ENGINE_MODEL, deadline)
@@ -147,6 +147,6 @@ class ServerInspector:
             if error.code != "model_not_found":
                 raise
             config = self._connection.transport.config(model, deadline)
-        told = ModelConfig(config)
-        name = told.parameter("inflight_engine") or str(config.get("backend", ""))
-        return EngineIdentity(name, told.parameter("inflight_engine_version")) if name else None
+        model_config = ModelConfig(config)
+        name = model_config.parameter("inflight_engine") or str(config.get("backend", ""))
+        return EngineIdentity(name, model_config.parameter("inflight_engine_version")) if name else None

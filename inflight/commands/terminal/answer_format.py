@@ -1,4 +1,4 @@
-"""An answer as `generate` and `chat` report it: a line for people, an object for scripts."""
+"""An answer as `generate` and `chat` print it: a line for people, a JSON object for scripts."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from typing import Any
 from inflight_client import Delta, Generation
 
 _MIN_RATE_SECONDS = 0.05
-"""Seconds of streaming that a rate says something of: tokens that came together have none."""
+"""Shortest streaming time for which a rate is shown; tokens that arrive together have no rate."""
 
 
 def summary_line(answer: Generation) -> str:
-    """How long it took and why it ended, for the end of a streamed answer.
+    """Return a line with the time that the answer took and why it ended.
 
-    The rate is that of the tokens after the first one, which waits for the queue and the prompt.
+    The rate is of the tokens after the first one, which waits for the queue and the prompt.
     """
     times = answer.timings
     tokens = answer.output_tokens
-    if tokens is None:  # a deployment that counts none
-        return f"[{times.total:.2f} s, the first text after {times.first_token:.2f} s, ended by {answer.finish_reason}]"
+    if tokens is None:  # this deployment does not count tokens
+        return f"[{times.total:.2f} s, first text after {times.first_token:.2f} s, ended by {answer.finish_reason}]"
     after = times.total - times.first_token
     rate = f", then {(tokens - 1) / after:.1f} tokens/s" if tokens > 1 and after >= _MIN_RATE_SECONDS else ""
     return (
-        f"[{tokens} tokens in {times.total:.2f} s: the first after {times.first_token:.2f} s{rate};"
+        f"[{tokens} tokens in {times.total:.2f} s: first after {times.first_token:.2f} s{rate};"
         f" ended by {answer.finish_reason}]"
     )
 
 
 def delta_line(delta: Delta) -> str:
-    """A step of an answer as one line of JSON: its text, and what else was asked for of its tokens."""
+    """Return one step of an answer as a line of JSON: its text, and the token data that was requested."""
     return _line({"text": delta.text, "token_ids": delta.token_ids, "log_probs": delta.log_probs})
 
 
 def final_line(answer: Generation) -> str:
-    """What is known at the end of an answer that came in steps, as one line of JSON without the text."""
+    """Return the end of a streamed answer as a line of JSON, without the text."""
     return _line(
         {
             "finish_reason": answer.finish_reason,
@@ -48,14 +48,14 @@ def final_line(answer: Generation) -> str:
 
 
 def answer_line(answer: Generation) -> str:
-    """A whole answer as one line of JSON."""
+    """Return a whole answer as one line of JSON."""
     return _line(dataclasses.asdict(answer))
 
 
 def _line(values: dict[str, Any]) -> str:
-    """What there is of the values: nothing stands for what the deployment doesn't tell."""
-    told = {name: _without_none(value) for name, value in values.items() if value is not None}
-    return json.dumps(told, ensure_ascii=False)
+    """Return the values as JSON, without those that the deployment does not report."""
+    known = {name: _without_none(value) for name, value in values.items() if value is not None}
+    return json.dumps(known, ensure_ascii=False)
 
 
 def _without_none(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How long work looks on a terminal (a bar that moves) and in a pipe (a plain line for each step)."""
+"""Progress of long work: a moving bar on a terminal, one line per step in a pipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 
 class ProgressDisplay(Protocol):
-    """A step begins; so much of it is done. Fits what `build_engines` calls its progress."""
+    """A progress display: `step` starts a step, `advance` updates it. Matches the progress type of `build_engines`."""
 
     def step(self, sentence: str) -> None: ...
 
@@ -20,7 +20,7 @@ class ProgressDisplay(Protocol):
 
 
 class BuildProgressLines:
-    """One line for each step on standard error, which leaves standard output to results."""
+    """Progress as one line per step on standard error; standard output is for results."""
 
     def step(self, sentence: str) -> None:
         click.echo(sentence, err=True)
@@ -30,7 +30,7 @@ class BuildProgressLines:
 
 
 class BuildProgressBar:
-    """Steps above one another, each with its time, the present one with a bar as far as it is known."""
+    """Progress as a list of steps with their times; the current one has a bar if its size is known."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -52,7 +52,7 @@ class BuildProgressBar:
 
 @contextmanager
 def show_build_progress() -> Iterator[ProgressDisplay]:
-    """Yield what shows progress best where standard error goes."""
+    """Yield the display that suits standard error."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield BuildProgressLines()

@@ -1,4 +1,4 @@
-"""Standard input and output, as a shell may give them: a terminal, a pipe, a full disk, or nothing at all."""
+"""Standard input and output of a command, which may be a terminal, a pipe, a full disk or closed."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import Any, BinaryIO, cast
 
 import click
 
-# An answer moves no cursor, changes no colour and rings no bell.
+# Control characters, so that an answer cannot move the cursor, change colours or ring the bell.
 _CONTROL_CHARACTERS = {code: None for code in [*range(32), 127, *range(128, 160)] if chr(code) not in "\n\t"}
 
 
 def standard_input() -> BinaryIO:
-    """Its bytes. Raises click.UsageError where it is closed."""
+    """Return standard input as a binary file. Raises click.UsageError if it is closed."""
     if sys.stdin is None:
-        raise click.UsageError("standard input is closed.")
+        raise click.UsageError("standard input is closed; connect it to a file or a pipe.")
     return sys.stdin.buffer
 
 
 def stdout_is_terminal() -> bool:
-    """Whether a person sees what is printed."""
+    """Return whether standard output is a terminal."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
 def is_interactive() -> bool:
-    """Whether a person types, and sees what is printed."""
+    """Return whether standard input and output are both terminals."""
     return sys.stdin is not None and sys.stdin.isatty() and stdout_is_terminal()
 
 
 def printable(text: str) -> str:
-    """The text for a terminal: line breaks and tabs are all that it controls."""
+    """Return the text without control characters, except line breaks and tabs."""
     return text.translate(_CONTROL_CHARACTERS)
 
 
 def is_output_error(error: OSError) -> bool:
-    """Whether it came of what was printed, and not of another file. (click itself ends well where a reader leaves.)"""
+    """Return whether the error came from standard output or standard error. (click handles a closed reader itself.)"""
     place = error.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
@@ -45,13 +45,13 @@ def is_output_error(error: OSError) -> bool:
 
 
 def drop_output() -> None:
-    """Let what standard output still holds, and what yet comes, go nowhere: Python writes it once more at its end."""
+    """Discard what standard output still buffers and all later output; Python flushes it again at exit."""
     _redirect_to_null(sys.stdout)
 
 
 @contextmanager
 def ignore_closed_output() -> Iterator[None]:
-    """Standard output and standard error may lose their reader, or their room, and whoever writes there goes on."""
+    """Continue when standard output or standard error is closed or its disk is full."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (None if one is None else cast("Any", _DiscardOnError(one)) for one in before)
     try:
@@ -61,7 +61,7 @@ def ignore_closed_output() -> Iterator[None]:
 
 
 class _DiscardOnError:
-    """A stream of text that takes whatever is written, also once it can't be."""
+    """A text stream that discards what can no longer be written."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -85,6 +85,6 @@ class _DiscardOnError:
 
 def _redirect_to_null(stream: Any) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    with suppress(OSError):  # not every stream has a file
+    with suppress(OSError):  # not every stream has a file descriptor
         os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

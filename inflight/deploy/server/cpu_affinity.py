@@ -3,7 +3,7 @@
 Every token passes through four processes in a row. Where each of them wakes another on a core of its own, the
 wake-up costs more than the work, most of all in a virtual machine; and each wake-up takes a core away from the
 engine's forward pass. So the server's own processes keep together on few cores, and don't preempt who computes
-there; the engine has all cores. See docs/performance.md for what that gains.
+there; the engine has all cores. See docs/internals/measurements.md for what that gains.
 """
 
 from __future__ import annotations

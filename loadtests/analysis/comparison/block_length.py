@@ -1,4 +1,4 @@
-"""How long the blocks of a bootstrap must be for what is near in time to stay together."""
+"""Chooses the block length of a block bootstrap, so that correlated neighbours stay together."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from loadtests.analysis.columns import Floats
 
 
 def block_length(series: Floats) -> int:
-    """The length with the least error for the mean of a series, for circular blocks: 1 where nothing hangs together.
+    """Return the block length with the least error for the mean of a series, for circular blocks; 1 if uncorrelated.
 
     Politis and White, "Automatic block-length selection for the dependent bootstrap" (2004), with the correction of
-    Patton, Politis and White (2009). At most min(3 sqrt(n), n / 3), as they have it.
+    Patton, Politis and White (2009). At most min(3 sqrt(n), n / 3), as in these papers.
     """
     n = len(series)
     if n < 8 or not np.any(series != series[0]):
         return 1
-    # So that the squares of what is nearly nothing are something.
+    # Scale up, so that the squares of very small values do not underflow.
     series = series / np.abs(series).max()
     series = series - series.mean()
     if (largest := float(np.abs(series).max())) < 1e-12:
@@ -32,7 +32,7 @@ def block_length(series: Floats) -> int:
     if reach == 0:
         return 1
     lag = np.arange(1, reach + 1)
-    # The flat-top window: 1 up to half of the reach, then falling to 0.
+    # The flat-top window: 1 up to half of the range, then linear to 0.
     window = np.clip(2 * (1 - lag / reach), 0, 1)
     spread = 2 * float((window * lag * covariance[1 : reach + 1]).sum())
     long_run = float(covariance[0] + 2 * (window * covariance[1 : reach + 1]).sum())
@@ -43,7 +43,7 @@ def block_length(series: Floats) -> int:
 
 
 def _last_significant_lag(correlation: Floats, n: int, needed: int) -> int:
-    """The lag behind which so many in a row are no larger than chance makes them."""
+    """Return the lag after which `needed` lags in a row are insignificant."""
     bound = 2 * math.sqrt(math.log10(n) / n)
     large = np.flatnonzero(np.abs(correlation[1:]) >= bound) + 1
     last = 0
@@ -55,7 +55,7 @@ def _last_significant_lag(correlation: Floats, n: int, needed: int) -> int:
 
 
 def _autocovariance(series: Floats, lags: int) -> Floats:
-    """Of a series about 0, at lags 0 to `lags`, by the Fourier transform of it and as many zeros."""
+    """Return the autocovariance of a centred series at lags 0 to `lags`, by FFT with zero padding."""
     n = len(series)
     size = 1 << (2 * n - 1).bit_length()
     power = np.abs(np.fft.rfft(series, size)) ** 2

@@ -1,9 +1,9 @@
-"""Circular block bootstrap: how much a figure would vary if its runs were made again.
+"""Circular block bootstrap: estimates how much a figure would vary if its runs were repeated.
 
-What is resampled are cells in the order of time: requests, each with all of its gaps, or seconds. Blocks of cells that
-followed each other are drawn with replacement, so what is near in time stays together; where a side has several runs,
-runs are drawn first (Politis and Romano, "A circular block-resampling procedure for stationary data", 1992; for runs
-Davison and Hinkley, "Bootstrap methods and their application", 1997, section 3.8).
+The unit of resampling is a cell, in order of time: a request with all of its gaps, or a second. Blocks of consecutive
+cells are drawn with replacement, so correlated neighbours stay together. If a side has several runs, runs are drawn
+first (Politis and Romano, "A circular block-resampling procedure for stationary data", 1992; for runs Davison and
+Hinkley, "Bootstrap methods and their application", 1997, section 3.8).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy as np
 from loadtests.analysis.columns import Floats, Ints
 
 MAX_CELLS = 20_000
-"""A longer run's neighbours share a cell, so that it takes no more memory and time than this."""
+"""Maximum cells per run. In a longer run neighbours share a cell, to bound memory and time."""
 
 _BATCH_DRAWS = 400_000
 
 
 def resample(runs: Sequence[Floats], length: int, times: int, random: np.random.Generator) -> Floats:
-    """Totals of so many resampled sides, [times, columns]; each run has a row a cell.
+    """Return the totals of resampled sides, [times, columns]; each run has one row per cell.
 
-    Each time as many runs are drawn as there are, and of each as many cells in blocks of `length`.
+    Each resample draws as many runs as there are, and from each as many cells, in blocks of `length`.
     """
     found = np.zeros((times, runs[0].shape[1]))
     chosen = random.integers(0, len(runs), (times, len(runs)))
@@ -36,7 +36,7 @@ def resample(runs: Sequence[Floats], length: int, times: int, random: np.random.
 
 
 def _totals(cells: Floats, length: int, times: int, random: np.random.Generator) -> Floats:
-    """A run's totals, so many times over: how often each cell was drawn, times what it holds."""
+    """Return `times` resampled totals of a run: how often each cell was drawn, times its values."""
     found = np.empty((times, cells.shape[1]))
     at_once = max(1, _BATCH_DRAWS // len(cells))
     for first in range(0, times, at_once):
@@ -46,9 +46,9 @@ def _totals(cells: Floats, length: int, times: int, random: np.random.Generator)
 
 
 def _draws(cells: int, length: int, times: int, random: np.random.Generator) -> Floats:
-    """How often each cell is in blocks drawn at random, [times, cells]; behind the last cell comes the first again.
+    """Return how often each cell is in randomly drawn blocks, [times, cells]; the cells are circular.
 
-    Blocks that fill the run more than once weigh less for it, so that totals are those of one run.
+    Blocks that fill the run more than once weigh less, so that totals are of one run.
     """
     length = min(length, cells)
     blocks = -(-cells // length)
@@ -61,16 +61,17 @@ def _draws(cells: int, length: int, times: int, random: np.random.Generator) -> 
 
 
 def cell_of(owner: Ints, cells: int) -> tuple[Ints, int]:
-    """In which cell what belongs to each of so many is, and how many cells there are: one each, or one for several."""
+    """Return the cell of each value, given its owner, and the number of cells; neighbours share a cell if there are
+    many."""
     each = -(-cells // MAX_CELLS) if cells else 1
     return owner // each, -(-cells // each)
 
 
 def interval(value: float, replicates: Floats, confidence: float, degrees_of_freedom: int) -> tuple[float, float]:
-    """Percentiles of the replicates.
+    """Return the confidence interval from the percentiles of the replicates.
 
-    Where runs were drawn, `freedom` is how many there were beyond one a side: of so few the bootstrap sees too little,
-    and the ends move out as far as Student's distribution is wider than the normal one.
+    If runs were drawn, `degrees_of_freedom` is the number of runs beyond one per side. The bootstrap underestimates the
+    variation of so few, so the ends move out by the ratio of Student's distribution to the normal one.
     """
     tail = (1 - confidence) / 2
     low, high = np.quantile(replicates, (tail, 1 - tail)).tolist()
@@ -79,7 +80,7 @@ def interval(value: float, replicates: Floats, confidence: float, degrees_of_fre
 
 
 def student(level: float, degrees_of_freedom: int) -> float:
-    """Student's quantile: exact for 1 and 2 degrees of freedom, to half a percent for more (Cornish and Fisher)."""
+    """Return Student's quantile: exact for 1 and 2 degrees of freedom, within 0.5% for more (Cornish and Fisher)."""
     if degrees_of_freedom == 1:
         return math.tan(math.pi * (level - 0.5))
     if degrees_of_freedom == 2:

@@ -1,4 +1,4 @@
-"""Whether a change made a deployment slower, and how sure that is."""
+"""Tests whether a change made a deployment slower, and with what confidence."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ LEVELS = {"p50": 0.5, "p99": 0.99}
 LATENCIES = ("ttft", "itl", "tpot", "e2e")
 REPLICATES = 1000
 _MAX_BUNCHING_DIFFERENCE = 0.1
-"""By how much the shares of gaps within bunches may differ for percentiles of gaps to be compared."""
+"""Difference between the sides' fractions of bunched gaps above which percentiles of gaps are not compared."""
 DEFAULT_POINTS = 0.01
-"""By how much an error rate may rise or a goodput fall: one in a hundred requests."""
+"""Allowed rise of an error rate or fall of goodput: one percentage point."""
 
 
 def compare(
@@ -37,11 +37,12 @@ def compare(
     seed: int = 0,
     allow_different_plans: bool = False,
 ) -> Comparison:
-    """Each figure of both sides, with an interval for its change; the same runs and seed give the same.
+    """Compare the figures of both sides, each with an interval for its change. Deterministic for the same runs and
+    seed.
 
-    A side of several runs is taken together, and how much its runs differ widens the interval. Of a single run that is
-    unknown, and a warning says so. Runs of unlike plans get no verdict, unless that is allowed. Raises LoadError
-    `invalid_parameter` for a side without runs or a threshold below 0, else as `summarize` does.
+    The runs of a side are pooled, and the variation between them widens the interval; for a single run it is unknown,
+    and a warning says so. Runs with different plans get no verdict unless that is allowed. Raises LoadError
+    `invalid_parameter` for a side without runs or a negative threshold, and as `summarize` does.
     """
     _check(before, after, threshold, points, confidence)
     runs = [RunData.read(directory) for directory in before], [RunData.read(directory) for directory in after]
@@ -65,7 +66,7 @@ def compare(
 
 @dataclass(frozen=True)
 class _MetricPair:
-    """One figure of both sides; `level` is a percentile's, 0 to 1."""
+    """One figure of both sides; `level` is that of a percentile, 0 to 1."""
 
     metric: str
     unit: str
@@ -74,9 +75,9 @@ class _MetricPair:
     level: float | None = None
     higher_is_worse: bool = True
     missing_after: bool = False
-    """No request was completed after."""
+    """No request was completed after the change."""
     bunched: bool = False
-    """It is of gaps that say more of how tokens were held back on the way than of how they were made."""
+    """The figure is about gaps, and these are dominated by bunching."""
 
     @property
     def relative(self) -> bool:
@@ -84,7 +85,7 @@ class _MetricPair:
 
     @property
     def disappeared(self) -> bool:
-        """The figure was there before, and is not any more because nothing was completed."""
+        """The figure exists only before the change, because nothing was completed after it."""
         there = self.before is not None and self.before.value > 0
         return self.relative and self.missing_after and there and (self.after is None or self.after.value == 0)
 
@@ -92,7 +93,7 @@ class _MetricPair:
 def _pairs(sides: tuple[ComparisonSide, ComparisonSide], seed: int) -> Iterator[_MetricPair]:
     before, after = sides
     nothing = not after.completed
-    # Each figure has random numbers of its own, so that one more of them changes no other.
+    # Each figure has its own random numbers, so that another figure changes none of the others.
     for number, quantity in enumerate(LATENCIES):
         found = [
             side.percentiles(quantity, tuple(LEVELS.values()), np.random.default_rng([seed, number, which])) or {}
@@ -113,7 +114,7 @@ def _pairs(sides: tuple[ComparisonSide, ComparisonSide], seed: int) -> Iterator[
 
 
 def _depends_on_bunching(quantity: str, level: float, *shares: float) -> bool:
-    """One side had larger bunches than the other, or the percentile of ITL lies among gaps within bunches."""
+    """Return whether one side has more bunching than the other, or the percentile of ITL is among bunched gaps."""
     return max(shares) - min(shares) > _MAX_BUNCHING_DIFFERENCE or (quantity == "itl" and level <= max(shares))
 
 
@@ -133,10 +134,10 @@ class _ChangeEvaluator:
             change = after.value / before.value if pair.relative else after.value - before.value
             ends = None if note else self._ends(pair.relative, before, after)
         if ends is None:
-            note = note or "a side had none of it, or nearly, so nothing is a multiple of it"
+            note = note or "the value of one side is zero or nearly zero, so there is no relative change"
         verdict, regression = self._verdict(pair, ends)
         if pair.bunched:
-            verdict, regression, note = ChangeVerdict.BUNCHED, False, "tokens came in bunches on the way"
+            verdict, regression, note = ChangeVerdict.BUNCHED, False, "tokens arrived in bunches"
         if self.plans_differ:
             verdict, regression = ChangeVerdict.DIFFERENT_PLANS, False
         return Change(
@@ -182,20 +183,20 @@ class _ChangeEvaluator:
 
 
 def _too_few(pair: _MetricPair) -> str:
-    """Why there is no interval; empty where there can be one."""
+    """Return why there is no interval; empty if there can be one."""
     if pair.before is None or pair.after is None:
         return "not measured on both sides"
     least = 0 if pair.level is None else required_samples(pair.level) or 0
     for name, side in (("before", pair.before), ("after", pair.after)):
         if side.samples < least:
-            return f"{side.samples} samples {name} are too few for a {pair.metric}: it takes {least}"
+            return f"{side.samples} samples {name} are too few for a {pair.metric}; at least {least} are needed"
         if side.independent < MIN_SAMPLES:
             what = "seconds" if pair.metric == "throughput" else "requests"
-            return f"{side.independent} {what} {name} are too few: it takes {MIN_SAMPLES}"
+            return f"{side.independent} {what} {name} are too few; at least {MIN_SAMPLES} are needed"
         if pair.level is not None and side.block > 1 and side.independent < MIN_BLOCKS * side.block:
             return (
-                f"{side.independent} requests {name} are too few, for those within {side.block} of each other hang "
-                f"together: it takes about {MIN_BLOCKS * side.block}"
+                f"{side.independent} requests {name} are too few: neighbours within {side.block} are correlated, so "
+                f"about {MIN_BLOCKS * side.block} are needed"
             )
     return ""
 
@@ -211,6 +212,8 @@ def _check(
         raise LoadError("a comparison needs a run before and one after; name at least one of each", "invalid_parameter")
     for name, value in (("threshold", threshold), ("points", points)):
         if not value >= 0:
-            raise LoadError(f"{name} {value:g} is below 0; 0.05 is five percent", "invalid_parameter")
+            raise LoadError(f"{name} {value:g} is below 0; give a fraction, such as 0.05 for 5%", "invalid_parameter")
     if not 0.5 <= confidence < 1:
-        raise LoadError(f"a confidence of {confidence:g} can't be used; 0.95 is usual", "invalid_parameter")
+        raise LoadError(
+            f"a confidence of {confidence:g} is not between 0 and 1; give 0.95, for example", "invalid_parameter"
+        )

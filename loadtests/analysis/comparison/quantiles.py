@@ -1,4 +1,4 @@
-"""Percentiles of resampled runs, without sorting all values again each time."""
+"""Percentiles of resampled runs, without sorting all values again for each resample."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from loadtests.analysis.comparison.bootstrap import cell_of, resample
 _LEVELS = np.unique(
     np.concatenate((np.linspace(0, 1, 101), np.linspace(0.4, 0.6, 161), np.linspace(0.96, 1, 161), [0.9995]))
 )
-"""Where percentiles may lie: all about, and closely around the 50th and the 99th."""
+"""Levels of the grid: spread over the range, and dense around the 50th and the 99th percentile."""
 
 _COMMON_VALUE_FRACTION = 0.001
-"""The share of all values beyond which one of them weighs."""
+"""A value is frequent if this fraction of all values equals it."""
 
 
 @dataclass(frozen=True)
 class PooledValues:
-    """One quantity of one run: all values, and to which of so many requests, in the order of due, each belongs."""
+    """The values of one quantity in one run, and the request that each belongs to, in order of due time."""
 
     values: Floats
     owner: Ints
@@ -32,10 +32,10 @@ class PooledValues:
 def resampled_percentiles(
     runs: Sequence[PooledValues], levels: Sequence[float], length: int, times: int, random: np.random.Generator
 ) -> dict[float, Floats]:
-    """Each percentile (0 to 1) of so many resampled sides; a side's values are those of its runs together.
+    """Return each percentile (0 to 1) of the resampled sides; a side's values are those of all its runs.
 
-    Between the marks of a grid of some hundred values, or at all of fewer, cells are counted and not compared, so the
-    result is as exact as linear interpolation between neighbours of them.
+    With many values, cells are counted between the marks of a grid of some hundred values, so the result is as exact as
+    linear interpolation between neighbouring marks.
     """
     pooled = np.concatenate([run.values for run in runs])
     grid = _grid(np.sort(pooled))
@@ -45,14 +45,14 @@ def resampled_percentiles(
 
 
 def length_of_blocks(runs: Sequence[PooledValues], levels: Sequence[float]) -> int:
-    """How many cells a block has for these percentiles, so that what hangs together stays together."""
+    """Return the block length for these percentiles that keeps correlated neighbours together."""
     pooled = np.concatenate([run.values for run in runs])
     return max(_length(run, float(np.quantile(pooled, level)), level) for run in runs for level in levels)
 
 
 def _grid(ordered: Floats) -> Floats:
-    """Values between which percentiles are interpolated; a value that many have is approached from just below it, so
-    that nothing is made up between it and its neighbour."""
+    """Return the values between which percentiles are interpolated. A frequent value also gets a mark just below it, so
+    that nothing is interpolated between it and its neighbour."""
     distinct = np.unique(ordered)
     if len(distinct) > len(_LEVELS):
         distinct = np.unique(ordered[np.round(_LEVELS * (len(ordered) - 1)).astype(np.int64)])
@@ -62,7 +62,7 @@ def _grid(ordered: Floats) -> Floats:
 
 
 def _below(run: PooledValues, grid: Floats) -> Floats:
-    """For each cell, how many of its values are no larger than each mark."""
+    """Return, for each cell, how many of its values are at most each mark."""
     owner, cells = cell_of(run.owner, run.requests)
     marks = np.searchsorted(grid, run.values)
     counts = np.bincount(owner * len(grid) + marks, minlength=cells * len(grid)).reshape(cells, len(grid))
@@ -70,13 +70,13 @@ def _below(run: PooledValues, grid: Floats) -> Floats:
 
 
 def _length(run: PooledValues, mark: float, level: float) -> int:
-    """By what each cell adds to the percentile's error: how many of its values are below it, beyond their share."""
+    """Return the block length for the contribution of each cell to the percentile's error."""
     owner, cells = cell_of(run.owner, run.requests)
     return block_length(np.bincount(owner, weights=(run.values <= mark) - level, minlength=cells).astype(float))
 
 
 def _percentile(totals: Floats, grid: Floats, level: float) -> Floats:
-    """Linear between order statistics, as numpy's: the value of rank level * (count - 1) + 1."""
+    """Interpolate linearly between order statistics, as numpy does: the value of rank level * (count - 1) + 1."""
     found = np.empty(len(totals))
     for row, below in enumerate(totals):
         found[row] = np.interp(level * (below[-1] - 1) + 1, below, grid) if below[-1] >= 1 else np.nan

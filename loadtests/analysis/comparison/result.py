@@ -1,4 +1,4 @@
-"""What came of comparing runs: how much each figure changed, how sure that is, and whether it is a regression."""
+"""The result of a comparison: how much each figure changed, the confidence, and whether it is a regression."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from enum import Enum
 
 
 class ChangeVerdict(str, Enum):
-    """What the interval says of a change."""
+    """What the interval says about a change."""
 
     BETTER = "better"
     WORSE = "worse"
     NOT_SHOWN = "no change shown"
-    """The interval has no change in it: there may be none, or one too small for so few requests."""
+    """The interval contains no change: there may be none, or one too small for this number of requests."""
     TOO_FEW = "too few requests"
-    """Too little was measured, or too much of it hangs together, for an interval that means anything."""
+    """Too few or too strongly correlated measurements for a meaningful interval."""
     DIFFERENT_PLANS = "different plans"
-    """The two sides were not asked for the same."""
+    """The two sides had different plans."""
     BUNCHED = "tokens in bunches"
-    """Tokens came several at once, so gaps between them are not those of the server."""
+    """Tokens arrived several at once, so the gaps between them are not those of the server."""
 
     @property
     def label(self) -> str:
-        """As tables have it: short, and the same wherever it is."""
+        """A short form for tables."""
         return _LABELS.get(self, self.value)
 
 
@@ -35,12 +35,12 @@ _LABELS = {
 
 @dataclass(frozen=True)
 class Change:
-    """One figure before and after.
+    """One figure before and after the change.
 
-    `before` and `after` are in `unit` (`s`, `tokens/s`, or `share` of 1). `change` is after / before where `relative`,
-    and after - before of shares; `low` and `high` are the ends of its confidence interval. All are None where a side
-    has no such figure. `regression`: worse by more than the threshold, even at the interval's near end; or the figure
-    was there before and is not any more, for nothing was completed (there is no interval then).
+    `before` and `after` are in `unit` (`s`, `tokens/s`, or `share` of 1). `change` is after / before if `relative`,
+    otherwise after - before; `low` and `high` are the ends of its confidence interval. All are None if a side has no
+    such figure. `regression`: the whole interval is worse than the threshold, or the figure does not exist after the
+    change because nothing was completed (then without an interval).
     """
 
     metric: str
@@ -60,11 +60,11 @@ class Change:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All figures of two sides, one run or several each, named by their directories.
+    """All figures of two sides, each one or several runs, named by their directories.
 
-    `threshold` is relative (0.05: 5% slower is a regression), `points` the same for shares, in shares of 1.
-    `confidence` is of each interval by itself. `warnings` are sentences: how the plans differ, which runs were not on
-    schedule, what a comparison of so few runs can't know.
+    `threshold` is relative (0.05: 5% slower is a regression); `points` is the same for shares, as a fraction of 1.
+    `confidence` is that of each single interval. `warnings` are sentences: differences between plans, unreliable runs,
+    limits of a comparison of few runs.
     """
 
     before: tuple[str, ...]
@@ -75,9 +75,9 @@ class Comparison:
     changes: tuple[Change, ...]
     warnings: tuple[str, ...]
     served: tuple[str, ...] = ()
-    """What each run was made against, those before first; empty texts where the server told nothing."""
+    """The served model of each run, those before first; empty texts if the server did not report it."""
     plans_differ: bool = False
-    """The runs have different plans and no change was judged."""
+    """Whether the runs have different plans, so that no change was judged."""
 
     @property
     def regressions(self) -> tuple[Change, ...]:

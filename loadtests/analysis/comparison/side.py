@@ -1,4 +1,4 @@
-"""One side of a comparison: its figures, and what they would be if its runs were made again."""
+"""One side of a comparison: its figures, and their variation if its runs were repeated."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from loadtests.analysis.run_data import RunData
 from loadtests.record import RequestOutcome
 
 MIN_SAMPLES = 20
-"""Requests of which a figure must be, and seconds of a throughput, for an interval of it to mean anything."""
+"""Minimum requests of a figure, or seconds of a throughput, for a meaningful interval."""
 
 MIN_BLOCKS = 30
-"""Blocks in which a percentile's requests must be where neighbours hang together. Of fewer the intervals are too
-narrow: of simulated pairs of runs alike, of 320 requests with a correlation of 0.9, every ninth showed a change."""
+"""Minimum blocks of a percentile's requests if neighbours are correlated. With fewer the intervals are too narrow: in
+simulated pairs of equal runs with 320 requests and a correlation of 0.9, every ninth showed a change."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure, its replicates, and of how many samples it is; `independent` are the cells among which they were drawn:
-    requests, of which one may have many gaps, or seconds; `block` of them were drawn together."""
+    """A figure, its replicates and its number of samples. `independent` is the number of cells among which the
+    replicates were drawn: requests (each may have many gaps) or seconds. `block` of them were drawn together."""
 
     value: float
     replicates: Floats
@@ -37,7 +37,7 @@ class Estimate:
 
 
 class ComparisonSide:
-    """Runs that were made alike, taken together: their values are pooled, never their percentiles averaged."""
+    """Equal runs, taken together: their values are pooled, and percentiles are never averaged."""
 
     def __init__(self, runs: Sequence[RunData], times: int) -> None:
         self._runs = runs
@@ -45,24 +45,24 @@ class ComparisonSide:
 
     @property
     def has_slo(self) -> tuple[str, ...] | None:
-        """What all runs promised of latencies, which says what a good request is; None where that is not one thing."""
+        """The latency SLOs of all runs, which define a good request; None if the runs differ."""
         found = {run.plan.slo for run in self._runs}
         return found.pop() if len(found) == 1 and self._runs[0].good is not None else None
 
     @property
     def bunched_fraction(self) -> float:
-        """The share of gaps between tokens that came at once, where it is too large; else 0."""
+        """The fraction of gaps between tokens that came at once if it is too large, else 0."""
         return bunched_fraction(np.concatenate([run.latencies.gaps for run in self._runs]))
 
     @property
     def completed(self) -> int:
-        """How many of the requests that count were completed."""
+        """The number of completed requests in the measured part."""
         return sum(int(run.measured_columns.with_outcome(RequestOutcome.COMPLETED).sum()) for run in self._runs)
 
     def percentiles(
         self, quantity: str, levels: Sequence[float], random: np.random.Generator
     ) -> dict[float, Estimate] | None:
-        """Of one of `latencies.QUANTITIES`, levels from 0 to 1; None where no request has it."""
+        """Estimate percentiles (0 to 1) of one of `latencies.QUANTITIES`; None if no request has it."""
         runs = [values for run in self._runs if len((values := _values(run, quantity)).values)]
         if not runs:
             return None
@@ -77,16 +77,16 @@ class ComparisonSide:
         }
 
     def throughput(self, random: np.random.Generator) -> Estimate | None:
-        """Output tokens a second, that came in the measured part; its seconds are resampled."""
+        """Estimate output tokens per second in the measured part, by resampling its seconds."""
         return self._ratio([_token_seconds(run) for run in self._runs if run.window.seconds >= 1], random)
 
     def error_rate(self, random: np.random.Generator) -> Estimate | None:
-        """Of all whose client stayed."""
+        """Estimate the error rate among requests whose client stayed."""
         bad = (RequestOutcome.REJECTED, RequestOutcome.TIMED_OUT, RequestOutcome.FAILED, RequestOutcome.UNFINISHED)
         return self._fraction([run.measured_columns.with_outcome(*bad) for run in self._runs], random)
 
     def goodput(self, random: np.random.Generator) -> Estimate | None:
-        """The share of good ones of all whose client stayed; None where there is no `SLO`."""
+        """Estimate the fraction of good requests among those whose client stayed; None without an SLO."""
         return self._fraction([run.good[run.measured_rows] for run in self._runs if run.good is not None], random)
 
     def _fraction(self, flags: Sequence[Flags], random: np.random.Generator) -> Estimate | None:
@@ -97,13 +97,13 @@ class ComparisonSide:
         found = self._ratio([own[own[:, 1] > 0] for own in cells], random)
         if found is None or 0 < found.value < 1:
             return found
-        # What was never seen may still be: Jeffreys' interval, for a resampled nothing is nothing again.
+        # Zero events, resampled, are zero again; use Jeffreys' interval, since events are still possible.
         seen = found.value * found.samples
         replicates = random.beta(seen + 0.5, found.samples - seen + 0.5, self._times)
         return Estimate(found.value, replicates, found.samples, found.independent)
 
     def _ratio(self, runs: Sequence[Floats], random: np.random.Generator) -> Estimate | None:
-        """The sum of the first column by that of the second."""
+        """Estimate the sum of the first column divided by that of the second."""
         runs = [cells for cells in runs if len(cells)]
         if not runs:
             return None
@@ -125,7 +125,7 @@ def _values(run: RunData, quantity: str) -> PooledValues:
 
 
 def _token_seconds(run: RunData) -> Floats:
-    """For each whole second of the measured part: its tokens, and 1."""
+    """Return, for each whole second of the measured part, its tokens and 1."""
     moments, weights = token_moments(run.columns)
     seconds = int(run.window.seconds)
     second = np.floor(moments - run.window.start)

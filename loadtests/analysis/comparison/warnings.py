@@ -1,4 +1,4 @@
-"""What one must know of two sets of runs before one believes their comparison."""
+"""Warnings about two sets of runs that limit the validity of their comparison."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _MAY_DIFFER = (
     *("server", "model", "metrics_url", "seed", "tenant", "price_per_hour", "currency", "drain_seconds"),
     *("header", "ca", "certificate", "key", "slo"),
 )
-"""Of a plan: what a change may be about, or what no figure that is compared depends on."""
+"""Plan fields that a change may be about, or that affect no compared figure."""
 
 _LENGTHS = ("warmup", "seconds", "sessions")
-"""Fields for the length of a run: a difference is a warning, and the runs can still be compared."""
+"""Plan fields for the length of a run; a difference is only a warning."""
 
 
 def comparison_warnings(
     before: Sequence[RunData], after: Sequence[RunData], changes: Sequence[Change]
 ) -> Iterator[str]:
-    """Sentences, the gravest first."""
+    """Yield warnings, the most severe first."""
     for run in (*before, *after):
         for reason in run.validity.reasons:
-            yield f"the run {run.name} can't be trusted: {reason}"
+            yield f"the run {run.name} is unreliable: {reason}"
         for note in bunching_notes(run.latencies, None):
-            yield f"of the run {run.name}, {note}"
+            yield f"about the run {run.name}: {note}"
     first = before[0]
     for run in (*before[1:], *after):
         if found := _differences(first, run):
@@ -36,8 +36,8 @@ def comparison_warnings(
             yield f"the runs {first.name} and {run.name} have different SLOs, so goodput is not compared"
     if min(len(before), len(after)) == 1:
         yield (
-            "one side is a single run, so how much runs differ by themselves is not in the intervals; "
-            "three runs a side or more show it"
+            "one side is a single run, so the intervals do not include the variation between runs; use at least three "
+            "runs per side"
         )
     too_few = [
         change.metric for change in changes if change.verdict is ChangeVerdict.TOO_FEW and change.change is not None
@@ -47,12 +47,12 @@ def comparison_warnings(
 
 
 def plans_differ(one: RunData, other: RunData) -> bool:
-    """Whether two runs were asked for something else, and not only for longer or shorter."""
+    """Return whether the plans of two runs differ in more than their length."""
     return bool(_differences(one, other).keys() - set(_LENGTHS))
 
 
 def _differences(one: RunData, other: RunData) -> dict[str, str]:
-    """In what two runs were not asked for the same, as far as a figure may depend on it."""
+    """Return the differences between two runs that may affect a figure."""
     left, right = _comparable_plan(one), _comparable_plan(other)
     return {
         name: f"{name} {_shown(left[name])} and {_shown(right[name])}" for name in left if left[name] != right[name]
@@ -60,7 +60,7 @@ def _differences(one: RunData, other: RunData) -> dict[str, str]:
 
 
 def _comparable_plan(run: RunData) -> dict[str, Any]:
-    """A tokenizer is the same wherever its file lies."""
+    """Return the fields of a plan to compare. A tokenizer is identified by its content, not its path."""
     found = _flat(run.plan.model_dump())
     if known := run.metadata.get("tokenizer"):
         found["workload.tokenizer"] = f"of hash {str(known)[:12]}"

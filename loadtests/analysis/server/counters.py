@@ -1,4 +1,4 @@
-"""The server's series over a run: increases of its counters, values of its gauges."""
+"""The server's metrics over a run: increases of its counters, values of its gauges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a metrics page without its value."""
+    """One series of a metrics page, without its value."""
 
     name: str
     labels: Mapping[str, str]
@@ -35,7 +35,7 @@ def series_key(name: str, labels: Mapping[str, str]) -> str:
 
 @cache
 def parse_series(key: str) -> Series:
-    """From `name{label="value",...}`. A counter's name stands without `_total`, which some readers of pages add."""
+    """Parse `name{label="value",...}`. The suffix `_total` of a counter is removed, since some readers add it."""
     found = _SERIES.fullmatch(key)
     if found is None:
         return Series(key, {})
@@ -44,7 +44,7 @@ def parse_series(key: str) -> Series:
 
 @dataclass(frozen=True)
 class MetricsSample:
-    """The page at a moment, in seconds since the run's start; `moment` is `before`, `during` or `after`."""
+    """The metrics page at time `t`, in seconds since the run's start; `moment` is `before`, `during` or `after`."""
 
     time: float
     moment: str
@@ -52,7 +52,7 @@ class MetricsSample:
 
 
 class ServerCounters:
-    """All samples of a run in the order of time; those without a value, for the server did not answer, are left out."""
+    """All samples of a run in order of time, without those that failed because the server did not answer."""
 
     def __init__(self, samples: Iterable[Mapping[str, Any]]) -> None:
         read = [_sample(values) for values in samples]
@@ -60,7 +60,7 @@ class ServerCounters:
 
     @cached_property
     def restarts(self) -> tuple[float, ...]:
-        """Moments at which counters were found to have begun anew: the server was started again before them."""
+        """Times at which counters were found to be reset because the server had been restarted."""
         return tuple(
             after.time
             for before, after in zip(self.samples, self.samples[1:], strict=False)
@@ -68,7 +68,7 @@ class ServerCounters:
         )
 
     def between(self, start: float, end: float) -> ServerCounters:
-        """The samples from the one nearest to `start` to the one nearest to `end`."""
+        """Return the samples from the one nearest to `start` to the one nearest to `end`."""
         part = ServerCounters(())
         if self.samples:
             first = min(range(len(self.samples)), key=lambda i: abs(self.samples[i].time - start))
@@ -77,9 +77,9 @@ class ServerCounters:
         return part
 
     def increase(self, name: str, **labels: str) -> float | None:
-        """By how much the counters of that name, with these labels among others, grew together from the first sample to
-        the last; None where there is none. One that began anew counts from there, so what it counted between the sample
-        before and its end is missing; one that was not there at first began at 0.
+        """Return the total increase of the counters with this name and these labels, from the first sample to the last;
+        None without any. A counter that was reset counts from 0 again, so its increase between the last sample and
+        the reset is missing. A counter that was missing at first started at 0.
         """
         keys = list(self._keys(name, labels))
         if not keys or len(self.samples) < 2:
@@ -87,13 +87,14 @@ class ServerCounters:
         return sum(self._increase(key) for key in keys)
 
     def by_label(self, name: str, label: str, **labels: str) -> dict[str, float]:
-        """`increase` for each value of a label."""
+        """Return `increase` for each value of a label."""
         values = {parse_series(key).labels.get(label) for key in self._keys(name, labels)}
         found = {value: self.increase(name, **labels, **{label: value}) for value in values if value is not None}
         return {value: growth for value, growth in sorted(found.items()) if growth is not None}
 
     def gauge(self, name: str, **labels: str) -> list[tuple[float, float]]:
-        """Moments and values of all samples that have one: the sum of the series of that name with these labels."""
+        """Return the times and values of a gauge: the sum of its series with these labels, in all samples that have
+        one."""
         keys = list(self._keys(name, labels))
         found = []
         for sample in self.samples:
@@ -103,7 +104,7 @@ class ServerCounters:
         return found
 
     def mean_of(self, histogram: str, **labels: str) -> float | None:
-        """What was observed on average between the first sample and the last; None where nothing was."""
+        """Return the mean observation between the first and the last sample; None without observations."""
         total, count = self.increase(f"{histogram}_sum", **labels), self.increase(f"{histogram}_count", **labels)
         return total / count if total is not None and count else None
 
@@ -113,7 +114,7 @@ class ServerCounters:
 
     @cached_property
     def _counters(self) -> tuple[str, ...]:
-        """Those that only ever grow, by their names: the page's types are not in the samples."""
+        """The counters, identified by their names: the samples do not contain the types."""
         grow = ("inflight_requests", "nv_inference_request_success", "nv_inference_count", "nv_inference_exec_count")
         return tuple(key for key in self._all_keys if parse_series(key).name in grow)
 
@@ -138,4 +139,4 @@ def _sample(values: Mapping[str, Any]) -> MetricsSample:
         found = {str(key): finite(value) for key, value in values["values"].items()}
         return MetricsSample(finite(values["t"]), str(values["moment"]), found)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise LoadError(f"server.jsonl has a line that is no sample: {error}", "run_damaged") from None
+        raise LoadError(f"server.jsonl has a line that is not a sample: {error}", "run_damaged") from None

@@ -1,4 +1,4 @@
-"""What the server says of itself, over the measured part of a run."""
+"""The server's own figures over the measured part of a run."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ REQUEST_GAUGES = "nv_trt_llm_request_metrics"
 KV_BLOCK_GAUGES = "nv_trt_llm_kv_cache_block_metrics"
 ENDED_REQUESTS = "inflight_requests_total"
 ENGINE = "tensorrt_llm"
-"""The name of the engine's model, on every deployment."""
+"""The name of the engine's model on every deployment."""
 
-_NOT_COMPARED = "its counts are not set against the client's"
+_NOT_COMPARED = "its counts are not compared with the client's"
 
 
 def server_side(run: ServerCounters, window: MeasurementWindow) -> ServerSide | None:
-    """From the pages of our deployments, of TensorRT-LLM's C++ backend, or of any Triton; None without pages."""
+    """Return figures from the metrics of our deployments, of TensorRT-LLM's C++ backend, or of any Triton; None without
+    any."""
     part = run.between(window.start, window.end)
     if not part.samples:
         return None
@@ -56,7 +57,7 @@ def _ttft_seconds(part: ServerCounters) -> float | None:
 
 
 def _ended(part: ServerCounters, reason: str) -> float | None:
-    """Of the engine where it counts, else of the engine's model as Triton saw it."""
+    """Return the engine's count, or Triton's count for the engine's model."""
     ours = part.increase(ENDED_REQUESTS, reason=reason)
     return part.increase("nv_inference_request_failure", model=ENGINE, reason=reason) if ours is None else ours
 
@@ -68,14 +69,14 @@ def _executions(part: ServerCounters) -> dict[str, float]:
 
 
 def _notes(run: ServerCounters) -> list[str]:
-    """What is odd, and why the counts of both sides are not compared where they are not (see `matches`)."""
+    """Return notes about anomalies, and why the counts of both sides are not compared (see `reconcile`)."""
     notes = [
-        f"the server was started again at about second {moment:.0f}: its counters began anew, and what they had "
-        f"counted since the sample before is lost, so {_NOT_COMPARED}"
+        f"the server was restarted at about second {moment:.0f}: its counters were reset and their counts since the "
+        f"sample before are lost, so {_NOT_COMPARED}"
         for moment in run.restarts
     ]
     if run.samples and run.samples[0].moment != "before":
-        notes.append(f"the server was not read before the run began, so {_NOT_COMPARED}")
+        notes.append(f"the server's metrics were not read before the run, so {_NOT_COMPARED}")
     if run.samples and run.samples[-1].moment != "after":
-        notes.append(f"the server was not read any more once the run had ended, so {_NOT_COMPARED}")
+        notes.append(f"the server's metrics were not read after the run, so {_NOT_COMPARED}")
     return notes

@@ -1,4 +1,4 @@
-"""Counts of the whole run, as the client has them and as the server has them."""
+"""Compares the counts of the whole run on the client with those of the server."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _NEVER_ARRIVED_CODES = (
     *("server_unreachable", "host_not_found", "connection_closed", "unsupported_deployment", "model_not_found"),
     *("permission_denied", "client_closed", "client_forked", "no_chat_template"),
 )
-"""Codes of requests of which no model of the server ever knew."""
+"""Error codes of requests that never reached a model of the server."""
 
 _ARRIVED_CODES = (
     *("empty_prompt", "prompt_too_long", "invalid_text", "invalid_messages", "invalid_token_ids"),
     *("overloaded", "engine_died", "engine_restarting"),
 )
-"""Codes that a model of the server gave. All others may have come from either side."""
+"""Error codes that only a model of the server gives. All others may come from either side."""
 
 _BROKEN_OFF_CODES = ("server_gone", "answer_damaged")
 _REASONS = {"stop": "STOP", "length": "LENGTH", "stop_word": "STOP_WORD"}
-_ABANDONED_NOTE = "a client that left, or was too late, may have missed an end that the server had made already"
+_ABANDONED_NOTE = "a client that disconnected or timed out may have missed an end that the server had already sent"
 
 
 def reconcile(counters: ServerCounters, columns: Columns, plan: LoadPlan) -> tuple[CountComparison, ...]:
-    """Empty where the server was not read before and after the run, or was started again in the middle of it;
-    `ServerSide.notes` say so."""
+    """Compare the counts; empty if the server was not read before and after the run, or was restarted during it.
+    `ServerSide.notes` says so."""
     samples = counters.samples
     if len(samples) < 2 or samples[0].moment != "before" or samples[-1].moment != "after" or counters.restarts:
         return ()
@@ -46,13 +46,13 @@ def reconcile(counters: ServerCounters, columns: Columns, plan: LoadPlan) -> tup
 
 @dataclass(frozen=True)
 class _RequestEnds:
-    """The requests of a run by how they stand to the server's counts: flags, one a request."""
+    """The requests of a run by how the server counts them: flags, one per request."""
 
     columns: Columns
 
     @cached_property
     def responded(self) -> Flags:
-        """There came a response, so the server had it."""
+        """A response arrived, so the server had the request."""
         return self.columns.responses > 0
 
     @cached_property
@@ -61,13 +61,13 @@ class _RequestEnds:
 
     @cached_property
     def abandoned(self) -> Flags:
-        """Its client went before it saw how the request ended."""
+        """The client disconnected before it saw how the request ended."""
         gone = (RequestOutcome.CANCELLED, RequestOutcome.UNFINISHED, RequestOutcome.TIMED_OUT)
         return self.columns.with_outcome(*gone) | self._code(*_BROKEN_OFF_CODES)
 
     @cached_property
     def uncertain(self) -> Flags:
-        """It may never have come to a model."""
+        """The request may never have reached a model."""
         sure = self.columns.with_outcome(RequestOutcome.COMPLETED) | self._code(*_ARRIVED_CODES) | self.responded
         return ~sure & ~self.never_arrived
 
@@ -77,7 +77,7 @@ class _RequestEnds:
 
     @cached_property
     def refused(self) -> Flags:
-        """It was answered with an error before it began."""
+        """The request was answered with an error before it started."""
         failed = self.columns.with_outcome(RequestOutcome.REJECTED, RequestOutcome.FAILED)
         return failed & ~self.never_arrived & ~self.abandoned & ~self.engine_died
 
@@ -90,16 +90,16 @@ class _RequestEnds:
 
 
 def _requests(server: ServerCounters, ends: _RequestEnds) -> CountComparison | None:
-    """Every request runs once through preprocessing, which tells also of those that it refuses as of served ones."""
+    """Compare all requests: each runs once through preprocessing, also those that are rejected there."""
     count = _arrived_count(server)
     if count is None:
         return None
     uncertain = _count(ends.uncertain)
-    note = "all that came to the server, once for each run of preprocessing"
+    note = "all requests that reached the server, counted by preprocessing"
     if absent := _count(ends.never_arrived):
-        note += f"; {absent} never came there"
+        note += f"; {absent} never reached it"
     if uncertain:
-        note += f"; of {uncertain} that ended before any response nobody can say whether they did"
+        note += f"; for {uncertain} that ended before any response this is unknown"
     return CountComparison("requests", _count(~ends.never_arrived), count, note, allowed_fewer=uncertain)
 
 
@@ -127,15 +127,20 @@ def _by_end(server: ServerCounters, ends: _RequestEnds, plan: LoadPlan) -> list[
         for name, reason in _REASONS.items()
     ]
     cancelled = _count(gone)
-    note = "requests whose client left; those that were complete by then, or not yet there, are counted elsewhere"
+    note = "requests whose client disconnected; those already complete, or not yet received, are counted elsewhere"
     found.append(CountComparison("cancelled", cancelled, known.get("CANCELED", 0), note, cancelled, left - cancelled))
-    note = "requests that were not there in time; whose clock was first, the client's or the server's, decides"
+    note = "requests past their deadline; counted by whichever clock expired first, the client's or the server's"
     found.append(
         CountComparison("timed out", _count(late), known.get("DEADLINE", 0), note, _count(late), cancelled + lost)
     )
     found.append(
         CountComparison(
-            "engine died", _count(ends.engine_died), known.get("ERROR", 0), "the engine died under them", 0, left
+            "engine died",
+            _count(ends.engine_died),
+            known.get("ERROR", 0),
+            "requests that were running when the engine died",
+            0,
+            left,
         )
     )
     found.append(_refused(server, ends, known))
@@ -150,7 +155,7 @@ def _refused(server: ServerCounters, ends: _RequestEnds, known: dict[str, int]) 
     unseen = _count(ends.abandoned & ~ends.responded)
     note = f"by the engine {known.get('REJECTED', 0)}, between preprocessing and engine {before}"
     if unseen:
-        note += f"; {unseen} whose client left before any response may be among the latter"
+        note += f"; the latter may include {unseen} whose client disconnected before any response"
     return CountComparison(
         *("refused", _count(ends.refused), before + known.get("REJECTED", 0), note),
         allowed_fewer=_count(ends.refused & ends.uncertain),
@@ -159,13 +164,13 @@ def _refused(server: ServerCounters, ends: _RequestEnds, known: dict[str, int]) 
 
 
 def _ensemble(server: ServerCounters, ends: _RequestEnds, plan: LoadPlan, left: int) -> CountComparison | None:
-    """Where the engine counts no ends Triton does so for the ensemble: success is what was answered to its end."""
+    """Compare with the ensemble's counts if the engine counts no ends: success means answered to the end."""
     model = plan.model or "ensemble"
     count = server.increase("nv_inference_request_success", model=model)
     if count is None or model != "ensemble":
         return None
     return CountComparison(
-        "completed", _count(ends.completed()), round(count), f"as the ensemble ended them; {_ABANDONED_NOTE}", 0, left
+        "completed", _count(ends.completed()), round(count), f"as counted by the ensemble; {_ABANDONED_NOTE}", 0, left
     )
 
 
@@ -178,25 +183,26 @@ def _tokens(server: ServerCounters, ends: _RequestEnds, plan: LoadPlan) -> list[
     if (count := _token_count(server, plan, "input")) is not None:
         note = "tokens of prompts"
         if unknown:
-            note += f"; of {unknown} requests the client was not told how many"
+            note += f"; for {unknown} requests the client does not know the number"
         known = int(columns.input_tokens[columns.input_tokens != UNKNOWN].sum())
         found.append(CountComparison("input tokens", known, count, note, 0, None if unknown else 0))
     if (count := _token_count(server, plan, "output")) is not None:
         unseen = int(np.maximum(columns.max_tokens - seen, 0)[left].sum())
-        # The engine does not count tokens of requests under which it died; of TensorRT-LLM's nobody promises that it
-        # counts those of cancelled ones.
+        # The engine does not count tokens of requests that were running when it died; TensorRT-LLM does not promise to
+        # count those of cancelled ones.
         uncounted = int(seen[ends.engine_died if tells_ends else ends.engine_died | left].sum())
         note = "tokens of answers"
         if unseen:
-            note += f"; for {_count(left)} clients that left the server may have made up to {unseen} more than they saw"
+            note += f"; for {_count(left)} clients that disconnected, the server may have made up to {unseen} more"
         if uncounted:
-            note += f"; the server may leave out {uncounted} of answers that broke off"
+            note += f"; the server may not count {uncounted} of incomplete answers"
         found.append(CountComparison("output tokens", int(seen.sum()), count, note, uncounted, unseen))
     return found
 
 
 def _token_count(server: ServerCounters, plan: LoadPlan, kind: str) -> int | None:
-    """Of the plan's own tenant where the server tells tenants apart, so that others do not count."""
+    """Return the count of the plan's own tenant if the server distinguishes tenants, so that other tenants do not
+    count."""
     own = server.increase("inflight_tenant_tokens_total", tenant=plan.tenant, kind=kind) if plan.tenant else None
     found = server.increase(f"nv_llm_{kind}_token_len_sum") if own is None else own
     return None if found is None else round(found)

@@ -1,4 +1,4 @@
-"""Runs at several rates, made to find the highest at which the SLO is met."""
+"""The result of a sweep: runs at several rates, to find the highest one that meets the SLO."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ USERS = "users"
 
 @dataclass(frozen=True)
 class SweepStep:
-    """One run: at which rate (sessions a second, or users) it was asked for, in which directory, what came of it.
+    """One run of a sweep: the requested rate (sessions per second, or users), its directory and its figures.
 
-    `met` says that all SLOs were met.
+    `met` means that all SLOs were met.
     """
 
     rate: float
@@ -25,14 +25,14 @@ class SweepStep:
 
 @dataclass(frozen=True)
 class Sweep:
-    """All runs in the order in which they were made; a rate may have been tried more than once.
+    """All runs in order; a rate may have been tried more than once.
 
-    `highest` is the highest rate at which the SLO was found to hold, `lowest_missed` the lowest above it at which
-    it was not; None where there was none. `settled` says that they are within the tolerance, a ratio less 1;
-    otherwise the search had no runs left. `confirmed` says that the SLO was met at `highest` in more runs than one.
+    `highest` is the highest rate that met the SLO, `lowest_missed` the lowest rate above it that missed it; None if
+    there is none. `converged` means that they are within the tolerance (a ratio minus 1); otherwise the search ran out
+    of runs. `confirmed` means that the SLO was met at `highest` in more than one run.
 
-    These are rates as they were asked for. In a short run of random arrivals more or fewer sessions are due:
-    `highest_due` and `lowest_missed_due` are the rates that were really due, on average over the runs at that rate.
+    These are the requested rates. A short run with random arrivals may have more or fewer sessions: `highest_due` and
+    `lowest_missed_due` are the mean actual rates of the runs at that rate.
     """
 
     slo: tuple[str, ...]
@@ -42,27 +42,27 @@ class Sweep:
     tolerance: float
     converged: bool
     unit: str = "sessions/s"
-    """Or `users`, of closed loops."""
+    """Or `users`, for closed loops."""
     interrupted: bool = False
     """Ctrl-C ended the search."""
     confirmed: bool = False
     failure: str = ""
-    """Why no further run could be made, in a sentence: the server died, say. Those before count."""
+    """Why no further run was possible, for example because the server died. The earlier runs count."""
     highest_due: float | None = None
     lowest_missed_due: float | None = None
 
     def actual_rate(self, rate: float | None) -> float | None:
-        """The rate that was really due in the runs at this rate, on average; users are as many as were asked for."""
+        """Return the mean actual rate of the runs at this requested rate; for users, the requested number."""
         found = [actual_session_rate(step) for step in self.steps_at(rate)]
         return sum(found) / len(found) if found and self.unit != USERS else rate
 
     def steps_at(self, rate: float | None) -> list[SweepStep]:
-        """The runs at this rate."""
+        """Return the runs at this rate."""
         return [step for step in self.steps if step.rate == rate]
 
     @property
     def overlaps(self) -> bool:
-        """No more was due where the SLO was missed than where it held: the runs are too short for these rates."""
+        """Whether the actual load was no higher where the SLO was missed than where it was met."""
         held, broke = self.actual_rate(self.highest), self.actual_rate(self.lowest_missed)
         return held is not None and broke is not None and held >= broke
 
@@ -74,6 +74,6 @@ class Sweep:
 
 
 def actual_session_rate(step: SweepStep) -> float:
-    """Sessions a second that were really due in a run; of a report that does not say it, those asked for."""
+    """Return the actual sessions per second of a run, or the requested rate if its report lacks it."""
     found = step.summary.offered_sessions_per_second
     return step.rate if found is None else found

@@ -180,7 +180,7 @@ async def test_what_is_in_flight_at_a_server_that_is_set_aside_goes_to_the_other
 
 def bind_one(build: str) -> None:
     if build != "one":
-        raise BatchError("was begun with another build", "job_mismatch")
+        raise BatchError("was started with another build", "job_mismatch")
 
 
 async def test_another_model_gets_no_rows() -> None:
@@ -188,7 +188,7 @@ async def test_another_model_gets_no_rows() -> None:
     asked = await DispatchRun(servers, ListFeed(PROMPTS), bind_one).run()
     assert asked.answers == dict(enumerate(PROMPTS))
     assert not servers[1].asked
-    assert "b is set aside: was begun with another build" in asked.messages
+    assert "b is set aside: was started with another build" in asked.messages
     with pytest.raises(BatchError) as raised:
         await DispatchRun([ScriptedBackend(build="two")], ListFeed(PROMPTS), bind_one).run()
     assert raised.value.code == "job_mismatch"

@@ -43,7 +43,7 @@ def test_a_file_that_stays_locked_fails_with_a_sentence(
     other = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     destination = lite.descriptions()
-    with pytest.raises(BatchError, match="another program has held it") as caught:
+    with pytest.raises(BatchError, match="another program has locked it") as caught:
         destination.write_rows([plain(1)])
     assert caught.value.code == "output_failed"
     other.execute("COMMIT")

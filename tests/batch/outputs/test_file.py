@@ -97,7 +97,7 @@ def test_the_jobs_own_file_needs_no_destination(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("output", "said"),
     [
-        ({"address": "answers.xlsx"}, "no suffix that tells its format"),
+        ({"address": "answers.xlsx"}, "no known suffix"),
         ({"address": "answers.csv", "table": "t"}, "is a file, and has no table"),
         ({"address": "postgresql://me:secret@db/shop"}, r"me:\*\*\*@db/shop is a database; name the table"),
     ],
@@ -110,7 +110,7 @@ def test_an_output_that_is_none(tmp_path: Path, output: dict[str, Any], said: st
 
 def test_what_is_somebody_elses_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "answers.csv").write_text("mine")
-    with pytest.raises(BatchError, match="this job has not written it") as caught:
+    with pytest.raises(BatchError, match="was not written by this job") as caught:
         _destination(str(tmp_path / "answers.csv"), tmp_path).check()
     assert caught.value.code == "output_exists"
     (tmp_path / "one.job" / "state.db").touch()
@@ -121,7 +121,7 @@ def test_what_is_somebody_elses_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("output", ["answers.csv", "answers.parquet", "answers.jsonl.gz"])
 def test_so_is_what_lies_where_errors_and_dead_letters_go(tmp_path: Path, output: str, name: str) -> None:
     (tmp_path / name).write_text("mine")
-    with pytest.raises(BatchError, match=f"{name} exists, and this job has not written it") as caught:
+    with pytest.raises(BatchError, match=f"{name} exists and was not written by this job") as caught:
         _destination(str(tmp_path / output), tmp_path).check()
     assert caught.value.code == "output_exists"
 
@@ -134,7 +134,7 @@ def test_what_somebody_has_made_meanwhile_is_left_alone(tmp_path: Path) -> None:
     destination.finalize(files(tmp_path, ANSWERS))
     assert (tmp_path / "a.errors.jsonl").read_text() == "theirs"
     lines = files(tmp_path, ANSWERS, errors=[b'{"id":4}'])
-    with pytest.raises(BatchError, match=r"a\.errors\.jsonl was made by somebody else") as caught:
+    with pytest.raises(BatchError, match=r"a\.errors\.jsonl was created by another program") as caught:
         destination.finalize(lines)
     assert caught.value.code == "output_exists"
     (tmp_path / "a.errors.jsonl").unlink()
@@ -149,7 +149,7 @@ def test_an_output_is_never_the_input(tmp_path: Path) -> None:
     one = job(str(tmp_path / "y.csv")).model_copy(update={"input": InputSpec(address=str(rows))})
     destination = create_output(one, JobDirectory.from_output(one.output))
     assert destination is not None
-    with pytest.raises(BatchError, match=r"y\.dead\.jsonl is the input itself") as caught:
+    with pytest.raises(BatchError, match=r"y\.dead\.jsonl is both input and output") as caught:
         destination.check()
     assert caught.value.code == "output_exists"
 
@@ -251,7 +251,7 @@ def test_an_upload_that_dies_shows_nothing_and_the_next_one_finishes(storage: S3
 
 
 def test_an_address_that_can_only_be_read(tmp_path: Path, storage: S3TestBucket) -> None:
-    with pytest.raises(BatchError, match="can't be written, only read") as caught:
+    with pytest.raises(BatchError, match="is read-only") as caught:
         _destination(f"{storage.endpoint}/answers.csv", tmp_path).check()
     assert caught.value.code == "output_invalid"
 

@@ -39,7 +39,7 @@ def test_a_tables_own_key_finds_its_rows(lite: Shop) -> None:
     destination.write_rows([plain(2, "Zwei")])
     assert lite.rows("SELECT description FROM products ORDER BY sku") == [(None,), ("Zwei",)]
     lite.do("CREATE TABLE loose (sku INTEGER, description TEXT)")
-    with pytest.raises(BatchError, match="has no key of one column; name the one"):
+    with pytest.raises(BatchError, match="has no single-column key; name the column"):
         TableOutput(job(lite.address, table="loose", column="description")).check()
     destination.close()
 
@@ -145,7 +145,7 @@ def test_a_mistyped_file_is_not_made(tmp_path: Path) -> None:
 def test_a_text_id_in_a_table_of_numbers(shop: Shop) -> None:
     destination = TableOutput(job(shop.address, table="answers"))
     destination.write_rows([plain(1)])
-    with pytest.raises(BatchError, match="takes whole numbers, and there is a row with the id 'B-2'") as caught:
+    with pytest.raises(BatchError, match="has an integer type, but a row has the id 'B-2'") as caught:
         destination.write_rows([plain("B-2")])
     assert caught.value.code == "output_invalid"
     destination.close()

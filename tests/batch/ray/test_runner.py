@@ -155,7 +155,7 @@ def test_a_part_that_no_worker_survives_ends_the_job(jobs: Jobs) -> None:
     head = jobs.start("ray.jsonl", *RAY, INFLIGHT_FAILPOINT="lines.write:1:kill")
     said, _ = head.communicate()
     assert head.returncode == 1, said
-    assert "workers died over the part at" in said, said
+    assert "workers died while running the part at" in said, said
     jobs.run("ray.jsonl", *RAY)
 
 

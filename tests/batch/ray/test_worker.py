@@ -81,7 +81,7 @@ def test_a_part_that_workers_only_die_of_is_given_up(whole: Job) -> None:
     for life in ("first", "second"):
         for _ in range(MAX_ATTEMPTS):
             _begin(directory, replace(task, run_id=life))
-    with pytest.raises(BatchError, match=f"{MAX_ATTEMPTS} workers died over the part at .*00000") as caught:
+    with pytest.raises(BatchError, match=f"{MAX_ATTEMPTS} workers died while running the part at .*00000") as caught:
         _begin(directory, replace(task, run_id="second"))
     assert caught.value.code == "job_failed"
 

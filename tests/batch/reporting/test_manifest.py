@@ -62,7 +62,7 @@ def test_the_summary_says_why_rows_failed_and_what_to_do(tmp_path: Path) -> None
     assert "  3 answered (50.0%)\n" in said
     assert "  1 row: the prompt and the answer together exceed the engine's limit [prompt_too_long]\n" in said
     assert f"    inflight batch retry {directory.path} --only deadline_exceeded\n" in said
-    assert f"once it is fixed: inflight batch retry {directory.path}\n" in said
+    assert f"fix the cause and run: inflight batch retry {directory.path}\n" in said
     assert "Cost\n" in said
     assert f"  answers: {tmp_path / 'answers.jsonl'}\n  errors: {tmp_path / 'answers.errors.jsonl'}\n" in said
     assert f"  dead letters: {tmp_path / 'answers.dead.jsonl'}\n" in said

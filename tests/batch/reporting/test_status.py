@@ -58,7 +58,7 @@ def test_while_the_lock_is_held_the_progress_is_believed(directory: JobDirectory
         write_progress(directory, sample_progress(timestamp=time.time() - 100))
         found = job_status(directory)
         assert (found.state, found.running) == ("running", True)
-        assert "process 12345 has said nothing for 100 s" in found.message
+        assert "process 12345 has not reported progress for 100 s" in found.message
 
 
 def test_a_job_on_another_machine_runs_as_long_as_it_speaks(directory: JobDirectory) -> None:

@@ -71,7 +71,7 @@ def test_a_template_makes_the_prompt_of_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"name": "Tea"}, "names what the row lacks: 'price' is undefined; it has name"),
+        ({"name": "Tea"}, "uses a value that the row lacks: 'price' is undefined; it has name"),
         ({"name": "Tea", "price": None}, "a value that is null"),
         ({"name": "Tea", "price": "dear"}, "can't be filled in"),
     ],
@@ -132,7 +132,7 @@ def test_a_column_by_a_parameter_s_name_holds_for_its_row(tmp_path: Path) -> Non
         ({"prompt": "a", "ignore_eos": "yes"}, "invalid_parameter", "ignore_eos is 'yes'"),
         ({"messages": []}, "invalid_messages", "send at least one"),
         ({"messages": {}}, "invalid_messages", "must be a list"),
-        ({"messages": "Tea?"}, "invalid_messages", "no JSON"),
+        ({"messages": "Tea?"}, "invalid_messages", "not valid JSON"),
         ({"messages": ["Tea?"]}, "invalid_messages", "must be an object"),
         ({"messages": [{"content": "a"}]}, "invalid_messages", "has no role"),
         ({"messages": [{"role": "user"}]}, "invalid_messages", "must be a text"),

@@ -78,7 +78,7 @@ def test_a_row_that_is_none_is_told_and_read_over(tmp_path: Path, row: bytes, wo
 
 def test_a_last_row_that_is_cut_off_is_told(tmp_path: Path) -> None:
     records = list(_source(tmp_path / "rows.csv", b'id,text\n1,good\n2,"Tea is').read())
-    assert "cut off" in records[1].error
+    assert "truncated" in records[1].error
 
 
 def test_a_row_too_long_to_hold_is_read_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,8 +102,8 @@ def test_the_delimiter_is_told_by_the_header(tmp_path: Path, name: str, between:
     [
         (b"\n\n", "no header"),
         (b"id,id\n1,2\n", "names the column 'id' twice"),
-        (b'"id,text\n1,2\n', "no header of CSV"),
-        (b"\xffid,text\n1,2\n", "no header of CSV"),
+        (b'"id,text\n1,2\n', "no valid CSV header"),
+        (b"\xffid,text\n1,2\n", "no valid CSV header"),
     ],
 )
 def test_a_file_without_a_header_is_refused(tmp_path: Path, text: bytes, words: str) -> None:

@@ -44,8 +44,8 @@ def test_reading_on_after_any_row_gives_the_rest(tmp_path_factory: Any, rows: An
     ("line", "words"),
     [
         (b'{"a": 1', "not JSON"),
-        (b"[1, 2]", "a list, and must be an object"),
-        (b"null", "null, and must be an object"),
+        (b"[1, 2]", "a list; it must be an object"),
+        (b"null", "null; it must be an object"),
         (b'{"a": "\xff"}', "not UTF-8"),
         (b'{"a": "\0"}', "a NUL byte"),
         (b'{"a": "\\ud800"}', "not JSON: no low surrogate"),
@@ -67,7 +67,7 @@ def test_a_line_that_is_no_row_is_told_and_read_over(tmp_path: Path, line: bytes
 def test_a_last_line_that_is_cut_off_is_told(tmp_path: Path) -> None:
     records = list(_source(tmp_path / "rows.jsonl", b'{"a": 1}\n{"a": "Tea is').read())
     assert [record.values for record in records] == [{"a": 1}, None]
-    assert "cut off" in records[1].error
+    assert "truncated" in records[1].error
 
 
 def test_a_line_too_long_to_hold_is_read_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,13 +96,13 @@ def test_the_share_that_is_read_grows_to_all(tmp_path: Path) -> None:
     ("name", "text", "code", "words"),
     [
         ("empty.jsonl", b"", "input_invalid", "is empty"),
-        ("blank.jsonl", b"\n \r\n\n", "input_invalid", "nothing but blank lines"),
-        ("empty.jsonl.gz", gzip.compress(b"", mtime=0), "input_invalid", "nothing but blank lines"),
+        ("blank.jsonl", b"\n \r\n\n", "input_invalid", "only blank lines"),
+        ("empty.jsonl.gz", gzip.compress(b"", mtime=0), "input_invalid", "only blank lines"),
         ("utf16.jsonl", '{"a": 1}\n'.encode("utf-16"), "input_invalid", "UTF-16"),
-        ("rows.xyz", b"{}", "input_invalid", "no suffix that tells its format"),
-        ("list.json", b' [\n {"a": 1}]\n', "input_invalid", "is one list, and must be JSON lines"),
+        ("rows.xyz", b"{}", "input_invalid", "no known suffix"),
+        ("list.json", b' [\n {"a": 1}]\n', "input_invalid", "is a single JSON list; convert it to JSON lines"),
         ("gone.jsonl", None, "input_not_found", "there is no file"),
-        (".", None, "input_invalid", "no suffix"),
+        (".", None, "input_invalid", "no known suffix"),
     ],
 )
 def test_an_input_that_is_none_as_a_whole_is_refused(
@@ -145,7 +145,7 @@ def test_a_short_file_of_nothing_but_bad_lines_is_another_format_too(tmp_path: P
 
 def test_a_file_of_nothing_but_bad_lines_is_another_format(tmp_path: Path) -> None:
     text = b'{"a": 1,\n "b": 2}\n' * 501
-    with pytest.raises(BatchError, match=r"none of the first 1000 rows .* is it in the format jsonl"):
+    with pytest.raises(BatchError, match=r"none of the first 1000 rows .* check that its format is jsonl"):
         first_record(_source(tmp_path / "rows.jsonl", text))
     record = first_record(_source(tmp_path / "rows.jsonl", text[: 18 * 499] + b'{"a": 1}\n'))
     assert record is not None

@@ -71,6 +71,6 @@ def test_a_file_that_is_none_is_told(tmp_path: Path, damage: str) -> None:
     whole = path.read_bytes()
     damaged = {"text": b"no parquet", "cut": whole[:-20], "middle": whole[:100] + bytes(3000) + whole[3100:]}
     path.write_bytes(damaged[damage])
-    with pytest.raises(BatchError, match=r"rows\.parquet is no whole file of Parquet") as refused:
+    with pytest.raises(BatchError, match=r"rows\.parquet is not a complete Parquet file") as refused:
         list(open_source(spec).read())
     assert refused.value.code == "input_invalid"

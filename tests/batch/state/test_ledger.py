@@ -206,7 +206,7 @@ def test_a_full_disk_in_the_middle_ends_a_ledger_and_what_was_committed_stands(t
         with pytest.raises(BatchError, match="database or disk is full") as refused:
             call()
         assert refused.value.code == "disk_full"
-    with pytest.raises(sqlite3.OperationalError, match="was taken back"):
+    with pytest.raises(sqlite3.OperationalError, match="were rolled back"):
         ledger.database.put("finished", True)
     ledger.close()
     ledger = opened(directory)
@@ -253,7 +253,7 @@ def test_a_file_that_somebody_has_made_meanwhile_is_left_alone(tmp_path: Path) -
     ledger = opened(directory)
     directory.result_file(RowStatus.OK).write_bytes(b"theirs\n")
     ledger.add(outcome(0))
-    with pytest.raises(BatchError, match=r"answers\.jsonl was written to by somebody else") as caught:
+    with pytest.raises(BatchError, match=r"answers\.jsonl was written by another program") as caught:
         ledger.checkpoint()
     assert caught.value.code == "output_exists"
     ledger.close()

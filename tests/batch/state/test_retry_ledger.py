@@ -99,7 +99,7 @@ def test_without_codes_those_that_were_asked(tmp_path: Path) -> None:
 
 
 def test_a_second_record_of_an_id_is_refused() -> None:
-    with pytest.raises(BatchError, match="have an id that another row's record has"):
+    with pytest.raises(BatchError, match="have the id of another row"):
         check_retry_codes(["row_duplicate"])
 
 
@@ -133,7 +133,7 @@ def test_lines_of_others_are_not_merged_and_not_lost(tmp_path: Path) -> None:
     with directory.result_file(RowStatus.ERROR).open("ab") as file:
         file.write(b"mine\n")
     ledger = open_ledger(directory, 0)
-    with pytest.raises(BatchError, match=r"errors\.jsonl has 5 bytes more than the job has written; take them out"):
+    with pytest.raises(BatchError, match=r"errors\.jsonl has 5 bytes more than the job has written; remove them"):
         ledger.recover()
     ledger.close()
     assert lines(directory, RowStatus.ERROR)[-1] == b"mine"

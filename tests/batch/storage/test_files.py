@@ -166,7 +166,7 @@ def test_a_damaged_file_is_told(tmp_path: Path, suffix: str, damage: str) -> Non
     with StoredFile(str(path)).writing() as writing:
         writing.write(_LINES)
     path.write_bytes(path.read_bytes()[:-30] if damage == "cut" else _LINES)
-    with pytest.raises(BatchError, match=f"rows.jsonl{suffix} is damaged") as refused:
+    with pytest.raises(BatchError, match=f"rows.jsonl{suffix} is not a valid") as refused:
         list(open_source(InputSpec(address=str(path))).read())
     assert refused.value.code == "input_invalid"
 
@@ -210,7 +210,7 @@ def test_what_a_web_server_refuses_is_told_by_its_status_and_without_the_token(
     ("address", "code", "words"),
     [
         ("http://127.0.0.1:9/rows.jsonl", "storage_unreachable", "can't be read or written"),
-        ("nowhere://bucket/rows.jsonl", "input_not_found", "no address that can be read"),
+        ("nowhere://bucket/rows.jsonl", "input_not_found", "not a valid address"),
         ("gs://bucket/rows.jsonl", "package_missing", "needs a package"),
         ("s3://${NOT_SET_ANYWHERE}@bucket/rows.jsonl", "input_not_found", "NOT_SET_ANYWHERE"),
     ],

@@ -99,7 +99,7 @@ def test_an_output_that_was_made_of_the_answers_is_looked_at_too(tmp_path: Path,
     (tmp_path / answers).write_bytes((tmp_path / answers).read_bytes()[:-25])
     verdict = verify(directory)
     assert not verdict.complete
-    assert verdict.output.count or "can't be held against the answers" in verdict.output_error
+    assert verdict.output.count or "can't be compared with the answers" in verdict.output_error
 
 
 @pytest.mark.parametrize("keep", [("custom_id",), ("custom_id", "response", "error")])
@@ -120,7 +120,7 @@ def test_a_table_is_looked_at_too(tmp_path: Path) -> None:
         shop.execute("UPDATE texts SET text = 'other' WHERE id = 'p-2'")
         shop.execute("DELETE FROM texts WHERE id = 'p-8'")
         shop.commit()
-    assert "Answers that the output lacks, or has otherwise: 2 (p-2, p-8)." in verify(directory).messages()
+    assert "Answers that are missing from the output or different: 2 (p-2, p-8)." in verify(directory).messages()
 
 
 def test_only_the_rows_of_the_job_count(tmp_path: Path) -> None:
@@ -151,14 +151,14 @@ def _lines(directory: JobDirectory, kind: RowStatus, change: Callable[[list[byte
     ("kind", "change", "said"),
     [
         (RowStatus.OK, lambda lines: lines[1:], "Rows without a record: 1 (p-0)."),
-        (RowStatus.OK, lambda lines: [*lines, lines[2]], "Records that are there more than once: 1 (p-2)."),
+        (RowStatus.OK, lambda lines: [*lines, lines[2]], "Rows with more than one record: 1 (p-2)."),
         (
             RowStatus.ERROR,
             lambda lines: [b'{"id": "p-2"}\n', *lines],
-            "Records that are there more than once: 1 (p-2).",
+            "Rows with more than one record: 1 (p-2).",
         ),
         (RowStatus.OK, lambda lines: [*lines, b'{"id": "x"}\n'], "Records that belong to no row: 1 (x)."),
-        (RowStatus.DEAD, lambda lines: [*lines, lines[0]], "Records that are there more than once: 1 (line 4)."),
+        (RowStatus.DEAD, lambda lines: [*lines, lines[0]], "Rows with more than one record: 1 (line 4)."),
         (RowStatus.DEAD, lambda lines: lines[:2], "Rows without a record: 1 (p-0)."),
         (RowStatus.DEAD, lambda lines: [*lines, b'{"line": 99}\n'], "Records that belong to no row: 1 (line 99)."),
         (RowStatus.OK, lambda lines: [*lines[:-1], lines[-1][:-9]], "Lines that can't be read: 1 ({path}:16)."),
@@ -178,7 +178,7 @@ def test_what_is_wrong_is_named(
 def test_an_input_that_is_another_one(tmp_path: Path) -> None:
     directory = _run(_job(tmp_path, _plain(20)))
     (tmp_path / "rows.jsonl").write_bytes(b"\n".join(_plain(21)))
-    with pytest.raises(BatchError, match="is not the one that it began with") as caught:
+    with pytest.raises(BatchError, match="is not the one that it started with") as caught:
         verify(directory)
     assert caught.value.code == "input_changed"
 

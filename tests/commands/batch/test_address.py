@@ -42,4 +42,4 @@ def test_every_command_finds_the_job_that_run_names(
         assert "finished" in batch("cancel", output).out
         assert batch("resume", output).code == 3
         again = batch("retry", output, "--only", "deadline_exceeded")
-        assert (again.code, "1 rows are asked once more" in again.err) == (3, True)
+        assert (again.code, "Rows to send again: 1." in again.err) == (3, True)

@@ -35,6 +35,6 @@ def test_it_waits_until_the_job_has_ended_and_what_is_done_stays(batch: CommandR
 def test_where_nothing_runs_it_says_so_and_changes_nothing(batch: CommandRunner, tmp_path: Path) -> None:
     directory, _ = run(job_of(tmp_path, ("tea",)))
     done = batch("cancel", "answers.jsonl")
-    assert (done.code, done.out) == (0, "Nothing runs the job at answers.job: finished.\n")
+    assert (done.code, done.out) == (0, "No process runs the job at answers.job: finished.\n")
     assert not directory.cancel.exists()
     assert batch("cancel", "nothing").code == 1

@@ -34,7 +34,7 @@ def test_a_running_job_is_told_from_outside_and_watched_to_its_end(batch: Comman
         assert done.code == 0
         assert "state    running\n" in done.out
         assert "server   gpu1:8001: up, 1 in flight\n" in done.out
-        assert "1 of them wait in the job's state for row 2" in done.out
+        assert "1 of them wait for row 2" in done.out
         (found,) = batch("status", "answers.jsonl", "--json").objects
         assert (found["state"], found["running"]) == ("running", True)
         assert found["progress"]["counts"]["ok"] == 2
@@ -64,7 +64,7 @@ def test_figures_of_a_job_that_ended(batch: CommandRunner, tmp_path: Path) -> No
     assert "state    stopped: no server answered; resume with: " in said
     assert "rows     5,000 of 10,000 rows (50.0%)\n" in said
     assert "4,990 answered, 7 errors, 12 retries, 3 dead letters, failed: prompt_too_long 7, row_invalid 3\n" in said
-    assert "tokens   400,000 of prompts, 600,000 of answers\n" in said
+    assert "tokens   400,000 of input, 600,000 of output\n" in said
     assert "time     1 h 00 min in 2 runs\n" in said
     assert "cost     2.50\n" in said
 

@@ -141,7 +141,7 @@ def test_a_build_tells_its_steps_and_what_to_type_next(
         (["--target", "openvino", "--dry-run"], "--dry-run is not for --target openvino"),
         (["--target", "tensorrt-llm", "--image", "x"], "--image is for --docker"),
         (["--target", "tensorrt-llm", "--precision", "fp8", "--quantization", "fp8"], "--quantization and --precision"),
-        (["--target", "tensorrt-llm", "--dtype", "float16", "--precision", "bf16"], "--dtype and --precision say"),
+        (["--target", "tensorrt-llm", "--dtype", "float16", "--precision", "bf16"], "--dtype and --precision set"),
         (["--target", "llmapi", "--no-chunked-context"], "--chunked-context is for --target tensorrt-llm"),
         (["--target", "tensorrt-llm", "--set", "dtype"], "--set dtype is no field with a value"),
         (["--target", "tensorrt-llm", "--precision", "int8"], "has no --precision int8; choose one of bf16"),

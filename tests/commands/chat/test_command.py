@@ -86,19 +86,19 @@ def test_a_conversation_at_a_terminal(paced_server: Server, client: Client, tmp_
         assert first in terminal.wait_for("[6 tokens in ")
         assert " tokens/s" in terminal.wait_for("ended by length]")
         for line, answer in (
-            ("/system be brief", "The system's message: be brief"),
-            ("/nothing", "There is no command /nothing; /help lists them."),
-            (f"/save {saved}", f"Saved to {saved}. The conversation has 1 message of yours."),
-            ("/undo", "The conversation has 0 messages of yours."),
-            ("/undo", "There is nothing to forget."),
-            (f"/load {saved}", f"Loaded {saved}. The conversation has 1 message of yours."),
+            ("/system be brief", "System message: be brief"),
+            ("/nothing", "Unknown command /nothing; /help lists the commands."),
+            (f"/save {saved}", f"Saved to {saved}. The conversation has 1 message from you."),
+            ("/undo", "The conversation has 0 messages from you."),
+            ("/undo", "The conversation has no messages."),
+            (f"/load {saved}", f"Loaded {saved}. The conversation has 1 message from you."),
             ("/load /nowhere", "Error: /nowhere: No such file or directory"),
-            ("/load /dev/zero", "Error: /dev/zero is no regular file"),
+            ("/load /dev/zero", "Error: /dev/zero is not a regular file"),
             ("/save ~nobody-of-that-name/x", "Error: ~nobody-of-that-name/x: "),
-            ("/help", "forget the conversation"),
-            ("/?", "forget the conversation"),
+            ("/help", "clear the conversation"),
+            ("/?", "clear the conversation"),
             ('"""exit"""', "ended by length]"),  # within quotes no command
-            ("/undo", "The conversation has 1 message of yours."),
+            ("/undo", "The conversation has 1 message from you."),
         ):
             terminal.wait_for(PROMPT)
             terminal.type(f"{line}\n")
@@ -110,7 +110,7 @@ def test_a_conversation_at_a_terminal(paced_server: Server, client: Client, tmp_
         terminal.wait_for("ended by length]")
         terminal.wait_for(PROMPT)
         terminal.type(f"/save {saved}\n")
-        terminal.wait_for("2 messages of yours.")
+        terminal.wait_for("2 messages from you.")
         terminal.wait_for(PROMPT)
         terminal.type("exit\n")
         assert terminal.read_rest()[0] == 0
@@ -147,14 +147,14 @@ def test_ctrl_c_ends_an_answer_and_keeps_what_came(paced_server: Server, tmp_pat
         terminal.wait_for("three")
         terminal.wait_for("three")  # the second one is the answer's
         terminal.type("\x03")
-        terminal.wait_for("[stopped; what came of the answer is kept]")
+        terminal.wait_for("[stopped; the part received is kept]")
         page_when(paced_server, idle)
         terminal.wait_for(PROMPT)
         terminal.type(f"/save {saved}\n")
-        terminal.wait_for("1 message of yours.")
+        terminal.wait_for("1 message from you.")
         terminal.wait_for(PROMPT)
         terminal.interrupt_the_prompt()
-        terminal.wait_for("Once more leaves")
+        terminal.wait_for("Press Ctrl-C again to exit")
         terminal.wait_for(PROMPT)
         terminal.interrupt_the_prompt()
         code, rest = terminal.read_rest()
@@ -197,10 +197,10 @@ def test_a_server_that_goes_away_is_one_sentence_and_the_conversation_stays(
             network.disturb(Faults(down=(CutAt(0),)))
             said = terminal.wait_for("[server_gone]")
             assert said.count("Error: ") == 1
-            terminal.wait_for("The conversation stands as it was before this message.")
+            terminal.wait_for("The conversation is as it was before this message.")
             terminal.wait_for(PROMPT)
             terminal.type(f"/save {saved}\n")
-            terminal.wait_for("1 message of yours.")
+            terminal.wait_for("1 message from you.")
             terminal.wait_for(PROMPT)
             terminal.type("\x04")
             assert terminal.read_rest()[0] == 0
@@ -216,9 +216,9 @@ def test_a_conversation_too_long_is_told_and_dropping_makes_room(paced_server: S
         terminal.wait_for(PROMPT)
         terminal.type("more?\n")
         terminal.wait_for("[prompt_too_long]")
-        terminal.wait_for("make room with /drop, /undo or /reset")
+        terminal.wait_for("shorten it with /drop, /undo or /reset")
         terminal.type("/drop\n")
-        terminal.wait_for("0 messages of yours.")
+        terminal.wait_for("0 messages from you.")
         terminal.type("more?\n")
         terminal.wait_for("ended by length]")
 

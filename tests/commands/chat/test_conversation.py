@@ -73,14 +73,14 @@ def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:
 def test_no_file_is_lost_that_is_no_conversation(tmp_path: Path) -> None:
     path = tmp_path / "thesis.txt"
     path.write_text("years of work")
-    with pytest.raises(InflightError, match=r"thesis\.txt holds no messages"):
+    with pytest.raises(InflightError, match=r"thesis\.txt contains no messages"):
         conversation("a").save(path)
     assert path.read_text() == "years of work"
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"role": "user"}', b'["tea"]', b'[{"content": "tea"}]', b"\xff"])
 def test_what_holds_no_messages_is_refused_by_name(raw: bytes) -> None:
-    with pytest.raises(InflightError, match="standard input holds no messages") as raised:
+    with pytest.raises(InflightError, match="standard input contains no messages") as raised:
         read_messages(io.BytesIO(raw), "standard input")
     assert raised.value.code == "invalid_messages"
 
@@ -89,7 +89,7 @@ def test_no_more_is_read_than_a_conversation_may_have() -> None:
     with Path("/dev/zero").open("rb") as endless, pytest.raises(InflightError, match="more than 16 MiB") as raised:
         read_messages(endless, "standard input")
     assert raised.value.code == "invalid_messages"
-    with pytest.raises(InflightError, match="standard input holds no messages"):
+    with pytest.raises(InflightError, match="standard input contains no messages"):
         read_messages(io.BytesIO(b" " * MAX_FILE_BYTES), "standard input")
 
 
@@ -97,7 +97,7 @@ def test_neither_pipes_nor_devices_nor_folders_are_read_or_written(tmp_path: Pat
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/full"), Path("/dev/zero"), tmp_path):
         for act in (conversation("a").save, Conversation().load):
-            with pytest.raises(InflightError, match="is no regular file") as raised:
+            with pytest.raises(InflightError, match="is not a regular file") as raised:
                 act(path)
             assert raised.value.code == "invalid_messages"
 

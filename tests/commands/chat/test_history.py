@@ -64,7 +64,7 @@ def test_nothing_is_lost_where_nothing_more_can_be_written(tmp_path: Path) -> No
         "history.add('tea')\n"
     )
     done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
-    assert done.stderr.count("No history is kept: ") == 1
+    assert done.stderr.count("Input history is off: ") == 1
     assert path.stat().st_size == size
     assert list(tmp_path.iterdir()) == [path]
 
@@ -89,7 +89,7 @@ def test_a_pipe_in_its_place_is_told_and_not_waited_for(tmp_path: Path, capsys: 
     finally:
         os.close(reader)
     assert ChatHistory(path).load() == []
-    assert capsys.readouterr().err.count("No history is kept") == 2
+    assert capsys.readouterr().err.count("Input history is off") == 2
 
 
 def test_a_place_that_can_not_be_written_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +97,7 @@ def test_a_place_that_can_not_be_written_is_told_once(tmp_path: Path, capsys: py
     history = ChatHistory(tmp_path / "file" / "chat_history")
     assert history.load() == []
     history.add("tea")
-    assert capsys.readouterr().err.count("No history is kept") == 1
+    assert capsys.readouterr().err.count("Input history is off") == 1
 
 
 def test_the_state_folder_is_xdgs(monkeypatch: pytest.MonkeyPatch) -> None:

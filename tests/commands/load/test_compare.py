@@ -123,9 +123,9 @@ def test_runs_of_unlike_plans_are_shown_and_not_judged_unless_that_is_asked_for(
 
 
 WRONG = {
-    "no run": (["nothing", "--with", "same1"], 1, "nothing is no directory of a run"),
-    "no run after": (["before1", "--with", "nothing"], 1, "nothing is no directory of a run"),
-    "no directory": (["nowhere", "--with", "same1"], 2, "'nowhere' does not exist"),
+    "no run": (["nothing", "--with", "same1"], 1, "nothing is not the directory of a run"),
+    "no run after": (["before1", "--with", "nothing"], 1, "nothing is not the directory of a run"),
+    "not the directory": (["nowhere", "--with", "same1"], 2, "'nowhere' does not exist"),
     "one side": (["before1", "same1"], 2, "Missing option '--with'"),
     "threshold": (["before1", "--with", "same1", "--threshold", "-1"], 2, "-1.0 is not in the range"),
     "no place for the page": (

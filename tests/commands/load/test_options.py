@@ -16,7 +16,7 @@ WRONG = {
     "distribution": (["run", "--input-tokens", "about:5"], "input_tokens 'about:5' can't be used"),
     "no such prompts": (["run", "--prompts", "nowhere.jsonl"], "nowhere.jsonl can't be read"),
     "no such sample": (["run", "--trace", "sample:nothing"], "there is no sample 'nothing'; there are azure"),
-    "no such tokenizer": (["run", "--tokenizer", "nowhere"], "no tokenizer.json is there"),
+    "no such tokenizer": (["run", "--tokenizer", "nowhere"], "the directory has no tokenizer.json"),
     "no such plan": (["run", "--plan", "nowhere.json"], "'nowhere.json' does not exist"),
     "burstiness": (["run", "--rate", "2", "--arrivals", "gamma", "--burstiness", "0.001"], "a burstiness of 0.001"),
     "choice": (["run", "--arrivals", "weird"], "'weird' is not one of 'constant', 'poisson', 'gamma'"),
@@ -25,16 +25,16 @@ WRONG = {
     "share": (["run", "--cancel-fraction", "2"], "--cancel-fraction is '2'"),
     "no sessions": (["run", "--sessions", "0"], "--sessions is '0'"),
     "no workers": (["run", "--workers", "0"], "0 is not in the range"),
-    "bind": (["run", "--workers", "2", "--bind", "here"], "'--bind': it is HOST:PORT"),
-    "metrics": (["run", "--metrics-url", "localhost:8002"], "'--metrics-url': it is a URL"),
+    "bind": (["run", "--workers", "2", "--bind", "here"], "'--bind': it must be HOST:PORT"),
+    "metrics": (["run", "--metrics-url", "localhost:8002"], "'--metrics-url': it must be an http or https URL"),
     "no option": (["run", "--profile", "3"], "No such option '--profile'"),
     "sweep without an SLO": (["sweep"], "--slo 'p99 ttft <= 500ms'"),
     "sweep of users": (["sweep", "--users", "3", "--slo", RATE], "No such option '--users'"),
     "start": (["sweep", "--start", "0", "--slo", RATE], "0.0 is not in the range"),
     "tolerance": (["sweep", "--tolerance", "-1", "--slo", RATE], "-1.0 is not in the range"),
     "no run": (["report", "nowhere"], "'nowhere' does not exist"),
-    "no master": (["worker", "nowhere"], "the master is given as HOST:PORT"),
-    "port": (["worker", "10.0.0.1:99999"], "the master is given as HOST:PORT"),
+    "no master": (["worker", "nowhere"], "the master's address must be HOST:PORT"),
+    "port": (["worker", "10.0.0.1:99999"], "the master's address must be HOST:PORT"),
     "no command": (["walk"], "No such command 'walk'"),
 }
 
@@ -69,19 +69,19 @@ def test_help_has_examples_and_names_variables(name: str, load: CommandRunner) -
     if name in ("run", "sweep"):
         assert f"INFLIGHT_LOAD_{name.upper()}_OUTPUT_TOKENS" in "".join(done.out.split())
     if name == "sweep":
-        assert "default: what a short run shows; 16 of --by users]" in " ".join(done.out.split())
+        assert "default: measured by a short run; 16 with --by users]" in " ".join(done.out.split())
 
 
 def test_a_plan_that_is_none_is_told_by_its_file(load: CommandRunner, tmp_path: Path) -> None:
     for text, words in (
         ('{"server": 5}', "--server is 5"),
-        ("{", "the plan can't be carried out: invalid JSON"),
+        ("{", "the plan is invalid: invalid JSON"),
         ('{"no": 1}', "no is 1"),
     ):
         (tmp_path / "plan.json").write_text(text)
         done = load("run", "--plan", "plan.json")
         assert done.code == 2
-        assert f"Error: plan.json is no plan: {words}" in done.err
+        assert f"Error: plan.json is not a plan: {words}" in done.err
         done = load("report", str(tmp_path))
         assert (done.code, done.err.count("\n")) == (1, 1)
         assert done.err.endswith("[run_damaged]\n")
@@ -98,11 +98,11 @@ def test_a_directory_that_exists_is_left_as_it_is(load: CommandRunner, tmp_path:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("mine")
     done = load("run", "--out", "mine")
-    assert (done.code, done.err) == (1, "Error: mine exists; choose another --out, or remove it [output_exists]\n")
+    assert (done.code, done.err) == (1, "Error: mine exists; choose another --out or remove it [output_exists]\n")
     assert [file.name for file in (tmp_path / "mine").iterdir()] == ["file"]
 
 
 def test_a_directory_without_a_run_has_no_report(load: CommandRunner, tmp_path: Path) -> None:
     done = load("report", str(tmp_path))
     assert done.code == 1
-    assert "is no directory of a run: it has no plan.json [run_not_found]" in done.err
+    assert "is not the directory of a run: it has no plan.json [run_not_found]" in done.err

@@ -165,8 +165,8 @@ def test_a_generator_that_was_killed_is_told_with_how_to_report_what_there_was(
         assert process.wait(TIMEOUT) == 1
     sentence = (tmp_path / "said").read_text().splitlines()[-1]
     assert sentence == (
-        "Error: the load generator ended with exit code -9: it said nothing; "
-        "`inflight load report run` shows what it told before [load_failed]"
+        "Error: the load generator ended with exit code -9: it printed nothing; "
+        "`inflight load report run` shows the results until then [load_failed]"
     )
     assert load("report", "run").code == 0
 
@@ -204,7 +204,7 @@ def test_another_machine_sends_its_part(
     directory = RunDirectory(tmp_path / "run")
     assert {record.worker for record in directory.records()} == {0, 1}
     assert directory.metadata()["workers"] == {"workers": 1, "expected": 1}
-    assert (tmp_path / "worker.out").read_text() == f"Sending for the run at {master}, when it is there.\n"
+    assert (tmp_path / "worker.out").read_text() == f"Waiting for the run at {master}.\n"
     assert poisoned() == ""
 
 
@@ -214,6 +214,6 @@ def test_workers_that_do_not_come_are_told_by_their_number(
     options = ("--server", paced_server.grpc_address, "--expect-workers", "2", "--join-timeout", "1")
     done = load("run", *options, "--out", "run")
     assert done.code == 1
-    assert "of 3 workers only " in done.err
+    assert "of 3 workers connected" in done.err
     assert done.err.endswith("[load_failed]\n")
     assert not (tmp_path / "run").exists()

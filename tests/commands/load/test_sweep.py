@@ -81,12 +81,12 @@ def test_the_rate_at_which_a_promise_breaks_is_found_and_can_be_judged_anew(
     assert (anew["slo"], anew["highest"], anew["converged"]) == (["p50 ttft <= 0.01ms"], None, False)
     assert anew["lowest_missed"] == CAPACITY / 2
     assert all(step["summary"]["cost"]["price_per_hour"] == 2 for step in anew["steps"])
-    assert "held at no rate that was tried" in (tmp_path / "sweep" / "report.html").read_text()
+    assert "was met at no tested rate" in (tmp_path / "sweep" / "report.html").read_text()
     for step in anew["steps"]:
         assert read_summary(tmp_path / "sweep" / step["run"] / "report.json").slo[0].text == "p50 ttft <= 0.01ms"
     # By what they were made with, they hold where they held.
     done = load("report", "sweep", *ERRORS)
-    assert f"Up to {sweep['highest']:g} sessions/s" in done.out
+    assert f"The SLO is met up to {sweep['highest']:g} sessions/s" in done.out
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_the_highest_number_of_users_is_as_many_as_there_are_places(
     slo = ("--slo", f"p50 ttft <= {TOKENS * STEP_SECONDS * 0.75 * 1e3:g}ms")
     done = load("sweep", *options(small_server), "--by", "users", "--start", "1", "--seconds", "3", *slo)
     assert done.code == 0, done.err
-    assert "Up to 2 users the SLO is met" in done.out or "Up to 3 users the SLO is met" in done.out
+    assert "The SLO is met up to 2 users" in done.out or "The SLO is met up to 3 users" in done.out
     assert "broken" in done.out
 
 
@@ -145,7 +145,7 @@ def test_ctrl_c_ends_a_sweep_with_what_was_found(small_server: Server, tmp_path:
         assert process.wait(TIMEOUT) == 130
     said = (tmp_path / "said").read_text()
     assert "Traceback" not in said
-    assert "Up to 1 sessions/s (seen once) the SLO is met" in said
+    assert "The SLO is met up to 1 sessions/s (seen once)" in said
     sweep = json.loads((out / "sweep.json").read_text())
     assert (len(sweep["steps"]), sweep["interrupted"]) == (1, True)
 

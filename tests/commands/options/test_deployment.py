@@ -54,9 +54,9 @@ def test_and_as_environment_variables(file: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (["--set", "max_beam_width"], "'max_beam_width' is no NAME=VALUE."),
-        (["--set", "=2"], "'=2' is no NAME=VALUE."),
-        (["--set", "a=1", "--set", "a=2"], "a is given twice."),
+        (["--set", "max_beam_width"], "'max_beam_width' is not of the form NAME=VALUE."),
+        (["--set", "=2"], "'=2' is not of the form NAME=VALUE."),
+        (["--set", "a=1", "--set", "a=2"], "a is given twice; give it once."),
     ],
 )
 def test_what_is_no_name_with_a_value_is_wrong_usage(given: list[str], sentence: str) -> None:

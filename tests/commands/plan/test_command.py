@@ -177,7 +177,7 @@ def test_a_quantized_checkpoint_is_planned_as_its_original(checkpoint: Path) -> 
         (["--gpu", "h100", "--kv-cache-precision", "u8"], "--kv-cache-precision 'u8' is not known for GPUs"),
         (["--target", "openvino", "--gpu", "h100"], "runs on the processor"),
         (["--gpus", "2"], "runs on the processor"),
-        (["--target", "tensorrt-llm"], "say which with --gpu, or how large with --memory"),
+        (["--target", "tensorrt-llm"], "name the GPU with --gpu or its size with --memory"),
     ],
 )
 def test_wrong_usage_is_one_sentence(

@@ -24,7 +24,7 @@ def run(arguments: str, redirection: str, stdin: bytes = b"") -> subprocess.Comp
 def test_a_closed_input_is_wrong_usage(command: str) -> None:
     done = run(f"{command} --server 127.0.0.1:1", "<&-")
     assert done.returncode == 2
-    assert done.stderr.endswith(b"\nError: standard input is closed.\n")
+    assert done.stderr.endswith(b"\nError: standard input is closed; connect it to a file or a pipe.\n")
 
 
 @pytest.mark.parametrize("command", ["generate - --max-tokens 2000", "chat --max-tokens 2000"])

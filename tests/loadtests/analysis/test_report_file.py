@@ -56,9 +56,9 @@ def test_a_sweep_is_read_back_as_it_was(run: RunDirectory, tmp_path: Path) -> No
         ("{", "can't be read"),
         ("[]", "must hold one JSON object"),
         ("[" * 100_000, "must hold one JSON object"),
-        ('{"format": 1, "measured_seconds": NaN}', "NaN is no JSON"),
-        ("{}", "is no report"),
-        ('{"format": 99}', r"has format 99, this version reads 1; `inflight load report` makes it anew"),
+        ('{"format": 1, "measured_seconds": NaN}', "NaN is not valid JSON"),
+        ("{}", "is not a report"),
+        ('{"format": 99}', r"has format 99, this version reads 1; `inflight load report` writes it again"),
         ('{"format": 1}', "measured_seconds"),
     ],
 )

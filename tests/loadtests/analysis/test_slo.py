@@ -84,7 +84,9 @@ def test_too_few_samples_are_told(tmp_path: Path, text: str, requests: int, leas
     bound = judged(tmp_path, text, requests)
     assert bound.samples == requests
     assert bound.met
-    assert bound.note == (f"{requests} requests are too few to be 95% sure: it takes {least}" if least else "")
+    assert bound.note == (
+        f"{requests} requests are too few for 95% confidence; at least {least} are needed" if least else ""
+    )
 
 
 def test_how_many_samples_a_percentile_takes() -> None:
@@ -98,7 +100,7 @@ def test_many_gaps_of_few_requests_are_few(tmp_path: Path) -> None:
     (bound,) = summarize(write_run(tmp_path / "run", records, LoadPlan(slo=("p99 itl <= 20ms",)))).slo
     assert (bound.samples, bound.note) == (
         300,
-        "6 requests with gaps are too few to be 95% sure: it takes 299",
+        "6 requests with gaps are too few for 95% confidence; at least 299 are needed",
     )
 
 
@@ -137,7 +139,7 @@ def with_lost(tmp_path: Path, text: str, good: int, lost: int, **values: Any) ->
 def test_a_request_that_never_got_there_is_infinitely_late(tmp_path: Path, quantity: str) -> None:
     bound = with_lost(tmp_path, f"p99 {quantity} <= 2s", 380, 620)
     assert (bound.value, bound.met, bound.samples) == (None, False, 1000)
-    assert bound.note == "620 of 1000 requests never got there and count as infinitely late"
+    assert bound.note == "620 of 1000 requests have no value and count as infinitely late"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_a_mean_is_of_those_that_got_there_and_says_how_many_did_not(tmp_path: P
     bound = with_lost(tmp_path, "mean ttft <= 2s", 30, 20)
     assert bound.value == pytest.approx(0.1)
     assert (bound.met, bound.samples) == (True, 30)
-    assert bound.note == "the mean leaves out 20 requests that never got there"
+    assert bound.note == "the mean excludes 20 requests without a value"
 
 
 def test_gaps_are_those_that_there_are(tmp_path: Path) -> None:

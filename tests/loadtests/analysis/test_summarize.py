@@ -143,7 +143,7 @@ def test_a_run_that_was_killed_counts_as_far_as_it_came(tmp_path: Path) -> None:
         file.write(record(20, 20.0).to_json()[:40])
     found = summarize(directory)
     assert (found.measured_seconds, found.requests.due) == pytest.approx((20.0, 20))
-    assert any("ended 40 s before its time" in reason for reason in found.validity.reasons)
+    assert any("ended 40 s early" in reason for reason in found.validity.reasons)
     assert len(found.validity.reasons) == 1, "all sessions that were due by then were begun"
 
 

@@ -38,7 +38,7 @@ def test_without_a_regression_it_says_what_changed_all_the_same() -> None:
     calm = replace(found, changes=tuple(replace(change, regression=False) for change in found.changes[:5]))
     assert headline(calm) == (
         "No regression beyond 5% was shown; better: p50 itl -10.8%; "
-        "worse, but not surely by more than that: p50 ttft +5.8%, p99 ttft +27.4%."
+        "worse, but not significantly beyond that: p50 ttft +5.8%, p99 ttft +27.4%."
     )
     same = replace(found, changes=found.changes[4:6])
     assert headline(same) == "No regression beyond 5% was shown, nor any other change."
@@ -68,7 +68,7 @@ def test_names_of_runs_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.Monk
         write_run(Path(name), [record(session, session / 10) for session in range(30)], plan)
     found = compare([RunDirectory(Path("run2"))], [RunDirectory(Path("my-first-run"))])
     text = read(comparison_page(found))
-    assert "The run run2 can't be trusted" in text
+    assert "The run run2 is unreliable" in text
     assert "The runs run2 and my-first-run have different plans" in text
     assert "Run2" not in text
     assert "My-first-run" not in text

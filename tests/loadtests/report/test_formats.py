@@ -51,4 +51,4 @@ def test_what_a_browser_cannot_show_stands_as_a_sign_that_it_can() -> None:
 
 
 def test_a_long_text_is_cut_and_says_how_long_it_was() -> None:
-    assert formats.text("é" * 1_048_576) == "é" * 400 + "… (1,048,576 characters in all)"
+    assert formats.text("é" * 1_048_576) == "é" * 400 + "… (1,048,576 characters)"

@@ -33,7 +33,7 @@ def test_the_headline_answers_the_question_in_one_sentence() -> None:
     assert (
         "At 14 requests/s the first token came within 40 ms and each further one within 40 ms (p99); "
         "the SLO was met (p99 ttft ≤ 500ms, p99 itl ≤ 50ms); "
-        "2.4% of the requests were lost and are not in these times; a million output tokens cost 0.814 USD."
+        "2.4% of the requests were lost and are not in these latencies; a million output tokens cost 0.814 USD."
     ) in read(kept)
     whole = replace(kept, requests=Requests(1640, 1600, 40, 0, 0, 0, 0))
     assert "were lost" not in read(whole).partition("Lost")[0]
@@ -54,12 +54,12 @@ def test_a_run_that_is_not_to_be_trusted_says_so_before_all_else() -> None:
     assert page.index('role="alert"') < page.index("<h1>")
     text = PageReader(page).text
     assert text.index(reasons[0]) < text.index(reasons[1]) < text.index("At 14 requests/s")
-    assert "can be relied on" not in text
+    assert "its figures are reliable" not in text
     assert 'role="alert"' not in run_page(typical_summary())
 
 
 def test_a_bound_stands_with_its_limit_what_was_found_and_what_makes_it_unsure() -> None:
-    unsure = "160 requests are too few to be 95% sure: it takes 299"
+    unsure = "160 requests are too few for 95% confidence; at least 299 are needed"
     bounds = (
         SloResult("p99 ttft<=500ms", 0.4321, 0.5, True, 160, unsure),
         SloResult("error_rate <= 1%", 0.0204, 0.01, False),
@@ -94,26 +94,26 @@ def test_counts_that_differ_between_the_sides_are_red() -> None:
 def test_a_page_without_the_servers_side_says_what_is_not_known() -> None:
     text = read(replace(typical_summary(), server=None, reconciliation=()))
     assert "The server's metrics were not read" in text
-    assert "nothing to compare with" in text
+    assert "nothing to compare" in text
 
 
 def test_counts_that_can_not_be_compared_say_why() -> None:
     server = typical_summary().server
     assert server
-    started = replace(server, notes=("the server was started again, so its counts are not set against the client's",))
+    started = replace(server, notes=("the server was started again, so its counts are not compared with the client's",))
     text = read(replace(typical_summary(), server=started, reconciliation=()))
-    sides, _, agree = text.partition("Do both sides agree?")
-    assert "The server was started again, so its counts are not set against the client's." in sides
-    assert agree.startswith(" They are not compared; the reason stands with the server's own figures. ")
+    sides, _, agree = text.partition("Client and server counts")
+    assert "The server was started again, so its counts are not compared with the client's." in sides
+    assert agree.startswith(" The counts are not compared; see the notes on the server's figures for the reason. ")
     unknown = read(replace(typical_summary(), reconciliation=()))
     assert "The server's metrics have no counts of requests and tokens to compare with." in unknown
-    assert "nothing to compare with" not in text + unknown
+    assert "nothing to compare" not in text + unknown
 
 
 def test_the_definitions_say_what_becomes_of_lost_requests_in_each_figure() -> None:
-    text = read(typical_summary()).partition("What the figures mean")[2]
-    assert "the tables and charts of latencies are without them" in text
-    assert "in the SLO's percentiles and maxima each counts as one that took for ever" in text
+    text = read(typical_summary()).partition(" Definitions ")[2]
+    assert "tables and charts of latencies exclude them" in text
+    assert "In percentiles and maxima of the SLO each counts as infinitely late" in text
     assert "one figure for each request of two responses or more" in text
 
 
@@ -197,7 +197,7 @@ def test_latencies_that_differ_widely_have_a_logarithmic_axis_with_whole_figures
 
 
 def test_parts_of_a_run_are_told_as_steps_or_pieces_of_ramps() -> None:
-    assert "the load was level, or nearly so: a step, or a short piece of a ramp" in read(typical_summary())
+    assert "constant, or nearly constant, load: a step, or a short piece of a ramp" in read(typical_summary())
 
 
 def test_figures_that_are_no_numbers_leave_gaps() -> None:

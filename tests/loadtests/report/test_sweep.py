@@ -23,11 +23,11 @@ PROMISE = "(p95 ttft ≤ 500ms, p99 itl ≤ 120ms)"
 def test_the_headline_says_up_to_which_rate_the_promise_holds_and_what_it_costs_there() -> None:
     text = read(sweep_page(replace(sample_sweep(), confirmed=True)))
     assert (
-        f"The SLO {PROMISE} holds up to 22.6 sessions/s, where a million output tokens cost 0.505 USD; "
-        "2.4% of the requests were lost there; at 32 sessions/s it is broken."
+        f"The SLO {PROMISE} is met up to 22.6 sessions/s, where a million output tokens cost 0.505 USD; "
+        "2.4% of the requests were lost at that rate; at 32 sessions/s it is missed."
     ) in text
     assert "22.6 sessions/s within 10%, after 7 runs" in text
-    assert f"The SLO {PROMISE} holds up to 22.6 sessions/s (seen once), where" in read(sweep_page(sample_sweep()))
+    assert f"The SLO {PROMISE} is met up to 22.6 sessions/s (seen once), where" in read(sweep_page(sample_sweep()))
 
 
 def test_a_promise_that_held_nowhere_or_everywhere_is_told_as_that() -> None:
@@ -35,21 +35,21 @@ def test_a_promise_that_held_nowhere_or_everywhere_is_told_as_that() -> None:
     broken = tuple(step for step in found.steps if not step.met)
     nowhere = replace(found, steps=broken, highest=None, lowest_missed=32.0, converged=False)
     text = read(sweep_page(nowhere))
-    assert f"The SLO {PROMISE} held at no rate that was tried, down to 32 sessions/s." in text
-    assert "not settled after 1 run" in text
+    assert f"The SLO {PROMISE} was met at no tested rate, down to 32 sessions/s." in text
+    assert "not converged after 1 run" in text
     everywhere = replace(found, steps=found.steps[:2], highest=8.0, lowest_missed=None, converged=False, unit="users")
     text = read(sweep_page(everywhere))
-    assert "holds up to 8 users" in text
-    assert "no higher rate was tried, so it may hold beyond" in text
-    assert "allow it more" in text
+    assert "is met up to 8 users" in text
+    assert "no higher rate was tested, so the limit may be higher" in text
+    assert "raise --max-runs" in text
     text = read(sweep_page(replace(everywhere, interrupted=True)))
     assert "The sweep was interrupted" in text
-    assert "allow it more" not in text
+    assert "raise --max-runs" not in text
 
 
 def test_runs_stand_by_their_rate_with_what_was_found_for_each_bound() -> None:
     page = sweep_page(sample_sweep())
-    table = read(page).partition("The runs")[2].partition("Latencies at the highest rate")[0]
+    table = read(page).partition(" Runs ")[2].partition("Latencies at the highest rate")[0]
     rows = [" 19 19 6 ", " 20.7 20.7 7 ", " 22.6 ★ 22.6 5 ", " 32 32 4 "]
     assert sorted(rows, key=table.index) == rows
     assert '<td class="figure bad">2.4 s</td><td class="figure bad">545 ms</td>' in page
@@ -60,7 +60,7 @@ def test_runs_stand_by_their_rate_with_what_was_found_for_each_bound() -> None:
 
 def test_bounds_of_which_too_few_samples_exist_are_named_with_their_rate() -> None:
     found = sample_sweep()
-    few = "160 requests are too few to be 95% sure: it takes 299"
+    few = "160 requests are too few for 95% confidence; at least 299 are needed"
     step = found.steps[4]
     bounds = (step.summary.slo[0], replace(step.summary.slo[1], note=few))
     unsure = replace(step, summary=replace(step.summary, slo=bounds))
@@ -89,7 +89,7 @@ def test_a_run_that_is_not_to_be_trusted_is_named_with_its_rate_before_all_else(
 
 def test_a_sweep_without_a_run_has_a_page() -> None:
     page = sweep_page(Sweep(("p99 ttft <= 1s",), (), None, None, 0.1, False))
-    assert "No run was made" in read(page)
+    assert "There are no runs" in read(page)
 
 
 def repeated(*runs: tuple[float, float, bool], unit: str = "sessions/s") -> Sweep:
@@ -110,8 +110,8 @@ def test_a_highest_rate_that_broke_once_says_so_here_and_on_the_terminal() -> No
     said = io.StringIO()
     show_sweep(found, Console(file=said, width=200))
     for text in (read(sweep_page(found)), said.getvalue()):
-        assert "16.1 sessions/s (held in 2 of 3 runs)" in text
-        assert "no higher rate was tried" in text
+        assert "16.1 sessions/s (met in 2 of 3 runs)" in text
+        assert "no higher rate was tested" in text
         assert "did not break" not in text
 
 
@@ -122,13 +122,13 @@ def test_rates_are_those_that_were_really_due_beside_those_asked_for() -> None:
     show_sweep(found, Console(file=said, width=200))
     page = read(sweep_page(found))
     for text in (page, said.getvalue()):
-        assert "9.5 sessions/s (8 asked for)" in text
-        assert "at 19 sessions/s (16 asked for) it is broken (in 1 of 2 runs)" in text
+        assert "9.5 sessions/s (8 requested)" in text
+        assert "at 19 sessions/s (16 requested) it is missed (in 1 of 2 runs)" in text
     assert "Highest rate 9.5 sessions/s" in page
-    assert "sessions/s due asked for run" in page
+    assert "sessions/s due requested run" in page
     of_users = read(sweep_page(repeated((4, 5.0, True), (8, 9.0, False), unit="users")))
-    assert "holds up to 4 users (seen once)" in of_users
-    assert "asked for" not in of_users
+    assert "is met up to 4 users (seen once)" in of_users
+    assert "requested" not in of_users
 
 
 def test_rates_that_overlap_in_what_was_due_are_not_told_apart() -> None:

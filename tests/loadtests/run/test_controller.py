@@ -31,7 +31,7 @@ def test_a_generator_that_dies_at_once_is_told(
     with pytest.raises(LoadError) as raised:
         run_load_test(plan(paced_server), directory, WorkerSpec(), lambda found: None)
     assert (str(raised.value), raised.value.code) == (
-        "the load generator ended with exit code 1: it said nothing",
+        "the load generator ended with exit code 1: it printed nothing",
         "load_failed",
     )
 

@@ -32,7 +32,7 @@ def test_numbers_come_from_lines_or_a_column(text: str, reference: str, field: s
         (b"5\nmany\n", "f", "think_time", "f, line 2, has 'many' as the number"),
         (b"5\n-1\n", "f", "think_time", "f, line 2, has '-1' as the number"),
         (b"5\n\xff\n", "f", "think_time", "f, line 2, is not UTF-8"),
-        (b"a,b\n1,2\n", "f", "think_time", "f has columns; name one, f#a say; it has a, b"),
+        (b"a,b\n1,2\n", "f", "think_time", "f has columns; name one, such as f#a; it has a, b"),
         (b"a,b\n1,2\n", "f#c", "think_time", "f has no column c; it has a, b"),
         (b"a,b\n1\n", "f#b", "think_time", "f, line 2, has None as the number"),
         (b"a,b\n1,2\n", "f", "input_tokens", "f has no column input_length or ContextTokens or Request tokens"),
@@ -46,7 +46,12 @@ def test_numbers_come_from_lines_or_a_column(text: str, reference: str, field: s
             "f, line 1, can't be read: a number has thousands of digits",
         ),
         (f"5\n{LONG}\n".encode(), "f", "think_time", "f, line 2, has '1111"),
-        (b"a,b\n1," + b"x" * 200_000, "f#a", "think_time", "f, line 2, is no CSV: field larger than field limit"),
+        (
+            b"a,b\n1," + b"x" * 200_000,
+            "f#a",
+            "think_time",
+            "f, line 2, is not valid CSV: field larger than field limit",
+        ),
         (b'{"a": 1}\n', "f#b", "think_time", "f has no column b; it has a"),
     ],
 )

@@ -70,7 +70,7 @@ def test_another_seed_is_another_workload(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"prompts": "p", "trace": "t"}, "both prompts and trace are given; a workload has one source"),
+        ({"prompts": "p", "trace": "t"}, "both prompts and trace are given; leave one of them out"),
         ({"prompts": "p", "input_tokens": "5"}, "input_tokens has no effect on a file of prompts; leave it out"),
         ({"prompts": "p", "prefix_tokens": 5}, "prefix_tokens has no effect on a file of prompts; leave it out"),
         ({"prompts": "p", "trace_format": "azure"}, "trace_format has no effect on a file of prompts; leave it out"),

@@ -51,7 +51,7 @@ def test_the_samples_are_those_that_their_program_makes() -> None:
             WorkloadSpec(trace="sample:nothing"),
             "there is no sample 'nothing'; there are azure, burstgpt, conversations",
         ),
-        (WorkloadSpec(tokenizer="/nowhere"), "tokenizer '/nowhere': no tokenizer.json is there"),
+        (WorkloadSpec(tokenizer="/nowhere"), "tokenizer '/nowhere': the directory has no tokenizer.json"),
         (WorkloadSpec(input_tokens="trace:/nowhere"), "/nowhere can't be read: No such file or directory"),
     ],
 )

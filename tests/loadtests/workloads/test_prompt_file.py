@@ -107,14 +107,14 @@ GOOD = lines({"prompt": "a"})
     [
         (b"", "my.jsonl is empty"),
         (b"\n \n", "my.jsonl is empty"),
-        (GOOD + b'{"prompt": "tr', "my.jsonl, line 2, is cut off or no JSON"),
-        (GOOD + b"\n" + b"hello\n", "my.jsonl, line 3, is cut off or no JSON"),
-        (GOOD + b'"hello"\n', "my.jsonl, line 2, is no JSON object"),
+        (GOOD + b'{"prompt": "tr', "my.jsonl, line 2, is truncated or not valid JSON"),
+        (GOOD + b"\n" + b"hello\n", "my.jsonl, line 3, is truncated or not valid JSON"),
+        (GOOD + b'"hello"\n', "my.jsonl, line 2, is not a JSON object"),
         (GOOD + '{"prompt": "ä"}\n'.encode("latin-1"), "my.jsonl, line 2, is not UTF-8 from its byte 13 on"),
         ('{"prompt": "ä"}\n'.encode("utf-16"), "my.jsonl is UTF-16; write the file in UTF-8"),
-        (b"[" * 100_000, "my.jsonl begins as a JSON array and is none"),
+        (b"[" * 100_000, "my.jsonl begins as a JSON array but is not valid JSON"),
         (GOOD + b'{"prompt": ' + b"[" * 100_000, "my.jsonl, line 2, is "),
-        (GOOD + lines({"prompt": 5}), "my.jsonl, line 2, has prompt that is no text but int"),
+        (GOOD + lines({"prompt": 5}), "my.jsonl, line 2, has prompt that is not text but int"),
         (GOOD + lines({"prompt": ""}), "my.jsonl, line 2, has prompt that is empty"),
         (GOOD + lines({"prompt": "a\0"}), "my.jsonl, line 2, has prompt with a NUL"),
         (GOOD + lines({"prompt": "\ud800"}), "my.jsonl, line 2, has prompt with half a surrogate pair"),
@@ -125,12 +125,15 @@ GOOD = lines({"prompt": "a"})
         (GOOD + f'{{"max_tokens": {LONG}}}'.encode(), "my.jsonl, line 2, can't be read: a number has thousands of"),
         (f'[{{"max_tokens": {LONG}}}]'.encode(), "my.jsonl can't be read: a number has thousands of digits"),
         (GOOD + lines({"messages": [{"role": "user", "content": nested(200)}]}), "my.jsonl, line 2, is nested too"),
-        (GOOD + lines({"messages": []}), "my.jsonl, line 2, has messages that is no list"),
+        (GOOD + lines({"messages": []}), "my.jsonl, line 2, has messages that is not a list"),
         (GOOD + lines({"messages": [{"content": "a"}]}), "my.jsonl, line 2, has a message without a role"),
-        (GOOD + lines({"turns": "a"}), "my.jsonl, line 2, has turns that is no list"),
-        (GOOD + lines({"turns": ["a", None]}), "my.jsonl, line 2, has a turn that is no text"),
+        (GOOD + lines({"turns": "a"}), "my.jsonl, line 2, has turns that is not a list"),
+        (GOOD + lines({"turns": ["a", None]}), "my.jsonl, line 2, has a turn that is not text"),
         (GOOD + lines({"conversations": [{"from": "x"}]}), "my.jsonl, line 2, has a part of a conversation whose"),
-        (GOOD + lines({"conversations": [{"from": "gpt", "value": "a"}]}), "my.jsonl, line 2, has a conversation in"),
+        (
+            GOOD + lines({"conversations": [{"from": "gpt", "value": "a"}]}),
+            "my.jsonl, line 2, has a conversation without",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_in_one_sentence_with_the_line(data: bytes, says: str) -> None:
@@ -145,5 +148,5 @@ def test_what_is_wrong_with_a_file_is_said_in_one_sentence_with_the_line(data: b
 def test_what_can_not_be_sent_as_text_is_told_at_once() -> None:
     parts = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}
     assert all_asked(lines(parts))[0][0].prompt == parts["messages"]
-    with pytest.raises(LoadError, match="line 2, has a message whose content is no text"):
+    with pytest.raises(LoadError, match="line 2, has a message whose content is not text"):
         made(GOOD + lines(parts), prompt_format="text")

@@ -73,7 +73,7 @@ def test_a_trace_can_begin_later() -> None:
     workload = made(SHARED, trace_start=0.5)
     sessions = [workload.session(number) for number in range(4)]
     assert [session.due for session in sessions if session] == [0.5, 3.5, 8.5]
-    with pytest.raises(LoadError, match="t ends after 9 s, so nothing is left with trace_start 10"):
+    with pytest.raises(LoadError, match="t ends after 9 s, so nothing is left after trace_start 10"):
         made(SHARED, trace_start=10)
 
 
@@ -83,7 +83,7 @@ def test_a_repeated_trace_goes_on_after_its_mean_interval_with_new_texts() -> No
     assert [session.due for session in sessions if session] == [0, 1, 4, 9, 12, 13, 16, 21, 24]
     assert shared(words(workload, 0), words(workload, 4)) < 5
     assert shared(words(workload, 4), words(workload, 5)) == 1024
-    with pytest.raises(LoadError, match="t can't be repeated: all its requests come at one moment"):
+    with pytest.raises(LoadError, match="t can't be repeated: all its requests have the same time"):
         made(mooncake(row(), row()), repeat=True)
 
 

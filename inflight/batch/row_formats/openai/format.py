@@ -1,8 +1,8 @@
-"""Rows that are requests of OpenAI's Batch format, and the lines of its output and error files.
+"""Rows that are requests in OpenAI's Batch format, and the lines of its output and error files.
 
-A line is `{"id", "custom_id", "response": {"status_code", "request_id", "body"} | null, "error": {"code", "message"} |
-null}` (`BatchRequestOutput`): a refused request is a response of 4xx with the reason in its body, and `error` is for
-what never was an answer. All ids are made of the `custom_id`, so that every run of a job writes the same lines.
+A line is `{"id", "custom_id", "response": {"status_code", "request_id", "body"} or null, "error": {"code", "message"}
+or null}` (`BatchRequestOutput`): a refused request is a response of 4xx with the reason in its body, and `error` is for
+rows without a response. All ids derive from the `custom_id`, so that every run of a job writes the same lines.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _TEXT = "/v1/completions"
 
 
 class OpenAIRowFormat:
-    """A line without a usable `custom_id`, or for another url, is a dead letter; a body that asks for what can't be
-    had gets an error line with status 400.
+    """OpenAI's format. A line without a valid `custom_id`, or for another url, is a dead letter; a body with
+    unsupported parameters gets an error line with status 400.
     """
 
     def __init__(self, defaults: GenerationDefaults, created: int) -> None:
@@ -50,10 +50,10 @@ class OpenAIRowFormat:
             return InvalidRow(number, record.line, name, "row_invalid", why)
         chat, body = values["url"] == _CHAT, values["body"]
         try:
-            ask = parse_request(body, chat, self._defaults)
+            request = parse_request(body, chat, self._defaults)
         except RejectedRequestError as error:
             return InvalidRow(number, record.line, name, error.code, str(error), RowStatus.ERROR, error.param)
-        return Row(number, record.line, name, ask, chat)
+        return Row(number, record.line, name, request, chat)
 
     def format_answer(self, row: Row, answer: Generation, attempts: int) -> RowResult:
         name = _hashed_id(row.id)
@@ -96,7 +96,7 @@ class OpenAIRowFormat:
 
 
 def _request_error(values: Mapping[str, Any]) -> str:
-    """Why a line is no request that this form knows; empty if it is one."""
+    """Return why a line is not a supported request; empty if it is one."""
     if values.get("method") != "POST":
         return f"the method is {shorten(values.get('method'))}; it must be 'POST'"
     if values.get("url") not in (_CHAT, _TEXT):

@@ -1,8 +1,8 @@
-"""What a request's body in OpenAI's format asks for, parameter by parameter.
+"""Parses the body of a request in OpenAI's format, parameter by parameter.
 
-The parameters are those of OpenAI's `CreateChatCompletionRequest` and `CreateCompletionRequest`, and beside them what
-open models' servers take under the same names (`top_k`, `min_tokens`, `repetition_penalty`, `ignore_eos`,
-`chat_template_kwargs`). What is in no table here is unknown, and refused by its name.
+The parameters are those of OpenAI's `CreateChatCompletionRequest` and `CreateCompletionRequest`, and those that servers
+of open models accept under the same names (`top_k`, `min_tokens`, `repetition_penalty`, `ignore_eos`,
+`chat_template_kwargs`). Any other parameter is refused by name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SAMPLING = (
 _OWN = frozenset(("model", "messages", "max_tokens", "max_completion_tokens", "stop", "response_format", "logprobs"))
 _OTHERS = frozenset(("prompt", "ignore_eos", "chat_template_kwargs"))
 _IGNORED = frozenset(("user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"))
-"""Who asks and what for, which changes no answer; taken, and left alone."""
+"""Metadata about the request that does not affect the answer; accepted and ignored."""
 
 _ACCEPTED_VALUES: dict[str, tuple[Any, ...]] = {
     "n": (1,),
@@ -52,7 +52,7 @@ _ACCEPTED_VALUES: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "moderation": (),
 }
-"""Parameters that can't be honoured, and the values that ask for nothing; null is one of them always."""
+"""Unsupported parameters, and the values that have no effect; null is always one of them."""
 
 _KNOWN = frozenset(_SAMPLING) | _OWN | _OTHERS | _IGNORED | _ACCEPTED_VALUES.keys()
 _CHAT_ONLY = frozenset(("messages", "response_format", "max_completion_tokens", "chat_template_kwargs", "top_logprobs"))
@@ -60,7 +60,7 @@ _TEXT_ONLY = frozenset(("prompt", "best_of", "echo", "suffix"))
 
 
 class RejectedRequestError(Exception):
-    """A request that is answered with 400, and the parameter that is to blame."""
+    """A request that is answered with 400, and the invalid parameter."""
 
     def __init__(self, message: str, code: str, param: str | None) -> None:
         super().__init__(message)
@@ -68,18 +68,18 @@ class RejectedRequestError(Exception):
 
 
 class RequestDefaults(NamedTuple):
-    """What holds for requests that do not say otherwise."""
+    """Values for requests that do not set their own."""
 
     max_tokens: int
     sampling: Sampling
 
 
 def parse_request(body: Mapping[str, Any], chat: bool, defaults: RequestDefaults) -> RowRequest:
-    """What a body asks for; raises RefusedError."""
+    """Parse a body. Raises RejectedRequestError."""
     given = {name: value for name, value in body.items() if value is not None}
     _check_names(given, chat)
     if not isinstance(given.get("model"), str):
-        raise RejectedRequestError("the request names no model; give it one, a text", "invalid_request", "model")
+        raise RejectedRequestError("the request has no model; set it to a text", "invalid_request", "model")
     param = "messages" if chat else "prompt"
     try:
         prompt = checked_messages(given.get("messages")) if chat else _prompt(given.get("prompt"))
@@ -97,18 +97,18 @@ def parse_request(body: Mapping[str, Any], chat: bool, defaults: RequestDefaults
 
 
 def _check_names(given: Mapping[str, Any], chat: bool) -> None:
-    """Raises RefusedError for a parameter that nobody knows, that is of the other url, or that can't be honoured."""
+    """Raises RejectedRequestError for a parameter that is unknown, belongs to the other url, or is not supported."""
     elsewhere = _TEXT_ONLY if chat else _CHAT_ONLY
     for name, value in given.items():
         if name not in _KNOWN or name in elsewhere:
             raise RejectedRequestError(
-                f"there is no parameter {name[:80]!r} here; leave it out", "unsupported_input", name[:80]
+                f"the parameter {name[:80]!r} is unknown; leave it out", "unsupported_input", name[:80]
             )
         if name in _ACCEPTED_VALUES and not any(
             value == each and type(value) is type(each) for each in _ACCEPTED_VALUES[name]
         ):
             raise RejectedRequestError(
-                f"{name} is {shorten(value)}, which no answer here can honour; leave it out", "unsupported_input", name
+                f"{name} is {shorten(value)}, which is not supported; leave it out", "unsupported_input", name
             )
 
 
@@ -118,12 +118,12 @@ def _prompt(value: Any) -> str:
     if isinstance(value, list):
         raise InflightError("prompt must be one text; token ids and several prompts can't be sent", "unsupported_input")
     if value is None:
-        raise InflightError("the request has no prompt; give it one, a text", "empty_prompt")
+        raise InflightError("the request has no prompt; set it to a text", "empty_prompt")
     return checked_text("prompt", value)
 
 
 def _max_tokens(given: Mapping[str, Any], default: int) -> int:
-    """`max_completion_tokens` is its new name; where both stand, they must agree."""
+    """`max_completion_tokens` is the new name; if both are set, they must be equal."""
     old, new = given.get("max_tokens"), given.get("max_completion_tokens")
     if old is not None and new is not None and old != new:
         raise InflightError("max_tokens and max_completion_tokens differ; give one of them", "invalid_parameter")
@@ -133,12 +133,12 @@ def _max_tokens(given: Mapping[str, Any], default: int) -> int:
 
 
 def _log_probs(value: Any, chat: bool) -> bool:
-    """Of the chosen tokens: true in a conversation, 0 for a text. Those of others can't be had."""
+    """Only for the chosen tokens: true in a conversation, 0 for a text. Other tokens are not supported."""
     if value is None or value is False:
         return False
     if (chat and value is True) or (not chat and type(value) is int and value == 0):
         return True
-    raise invalid_value("logprobs", value, "true or false" if chat else "0: only chosen tokens have theirs")
+    raise invalid_value("logprobs", value, "true or false" if chat else "0: only chosen tokens are supported")
 
 
 def _sampling(given: Mapping[str, Any], base: Sampling) -> Sampling:
@@ -164,7 +164,7 @@ def _sampling(given: Mapping[str, Any], base: Sampling) -> Sampling:
 
 
 def _guide(value: Any) -> Guide | None:
-    """`{"type": "text"}`, `{"type": "json_object"}`, `{"type": "json_schema", "json_schema": {"schema": ...}}`."""
+    """Parse a response format: type `text`, `json_object`, or `json_schema` with `{"json_schema": {"schema": {}}}`."""
     kind = value.get("type") if isinstance(value, Mapping) else None
     if kind == "text":
         return None

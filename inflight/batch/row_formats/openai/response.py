@@ -1,4 +1,4 @@
-"""Bodies of answers as OpenAI has them: `CreateChatCompletionResponse`, `CreateCompletionResponse`, `Error`."""
+"""Builds response bodies in OpenAI's format: `CreateChatCompletionResponse`, `CreateCompletionResponse`, `Error`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ STATUS = {
     "model_not_ready": 503,
     "engine_restarting": 503,
 }
-"""What a server said by HTTP's numbers; all that is at fault with a request itself is 400."""
+"""HTTP status by error code; all errors of the request itself are 400."""
 NO_RESPONSE_CODES = frozenset(
     (
         *("engine_died", "server_gone", "server_unreachable", "host_not_found", "connection_closed", "answer_damaged"),
         *("unsupported_deployment", "client_closed", "client_forked", "cancelled", "deadline_exceeded"),
     )
 )
-"""Codes of what never was an answer of a server."""
+"""Codes of errors without a response from a server."""
 _OPENAI_CODES = {"deadline_exceeded": "request_timeout", "cancelled": "batch_cancelled"}
 _OPENAI_ERRORS = {"prompt_too_long": "context_length_exceeded"}
 
@@ -54,7 +54,7 @@ def error_body(message: str, code: str, status: int, param: str | None) -> dict[
 
 
 def line_error(message: str, code: str) -> dict[str, Any]:
-    """What stands in a line's `error`."""
+    """Return the `error` of a line."""
     return {"code": _OPENAI_CODES.get(code, code), "message": message}
 
 
@@ -70,12 +70,13 @@ def _body(name: str, kind: str, created: int, model: str, choice: dict[str, Any]
 
 
 def _finish_reason(answer: Generation) -> str:
-    """OpenAI knows no other end of a text than these two."""
+    """Return the finish reason; OpenAI has only these two for a text."""
     return _LENGTH if answer.finish_reason == _LENGTH else "stop"
 
 
 def _chat_log_probs(answer: Generation) -> list[dict[str, Any]]:
-    """The client has tokens by their ids alone, which are written as vLLM's `return_tokens_as_token_ids` does."""
+    """Return log probabilities. The client knows tokens only by id, written as with vLLM's
+    `return_tokens_as_token_ids`."""
     return [{"token": token, "logprob": value, "bytes": None, "top_logprobs": []} for token, value in _chosen(answer)]
 
 

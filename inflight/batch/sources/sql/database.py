@@ -1,4 +1,4 @@
-"""The database that rows are read from, and what it says against that, as a sentence with a code of ours."""
+"""Connects to an input's database, and converts its errors to BatchError."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _HELD = ("SQLITE_BUSY", "SQLITE_LOCKED")
 
 
 class SourceDatabase:
-    """Raises BatchError: `input_not_found`, `input_invalid`, `package_missing`, `storage_denied`,
-    `storage_unreachable`.
+    """A database to read from. Raises BatchError: `input_not_found`, `input_invalid`, `package_missing`,
+    `storage_denied`, `storage_unreachable`.
     """
 
     def __init__(self, address: str) -> None:
@@ -30,12 +30,12 @@ class SourceDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection for a short read: nothing is held when it is over."""
+        """Yield a connection for a short read; afterwards nothing is locked."""
         from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
         try:
             with warnings.catch_warnings(), self._engine.connect() as connection:
-                warnings.simplefilter("ignore")  # of types that SQLAlchemy does not know, which are read all the same
+                warnings.simplefilter("ignore")  # types that SQLAlchemy does not know, which are read nevertheless
                 yield connection
         except DBAPIError as error:
             raise self._to_batch_error(error) from error
@@ -49,12 +49,12 @@ class SourceDatabase:
         return is_sqlite(self._engine)
 
     def _create_engine(self, address: str) -> Engine:
-        # A connection for each read: a source is not closed, and a server need not wait for the next page.
+        # A new connection for each read: sources are not closed, and a server need not wait for the next page.
         engine = create_database_engine(address, "input_invalid", pooled=False)
         if is_sqlite(engine):
             from sqlalchemy import event
 
-            # SQLAlchemy would make an empty database where there is none.
+            # SQLAlchemy would create an empty database if the file is missing.
             if not engine.url.database or not Path(engine.url.database).is_file():
                 raise BatchError(f"there is no database {self.shown}; check the path", "input_not_found")
             event.listen(engine, "connect", _take_any_text)
@@ -67,7 +67,7 @@ class SourceDatabase:
         )
         if state.startswith("28") or state == "42501":
             return BatchError(
-                f"{self.shown} refuses access ({words}); give the name and password of somebody who may read there",
+                f"{self.shown} refuses access ({words}); give the name and password of a user who may read it",
                 "storage_denied",
             )
         lost = type(error).__name__ in ("OperationalError", "InterfaceError")
@@ -78,15 +78,15 @@ class SourceDatabase:
             )
         if getattr(error.orig, "sqlite_errorname", "").startswith(_HELD):
             return BatchError(
-                f"another program has held {self.shown} for {LOCK_TIMEOUT:g} seconds ({words}); end that program,"
-                " or wait for it",
+                f"another program has locked {self.shown} for {LOCK_TIMEOUT:g} seconds ({words}); end that program or "
+                f"wait for it",
                 "storage_unreachable",
             )
         return BatchError(f"{self.shown} can't be read: {words}", "input_invalid")
 
 
 def _take_any_text(connection: Any, _: Any) -> None:
-    """A text that is no UTF-8 is one row's fault: left to itself, the driver would refuse all rows."""
+    """Let a text that is not UTF-8 fail only its row; by default the driver would refuse all rows."""
     connection.text_factory = _text
 
 

@@ -1,4 +1,4 @@
-"""The values of a table's key, as a position keeps them in JSON."""
+"""Converts the values of a table's key to and from JSON for positions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _READ: dict[str, Callable[[str], Any]] = {
 
 
 def key_to_json(values: tuple[Any, ...]) -> list[Any]:
-    """Numbers and texts as they are, all else as its type and a text. Raises BatchError `input_invalid`."""
+    """Convert key values: numbers and texts unchanged, others as type and text. Raises BatchError `input_invalid`."""
     return [_written(value) for value in values]
 
 
 def key_from_json(values: list[Any]) -> tuple[Any, ...]:
-    """What `as_json` was given."""
+    """Return what `key_to_json` was given."""
     return tuple(_READ[value[0]](value[1]) if isinstance(value, list) else value for value in values)
 
 

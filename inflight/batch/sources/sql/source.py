@@ -1,4 +1,4 @@
-"""Rows of a table, or of a query."""
+"""Rows of a table or of a query."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, FromClause
 
 _PAGE = 500
-"""Rows of one short read."""
+"""Rows per short read."""
 
 
 class _Range(NamedTuple):
-    """What a job reads: so many rows, up to a key."""
+    """The range that a job reads: the number of rows, and the last key."""
 
     rows: int
     last: tuple[Any, ...] | None
 
 
 class SqlSource:
-    """Rows in the order of their key, in short reads, each from behind the key that the one before ended with; so
-    nothing is locked meanwhile, and answers can be written to the same table. A position is a row's key.
+    """Rows in the order of their key, in short reads that each continue after the last key of the previous one. So
+    nothing is locked in between, and answers can be written to the same table. A position is a row's key.
 
-    The key is the table's primary key, SQLite's `rowid`, or the column of ids, if its values are unique. Rows behind
-    the last key that there was when the job began (`begun` is its fingerprint) are not read. Those that come with keys
-    below it (UUIDs) are, if reading has not passed them; but then the job can't be resumed, since all numbers behind
-    them are other ones.
+    The key is the table's primary key, SQLite's `rowid`, or the column of ids if its values are unique. Rows after the
+    last key at the start of the job (`bound_fingerprint`) are not read. Rows that are inserted with lower keys (such as
+    UUIDs) are read if reading has not passed them; but then the job cannot be resumed, since all later row numbers have
+    changed.
     """
 
     format: FileFormat = "sql"
@@ -89,7 +89,7 @@ class SqlSource:
                 return
 
     def _inspect(self) -> tuple[FromClause, list[str], list[str]]:
-        """Where the rows are, their columns, and those of their key."""
+        """Return the table or query, its columns, and those of its key."""
         if self._spec.query is not None:
             return self._query(self._spec.query)
         return self._table()
@@ -150,7 +150,7 @@ class SqlSource:
             )
 
     def _whole_range(self) -> _Range:
-        """Up to the last key that there is now. Raises BatchError where keys are none."""
+        """Return the range up to the current last key. Raises BatchError if keys are not unique."""
         from sqlalchemy import distinct, func, select
 
         keys = [self._column(name) for name in self._keys]
@@ -160,8 +160,8 @@ class SqlSource:
             rows, usable = connection.execute(select(func.count(), one).select_from(self._rows)).one()
             if rows != usable:
                 raise BatchError(
-                    f"{rows - usable} of the {rows} rows of {self._what} have no value of their own in the column"
-                    f" {self._keys[0]!r}, which tells rows apart; name a column of unique values with --id",
+                    f"{rows - usable} of the {rows} rows of {self._what} have no unique value in the column "
+                    f"{self._keys[0]!r}; name a column of unique values with --id",
                     "input_invalid",
                 )
             last = select(*keys).select_from(self._rows).order_by(*(key.desc() for key in keys)).limit(1)
@@ -169,23 +169,23 @@ class SqlSource:
         return _Range(rows, None if row is None else tuple(row))
 
     def _check_rest(self, key: tuple[Any, ...] | None, line: int) -> None:
-        """Rows go by their numbers, which rows that came or went since the job began have made wrong."""
+        """Check the number of remaining rows, since additions or removals change the numbers that identify rows."""
         from sqlalchemy import func, select
 
         counted = select(func.count()).select_from(self._rows).where(self._within(key))
         with self._database.reading() as connection:
             rest = connection.execute(counted).scalar_one()
         if rest != self._range.rows - line:
-            behind = f" behind row {line}" if line else ""
+            behind = f" after row {line}" if line else ""
             raise BatchError(
                 f"{self._what} has {rest} rows{behind}, and had {self._range.rows - line} when the job began; rows were"
-                " added with keys below the last one, or removed, or no longer match the query: begin a new job, where"
-                " that goes on with a --query that gives the same rows each time (WHERE created < ...)",
+                " added with keys below the last one, or removed, or no longer match the query: start a new job, with "
+                "a --query that returns the same rows each time (WHERE created < ...)",
                 "input_changed",
             )
 
     def _within(self, key: tuple[Any, ...] | None) -> ColumnElement[bool]:
-        """Behind a key, up to the last one."""
+        """Return the condition for rows after a key, up to the last one."""
         from sqlalchemy import and_, literal, tuple_
 
         assert self._range.last is not None

@@ -112,7 +112,7 @@ def test_two_that_begin_at_once_are_told_apart(
         machine.answer(3)
     monkeypatch.setattr(machines[1].remote_state._objects, "read", lambda name: None)
     machines[0].send()
-    with pytest.raises(BatchError, match="another machine has begun") as caught:
+    with pytest.raises(BatchError, match="another machine has started") as caught:
         machines[1].send()
     assert caught.value.code == "job_elsewhere"
     for machine in machines:

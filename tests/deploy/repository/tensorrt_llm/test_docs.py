@@ -30,14 +30,14 @@ WORDS = {
     Instances: "1 to 64",
     Bytes: "bytes",
     OpenFraction: "between 0 and 1",
-    Numbers: "numbers, parted by commas",
-    Groups: "numbers, parted by commas; groups by semicolons",
+    Numbers: "numbers, separated by commas",
+    Groups: "numbers, separated by commas; groups by semicolons",
     Choices: "paths of a tree",
     bool: "true or false",
     ClosedFraction: "0 to 1",
     AbsolutePath: "absolute path",
 }
-HEAD = "| parameter | value | default | what it says |\n|---|---|---|---|\n"
+HEAD = "| parameter | value | default | description |\n|---|---|---|---|\n"
 
 
 def kind(annotation: Any) -> str:

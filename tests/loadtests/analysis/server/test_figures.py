@@ -124,17 +124,17 @@ def test_a_server_that_was_started_again_is_noticed(tmp_path: Path) -> None:
     assert made.server is not None
     assert made.server.output_tokens == 400 + 250, "what came since it began anew, and never a negative number"
     assert len(made.server.notes) == 1
-    assert "started again at about second 5" in made.server.notes[0]
-    assert "its counts are not set against the client's" in made.server.notes[0]
+    assert "restarted at about second 5" in made.server.notes[0]
+    assert "its counts are not compared with the client's" in made.server.notes[0]
     assert made.reconciliation == ()
 
 
 @pytest.mark.parametrize(
     ("moments", "says"),
     [
-        (("before", "during"), ["the server was not read any more once the run had ended"]),
-        (("during", "after"), ["the server was not read before the run began"]),
-        (("during", "during"), ["not read before", "not read any more"]),
+        (("before", "during"), ["the server's metrics were not read after the run"]),
+        (("during", "after"), ["the server's metrics were not read before the run"]),
+        (("during", "during"), ["not read before", "not read after the run"]),
         (("before", "after"), []),
     ],
 )
@@ -148,7 +148,7 @@ def test_a_run_before_or_after_which_nobody_read_the_server_compares_no_counts_a
     assert len(made.server.notes) == len(says)
     for note, part in zip(made.server.notes, says, strict=True):
         assert part in note
-        assert "so its counts are not set against the client's" in note
+        assert "so its counts are not compared with the client's" in note
 
 
 def test_counts_agree_when_every_request_is_accounted_for(tmp_path: Path) -> None:
@@ -182,8 +182,8 @@ def test_counts_agree_when_every_request_is_accounted_for(tmp_path: Path) -> Non
         "output tokens": (33, 33),
     }
     assert all(match.consistent for match in made.values())
-    assert "1 never came there" in made["requests"].note
-    assert "of 2 requests the client was not told how many" in made["input tokens"].note
+    assert "1 never reached it" in made["requests"].note
+    assert "for 2 requests the client does not know the number" in made["input tokens"].note
     assert "up to 13 more" in made["output tokens"].note, "8 less the 2 and the 1 that they saw"
 
 

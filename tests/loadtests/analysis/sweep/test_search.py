@@ -156,6 +156,6 @@ def test_a_promise_that_never_holds_and_one_that_always_does() -> None:
     "bad", [{"start": 0}, {"start": -1}, {"start": float("inf")}, {"tolerance": 0}, {"max_runs": 0}]
 )
 def test_what_can_not_be_searched_is_refused(bad: dict[str, float]) -> None:
-    with pytest.raises(LoadError, match=r"above 0|1 or more") as caught:
+    with pytest.raises(LoadError, match=r"above 0|at least 1") as caught:
         RateSearch(**{"start": 1.0, **bad})  # type: ignore[arg-type]
     assert caught.value.code == "invalid_parameter"

@@ -1,0 +1,67 @@
+"""pyproject.toml declares what the code imports, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+DISTRIBUTIONS = packages_distributions()
+OURS = {"inflight", "inflight_client", "build_engines", "loadtests", "tests", "benchmarks"}
+# Found only where they are: in Triton's stubs, in Triton's container, where a user has installed them.
+ABSENT = {"triton_python_backend_utils", "c_python_backend_utils", "tensorrt_llm", "vllm", "cupy"}
+# Not imported: Triton itself, a reader of charts, drivers and plug-ins that libraries look for.
+INDIRECT = {"nvidia-pytriton", "optimum-intel", "nncf", "psycopg", "s3fs", "grpcio"}
+# Parts of the code, and the extras with which they run.
+PARTS = {
+    "client/inflight_client": (),
+    "inflight/commands": ("build", "serve", "load", "batch"),
+    "build_engines": ("build",),
+    "inflight/runtime": ("serve",),
+    "inflight/deploy": ("serve", "s3", "build"),
+    "inflight/batch": ("batch", "postgresql", "ray"),
+    "loadtests": ("load",),
+}
+
+
+def imports(folder: Path) -> Iterator[tuple[str, str]]:
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [node.module]
+            for name in names:
+                top = name.partition(".")[0]
+                if top not in sys.stdlib_module_names | OURS | ABSENT:
+                    yield top, str(path.relative_to(ROOT))
+
+
+def declared(*extras: str) -> set[str]:
+    lines = [*PROJECT["dependencies"], *(line for extra in extras for line in PROJECT["optional-dependencies"][extra])]
+    return {re.split(r"[\[<>=!;~ ]", line)[0].lower().replace("_", "-") for line in lines}
+
+
+def distributions(module: str) -> set[str]:
+    return {name.lower().replace("_", "-") for name in DISTRIBUTIONS.get(module, [module])}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_imported_is_declared(part: str) -> None:
+    known = declared(*PARTS[part])
+    missing = {(module, path) for module, path in imports(ROOT / part) if not distributions(module) & known}
+    assert not missing
+
+
+def test_what_is_declared_is_imported() -> None:
+    extras = {extra for extras in PARTS.values() for extra in extras}
+    modules = {module for part in PARTS for module, _ in imports(ROOT / part)}
+    used = set().union(*(distributions(module) for module in modules))
+    assert declared(*extras) - used <= INDIRECT
