@@ -5,21 +5,21 @@ from __future__ import annotations
 import ast
 import re
 import sys
-import tomllib
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import tomllib
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DISTRIBUTIONS = packages_distributions()
 OURS = {"inflight", "inflight_client", "build_engines", "loadtests", "tests", "benchmarks"}
-# Found only where they are: in Triton's stubs, in Triton's container, where a user has installed them.
-ABSENT = {"triton_python_backend_utils", "c_python_backend_utils", "tensorrt_llm", "vllm", "cupy"}
-# Not imported: Triton itself, a reader of charts, drivers and plug-ins that libraries look for.
-INDIRECT = {"nvidia-pytriton", "optimum-intel", "nncf", "psycopg", "s3fs", "grpcio"}
+# In Triton's stubs or in NVIDIA's containers alone; and types alone.
+ABSENT = {"triton_python_backend_utils", "c_python_backend_utils", "tensorrt_llm", "mypy_boto3_s3"}
+# Never imported: Triton itself, and drivers that libraries look for.
+INDIRECT = {"nvidia-pytriton", "psycopg", "s3fs"}
 # Parts of the code, and the extras with which they run.
 PARTS = {
     "client/inflight_client": (),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 from build_engines.errors import BuildError
 from build_engines.llmapi.arguments import KvCacheArguments, LlmArguments
@@ -83,7 +82,7 @@ def _parse(text: str, what: str) -> Any:
         raise _wrong(f"{what} can't be taken: {error}.") from error
 
 
-def _sentence(error: ErrorDetails, where: str) -> str:
+def _sentence(error: Mapping[str, Any], where: str) -> str:
     names = [str(part) for part in error["loc"]]
     name = ".".join(names)
     if error["type"] == "extra_forbidden":

@@ -10,7 +10,6 @@ from typing import Any, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 from build_engines.errors import BuildError
 from build_engines.tensorrt_llm.recipe import Recipe
@@ -93,7 +92,7 @@ def _load(path: Path) -> dict[str, Any]:
     return read
 
 
-def _sentence(error: ErrorDetails, where: str) -> str:
+def _sentence(error: Mapping[str, Any], where: str) -> str:
     path = [str(part) for part in error["loc"]]
     name = ".".join(path)
     if error["type"] == "extra_forbidden":

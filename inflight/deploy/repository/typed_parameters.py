@@ -5,11 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, NoReturn
+from typing import Annotated, Any, ClassVar, NoReturn, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
-from pydantic_core import ErrorDetails
-from typing_extensions import Self
 
 from inflight.deploy.errors import DeployError
 
@@ -144,7 +142,7 @@ def _unknown(name: str, known: list[str], where: str) -> str:
     )
 
 
-def _refuse(error: ErrorDetails) -> NoReturn:
+def _refuse(error: Mapping[str, Any]) -> NoReturn:
     name, value = error["loc"][0], error["input"]
     what = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     if error["type"] in ("int_parsing", "int_from_float", "int_type", "int_parsing_size"):

@@ -13,9 +13,7 @@ it refuses (`sink_token_length` of 0, `cross_kv_cache_fraction` for models witho
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
-
-from typing_extensions import Self
+from typing import Any, ClassVar, Literal, Self
 
 from build_engines.manifest import GpuFeatures, Manifest
 from inflight.deploy.repository.typed_parameters import (
