@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from build_engines.errors import BuildError
-from inflight.common.atomic_files import sync
+from inflight.common.atomic_files import DISK_FULL_ERRORS, sync
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -87,7 +87,7 @@ def check_replaceable(out: Path, is_ours: Callable[[Path], bool], kind: str) -> 
 
 
 def is_disk_full(error: OSError) -> bool:
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return error.errno in DISK_FULL_ERRORS
 
 
 def _build_error(error: OSError, out: Path, kind: str) -> BuildError:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from build_engines.errors import BuildError
+from inflight.common.schema.validation_errors import first_error
 
 FILE_NAME = "engine.json"
 FORMAT = 1
@@ -162,10 +163,8 @@ class Manifest(_Frozen):
                 )
             return cls.model_validate_json(path.read_bytes())
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the file"
             raise BuildError(
-                f"{path} can't be read ({where}: {first['msg']}); build the engine again.", "engine_damaged"
+                f"{path} can't be read ({first_error(error)}); build the engine again.", "engine_damaged"
             ) from error
 
     def write(self, directory: Path) -> None:

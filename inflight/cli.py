@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 from typing import NoReturn
 
 import click
 
 from inflight import __version__
+from inflight.common.atomic_files import DISK_FULL_ERRORS
 from inflight.lazy_group import LazyGroup, name_environment_variable
 
 COMMANDS = {
@@ -42,8 +42,6 @@ COMMAND_HINTS = {
 
 # What these import of ours is always there; anything else may be an extra that was not asked for.
 OWN_PACKAGES = ("inflight", "inflight_client", "build_engines", "loadtests")
-
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @click.group(
@@ -90,7 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
         if not is_output_error(error):
             raise
         drop_output()
-        why = "disk_full" if error.errno in _DISK_FULL else ""
+        why = "disk_full" if error.errno in DISK_FULL_ERRORS else ""
         _fail(f"standard output can't be written: {error.strerror}", why)
     except Exception as error:
         code = getattr(error, "code", None)

@@ -11,6 +11,8 @@ import click
 from click.core import ParameterSource
 from click.exceptions import NoSuchCommand
 
+from inflight.common.suggestions import nearest
+
 
 class LazyGroup(click.Group):
     """`table` has for each command's name the module that holds it as `command`, and what it does.
@@ -72,10 +74,8 @@ def warn_unused_variables(command: click.Command, prefix: str) -> None:
     known = list(_environment_variables(command, prefix))
     for name in sorted(os.environ):
         if name.startswith(f"{prefix}_") and name not in known:
-            from difflib import get_close_matches  # only where there is one: help is instant
-
-            near = get_close_matches(name, known, n=1)
-            meant = f"did you mean {near[0]}?" if near else "`--help` lists those it reads."
+            near = nearest(name, known)
+            meant = f"did you mean {near}?" if near else "`--help` lists those it reads."
             click.echo(f"Warning: the environment variable {name} is not used; {meant}", err=True)
 
 

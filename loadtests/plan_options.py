@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from inflight.common.schema.validation_errors import problem
 from loadtests.errors import LoadError
 from loadtests.plan import Arrivals, LoadPlan
 from loadtests.workloads.spec import WorkloadSpec
@@ -115,8 +116,7 @@ def describe_error(error: ValidationError) -> str:
     first = error.errors()[0]
     place = tuple(str(part) for part in first["loc"] if isinstance(part, str))
     names = {option.path: option.name for option in plan_options()}
-    what = f"{first['msg'][:1].lower()}{first['msg'][1:]}".removeprefix("value error, ")
     if not place:
-        return f"the plan is invalid: {what}"
+        return f"the plan is invalid: {problem(first)}"
     name = f"--{names[place]}" if place in names else ".".join(place)
-    return f"{name} is {first['input']!r}: {what}"
+    return f"{name} is {first['input']!r}: {problem(first)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -12,13 +11,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from inflight.common.atomic_files import DISK_FULL_ERRORS
 from loadtests.errors import LoadError
 from loadtests.json_files import read_object, read_objects
 from loadtests.plan import LoadPlan
 from loadtests.plan_options import describe_error
 from loadtests.record import RequestRecord
-
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class RunDirectory:
@@ -77,7 +75,7 @@ class RunDirectory:
         try:
             yield
         except OSError as error:
-            code = "disk_full" if error.errno in _DISK_FULL else "load_failed"
+            code = "disk_full" if error.errno in DISK_FULL_ERRORS else "load_failed"
             raise LoadError(f"the run in {self.path} can't go on: {error.strerror or error}", code) from error
 
     @property

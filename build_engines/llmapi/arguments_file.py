@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,24 +11,9 @@ from pydantic import BaseModel, ValidationError
 
 from build_engines.errors import BuildError
 from build_engines.llmapi.arguments import KvCacheArguments, LlmArguments
+from inflight.common.schema.validation_errors import expected
 from inflight.common.schema.yaml_values import load_values, put_value
-
-_EXPECTED = {
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "greater_than": "a number greater than {gt}",
-    "greater_than_equal": "a number of at least {ge}",
-    "less_than_equal": "a number of at most {le}",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
-    "dict_type": "fields of its own",
-    "model_type": "fields of its own",
-    "tuple_type": "a list",
-    "literal_error": "one of {expected}",
-    "value_error": "{error}",
-}
+from inflight.common.suggestions import nearest
 
 
 def read_arguments(path: Path | None, overrides: Iterable[str] = ()) -> LlmArguments:
@@ -87,16 +71,13 @@ def _sentence(error: Mapping[str, Any], where: str) -> str:
     name = ".".join(names)
     if error["type"] == "extra_forbidden":
         return f"There is no argument {name} in {where}: {_nearest(names)}."
-    context = {key: str(value).replace("'", "") for key, value in error.get("ctx", {}).items()}
-    expected = _EXPECTED.get(error["type"], error["msg"]).format(**context)
-    return f"In {where}, {name} is {error['input']!r}, and it takes {expected}."
+    return f"In {where}, {name} is {error['input']!r}, and it takes {expected(error)}."
 
 
 def _nearest(names: list[str]) -> str:
     part: type[BaseModel] = KvCacheArguments if len(names) > 1 else LlmArguments
-    close = difflib.get_close_matches(names[-1], part.model_fields, n=1)
-    if close:
-        return f"the nearest one is {'.'.join([*names[:-1], close[0]])}"
+    if (close := nearest(names[-1], part.model_fields)) is not None:
+        return f"the nearest one is {'.'.join([*names[:-1], close])}"
     return "what the LLM API knows beside it goes under extra" if len(names) == 1 else "it has no such field"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,22 +12,9 @@ from pydantic import BaseModel, ValidationError
 
 from build_engines.errors import BuildError
 from build_engines.tensorrt_llm.recipe import Recipe
+from inflight.common.schema.validation_errors import expected
 from inflight.common.schema.yaml_values import load_values, put_value
-
-# What pydantic's kinds of error mean to who writes a recipe.
-_EXPECTED = {
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
-    "greater_than": "a whole number greater than 0",
-    "greater_than_equal": "a whole number of at least 0",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
-    "string_type": "a text",
-    "path_type": "a path",
-    "tuple_type": "a list",
-    "model_type": "fields of its own",
-}
+from inflight.common.suggestions import nearest
 
 
 def read_recipe(path: Path | None, flags: Mapping[str, Any]) -> Recipe:
@@ -99,19 +85,14 @@ def _sentence(error: Mapping[str, Any], where: str) -> str:
         return f"There is no field {name} in {where}; {_nearest(path)}."
     if error["type"] == "missing":
         return f"In {where}, {name} is missing; add it."
-    if error["type"] == "literal_error":
-        expected = str(error.get("ctx", {}).get("expected", "")).replace("'", "").replace(" or ", ", ")
-        return f"In {where}, {name} is {error['input']!r}, and it takes one of {expected}."
-    expected = _EXPECTED.get(error["type"]) or error["msg"].removeprefix("Input should be ")
-    return f"In {where}, {name} is {error['input']!r}, and it takes {expected}."
+    return f"In {where}, {name} is {error['input']!r}, and it takes {expected(error)}."
 
 
 def _nearest(path: list[str]) -> str:
     every = [name for name, _, _ in recipe_fields()]
     for known, wanted in ((every, ".".join(path)), ([name.rsplit(".", 1)[-1] for name in every], path[-1])):
-        close = difflib.get_close_matches(wanted, known, n=1, cutoff=0.75)
-        if close:
-            return f"the nearest one is {every[known.index(close[0])]}"
+        if (close := nearest(wanted, known, cutoff=0.75)) is not None:
+            return f"the nearest one is {every[known.index(close)]}"
     return f"it takes {', '.join(Recipe.model_fields)}"
 
 

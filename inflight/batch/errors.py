@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+from inflight.common.atomic_files import DISK_FULL_ERRORS
+
 # SQLite reports a quota or a file size limit as a failed write.
 _NOT_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC)
 
@@ -34,7 +35,7 @@ def map_disk_errors(where: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        code = "disk_full" if error.errno in _NO_ROOM else "job_failed"
+        code = "disk_full" if error.errno in DISK_FULL_ERRORS else "job_failed"
         code = "output_unwritable" if error.errno in _NOT_ALLOWED else code
         raise BatchError(
             f"the job at {where} can't be written: {error.strerror or error}; {_REMEDY[code]}", code

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from inflight.common.schema.validation_errors import first_error
 from loadtests.analysis.summary import Summary
 from loadtests.analysis.sweep.result import Sweep
 from loadtests.errors import LoadError
@@ -69,6 +70,4 @@ def _read(path: Path, adapter: TypeAdapter[Figures]) -> Figures:
     try:
         return adapter.validate_python(found)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise LoadError(f"{path} is not a report: {where}: {first['msg']}", "run_damaged") from None
+        raise LoadError(f"{path} is not a report: {first_error(error)}", "run_damaged") from None

@@ -92,9 +92,9 @@ def test_an_earlier_plan_has_the_say_where_nothing_is_given() -> None:
     ("given", "sentence"),
     [
         ({"users": "1", "rate": "1"}, "--users is a closed loop and --rate an open one; give only one of them"),
-        ({"seconds": "soon"}, "--seconds is 'soon': input should be a valid number"),
-        ({"cancel_fraction": "1.5"}, "--cancel-fraction is '1.5': input should be less than or equal to 1"),
-        ({"burstiness": "0"}, "--burstiness is '0': input should be greater than 0"),
+        ({"seconds": "soon"}, "--seconds is 'soon': it must be a number"),
+        ({"cancel_fraction": "1.5"}, "--cancel-fraction is '1.5': it must be a number of at most 1"),
+        ({"burstiness": "0"}, "--burstiness is '0': it must be a number greater than 0"),
     ],
 )
 def test_a_wrong_value_is_told_by_its_option(given: dict[str, str], sentence: str) -> None:

@@ -17,7 +17,7 @@ from inflight.batch.storage.addresses import is_local, local_path
 from inflight.batch.storage.buffered import BUFFER, open_buffered, skip_bytes
 from inflight.batch.storage.compression import compression_of, open_compressed
 from inflight.batch.storage.secret_address import expand_variables, masked, scrubbed
-from inflight.common.atomic_files import make_directory, sync
+from inflight.common.atomic_files import DISK_FULL_ERRORS, make_directory, sync
 
 _ENDPOINTED = re.compile(r"s3://(https?://[^/]+)/(.+)", re.IGNORECASE)
 """A custom S3 endpoint in the address, as in Triton and `inflight assemble`."""
@@ -25,7 +25,6 @@ _BLOCK = 4 << 20
 _UPLOAD_PART_BYTES = 16 << 20
 """Bytes per part of an upload; some parts are in memory. S3 allows 10,000 parts: 160 GB."""
 _HASHED_BYTES = 64 << 10
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Reading(NamedTuple):
@@ -150,7 +149,7 @@ class StoredFile:
                 f"{self.shown} refuses access ({self._error_text(error)}); {_ACCESS}", "storage_denied"
             ) from error
         except OSError as error:
-            if error.errno in _NO_ROOM:
+            if error.errno in DISK_FULL_ERRORS:
                 raise BatchError(
                     f"{self.shown} can't be written: {self._error_text(error)}; free disk space", "disk_full"
                 ) from error

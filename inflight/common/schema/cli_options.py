@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from inflight.common.schema.validation_errors import problem
+
 if TYPE_CHECKING:  # the client's commands import this too, and need no pydantic
     from pydantic import BaseModel, ValidationError
     from pydantic.fields import FieldInfo
@@ -54,8 +56,7 @@ def usage_error(error: ValidationError, names: Mapping[str, str]) -> click.Usage
     """The first thing that is wrong, by its option."""
     first = error.errors()[0]
     field = str(first["loc"][-1]) if first["loc"] else ""
-    what = f"{first['msg'][:1].lower()}{first['msg'][1:]}".removeprefix("value error, ")
-    return click.UsageError(f"--{names.get(field, field).replace('_', '-')} is {first['input']!r}: {what}")
+    return click.UsageError(f"--{names.get(field, field).replace('_', '-')} is {first['input']!r}: {problem(first)}")
 
 
 def _option(name: str, field: FieldInfo) -> Callable[[Any], Any]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from build_engines.manifest import EngineFile, FileName, Manifest, hash_file
 from inflight import __version__, compatible
+from inflight.common.schema.validation_errors import first_error
 from inflight.deploy.errors import DeployError
 
 MANIFEST_FILE = "inflight.json"
@@ -58,10 +59,8 @@ class RepositoryManifest(BaseModel):
                 )
             return cls.model_validate_json(content)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"]) or "the file"
             raise DeployError(
-                f"{where} can't be read ({place}: {first['msg']}); assemble the repository again.", "engine_damaged"
+                f"{where} can't be read ({first_error(error)}); assemble the repository again.", "engine_damaged"
             ) from error
 
     def content(self) -> bytes:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, NoReturn, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
+from inflight.common.schema.validation_errors import expected
+from inflight.common.suggestions import nearest
 from inflight.deploy.errors import DeployError
 
 MAX_INT32 = 2**31 - 1
@@ -136,22 +137,13 @@ def _text(value: Any) -> str:
 
 
 def _unknown(name: str, known: list[str], where: str) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    near = nearest(name, known, cutoff=0.5)
     return f"There is no parameter {name!r} of {where}; " + (
-        f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}."
+        f"did you mean {near}?" if near else f"there are {', '.join(sorted(known))}."
     )
 
 
 def _refuse(error: Mapping[str, Any]) -> NoReturn:
     name, value = error["loc"][0], error["input"]
-    what = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    if error["type"] in ("int_parsing", "int_from_float", "int_type", "int_parsing_size"):
-        what = "a whole number"
-    elif error["type"] in ("float_parsing", "float_type"):
-        what = "a number"
-    elif error["type"] in ("bool_parsing", "bool_type"):
-        what = "true or false"
-    elif error["type"] in ("tuple_type", "too_short"):
-        what = "a list of numbers"
     verb = "is" if len(error["loc"]) == 1 else "holds"
-    raise invalid(f"The parameter {name} {verb} {value!r}; it must be {what}.")
+    raise invalid(f"The parameter {name} {verb} {value!r}; it must be {expected(error)}.")

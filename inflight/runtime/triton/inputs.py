@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 from typing import Any
 
+from inflight.common.suggestions import nearest
 from inflight.runtime.messages import RequestError
 from inflight.runtime.triton.bounded_strings import MAX_STRINGS
 from inflight.runtime.triton.request_metadata import METADATA_PARAMETERS, metadata_from
@@ -64,8 +64,8 @@ def check_parameter_names(
         if name in _KNOWN_PARAMETERS or name in known or value in ("", 0, False, None):
             continue
         if name != _REQUEST_TYPE:
-            near = get_close_matches(name, inputs, 1)
-            next_step = f"did you mean {near[0]!r}?" if near else "see the model's metadata for those it has"
+            near = nearest(name, inputs)
+            next_step = f"did you mean {near!r}?" if near else "see the model's metadata for those it has"
             raise RequestError(f"there is no input {name!r}; {next_step}", "invalid_request")
         if value != _WHOLE_REQUEST:
             raise RequestError(

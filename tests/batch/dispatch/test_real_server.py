@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 from collections.abc import Iterator
 
 import pytest
@@ -112,13 +111,13 @@ async def test_rows_that_name_another_model_are_told_of_once(served: RunOptions)
 
 
 async def overtakers(served: RunOptions, priority: int) -> list[int]:
-    """How many rows of a job ended while somebody else waited for one token, five times, each with two rows waiting."""
+    """How many rows of a job ended while somebody else waited for one token, each time with two rows waiting."""
     lengths = [20 + 37 * number % 41 for number in range(4000)]
     asked = prepared(served, [f"row {number}" for number in range(4000)], lengths, priority=priority)
     running = asyncio.create_task(asked.run())
     counts = []
     async with AsyncClient(served.servers[0].partition(",")[0]) as client:
-        for _ in range(5):
+        for _ in range(15):
             async with asyncio.timeout(60):
                 while ((await look(served)).waiting or 0) < 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
@@ -132,7 +131,7 @@ async def overtakers(served: RunOptions, priority: int) -> list[int]:
 
 async def test_others_go_before_a_job(served: RunOptions) -> None:
     ahead, behind = await overtakers(served, -1), await overtakers(served, 0)
-    assert statistics.median(ahead) < statistics.median(behind), (ahead, behind)
+    assert sum(ahead) < sum(behind), (ahead, behind)
 
 
 async def test_a_row_that_kills_engines_is_set_aside_and_all_others_are_answered(served: RunOptions) -> None:

@@ -94,7 +94,7 @@ def test_only_the_precisions_of_the_target_are_offered(
 ) -> None:
     with pytest.raises(SystemExit):
         main(["build", "x", "--out", "y", option, "q4_k_m", "--target", target])
-    offered = capsys.readouterr().err.partition("is not one of ")[2].partition(", which")[0].split(", ")
+    offered = capsys.readouterr().err.partition("is not one of ")[2].partition(" for --target")[0].split(", ")
     assert has in offered
     assert lacks not in offered
 

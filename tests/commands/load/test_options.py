@@ -21,7 +21,7 @@ WRONG = {
     "burstiness": (["run", "--rate", "2", "--arrivals", "gamma", "--burstiness", "0.001"], "a burstiness of 0.001"),
     "choice": (["run", "--arrivals", "weird"], "'weird' is not one of 'constant', 'poisson', 'gamma'"),
     "negative": (["run", "--timeout", "-1"], "--timeout is '-1'"),
-    "not finite": (["run", "--seconds", "inf"], "--seconds is 'inf': input should be a finite number"),
+    "not finite": (["run", "--seconds", "inf"], "--seconds is 'inf': it must be a finite number"),
     "share": (["run", "--cancel-fraction", "2"], "--cancel-fraction is '2'"),
     "no sessions": (["run", "--sessions", "0"], "--sessions is '0'"),
     "no workers": (["run", "--workers", "0"], "0 is not in the range"),
@@ -75,7 +75,7 @@ def test_help_has_examples_and_names_variables(name: str, load: CommandRunner) -
 def test_a_plan_that_is_none_is_told_by_its_file(load: CommandRunner, tmp_path: Path) -> None:
     for text, words in (
         ('{"server": 5}', "--server is 5"),
-        ("{", "the plan is invalid: invalid JSON"),
+        ("{", "the plan is invalid: Invalid JSON"),
         ('{"no": 1}', "no is 1"),
     ):
         (tmp_path / "plan.json").write_text(text)
