@@ -3,32 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 from inflight.deploy.server import ports
-
-ROOT = Path(__file__).resolve().parents[1]
-_BLOCK = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
-# A person looks at the terminal before typing on; a script has to ask.
-_WAIT = (
-    "until python -c 'import os, sys; from inflight_client import Client;"
-    ' sys.exit(not Client(os.environ["INFLIGHT_GENERATE_SERVER"]).ready())\'; do sleep 0.2; kill -0 $!; done'
-)
-
-
-def script(readme: str) -> list[str]:
-    """The commands of all console blocks; a wait follows a server that goes to the background."""
-    lines = []
-    for block in _BLOCK.findall(readme):
-        for line in block.splitlines():
-            if line.startswith("$ "):
-                lines.append(line[2:])
-                if line.endswith("&"):
-                    lines.append(_WAIT)
-    return lines
+from tests.fixtures.scripts import ROOT, script
 
 
 def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from loadtests.run.controller import run_load_test
 from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
 from tests.fixtures.engines import ROOT, TinyEngine
-from tests.loadtests.run.test_controller import plan
+from tests.loadtests.run.plans import plan
 
 PACKAGES = ("inflight", "build_engines", "loadtests", "client/inflight_client", "docker")
 

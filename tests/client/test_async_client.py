@@ -12,9 +12,9 @@ import grpc
 import pytest
 from inflight_client import NO_RETRY, AsyncClient, Delta, Generation, InflightError, Usage
 
+from tests.client.support.scripted_answers import never_ending, whole
 from tests.client.support.scripted_server import error as error_response
 from tests.client.support.scripted_server import response, serving
-from tests.client.test_client import never_ending, whole
 
 
 def test_deltas_come_as_they_are_sent() -> None:

@@ -13,20 +13,8 @@ import grpc
 import pytest
 from inflight_client import NO_RETRY, Client, Delta, InflightError, Usage
 
+from tests.client.support.scripted_answers import never_ending, whole
 from tests.client.support.scripted_server import error, response, serving
-
-
-def whole(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-    yield response("お")
-    yield response("")
-    yield response("茶 tea")
-    yield response(".", "stop", tokens_in=3, tokens_out=4)
-
-
-def never_ending(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-    while context.is_active():
-        yield response("tea ")
-        time.sleep(0.005)
 
 
 def test_deltas_come_as_they_are_sent() -> None:

@@ -16,8 +16,9 @@ from inflight.deploy.server.server import Server
 from tests.docker.entrypoint_container import health
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
-from tests.fixtures.open_streams import TIMEOUT, open_streams, wait_until
+from tests.fixtures.open_streams import TIMEOUT, open_streams
 from tests.fixtures.server import ENDLESS, paced
+from tests.fixtures.waiting import wait_until
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import DemoEngine, TinyEngine
 from tests.fixtures.server import HURRIED_SECONDS, fake_engine
 from tests.fixtures.tensorrtllm import GpuEngine, stand_in_backend
-from tests.runtime.text.test_detokenizer import ADDED, SPECIAL
+from tests.runtime.text.example_tokenizers import ADDED, SPECIAL
 from tests.serving.tensorrtllm.echo import ENDLESS, QUEUE, TOKENIZER
 
 

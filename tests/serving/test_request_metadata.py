@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server, ServerSettings
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import ENDLESS, paced
+from tests.fixtures.waiting import wait_until
 from tests.serving.metrics_page import page_of
 from tests.serving.model_replies import BLS, ENSEMBLE, MODELS, message, prompt_for, stream_of
 from tests.serving.raw_requests import GrpcConnection, post
@@ -33,7 +33,7 @@ class LoggedServer:
 
     def line(self, request_id: str) -> dict[str, Any]:
         """The one line about a request, once it is there."""
-        (line,) = wait_for(lambda: [one for one in self.lines() if one["request_id"] == request_id])
+        (line,) = wait_until(lambda: [one for one in self.lines() if one["request_id"] == request_id])
         found: dict[str, Any] = line
         return found
 
@@ -48,14 +48,6 @@ def logged(tiny_engine: TinyEngine, tmp_path_factory: pytest.TempPathFactory) ->
     settings = ServerSettings(request_log=path)
     with Server(tiny_engine("llama"), paced(), settings, on_message=reports.append) as server:
         yield LoggedServer(server, path, reports)
-
-
-def wait_for(find: Callable[[], list[Any]]) -> list[Any]:
-    give_up = time.monotonic() + SOON
-    while not (found := find()):
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
-    return found
 
 
 def send(logged: LoggedServer, model: str, request_id: str, max_tokens: int = 4, **parameters: Any) -> list[Any]:
@@ -86,7 +78,7 @@ def test_several_answers_are_several_lines(logged: LoggedServer) -> None:
     sent = message(ENSEMBLE, "Tea", 2, "several", num_return_sequences=3)
     put(sent, {"tenant": "team b"})
     stream_of(logged.server, sent)
-    wait_for(lambda: [line["tenant"] for line in logged.lines() if line["tenant"] == "team b"][2:])
+    wait_until(lambda: [line["tenant"] for line in logged.lines() if line["tenant"] == "team b"][2:])
     assert [line["request_id"] for line in logged.lines() if line["tenant"] == "team b"] == ["several"] * 3
 
 
@@ -140,13 +132,13 @@ def test_tokens_are_counted_by_tenant(logged: LoggedServer) -> None:
         counts = page_of(logged.server).family("inflight_tenant_tokens_total")
         return [value for labels, value in counts.items() if {("tenant", "team e"), ("kind", "output")} <= {*labels}]
 
-    assert wait_for(told) == [5]
+    assert wait_until(told) == [5]
 
 
 def test_a_client_of_another_version_is_told_of_once(logged: LoggedServer) -> None:
     for number in range(3):
         send(logged, ENSEMBLE, f"old-{number}", inflight_client="9.9.0")
-    wait_for(lambda: [line for line in logged.reports if "client of inflight 9.9.0" in line])
+    wait_until(lambda: [line for line in logged.reports if "client of inflight 9.9.0" in line])
     logged.line("old-2")
     assert sum("client of inflight 9.9.0" in line for line in logged.reports) == 1
 

@@ -5,10 +5,11 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
+from tests.fixtures.waiting import wait_until
 from tests.standins.faulty_network.proxy import Faults, FaultyNetwork
 from tests.standins.faulty_network.toxics import (
     Corrupt,
@@ -205,10 +206,3 @@ def test_nothing_is_left_of_a_network(echo: str) -> None:
         connection.close()
     wait_until(lambda: sockets() <= before)
     wait_until(lambda: set(threading.enumerate()) <= threads)
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + SOON
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)

@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from inflight.batch.failpoints import VARIABLE
@@ -125,11 +124,3 @@ class JobProcesses:
                 life = self._by_pid.pop(told["pid"])
             life.status = told["status"]
             life.ended.set()
-
-
-def wait_until(true: Callable[[], bool], seconds: float = SOON) -> None:
-    """Wait until something is so."""
-    ends = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < ends, f"not so within {seconds} s"
-        time.sleep(0.01)

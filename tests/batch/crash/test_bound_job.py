@@ -10,10 +10,11 @@ import pytest
 from inflight.batch.job.directory import JobDirectory
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
-from tests.batch.crash.job_processes import JobProcesses, wait_until
+from tests.batch.crash.job_processes import JobProcesses
 from tests.batch.crash.jobs import lines_of, write_rows
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import fake_engine
+from tests.fixtures.waiting import wait_until
 
 REFUSED = 1
 

@@ -17,9 +17,10 @@ from inflight.batch.job.directory import JobDirectory
 from inflight.batch.verify.checker import verify
 from inflight.deploy.server.server import Server
 from inflight.runtime.engine.fake import traced_log_prob
-from tests.batch.crash.job_processes import JobProcesses, wait_until
+from tests.batch.crash.job_processes import JobProcesses
 from tests.batch.crash.jobs import WORDS
 from tests.fixtures.engines import TinyEngine
+from tests.fixtures.waiting import wait_until
 
 LONGEST = 240.0
 """Seconds that a job may take on a busy machine."""

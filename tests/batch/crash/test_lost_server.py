@@ -11,10 +11,11 @@ from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import RowStatus
 from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
-from tests.batch.crash.job_processes import JobProcesses, wait_until
+from tests.batch.crash.job_processes import JobProcesses
 from tests.batch.crash.jobs import check_whole, write_rows
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import fake_engine
+from tests.fixtures.waiting import wait_until
 from tests.standins.faulty_network.proxy import Faults, FaultyNetwork
 from tests.standins.faulty_network.toxics import CutAt
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from inflight.batch.job.directory import JobDirectory
 from inflight.deploy.server.server import Server
-from tests.batch.crash.job_processes import JobProcesses, wait_until
+from tests.batch.crash.job_processes import JobProcesses
 from tests.batch.crash.jobs import check_whole, lines_of, write_rows
 from tests.fixtures.server import STEP_SECONDS
+from tests.fixtures.waiting import wait_until
 
 ROWS = 150
 ENDED, STOPPED = 3, 75

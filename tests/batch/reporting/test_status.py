@@ -17,10 +17,10 @@ from inflight.batch.reporting.progress import JobProgress, JobState, write_progr
 from inflight.batch.reporting.status import find_jobs, job_status
 from inflight.batch.runner import JobRunner
 from inflight.batch.signals import INTERRUPTED
-from tests.batch.crash.job_processes import wait_until
 from tests.batch.reporting.sample_progress import sample_progress
 from tests.batch.sample_jobs import job_of, run
 from tests.batch.scripted_backend import ScriptedBackend
+from tests.fixtures.waiting import wait_until
 
 
 @pytest.fixture

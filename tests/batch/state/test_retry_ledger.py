@@ -14,7 +14,7 @@ from inflight.batch.job.directory import JobDirectory
 from inflight.batch.job.rows import RowResult, RowStatus
 from inflight.batch.state.ledger import Ledger
 from inflight.batch.state.retry_ledger import RetryLedger, check_retry_codes, open_ledger, select_failed_rows
-from tests.batch.state.test_ledger import die, directory_at, kind_of, lines, outcome
+from tests.batch.state.ledgers import die, directory_at, kind_of, lines, outcome
 
 ROWS = 60
 

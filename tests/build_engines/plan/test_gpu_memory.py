@@ -16,8 +16,8 @@ from build_engines.plan.gpus import GPUS
 from build_engines.plan.parameters import count_parameters
 from build_engines.plan.shape import read_shape
 from build_engines.plan.size import GIB
-from tests.build_engines.plan.test_published import parameters_of, shape_of
-from tests.build_engines.plan.test_shape import read
+from tests.build_engines.plan.example_shapes import read
+from tests.build_engines.plan.published_models import parameters_of, shape_of
 
 BF16, KV = GPU_WEIGHTS["bf16"], GPU_KV["bf16"]
 

@@ -12,8 +12,8 @@ from build_engines.plan.memory_plan import MemoryPlan, PlanRequest, make_plan
 from build_engines.plan.model import PlannedModel
 from build_engines.plan.parameters import count_parameters
 from build_engines.plan.size import GIB
-from tests.build_engines.plan.test_published import parameters_of, shape_of
-from tests.build_engines.plan.test_shape import read
+from tests.build_engines.plan.example_shapes import read
+from tests.build_engines.plan.published_models import parameters_of, shape_of
 
 
 def plan(model: str, gpu: str | None = None, *, weights: str = "", kv: str = "", **wish: Any) -> MemoryPlan:

@@ -18,8 +18,8 @@ from inflight.deploy.repository import kv_budget
 from inflight.deploy.repository.configure import committed_repository
 from inflight.deploy.repository.model_configs import load
 from tests.build_engines.plan.conftest import WideEngine
-from tests.build_engines.plan.test_published import parameters_of, shape_of
-from tests.deploy.repository.test_kv_budget import manifest
+from tests.build_engines.plan.published_models import parameters_of, shape_of
+from tests.fixtures.manifests import manifest
 
 TOKENS = 4096
 

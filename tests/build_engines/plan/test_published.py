@@ -9,20 +9,11 @@ import pytest
 from build_engines.plan.formats import GPU_KV, GPU_WEIGHTS
 from build_engines.plan.gpu_memory import Split, sequence_bytes, token_bytes
 from build_engines.plan.gpus import GPUS
-from build_engines.plan.parameters import ParameterCounts, count_parameters
-from build_engines.plan.shape import ModelShape, read_shape
 from build_engines.plan.size import GIB
-from tests.build_engines.plan.published import CACHES, COUNTS, SHAPES, WEIGHTS, Cache, Count, Weights
+from tests.build_engines.plan.published import CACHES, COUNTS, WEIGHTS, Cache, Count, Weights
+from tests.build_engines.plan.published_models import parameters_of, shape_of
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def shape_of(model: str) -> ModelShape:
-    return read_shape(SHAPES[model], model)
-
-
-def parameters_of(model: str) -> ParameterCounts:
-    return count_parameters(shape_of(model))
 
 
 @pytest.mark.parametrize("figure", COUNTS, ids=lambda figure: f"{figure.model}-{figure.part}")

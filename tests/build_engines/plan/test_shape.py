@@ -7,14 +7,9 @@ import pytest
 
 from build_engines.errors import BuildError
 from build_engines.plan.parameters import count_parameters
-from build_engines.plan.shape import ModelShape, read_shape
+from build_engines.plan.shape import read_shape
+from tests.build_engines.plan.example_shapes import read
 from tests.build_engines.plan.published import SHAPES
-
-
-def read(model: str, **changes: Any) -> ModelShape:
-    """The shape of a published config with some fields changed, and without those that are set to ..."""
-    config = SHAPES[model] | changes
-    return read_shape({name: value for name, value in config.items() if value is not ...}, "./my-model")
 
 
 def refusal(model: str, **changes: Any) -> BuildError:

@@ -20,7 +20,7 @@ from build_engines.plan.support_matrix import default_gpu_target
 from build_engines.tensorrt_llm.recipe import Recipe
 from build_engines.tensorrt_llm.rules.machine import check_machine
 from build_engines.tensorrt_llm.target import plan_build
-from tests.build_engines.plan.test_shape import read
+from tests.build_engines.plan.example_shapes import read
 
 _OPT_66B = {"hidden_size": 9216, "word_embed_proj_dim": 9216, "ffn_dim": 36864, "num_hidden_layers": 64}
 _PHI_3_MEDIUM = {"hidden_size": 5120, "intermediate_size": 17920, "num_hidden_layers": 40, "num_attention_heads": 40}

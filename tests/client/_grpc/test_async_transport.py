@@ -13,7 +13,7 @@ from inflight_client._grpc.async_transport import AsyncGrpcTransport
 from inflight_client.address import Address
 from inflight_client.deadline import NEVER, Deadline
 
-from tests.client._grpc.test_transports import SOON, script
+from tests.client._grpc.scripted_calls import SOON, script
 from tests.client._grpc.transports import request, serving_at
 from tests.client.support import leak_checks
 from tests.client.support.leak_checks import nothing_left

@@ -11,7 +11,7 @@ from inflight_client._grpc.channel import credentials, options
 from inflight_client.address import Address, Tls
 from inflight_client.deadline import Deadline
 
-from tests.client._grpc.test_transports import SOON, script
+from tests.client._grpc.scripted_calls import SOON, script
 from tests.client._grpc.transports import GrpcTransportVariant, both_transports, failure, request, serving_at
 from tests.fixtures.certificates import Certificate, Certificates
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.client._grpc.test_transports import script
+from tests.client._grpc.scripted_calls import script
 from tests.client._grpc.transports import serving_at
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,7 @@ from inflight_client._grpc.sync_transport import GrpcTransport
 from inflight_client.address import Address
 from inflight_client.deadline import NEVER, Deadline
 
-from tests.client._grpc.test_transports import SOON, script
+from tests.client._grpc.scripted_calls import SOON, script
 from tests.client._grpc.transports import request, serving_at
 from tests.client.support import scripted_server
 

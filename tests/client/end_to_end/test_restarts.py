@@ -18,8 +18,9 @@ from tests.client.support.client_variants import CLIENT_VARIANTS, ClientVariant
 from tests.client.support.expected_answers import LONG, PROMPT
 from tests.client.support.leak_checks import idle, nothing_left
 from tests.fixtures.engines import TinyEngine
-from tests.fixtures.open_streams import TIMEOUT, wait_until
+from tests.fixtures.open_streams import TIMEOUT
 from tests.fixtures.server import paced
+from tests.fixtures.waiting import wait_until
 from tests.serving.metrics_page import page_when
 
 RESTARTED = 4 * TIMEOUT

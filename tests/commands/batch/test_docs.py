@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from inflight.deploy.server.server import Server
-from tests.test_readme import ROOT, script
+from tests.fixtures.scripts import ROOT, script
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ import pytest
 from inflight.batch.job.directory import JobDirectory
 from inflight.batch.reporting.status import job_status
 from inflight.batch.signals import INTERRUPTED
-from tests.batch.crash.job_processes import wait_until
 from tests.batch.sample_jobs import job_of
+from tests.fixtures.waiting import wait_until
 
 _PROGRAM = """
 import asyncio, functools, signal, sys

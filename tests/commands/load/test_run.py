@@ -21,8 +21,9 @@ from loadtests.analysis.summary import Requests, SloResult
 from loadtests.record import RequestOutcome, RequestRecord
 from loadtests.run_directory import RunDirectory
 from tests.fixtures.command_runner import CommandRunner
-from tests.fixtures.load_generator import TIMEOUT, has_reported, running_generator, wait_until
+from tests.fixtures.load_generator import TIMEOUT, has_reported, running_generator
 from tests.fixtures.load_summaries import typical_summary
+from tests.fixtures.waiting import wait_until
 
 SHORT = ("--input-tokens", "6", "--output-tokens", "4", "--drain-seconds", "10")
 FILES = {

@@ -18,8 +18,9 @@ from loadtests.run_directory import RunDirectory
 from tests.fixtures.command_runner import CommandRunner
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
-from tests.fixtures.load_generator import TIMEOUT, has_reported, running_generator, wait_until
+from tests.fixtures.load_generator import TIMEOUT, has_reported, running_generator
 from tests.fixtures.server import STEP_SECONDS, fake_engine
+from tests.fixtures.waiting import wait_until
 
 TOKENS = 10
 PLACES = 2

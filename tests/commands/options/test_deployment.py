@@ -12,7 +12,7 @@ from inflight.deploy.errors import DeployError
 from inflight.deploy.repository.model_names import option_name
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.repository.tensorrt_llm.backend import read_parameters
-from tests.deploy.repository.test_kv_budget import manifest
+from tests.fixtures.manifests import manifest
 
 
 @click.command()

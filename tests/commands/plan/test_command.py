@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from build_engines.plan.size import GIB
-from inflight.cli import cli, main
+from inflight.cli import main
 from tests.build_engines.plan.published import SHAPES
-
-GPU = ("--gpu", "h100")
+from tests.commands.plan.plan_reports import GPU, plan, report, write
 
 
 @pytest.fixture
@@ -30,18 +28,6 @@ def checkpoint(tmp_path: Path) -> Path:
     config = SHAPES["llama-3.1-8b"] | {"architectures": ["LlamaForCausalLM"]}
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return directory
-
-
-def plan(*arguments: object) -> Result:
-    return CliRunner().invoke(cli, ["plan", *map(str, arguments)])
-
-
-def report(*arguments: object) -> dict[str, Any]:
-    done = plan(*arguments, "--json")
-    found = json.loads(done.stdout)
-    assert isinstance(found, dict)
-    assert done.exit_code == (0 if found["recommended"] else 1)
-    return found
 
 
 def test_the_config_alone_is_enough(checkpoint: Path) -> None:
@@ -81,12 +67,6 @@ def test_people_get_a_table_without_colours_in_a_pipe(checkpoint: Path) -> None:
     (row,) = (line for line in lines if line.startswith("int4_awq") and line.split()[1] == "fp8")
     assert re.search(r"1 x 1 +5\.\d GiB +64\.0 KiB", row)
     assert any(line.startswith("Recommended: bf16 weights and bf16 KV cache; 1 GPU") for line in lines)
-
-
-def write(directory: Path, model: str, **changes: Any) -> Path:
-    directory.mkdir(exist_ok=True)
-    (directory / "config.json").write_text(json.dumps(SHAPES[model] | changes), encoding="utf-8")
-    return directory
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.commands.plan.test_command import GPU, plan, report, write
+from tests.commands.plan.plan_reports import GPU, plan, report, write
 
 
 def test_what_can_not_be_built_is_marked_and_explained_once(tmp_path: Path) -> None:

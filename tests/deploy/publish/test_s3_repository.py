@@ -19,7 +19,7 @@ from inflight.deploy.publish import s3_repository
 from inflight.deploy.publish.s3_address import S3Address
 from inflight.deploy.publish.s3_repository import S3Repository
 from inflight.deploy.repository.manifest import MANIFEST_FILE, RepositoryManifest, hash_files
-from tests.deploy.repository.test_kv_budget import manifest
+from tests.fixtures.manifests import manifest
 from tests.fixtures.s3_server import S3TestBucket, s3_server
 
 

@@ -21,8 +21,8 @@ from inflight.deploy.repository import model_configs
 from inflight.deploy.repository.configure import build_id, committed_repository, configure_repository
 from inflight.deploy.repository.option_checks import check_options
 from inflight.deploy.repository.options import DeploymentOptions
-from tests.deploy.repository.test_kv_budget import manifest
 from tests.fixtures.config_diff import differences
+from tests.fixtures.manifests import manifest
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ENGINE_PLACEHOLDER = "/engines/demo"

@@ -15,8 +15,8 @@ from inflight.deploy.repository.configure import DeploymentOptions, build_id, co
 from inflight.deploy.repository.model_configs import Configs, load
 from inflight.deploy.repository.option_checks import check_options
 from tests.deploy.repository.golden_cases import GoldenCase
-from tests.deploy.repository.test_kv_budget import manifest
 from tests.fixtures.engines import TinyEngine
+from tests.fixtures.manifests import manifest
 
 
 def parameters(config: Any) -> dict[str, str]:

@@ -2,31 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from build_engines.manifest import EngineSource, KvPrecision, Manifest
+from build_engines.manifest import KvPrecision
 from inflight.deploy.repository.kv_budget import bytes_per_token, default_kv_cache_tokens, round_up_to_blocks
-
-
-def manifest(kv_cache_precision: KvPrecision = "f16", max_seq_len: int = 2048) -> Manifest:
-    return Manifest(
-        target="openvino",
-        name="demo",
-        architecture="LlamaForCausalLM",
-        precision="bf16",
-        kv_cache_precision=kv_cache_precision,
-        max_seq_len=max_seq_len,
-        vocab_size=512,
-        end_ids=[1],
-        pad_id=0,
-        bos_id=None,
-        layers=4,
-        kv_heads=2,
-        head_dim=64,
-        properties={},
-        source=EngineSource(checkpoint="", weights="", tokenizer="", chat_template=None, options=""),
-        files={},
-        versions={},
-        created="2026-01-01T00:00:00Z",
-    )
+from tests.fixtures.manifests import manifest
 
 
 @pytest.mark.parametrize(

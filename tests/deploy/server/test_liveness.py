@@ -10,8 +10,9 @@ from inflight.deploy.server.liveness import LivenessTimeouts
 from inflight.deploy.server.process import ENGINE_PROCESS
 from inflight.deploy.server.server import Server, ServerSettings
 from tests.fixtures.engines import TinyEngine
-from tests.fixtures.open_streams import TIMEOUT, open_streams, wait_until
+from tests.fixtures.open_streams import TIMEOUT, open_streams
 from tests.fixtures.server import STEP_SECONDS, paced
+from tests.fixtures.waiting import wait_until
 
 SHORT = LivenessTimeouts(check_interval=0.2, idle_before_probe=0.6, probe_timeout=1.5)
 # A healthy server answers in a hundredth of this, so a machine that is busy with other things doesn't matter.

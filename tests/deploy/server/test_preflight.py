@@ -12,7 +12,7 @@ from inflight import __version__
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository.environment import required_environment
 from inflight.deploy.server import preflight
-from tests.deploy.repository.test_kv_budget import manifest
+from tests.fixtures.manifests import manifest
 from tests.fixtures.nvidia import A100, NvidiaPrograms
 
 VERSIONS = {"tensorrt_llm": "1.2.1", "tensorrt": "10.14.1.48", "cuda": "13.1.0.036"}

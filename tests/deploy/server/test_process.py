@@ -12,7 +12,7 @@ import pytest
 
 from inflight.deploy.errors import DeployError
 from inflight.deploy.server.process import TritonProcess
-from tests.fixtures.open_streams import wait_until
+from tests.fixtures.waiting import wait_until
 
 SHM_PREFIX = "inflight-0123456789ab-"
 TOO_LONG = "x" * 200_000

@@ -21,9 +21,9 @@ from inflight.deploy.server import process_layout
 from inflight.deploy.server.process_layout import MultiGpuMode, ProcessLayout
 from inflight.deploy.server.run_directory import SHARED_MEMORY_DIRECTORY, remove_stale_run_directories
 from inflight.deploy.server.server import Server, ServerSettings
-from tests.deploy.repository.test_kv_budget import manifest
 from tests.fixtures.engines import ROOT
 from tests.fixtures.gpu_machine import gpu_machine
+from tests.fixtures.manifests import manifest
 from tests.fixtures.nvidia import H100
 from tests.fixtures.open_streams import TIMEOUT, still_running
 from tests.fixtures.tensorrtllm import GpuEngine, stand_in_backend

@@ -21,8 +21,9 @@ from inflight_client import Client
 from inflight.deploy.server.run_directory import SHARED_MEMORY_DIRECTORY
 from inflight.deploy.server.server import Server, ServerSettings
 from tests.fixtures.engines import TinyEngine
-from tests.fixtures.open_streams import TIMEOUT, open_streams, still_running, wait_until
+from tests.fixtures.open_streams import TIMEOUT, open_streams, still_running
 from tests.fixtures.server import ENDLESS, paced
+from tests.fixtures.waiting import wait_until
 
 ENGINE = "the engine's process of tensorrt_llm"
 GUARD = "the guard"
@@ -50,7 +51,7 @@ class RecoveringServer:
         return [pids[name] for name in names]
 
     def answers_again(self, restarts: int) -> None:
-        wait_until(lambda: self.server.restarts == restarts and self.server.ready, 2 * TIMEOUT)
+        wait_until(lambda: self.server.restarts == restarts and self.server.ready)
         with Client(self.server.grpc_address) as client:
             assert client.generate("again", max_tokens=3).output_tokens == 3
 
@@ -146,7 +147,7 @@ def test_a_killed_engine_cuts_what_it_ran_and_nothing_else(tiny_engine: TinyEngi
         cut = [stream for stream in streams if stream.error is not None]
         assert {stream.error.code for stream in cut if stream.error} <= {"engine_died"}
         assert all(stream.completed for stream in streams if stream not in cut)
-        wait_until(lambda: server.restarts == 1 and server.ready, 2 * TIMEOUT)
+        wait_until(lambda: server.restarts == 1 and server.ready)
         said = re.search(r"died \(signal 9\); (\d+) requests ended with an error", server.run_directory.log.read_text())
         assert said is not None
         assert len(cut) == int(said[1])

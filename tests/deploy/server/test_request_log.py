@@ -9,7 +9,7 @@ import pytest
 from inflight.deploy.errors import DeployError
 from inflight.deploy.server import request_log
 from inflight.runtime.triton.request_log import PATH_VARIABLE
-from tests.deploy.repository.test_kv_budget import manifest
+from tests.fixtures.manifests import manifest
 
 
 @pytest.mark.parametrize("target", ["openvino", "llmapi"])

@@ -22,8 +22,9 @@ from inflight.deploy.server.probe import ProbeError
 from inflight.deploy.server.run_directory import SHARED_MEMORY_DIRECTORY, stale_run_directories
 from inflight.deploy.server.server import Server, ServerSettings
 from tests.fixtures.engines import TinyEngine
-from tests.fixtures.open_streams import TIMEOUT, BackgroundStream, open_streams, wait_until
+from tests.fixtures.open_streams import TIMEOUT, BackgroundStream, open_streams
 from tests.fixtures.server import ENDLESS, STEP_SECONDS, paced
+from tests.fixtures.waiting import wait_until
 
 
 def test_a_started_server_generates_at_once(server: Server) -> None:

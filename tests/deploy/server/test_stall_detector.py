@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from inflight.deploy.server.stall_detector import StallDetector, measure_usage
-from tests.fixtures.open_streams import wait_until
+from tests.fixtures.waiting import wait_until
 
 SECONDS = 2.0
 SLEEPS = "import time; time.sleep(600)"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from inflight.deploy.server.triton_log import LogRelay, failure_reason, is_relevant, log_size
-from tests.fixtures.open_streams import wait_until
+from tests.fixtures.waiting import wait_until
 
 STAMP = "1121 02:16:03.359434 16074"
 

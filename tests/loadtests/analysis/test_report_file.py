@@ -13,7 +13,7 @@ from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.run_directory import RunDirectory
 from tests.fixtures.load_runs import OPEN_LOOP, failure, record, steady_generator, write_run
-from tests.loadtests.analysis.test_timeline import PAGES
+from tests.loadtests.analysis.metrics_pages import PAGES
 
 
 @pytest.fixture

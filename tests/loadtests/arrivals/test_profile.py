@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import loadtests.arrivals.profile
 from loadtests.arrivals.profile import Profile
 from loadtests.errors import LoadError
+from tests.loadtests.arrivals.totals import level, total
 
 LEVELS = st.one_of(st.just(0.0), st.floats(0.01, 1000.0).map(lambda level: round(level, 2)))
 TIMES = st.floats(0.1, 1000.0).map(lambda time: round(time, 2))
@@ -26,19 +27,6 @@ def texts(draw: st.DrawFn) -> str:
     if not stages or draw(st.booleans()):
         stages.append(f"{draw(LEVELS):f}")
     return ",".join(stages)
-
-
-def level(profile: Profile, t: float) -> float:
-    """At `t` seconds; where it jumps, the new one."""
-    stage = next(stage for stage in reversed(profile.stages) if stage.start <= t)
-    return stage.first + stage.slope * (t - stage.start)
-
-
-def total(profile: Profile, t: float) -> float:
-    """The integral of the level from 0 to `t`."""
-    edges = [*(stage.start for stage in profile.stages if stage.start < t), t]
-    # The midpoint rule is exact for straight pieces.
-    return sum(level(profile, (before + after) / 2) * (after - before) for before, after in pairwise(edges))
 
 
 def when(profile: Profile, *totals: float) -> list[float]:

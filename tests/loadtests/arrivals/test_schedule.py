@@ -13,7 +13,7 @@ from loadtests.arrivals.profile import Profile
 from loadtests.arrivals.schedule import due_times
 from loadtests.errors import LoadError
 from loadtests.plan import Arrivals
-from tests.loadtests.arrivals.test_profile import total
+from tests.loadtests.arrivals.totals import total
 
 Process = Literal["constant", "poisson", "gamma"]
 ALL: list[tuple[Process, float]] = [

@@ -21,8 +21,9 @@ from loadtests.record import RequestOutcome
 from loadtests.report.write_reports import write_run_report
 from loadtests.run_directory import RunDirectory
 from tests.fixtures.engines import ROOT
-from tests.fixtures.load_generator import TIMEOUT, running_generator, wait_until
+from tests.fixtures.load_generator import TIMEOUT, running_generator
 from tests.fixtures.server import STEP_SECONDS
+from tests.fixtures.waiting import wait_until
 
 TOKENS = 4
 LOCUST = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtests" / "locustfile.py")]

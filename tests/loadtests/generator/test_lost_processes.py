@@ -19,7 +19,8 @@ from loadtests.plan import Arrivals, LoadPlan
 from loadtests.record import RequestOutcome
 from loadtests.run_directory import RunDirectory
 from loadtests.workloads.spec import WorkloadSpec
-from tests.fixtures.load_generator import TIMEOUT, generator_command, has_reported, running_generator, wait_until
+from tests.fixtures.load_generator import TIMEOUT, generator_command, has_reported, running_generator
+from tests.fixtures.waiting import wait_until
 
 SHORT = WorkloadSpec(input_tokens="6", output_tokens="4")
 SECONDS = 6.0

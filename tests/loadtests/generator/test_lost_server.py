@@ -16,8 +16,9 @@ from loadtests.record import RequestOutcome
 from loadtests.run_directory import RunDirectory
 from loadtests.workloads.spec import WorkloadSpec
 from tests.fixtures.engines import TinyEngine
-from tests.fixtures.load_generator import TIMEOUT, generator_command, has_reported, running_generator, wait_until
+from tests.fixtures.load_generator import TIMEOUT, generator_command, has_reported, running_generator
 from tests.fixtures.server import STEP_SECONDS, fake_engine
+from tests.fixtures.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

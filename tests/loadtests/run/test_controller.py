@@ -9,18 +9,11 @@ import pytest
 
 from inflight.deploy.server.server import Server
 from loadtests.errors import LoadError
-from loadtests.plan import LoadPlan
 from loadtests.run.controller import RunProgress, run_load_test
 from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
 from loadtests.workloads.spec import WorkloadSpec
-
-
-def plan(server: Server, **values: object) -> LoadPlan:
-    workload = WorkloadSpec(input_tokens="6", output_tokens="4")
-    page = f"http://{server.metrics_address}/metrics"
-    given = {"server": server.grpc_address, "metrics_url": page, "workload": workload, "seconds": 1.0, **values}
-    return LoadPlan.model_validate(given)
+from tests.loadtests.run.plans import plan
 
 
 def test_a_generator_that_dies_at_once_is_told(

@@ -15,8 +15,8 @@ from loadtests.plan import Arrivals
 from loadtests.workloads.factory import make_workload
 from loadtests.workloads.files import load_files
 from loadtests.workloads.spec import WorkloadSpec
-from tests.loadtests.workloads.test_exact_text import tokenizer
-from tests.loadtests.workloads.test_synthetic import asked
+from tests.loadtests.workloads.tokenizers import tokenizer
+from tests.loadtests.workloads.workload_requests import asked
 
 PAGE = (Path(__file__).parents[3] / "docs/workloads.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"^`([\w.-]+)`:\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))

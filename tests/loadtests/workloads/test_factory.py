@@ -14,7 +14,7 @@ from loadtests.errors import LoadError
 from loadtests.workloads.factory import make_workload
 from loadtests.workloads.files import load_files
 from loadtests.workloads.spec import WorkloadSpec
-from tests.loadtests.workloads.test_synthetic import asked
+from tests.loadtests.workloads.workload_requests import asked
 
 SPECS: list[dict[str, Any]] = [
     {
@@ -114,7 +114,8 @@ def test_the_spec_refuses_what_it_does_not_know(fields: dict[str, Any]) -> None:
 
 
 def test_a_tokenizer_counts_the_tokens_of_a_trace() -> None:
-    from tests.loadtests.workloads.test_exact_text import count, tokenizer
+    from tests.loadtests.workloads.test_exact_text import count
+    from tests.loadtests.workloads.tokenizers import tokenizer
 
     kind = "bytes and a first token"
     spec = WorkloadSpec(trace="sample:mooncake", tokenizer="t", input_scale=0.1)

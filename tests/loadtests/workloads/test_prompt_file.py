@@ -9,8 +9,8 @@ from loadtests.errors import LoadError
 from loadtests.workloads.factory import make_workload
 from loadtests.workloads.interface import RequestSpec, Workload
 from loadtests.workloads.spec import WorkloadSpec
-from tests.loadtests.workloads.test_synthetic import asked
-from tests.loadtests.workloads.test_trace_formats import LONG, nested
+from tests.loadtests.workloads.example_traces import LONG, nested
+from tests.loadtests.workloads.workload_requests import asked
 
 HELLO = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello?"}]
 

@@ -7,24 +7,13 @@ from typing import Any
 import pytest
 
 from loadtests.workloads.factory import make_workload
-from loadtests.workloads.interface import RequestSpec, Session, Workload
+from loadtests.workloads.interface import RequestSpec, Workload
 from loadtests.workloads.spec import WorkloadSpec
+from tests.loadtests.workloads.workload_requests import asked
 
 
 def made(seed: int = 0, **fields: Any) -> Workload:
     return make_workload(WorkloadSpec(**fields), {}, seed)
-
-
-def asked(session: Session | None, answer: str = "yes") -> list[RequestSpec]:
-    """All that a session asks, when each answer is the same."""
-    assert session is not None
-    asks = session.requests()
-    found = [next(asks)]
-    while True:
-        try:
-            found.append(asks.send(answer))
-        except StopIteration:
-            return found
 
 
 def first(workload: Workload, count: int) -> list[RequestSpec]:

@@ -1,44 +1,15 @@
 """Traces in the three public formats, and what is wrong with them."""
 
-import json
-from typing import Any
-
 import pytest
 
 from loadtests.errors import LoadError
 from loadtests.workloads.trace_formats import Trace, read_trace
+from tests.loadtests.workloads.example_traces import AZURE_2023, BURST_1, BURST_2, HEAD, LONG, mooncake, nested, row
 
-AZURE_2023 = """TIMESTAMP,ContextTokens,GeneratedTokens
-2023-11-16 18:17:03.9500000,4800,10
-2023-11-16 18:17:04.0020001,3100,8
-"""
 AZURE_2024 = """TIMESTAMP,ContextTokens,GeneratedTokens
 2024-05-10 00:00:00.009930+00:00,2100,5
 2024-05-10 00:00:01+00:00,7,6
 """
-BURST_1 = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
-5,ChatGPT,400,18,418,Conversation log
-45,GPT-4,1000,230,1230,API log
-"""
-BURST_2 = """Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type
-19440110.0,one,43,GPT-4,900,440,1340,Conversation log
-19440161.5,,2,ChatGPT,36,29,65,API log
-"""
-
-
-def mooncake(*rows: Any) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-def row(timestamp: Any = 0, into: Any = 700, out: Any = 52, **more: Any) -> dict[str, Any]:
-    return {"timestamp": timestamp, "input_length": into, "output_length": out, **more}
-
-
-def nested(depth: int) -> list[Any]:
-    value: list[Any] = []
-    for _ in range(depth):
-        value = [value]
-    return value
 
 
 def read(text: str | bytes, form: str = "auto") -> Trace:
@@ -87,11 +58,6 @@ def test_requests_come_in_the_order_of_their_times_and_as_they_stood_within_one(
 def test_failed_requests_are_left_out() -> None:
     text = BURST_1 + "46,GPT-4,1087,0,1087,API log\n"
     assert len(read(text)) == 2
-
-
-# More digits than Python reads as a whole number.
-LONG = "1" * 5000
-HEAD, *_ = AZURE_2023.splitlines()
 
 
 @pytest.mark.parametrize(

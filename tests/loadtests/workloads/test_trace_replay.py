@@ -10,8 +10,8 @@ from loadtests.workloads.factory import make_workload
 from loadtests.workloads.files import load_files
 from loadtests.workloads.interface import RequestSpec, Workload
 from loadtests.workloads.spec import WorkloadSpec
-from tests.loadtests.workloads.test_synthetic import asked
-from tests.loadtests.workloads.test_trace_formats import AZURE_2023, BURST_1, mooncake, row
+from tests.loadtests.workloads.example_traces import AZURE_2023, BURST_1, mooncake, row
+from tests.loadtests.workloads.workload_requests import asked
 
 SHARED = mooncake(
     row(0, 1082, 10, hash_ids=[0, 1, 2]),

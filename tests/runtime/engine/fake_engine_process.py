@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 
 from inflight.runtime.engine.interface import EngineOptions
 from inflight.runtime.messages import GenerationRequest, TokenEvent
@@ -45,10 +43,3 @@ def options_of(**extra: str) -> EngineOptions:
 
 def request_of(max_tokens: int = 5, first: int = 100) -> GenerationRequest:
     return GenerationRequest((first, first + 1, first + 2), max_tokens)
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + SOON
-    while not true():
-        assert time.monotonic() < end, "it never came to it"
-        time.sleep(0.005)

@@ -10,7 +10,7 @@ from inflight.runtime.engine.fake import LOG_PROB, expected_beams
 from inflight.runtime.messages import FinishReason, GenerationRequest, RequestMetadata, SamplingConfig, SpeculationStats
 from inflight.runtime.text.detokenizer import CONTEXT_TOKENS, Chunk, Detokenizer
 from tests.runtime.engine.fake_scheduler import EventCollector, answered, request_of, run_dry, scheduler_of
-from tests.runtime.text.test_detokenizer import detokenizer_of, tokenizer_of
+from tests.runtime.text.example_tokenizers import detokenizer_of, tokenizer_of
 
 KIND = "byte_level"
 

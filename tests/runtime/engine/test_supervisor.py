@@ -15,6 +15,7 @@ from inflight.runtime.engine import supervisor as process_module
 from inflight.runtime.engine.fake import expected_token
 from inflight.runtime.engine.supervisor import EngineProcess
 from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, TokenEvent
+from tests.fixtures.waiting import wait_until
 from tests.runtime.engine.fake_engine_process import (
     DIE_TOKEN,
     ENDLESS,
@@ -23,7 +24,6 @@ from tests.runtime.engine.fake_engine_process import (
     EventWaiter,
     options_of,
     request_of,
-    wait_until,
 )
 
 

@@ -14,7 +14,8 @@ import pytest
 from inflight.runtime.engine.interface import EngineOptions
 from inflight.runtime.engine.supervisor import EngineProcess
 from inflight.runtime.messages import RequestError
-from tests.runtime.engine.fake_engine_process import ENDLESS, EventWaiter, options_of, request_of, wait_until
+from tests.fixtures.waiting import wait_until
+from tests.runtime.engine.fake_engine_process import ENDLESS, EventWaiter, options_of, request_of
 
 
 def owned() -> set[object]:

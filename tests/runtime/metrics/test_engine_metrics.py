@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -42,6 +42,7 @@ from inflight.runtime.metrics.definitions import (
     MetricFamily,
 )
 from inflight.runtime.metrics.engine_metrics import EngineMetrics, NullSink, reason_of, state_values
+from tests.fixtures.waiting import wait_until
 
 SOON = 60.0
 PERIOD = 0.02
@@ -131,13 +132,6 @@ def measured(board: MemorySink) -> Iterator[MeasuredFakeEngine]:
     assert not board.closed
     measured.close()
     assert board.closed
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_request_is_observed_once_with_its_lengths_and_times(measured: MeasuredFakeEngine, board: MemorySink) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from inflight.runtime.messages import Beam, GenerationRequest, SamplingConfig
 from inflight.runtime.text.detokenizer import CONTEXT_TOKENS, Chunk, Detokenizer
 from inflight.runtime.text.stop_words import Released, StopWords
-from tests.runtime.text.test_detokenizer import (
+from tests.runtime.text.example_tokenizers import (
     ADDED,
     BYTE_FALLBACK_KINDS,
     FRAGMENTS,

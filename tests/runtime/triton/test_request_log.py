@@ -13,6 +13,7 @@ import pytest
 
 from inflight.runtime.messages import RequestMetadata, RequestTimings
 from inflight.runtime.triton.request_log import RequestLine, RequestLog
+from tests.fixtures.waiting import wait_until
 
 LINE = RequestLine(
     "id 1",
@@ -48,13 +49,6 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-
-
 def test_a_line_tells_whose_answer_it_was_and_how_it_went(
     tmp_path: Path, open_log: Callable[[], RequestLog], reports: list[str]
 ) -> None:
@@ -86,10 +80,10 @@ def test_a_file_that_was_moved_is_made_anew(tmp_path: Path, open_log: Callable[[
     path = tmp_path / "requests.jsonl"
     log = open_log()
     log.add(LINE)
-    wait_for(lambda: len(lines(path)) == 1)
+    wait_until(lambda: len(lines(path)) == 1)
     path.rename(tmp_path / "requests.jsonl.1")
     log.add(LINE._replace(request_id="id 2"))
-    wait_for(lambda: len(lines(path)) == 1)
+    wait_until(lambda: len(lines(path)) == 1)
     assert lines(path)[0]["request_id"] == "id 2"
     assert len(lines(tmp_path / "requests.jsonl.1")) == 1
 
@@ -111,12 +105,12 @@ def test_a_full_disk_is_told_once_and_the_lines_come_whole_when_there_is_room(
     log = open_log()
     for number in range(3):
         log.add(LINE._replace(request_id=str(number)))
-    wait_for(lambda: bool(reports))
+    wait_until(lambda: bool(reports))
     log.add(LINE._replace(request_id="3"))
     time.sleep(0.5)
     room[0] = 10**6
     path = tmp_path / "requests.jsonl"
-    wait_for(lambda: path.read_text().count("\n") == 4)
+    wait_until(lambda: path.read_text().count("\n") == 4)
     assert [line["request_id"] for line in lines(path)] == ["0", "1", "2", "3"]
     (report,) = reports
     assert "can't be written" in report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.runtime.text.test_detokenizer import llama_2
+from tests.runtime.text.example_tokenizers import llama_2
 from tests.serving.raw_requests import TimedResponse
 
 TOKENIZER = llama_2()

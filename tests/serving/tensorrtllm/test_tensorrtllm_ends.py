@@ -12,7 +12,7 @@ from build_engines.manifest import GpuMachine
 from inflight.deploy.errors import DeployError
 from inflight.deploy.server.server import Server
 from tests.fixtures.tensorrtllm import MADE_WITH, GpuEngine, stand_in_backend
-from tests.runtime.text.test_detokenizer import ADDED, SPECIAL
+from tests.runtime.text.example_tokenizers import ADDED, SPECIAL
 from tests.serving.bls.bls_requests import BLS, ask, words
 from tests.serving.raw_requests import GrpcConnection, request
 from tests.serving.tensorrtllm.echo import ENDLESS, QUEUE, TEXTS, TOKENIZER, ids_of, text_of

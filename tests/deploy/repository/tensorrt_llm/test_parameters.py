@@ -8,32 +8,23 @@ from typing import Any
 
 import pytest
 
-from build_engines.manifest import EngineFile, GpuFeatures, GpuLimits, Manifest
+from build_engines.manifest import EngineFile
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository.option_checks import check_options
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.repository.tensorrt_llm.backend import XGRAMMAR_TOKENIZER_FILE, read_parameters
 from inflight.deploy.repository.tensorrt_llm.parameters import TensorRtLlmParameters
-from tests.deploy.repository.test_kv_budget import manifest
+from tests.deploy.repository.tensorrt_llm.example_engines import (
+    ENCODER,
+    EXTERNAL,
+    LOOKAHEAD,
+    MEDUSA,
+    NO_FMHA,
+    gpu_manifest,
+    texts,
+)
 
 CONTRACT = json.loads((Path(__file__).parents[3] / "data" / "tensorrt_llm_triton.json").read_text())
-LOOKAHEAD = {"speculative_decoding_mode": "lookahead_decoding", "max_draft_len": 15}
-EXTERNAL = {"speculative_decoding_mode": "draft_tokens_external"}
-MEDUSA = {"speculative_decoding_mode": "medusa", "max_draft_len": 2}
-NO_FMHA = {"features": {"paged_context_fmha": False}}
-ENCODER = {"architecture": "T5ForConditionalGeneration"}
-
-
-def gpu_manifest(features: dict[str, Any] | None = None, **changes: Any) -> Manifest:
-    limits = GpuLimits(max_batch_size=64, max_num_tokens=8192, max_input_len=1024, max_beam_width=4)
-    made_for = {"target": "tensorrt-llm", "limits": limits, "features": GpuFeatures(**(features or {}))}
-    return manifest().model_copy(update={**made_for, **changes})
-
-
-def texts(settings: dict[str, Any], engine: Path = Path("/engines/demo"), **manifest: Any) -> dict[str, str]:
-    return read_parameters(
-        DeploymentOptions(settings=settings), engine, gpu_manifest(**manifest)
-    ).engine_model_parameters()
 
 
 def test_every_parameter_of_upstream_is_known_and_no_other() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from inflight.deploy.errors import DeployError
 from inflight.deploy.repository.tensorrt_llm.rules import check_paths, lookahead_draft_tokens
-from tests.deploy.repository.tensorrt_llm.test_parameters import ENCODER, EXTERNAL, LOOKAHEAD, MEDUSA, NO_FMHA, texts
+from tests.deploy.repository.tensorrt_llm.example_engines import ENCODER, EXTERNAL, LOOKAHEAD, MEDUSA, NO_FMHA, texts
 
 WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"kv_cache_free_gpu_memory_fraction": "0.5"}, {}, "did you mean kv_cache_free_gpu_mem_fraction?"),

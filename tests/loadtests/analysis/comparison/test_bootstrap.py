@@ -5,20 +5,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from loadtests.analysis.columns import Floats
 from loadtests.analysis.comparison.block_length import block_length
 from loadtests.analysis.comparison.bootstrap import MAX_CELLS, cell_of, interval, resample, student
 from loadtests.analysis.comparison.quantiles import PooledValues, resampled_percentiles
-
-
-def autocorrelated(n: int, phi: float, random: np.random.Generator) -> Floats:
-    """AR(1): each value is `phi` times the one before and a shock; of variance 1."""
-    shocks = random.normal(size=n) * np.sqrt(1 - phi**2)
-    series = np.empty(n)
-    last = random.normal()
-    for i, shock in enumerate(shocks):
-        series[i] = last = phi * last + shock
-    return series
+from tests.loadtests.analysis.comparison.series import autocorrelated
 
 
 def test_what_hangs_together_needs_longer_blocks() -> None:

@@ -17,7 +17,7 @@ from loadtests.record import RequestOutcome, RequestRecord
 from loadtests.run_directory import RunDirectory
 from loadtests.workloads.spec import WorkloadSpec
 from tests.fixtures.load_runs import OPEN_LOOP, failure, record, steady_generator, write_run
-from tests.loadtests.analysis.comparison.test_bootstrap import autocorrelated
+from tests.loadtests.analysis.comparison.series import autocorrelated
 
 PLAN = LoadPlan(seconds=60, slo=("p99 ttft <= 200ms",))
 

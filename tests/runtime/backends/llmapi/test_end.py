@@ -12,6 +12,7 @@ import pytest
 
 from inflight.runtime.engine.supervisor import EngineProcess
 from inflight.runtime.messages import GenerationRequest, RequestError
+from tests.fixtures.waiting import wait_until
 from tests.runtime.backends.llmapi.standin import (
     DEADLY,
     END_IDS,
@@ -23,7 +24,7 @@ from tests.runtime.backends.llmapi.standin import (
     engine_dir,
     options_of,
 )
-from tests.runtime.engine.fake_engine_process import EventWaiter, wait_until
+from tests.runtime.engine.fake_engine_process import EventWaiter
 
 
 @pytest.mark.parametrize("version", ["1.2.1", "1.3.0rc26"])

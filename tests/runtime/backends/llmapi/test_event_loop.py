@@ -12,6 +12,7 @@ from inflight.runtime.backends.llmapi.output_reader import OutputReader
 from inflight.runtime.backends.llmapi.settings import LlmApiSettings
 from inflight.runtime.engine.interface import StepOutput
 from inflight.runtime.messages import FinishReason, GenerationRequest
+from tests.fixtures.waiting import wait_until
 from tests.runtime.backends.llmapi.standin import (
     END_IDS,
     FAILING,
@@ -21,7 +22,6 @@ from tests.runtime.backends.llmapi.standin import (
     imported,
     options_of,
 )
-from tests.runtime.engine.fake_engine_process import wait_until
 
 ANSWERS, TOKENS = 16, 10
 PATIENCE = 60.0

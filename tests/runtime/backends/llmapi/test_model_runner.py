@@ -19,6 +19,7 @@ from inflight.runtime.messages import (
     SamplingConfig,
     TokenEvent,
 )
+from tests.fixtures.waiting import wait_until
 from tests.runtime.backends.llmapi.standin import (
     END_IDS,
     ENDLESS,
@@ -32,7 +33,7 @@ from tests.runtime.backends.llmapi.standin import (
     engine_dir,
     options_of,
 )
-from tests.runtime.engine.fake_engine_process import EventWaiter, wait_until
+from tests.runtime.engine.fake_engine_process import EventWaiter
 
 
 @pytest.fixture(scope="module")
