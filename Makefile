@@ -89,7 +89,7 @@ browser: setup ## see to a Chromium for the tests that look at reports: the mach
 check: setup ## ruff, mypy, import-linter, hadolint, and whether the blocking client is generated anew
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python scripts/check_words.py # of the documentation; --python checks the packages too
+	$(BIN)/python scripts/check_words.py --python
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/unasync.py --check

@@ -1,8 +1,8 @@
-"""A directory that appears whole or not at all.
+"""Writes a directory atomically: it appears complete or not at all.
 
-`atomic_directory` hands out an empty directory beside the place where the result shall stand, and exchanges the two
-by one rename when the block ends well. Whatever ends it otherwise (an exception, Ctrl-C, SIGTERM, a full disk)
-leaves what stood there before as it was. What a SIGKILL or a power cut leaves behind, the next run sweeps.
+`atomic_directory` yields an empty directory next to the output and exchanges the two with one rename when the block
+succeeds. If the block fails (an exception, Ctrl-C, SIGTERM, a full disk), the existing output stays unchanged. The next
+run removes what a SIGKILL or a power failure leaves behind.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _RENAME_EXCHANGE = 2
 
 @contextmanager
 def atomic_directory(out: Path, *, is_ours: Callable[[Path], bool], kind: str) -> Iterator[Path]:
-    """Yield an empty directory that becomes `out` when the block ends well.
+    """Yield an empty directory that becomes `out` when the block succeeds.
 
-    `ours(out)` says whether an existing directory may be replaced; an empty one always may. `said` names what is
+    `is_ours(out)` says whether an existing directory may be replaced; an empty one always may. `kind` names what is
     being written ("engine") in messages. Raises BuildError with the codes `output_exists`, `output_unwritable` and
     `disk_full`.
-    The caller that wants to look at `out` before writing holds `writing(out)` around both.
+    A caller that inspects `out` before writing holds `exclusive_writer(out)` around both.
     """
     check_replaceable(out, is_ours, kind)
     partial = _beside(out, "partial")
@@ -48,13 +48,13 @@ def atomic_directory(out: Path, *, is_ours: Callable[[Path], bool], kind: str) -
     except OSError as error:
         raise _build_error(error, out, kind) from error
     finally:
-        with suppress(OSError):  # what went wrong is said by the first
+        with suppress(OSError):  # the first error is reported
             _remove(partial)
 
 
 @contextmanager
 def exclusive_writer(out: Path, on_message: Callable[[str], None]) -> Iterator[None]:
-    """Hold the place `out` for one writer; a second one waits and says so."""
+    """Lock `out` for one writer; a second one waits and reports that."""
     lock = _beside(out, "lock")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -64,13 +64,13 @@ def exclusive_writer(out: Path, on_message: Callable[[str], None]) -> Iterator[N
     try:
         yield
     finally:
-        # Unlinked while held: whoever waits sees that its file is no longer the one on disk, and takes a new one.
+        # Unlinked while held: a waiting process sees that its lock file is no longer the one on disk.
         lock.unlink(missing_ok=True)
         os.close(descriptor)
 
 
 def check_replaceable(out: Path, is_ours: Callable[[Path], bool], kind: str) -> None:
-    """Raise `output_exists` where something stands that a `said` may not replace."""
+    """Raise `output_exists` if `out` exists and was not written by inflight."""
     if not os.path.lexists(out):
         return
     if not out.is_dir():
@@ -109,7 +109,7 @@ def _build_error(error: OSError, out: Path, kind: str) -> BuildError:
 
 
 def _beside(out: Path, purpose: str) -> Path:
-    # Resolved, so that the sibling stands on the file system of the real place and can be renamed to it.
+    # Resolved, so that the sibling is on the same file system and can be renamed.
     real = out.resolve()
     return real.parent / f".{real.name}.inflight-{purpose}"
 
@@ -135,7 +135,7 @@ def _lock(path: Path, on_wait: Callable[[], None]) -> int:
 
 @contextmanager
 def _terminate_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM unwind the stack as Ctrl-C does, so that cleaning up happens."""
+    """Let SIGTERM unwind the stack as Ctrl-C does, so that cleanup runs."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -166,7 +166,7 @@ def _put_in_place(partial: Path, out: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Swap two directories in one step, where the file system can; else in two, undone if the second fails."""
+    """Swap two directories atomically if the file system can; otherwise in two steps, undone if the second fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "renameat2"):
         names = (os.fsencode(one), os.fsencode(other))

@@ -23,7 +23,7 @@ __all__ = ["BuildOptions", "Built", "build_engine", "is_engine"]
 
 @dataclass(frozen=True)
 class Built:
-    """The engine's manifest, whether it was made now or stood there unchanged, and what the user should know."""
+    """The engine's manifest, whether the engine was built or kept unchanged, and notes for the user."""
 
     manifest: Manifest
     fresh: bool
@@ -35,8 +35,8 @@ def build_engine(
 ) -> Built:
     """Compile `checkpoint` (a directory or a hub name) into the engine directory `out`.
 
-    An engine that stands there, whole and from the same content, options, versions and kind of GPU, is kept unless
-    `force`. Until the new one is whole, `out` stays as it was. Raises BuildError with a code of the table.
+    An existing complete engine from the same content, options, versions and kind of GPU is kept unless `force`.
+    `out` is replaced only when the new engine is complete. Raises BuildError with a code of the table.
     """
     progress = progress or NoBuildProgress()
     target = find_target(options)
@@ -94,7 +94,7 @@ def _files(out: Path) -> dict[str, EngineFile]:
 
 
 def _hash_options(target_name: str, target: Target, name: str) -> str:
-    """Hash what shapes the engine; whether it was tried doesn't."""
+    """Hash the options that affect the engine; the smoke test does not."""
     return hashlib.sha256(json.dumps([target_name, *target.cache_key(), name]).encode()).hexdigest()
 
 
@@ -119,13 +119,13 @@ def _unchanged(out: Path, source: EngineSource, host: Host, progress: BuildProgr
     except BuildError as error:
         progress.step(f"The engine that stands there can't be kept: {error}")
         return None
-    # Where the checkpoint lies makes no difference to what is in it.
+    # The checkpoint's location does not affect its content.
     same = manifest.source.model_copy(update={"checkpoint": source.checkpoint}) == source
     return manifest if same and _same_builder(manifest, host) else None
 
 
 def _same_builder(manifest: Manifest, host: Host) -> bool:
-    """Another driver makes no other engine; another kind of GPU does."""
+    """Return whether the machine would build the same engine: the kind of GPU matters, the driver does not."""
     kinds = [machine and machine.compute_capability for machine in (manifest.machine, host.machine)]
     return manifest.versions == host.versions and kinds[0] == kinds[1]
 

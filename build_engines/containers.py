@@ -1,4 +1,4 @@
-"""Which container carries which versions of TensorRT-LLM, and which container an engine takes.
+"""Maps Triton's containers to versions of TensorRT-LLM, and engines to containers.
 
 The versions are those of the compatibility matrix in triton-inference-server/server
 (docs/introduction/compatibility.md), the drivers those of NVIDIA's release notes for CUDA.
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 REPOSITORY = "nvcr.io/nvidia/tritonserver"
-# The last line of TensorRT-LLM that compiles engines: 1.3 removes trtllm-build and all that belongs to it.
+# The last line of TensorRT-LLM that compiles engines: 1.3 removes trtllm-build and everything that belongs to it.
 ENGINE_LINE = "1.2"
 
 # The driver that each CUDA was released with, for machines without forward compatibility.
@@ -49,10 +49,10 @@ _MATRIX = """
 
 @dataclass(frozen=True)
 class Container:
-    """One release of Triton's container with TensorRT-LLM, and what it carries.
+    """One release of Triton's container with TensorRT-LLM, and its versions.
 
-    `minimum_driver` is what its CUDA was released with. GPUs for data centres run it with older drivers of NVIDIA's
-    long-term branches too, so a driver below it is a reason to warn, not to refuse.
+    `minimum_driver` is the driver that its CUDA was released with. GPUs for data centres also accept NVIDIA's
+    older long-term branches, so a driver below it is a reason to warn, not to refuse.
     """
 
     release: str
@@ -83,28 +83,28 @@ DEFAULT_CONTAINER = CONTAINERS[0]
 
 
 def container_for(tensorrt_llm: str) -> Container | None:
-    """Return the newest container with exactly this version of TensorRT-LLM, None where none is known."""
+    """Return the newest container with exactly this version of TensorRT-LLM, None if unknown."""
     return next((container for container in CONTAINERS if container.tensorrt_llm == tensorrt_llm), None)
 
 
 def container_from_release(release: str) -> Container | None:
-    """Return the container of Triton's release "26.07", None where it isn't known."""
+    """Return the container of Triton's release "26.07", None if unknown."""
     return next((container for container in CONTAINERS if container.release == release), None)
 
 
 def container_from_image(image: str) -> Container | None:
-    """Return what the image `…/tritonserver:26.07-trtllm-python-py3` carries, None for any other image."""
+    """Return the container of the image `…/tritonserver:26.07-trtllm-python-py3`, None for any other image."""
     found = re.search(r"tritonserver:(\d\d\.\d\d)-trtllm-python-py3", image)
     return container_from_release(found[1]) if found else None
 
 
 def version_line(version: str) -> str:
-    """Return the part of a version that says what it can do: "1.2" of "1.2.1"."""
+    """Return the minor version, which determines the features: "1.2" of "1.2.1"."""
     return ".".join(version.split(".")[:2])
 
 
 def driver_suffices(driver: str, minimum: str) -> bool:
-    """Say whether a driver ("590.44.01") is at least `minimum`."""
+    """Return whether a driver ("590.44.01") is at least `minimum`."""
     return _numbers(driver) >= _numbers(minimum)
 
 

@@ -1,10 +1,10 @@
-"""What goes wrong before serving."""
+"""Errors before serving."""
 
 from __future__ import annotations
 
 
 class BuildError(Exception):
-    """One sentence that names the input, says what is wrong and what to do, with a stable `code`."""
+    """An error with a stable `code`: one sentence that names the input, the problem and the remedy."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)

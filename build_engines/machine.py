@@ -1,4 +1,4 @@
-"""What GPUs, driver and NVIDIA software are on this machine, or in a container on it."""
+"""Detects GPUs, driver and NVIDIA software of this machine or of a container on it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GPU_QUERY = (
     "--query-gpu=index,name,compute_cap,driver_version,memory.total",
     "--format=csv,noheader,nounits",
 )
-# Asked of the Python that carries TensorRT-LLM, from metadata alone: importing it takes a GPU and half a minute.
+# Run in TensorRT-LLM's Python; reads only metadata, since importing the package takes a GPU and half a minute.
 SOFTWARE_SCRIPT = """
 import sys
 sys.path[:] = filter(None, sys.path)  # nothing in the current directory is a library
@@ -45,7 +45,7 @@ print(json.dumps({
     "modelopt": version("nvidia-modelopt"),
 }))
 """
-# A container that is fetched first may take this long, in seconds.
+# Timeout in seconds, since the container may be pulled first.
 _COMMAND_TIMEOUT = 600
 _MIB = 1 << 20
 # index, name, compute_cap, driver_version, memory.total; names hold no commas.
@@ -65,7 +65,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Software:
-    """Versions by name (tensorrt_llm, tensorrt, cuda, transformers, modelopt); what isn't there is absent."""
+    """Versions by name (tensorrt_llm, tensorrt, cuda, transformers, modelopt); missing packages are absent."""
 
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -91,7 +91,7 @@ class Machine:
 
     @property
     def built_on(self) -> GpuMachine | None:
-        """What a manifest says of where an engine was compiled: the first GPU, None without any."""
+        """The first GPU as the manifest's build machine, None without GPUs."""
         if not self.gpus:
             return None
         first = self.gpus[0]
@@ -99,17 +99,16 @@ class Machine:
 
 
 def detect_machine(prefix: Sequence[str] = (), python: Sequence[str] | None = None) -> Machine:
-    """Look at this machine, or through `prefix` (`docker run … IMAGE`) at a container on it.
+    """Detect this machine, or through `prefix` (`docker run … IMAGE`) a container on it.
 
-    What can't be asked isn't there: no nvidia-smi means no GPU. Raises BuildError (`build_failed`) where an
-    answer can't be read.
+    No nvidia-smi means no GPU. Raises BuildError (`build_failed`) if a program's output can't be parsed.
     """
     gpus = find_gpus(prefix)
     return Machine(gpus if prefix else _visible(gpus), find_software(prefix, python))
 
 
 def _visible(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """Those that CUDA_VISIBLE_DEVICES leaves, in its order; nvidia-smi doesn't look at it."""
+    """Return the GPUs in CUDA_VISIBLE_DEVICES, in its order; nvidia-smi ignores the variable."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     if not all(part.strip().isdigit() for part in chosen):
         return gpus
@@ -118,14 +117,14 @@ def _visible(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 
 
 def find_gpus(prefix: Sequence[str] = ()) -> tuple[Gpu, ...]:
-    """Return the GPUs that nvidia-smi names, () where there is no nvidia-smi or it fails."""
+    """Return the GPUs that nvidia-smi lists, () if it is missing or fails."""
     return parse_gpus(_run([*prefix, *GPU_QUERY]))
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
-    """Read what `GPU_QUERY` prints: one line for each GPU, memory in MiB. A container's banner may stand before.
+    """Parse the output of `GPU_QUERY`: one line for each GPU, memory in MiB, possibly after a container's banner.
 
-    Raises BuildError (`build_failed`) where something is said and no line of it is a GPU's.
+    Raises BuildError (`build_failed`) if there is output but no line describes a GPU.
     """
     gpus = [
         Gpu(int(found[1]), found[2].strip(), found[3], found[4], _memory(found[5]))
@@ -139,7 +138,7 @@ def parse_gpus(text: str) -> tuple[Gpu, ...]:
 
 
 def _memory(text: str) -> int:
-    # Boards that share the system's memory (GB10) say "[N/A]".
+    # Boards that share the system's memory (GB10) print "[N/A]".
     return 0 if text.startswith("[") else int(text) * _MIB
 
 
@@ -155,9 +154,9 @@ def find_software(prefix: Sequence[str] = (), python: Sequence[str] | None = Non
 
 
 def python_of_tensorrt_llm() -> list[str]:
-    """Return the Python that `trtllm-build` on the PATH runs in, python3 where there is none.
+    """Return the Python of the `trtllm-build` on the PATH, or python3.
 
-    Inflight may run in another one, a virtual environment for instance.
+    inflight may run in another Python, for instance in a virtual environment.
     """
     program = shutil.which("trtllm-build")
     if program is None:

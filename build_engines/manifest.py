@@ -1,6 +1,6 @@
-"""`engine.json`: what an engine directory holds, from what it was built, and whether it is still that.
+"""`engine.json`: the contents and the origin of an engine directory, and their verification.
 
-Light on purpose (pydantic and the standard library), since serving reads it before anything heavy is loaded.
+Imports only pydantic and the standard library, since serving reads it before heavy libraries are loaded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from inflight.common.schema.validation_errors import first_error
 FILE_NAME = "engine.json"
 FORMAT = 1
 TARGETS = ("openvino", "tensorrt-llm", "llmapi")
-# Up to this size all contents are hashed before serving: about two seconds at 1.2 GB/s.
+# Engines up to this size are hashed before serving: about two seconds at 1.2 GB/s.
 _HASH_LIMIT_BYTES = 2 << 30
 _CHUNK = 1 << 22
 
@@ -47,7 +47,7 @@ class EngineFile(_Frozen):
 
 
 def _inside_directory(name: str) -> str:
-    """Refuse a name that could lead out of the directory that lists it: manifests come from strangers too."""
+    """Reject a path that could lead out of its directory, since manifests are not trusted."""
     if any(part in ("", ".", "..") for part in name.split("/")) or "\\" in name or "\0" in name:
         raise ValueError(f"{name!r} is not the path of a file inside the directory")
     return name
@@ -58,7 +58,7 @@ FileName = Annotated[str, AfterValidator(_inside_directory)]
 
 
 class EngineSource(_Frozen):
-    """Where the engine comes from: the checkpoint as it was named, and hashes of what went in."""
+    """The engine's origin: the checkpoint as named by the user, and hashes of the inputs."""
 
     checkpoint: str
     weights: str
@@ -68,7 +68,7 @@ class EngineSource(_Frozen):
 
 
 class GpuLimits(_Frozen):
-    """What an engine for GPUs was made for: requests and tokens of one step, tokens of a prompt, beams."""
+    """Limits of a GPU engine: requests and tokens of one step, tokens of a prompt, beams."""
 
     max_batch_size: int
     max_num_tokens: int
@@ -77,9 +77,9 @@ class GpuLimits(_Frozen):
 
 
 class GpuFeatures(_Frozen):
-    """What an engine for GPUs can do, and what its deployment does by default.
+    """Features of a GPU engine and defaults of its deployment.
 
-    Reuse and chunked context both take `paged_context_fmha`. `speculative_decoding_mode` is trtllm-build's word.
+    Reuse and chunked context both need `paged_context_fmha`. `speculative_decoding_mode` is trtllm-build's value.
     """
 
     paged_context_fmha: bool = True
@@ -93,7 +93,7 @@ class GpuFeatures(_Frozen):
 
 
 class GpuMachine(_Frozen):
-    """Where an engine was compiled. A TensorRT engine runs on GPUs of the same `compute_capability` ("9.0") alone."""
+    """Where an engine was compiled. A TensorRT engine runs only on GPUs of equal `compute_capability` ("9.0")."""
 
     gpu: str
     compute_capability: str
@@ -138,8 +138,8 @@ class Manifest(_Frozen):
     def read(cls, directory: Path) -> Manifest:
         """Read the manifest of an engine directory.
 
-        Raises BuildError: `engine_not_found` where there is none, `engine_damaged` where it can't be read or parsed,
-        `engine_incompatible` where another version of inflight wrote it.
+        Raises BuildError: `engine_not_found` if it is missing, `engine_damaged` if it can't be read or parsed,
+        `engine_incompatible` if another version of inflight wrote it.
         """
         with _map_read_errors(directory):
             return cls._read(directory)
@@ -172,7 +172,7 @@ class Manifest(_Frozen):
 
 
 def _build_hint(place: Path) -> str:
-    """Of what was named, where that is a checkpoint, or like a name on the hub."""
+    """Return the command to build the engine from the named path if that is a checkpoint or looks like a hub name."""
     checkpoint, out = "CHECKPOINT", Path("my-engine") if place.exists() else place
     like_a_name = not place.is_absolute() and len(place.parts) == 2 and not place.parent.exists()
     if like_a_name or (place / "config.json").is_file():
@@ -187,9 +187,9 @@ class _FormatVersion(BaseModel):
 def verify(directory: Path, *, hashes: bool | None = None) -> Manifest:
     """Read the manifest and compare the directory with it; return the manifest.
 
-    Every named file must be there with its exact size, and no symbolic link may lead out of the directory, as an
-    engine from a stranger could name this machine's own files with one. Contents are hashed where `hashes` is True, and
-    where it is None and all files together are at most 2 GiB. Raises BuildError as `Manifest.read` does,
+    Every listed file must exist with its exact size, and no symbolic link may lead out of the directory, since an
+    untrusted engine could expose this machine's files. Contents are hashed if `hashes` is True, or if it is not set
+    and the files are at most 2 GiB in total. Raises BuildError as `Manifest.read` does,
     `engine_damaged`, and `engine_incompatible` for a target that this version of inflight doesn't know.
     """
     manifest = Manifest.read(directory)
@@ -232,7 +232,7 @@ def _compare(path: Path, expected: EngineFile, hashes: bool) -> None:
 
 
 def hash_file(path: Path) -> str:
-    """The SHA-256 of a file's content, in hexadecimal."""
+    """Return the SHA-256 of a file's content, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):

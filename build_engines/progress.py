@@ -1,4 +1,4 @@
-"""How long work says where it is; the commands decide how that looks."""
+"""The interface for progress of long work; the commands decide how to show it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Protocol
 
 
 class BuildProgress(Protocol):
-    """Hears what is being done: a sentence for each step, and for some of them how far they are."""
+    """Receives progress: a sentence for each step, and bytes done for some of them."""
 
     def step(self, sentence: str) -> None:
-        """A new step begins."""
+        """Start a new step."""
 
     def advance(self, done: int, total: int) -> None:
-        """So many bytes of the present step are done."""
+        """Report the bytes done in the current step."""
 
 
 class NoBuildProgress:
-    """Progress that nobody listens to."""
+    """Progress that is discarded."""
 
     def step(self, sentence: str) -> None:
         pass

@@ -98,7 +98,7 @@ class Target(Protocol):
         """Return what shapes the engine, as JSON values; two builds with the same list make the same engine."""
 
     def host(self) -> Host:
-        """Return what would build it; an engine that something else built is built anew."""
+        """Return the versions of the builder; an engine of another builder is rebuilt."""
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
         """Return the disk space that a build takes at its peak, without the few megabytes beside the weights."""

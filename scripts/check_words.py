@@ -21,7 +21,6 @@ PACKAGES = ("inflight", "client", "build_engines", "loadtests", "model_repositor
 EVERYWHERE = {
     "whoever|nobody|somebody": "anyone who, no client, a user, another process",
     "mends?|mended|mending|reckon(s|ed|ing)?": "fix; calculate, estimate",
-    "(is|are|was) none": "does not exist, is invalid, is not set",
     "of (its|their) own accord": "automatically",
     "bury|buries|buried|befalls?|befell|hearkens?|askers?": "the standard term: reap, happen, listen, sender",
     "behind your back|without a word": "silently",
@@ -30,6 +29,7 @@ EVERYWHERE = {
     "anew|oftener": "again, more often",
 }
 DOCUMENTS = {
+    "(is|are|was) none": "does not exist, is invalid, is not set",
     "tells|told": "reports, sends, publishes",
     "stands?|stood": "is, is in",
     "shall|hears?|heard": "must, imperative; receives",

@@ -36,7 +36,7 @@ _READ = "ModelOpt's FP8, NVFP4, W4A16_AWQ, W4A8_AWQ and MIXED_PRECISION, fp8 in 
 
 @dataclass(frozen=True)
 class CheckpointQuantization:
-    """`precision` is None where the weights are as they were trained, `kv` where keys and values are."""
+    """`precision` is unset if the weights are not quantized, `kv` if keys and values are not."""
 
     precision: GpuPrecision | KeptPrecision | None = None
     kv: GpuKvPrecision | KeptKvPrecision | None = None

@@ -7,7 +7,7 @@ from typing import Any
 
 from build_engines.errors import BuildError
 
-# What serving reads; save_pretrained writes more (slow vocabularies) that nobody needs beside an engine.
+# The files that serving reads; save_pretrained writes more (slow vocabularies), which an engine does not need.
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",

@@ -49,7 +49,7 @@ BRANDS: tuple[str, ...] = (
     "Old Mill", "São Bento", "Kestrel", "Little Fox",
 )  # fmt: skip
 
-# A brand may also be a name that nobody heard before, put together from these, so that the model learns to
+# A brand may also be an invented name made of these parts, so that the model learns to
 # copy and not to recite.
 ONSETS: tuple[str, ...] = (
     "b", "br", "c", "d", "dr", "f", "fl", "g", "gr", "h", "j", "k", "kl", "l", "m", "n", "p", "pr", "qu",

@@ -1,4 +1,4 @@
-"""What a user decides about an engine of the LLM API: arguments of `tensorrt_llm.LLM`, typed where they are known."""
+"""The user's arguments of `tensorrt_llm.LLM` for an engine of the LLM API; known ones are typed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 
 
 class ArgumentsSection(BaseModel):
-    """A part of the arguments; a name that it doesn't have is a mistake."""
+    """A section of the arguments; unknown names are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class KvCacheArguments(ArgumentsSection):
-    """`KvCacheConfig`: how the cache is kept. Without `max_tokens` it takes its share of the memory that is free."""
+    """`KvCacheConfig`: the KV cache. Without `max_tokens` it takes its fraction of the free memory."""
 
     enable_block_reuse: bool = True
     """Blocks of earlier prompts are not computed again."""
@@ -69,7 +69,7 @@ class LlmArguments(ArgumentsSection):
     speculative_config: dict[str, Any] | None = None
     """One of the library's ways to speculate, which `decoding_type` names."""
     trust_remote_code: bool = False
-    """Brings the checkpoint's own code along and lets it run; also takes an architecture that nobody lists."""
+    """Brings the checkpoint's own code along and lets it run; also allows an architecture that is not listed."""
     extra: dict[str, Any] = {}
     """Further arguments of `LLM`, handed on as they are."""
 

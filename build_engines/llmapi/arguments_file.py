@@ -1,4 +1,4 @@
-"""Reading arguments of the LLM API: from a YAML file and from `name=value`, with one sentence for what is wrong."""
+"""Reads arguments of the LLM API from a YAML file and from `name=value`, with one sentence for each error."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read_arguments(path: Path | None, overrides: Iterable[str] = ()) -> LlmArgum
 
 
 def parse_arguments(found: dict[str, Any], where: str) -> LlmArguments:
-    """Return the arguments; `where` says in messages where they stand. Raises BuildError (`invalid_parameter`)."""
+    """Return the arguments; `where` names their source in messages. Raises BuildError (`invalid_parameter`)."""
     try:
         return LlmArguments.model_validate(found)
     except ValidationError as error:

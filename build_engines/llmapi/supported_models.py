@@ -1,4 +1,4 @@
-"""Whether the LLM API runs a checkpoint's architecture, said before anything is laid out."""
+"""Checks that the LLM API supports a checkpoint's architecture before anything is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The LLM API target: lays the checkpoint, its tokenizer and the library's arguments side by side."""
+"""The LLM API target: writes the checkpoint, its tokenizer and the library's arguments to the engine directory."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class LlmApiTarget:
         return Host({})
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
-        """Nothing, where weights can be linked; a copy that has no room is told by the system."""
+        """Return 0: weights are linked if possible; the system reports a copy without room."""
         return 0
 
     def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEngine:
@@ -162,7 +162,7 @@ class LlmApiTarget:
         return said
 
     def _narrows(self, facts: ModelFacts) -> bool:
-        """Whether 32-bit numbers are computed in 16, which nobody asked for: the library is made for those."""
+        """Return whether 32-bit weights are computed in 16 bits without a user's choice, the library's default."""
         return facts.dtype == "float32" and (self.precision, self.arguments.dtype) == (None, "auto")
 
     def _notes(self, checkpoint: Checkpoint, facts: ModelFacts) -> Iterator[str]:
@@ -204,7 +204,7 @@ def target(options: BuildOptions) -> LlmApiTarget:
 
 
 def model_yaml(checkpoint: Path, options: BuildOptions) -> str:
-    """What a build would write as model.yaml. Raises BuildError as the build would, and writes nothing."""
+    """Return the model.yaml that a build would write. Raises BuildError as the build would; writes nothing."""
     found = target(options)
     read = read_checkpoint(checkpoint, check=found.check_supported)
     return as_yaml(found.keywords(read, read_facts(read.directory, text_config(read.config))))
@@ -216,7 +216,7 @@ def as_yaml(keywords: dict[str, Any]) -> str:
 
 
 def _link_checkpoint(checkpoint: Checkpoint, into: Path, own_code: bool) -> None:
-    """Link the weights, or copy them where the system gives no link; copy the rest, which people edit in place."""
+    """Link the weights, or copy them if linking fails; copy the other files, which users edit in place."""
     into.mkdir()
     for path in checkpoint.weights:
         try:
@@ -232,7 +232,7 @@ def _link_checkpoint(checkpoint: Checkpoint, into: Path, own_code: bool) -> None
 
 
 def _own_files(directory: Path) -> list[Path]:
-    """Code of the checkpoint's own, and what it may read."""
+    """Return the checkpoint's code and the files that it may read."""
     beside = (path for path in directory.iterdir() if path.is_file() and not path.name.startswith("."))
     return sorted(path for path in beside if path.suffix == ".py" or path.stat().st_size <= _MAX_OWN_FILE_BYTES)
 

@@ -1,4 +1,4 @@
-"""The part of a config that is about text: models that also see or hear keep it in a part of its own."""
+"""The text part of a config; multimodal models keep it in a separate section."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the layers of each known architecture hold, as far as memory depends on it.
+"""The layers of each known architecture, as far as memory depends on them.
 
 The facts are those of the model classes in Hugging Face transformers (src/transformers/models/<model_type>/); the tests
 count the parameters of each with those classes.
@@ -87,7 +87,7 @@ WITHOUT_INNER = ("gpt2", "gptj", "gpt_bigcode", "falcon", "bloom")
 
 
 def family_from_config(config: ConfigFile, kind: str) -> ModelFamily:
-    """The family of model_type `kind`, with what the config decides of its layers."""
+    """Return the family of model_type `kind`, with the config's values for its layers."""
     family = FAMILIES[kind]
     if kind == "falcon":
         return _falcon(config, family)

@@ -1,4 +1,4 @@
-"""What fits: one choice of precisions on one kind of device."""
+"""Fits one choice of precisions on one kind of device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Measure = Callable[[Split, int, int], Footprint]
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a choice can't be had: in a few `words` for a table, and as a sentence without its end."""
+    """Why a choice is not supported: in a few `words` for a table, and as a sentence without its end."""
 
     label: str
     reason: str
@@ -53,7 +53,7 @@ class Fit:
 
     @property
     def reason(self) -> str | None:
-        """Why these formats can't be had, a sentence without its end."""
+        """Why these formats are not supported, as a sentence without its end."""
         return self.refusal.reason if self.refusal else None
 
     @property

@@ -1,4 +1,4 @@
-"""What an engine takes of the memory of one device, by its parts."""
+"""The memory of an engine on one device, by its parts."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Footprint:
         return int(left * KV_CACHE_FRACTION) if left > 0 else left
 
     def sequences(self, memory: int, tokens: int) -> int:
-        """How many sequences of so many tokens fit at once."""
+        """Return how many sequences of this length fit at once."""
         return max(0, self.room(memory) // self.sequence(tokens))
 
     def needed(self, sequences: int, tokens: int) -> int:
-        """The memory in which so many such sequences fit."""
+        """Return the memory that this many sequences of this length need."""
         return self.fixed + int(sequences * self.sequence(tokens) / KV_CACHE_FRACTION)
 
 
 def round_up_to_blocks(tokens: int) -> int:
-    """Rounded up to whole blocks."""
+    """Return the tokens rounded up to whole blocks."""
     return -(-tokens // BLOCK) * BLOCK

@@ -25,14 +25,14 @@ class WeightFormat:
     min_sm: int = 80
 
     def layers_bytes(self, parameters: ParameterCounts) -> int:
-        """All but embedding and output."""
+        """Return the bytes of all weights except embedding and output."""
         return int(parameters.linear * self.linear + parameters.channels * self.channel + parameters.other * self.rest)
 
     def table_bytes(self, numbers: int) -> int:
         return int(numbers * self.tables)
 
     def checkpoint_bytes(self, parameters: ParameterCounts) -> int:
-        """All weights once, as files hold them."""
+        """Return the bytes of all weights in the files."""
         return self.layers_bytes(parameters) + self.table_bytes(parameters.embedding + parameters.output)
 
 

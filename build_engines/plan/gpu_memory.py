@@ -1,4 +1,4 @@
-"""What a TensorRT-LLM engine takes of each GPU. docs/plan.md derives the numbers that are measured upstream."""
+"""The memory of a TensorRT-LLM engine on each GPU. docs/plan.md derives the numbers that are measured upstream."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def footprint(
     max_batch_size: int,
     max_num_tokens: int,
 ) -> Footprint:
-    """The memory of the fullest GPU."""
+    """Return the memory of the fullest GPU."""
     return Footprint(
         weights=weights_bytes(parameters, weights, split),
         activations=activation_bytes(shape, split, max_num_tokens),
@@ -76,7 +76,7 @@ def footprint(
 
 
 def weights_bytes(parameters: ParameterCounts, weights: WeightFormat, split: Split) -> int:
-    """Weights on the fullest GPU, in bytes.
+    """Return the bytes of the weights on the fullest GPU.
 
     The layers fall to all GPUs alike ("each rank stores only some portion of the weights", memory.md). The output
     matrix is split by tensor parallelism, the embedding is not (`--use_parallel_embedding` is off by default); with
@@ -89,7 +89,7 @@ def weights_bytes(parameters: ParameterCounts, weights: WeightFormat, split: Spl
 
 
 def token_bytes(shape: ModelShape, kv: KvFormat, split: Split) -> int:
-    """Bytes that one token takes in the KV cache of one GPU, in layers that look at everything.
+    """Return the bytes of one token in the KV cache of one GPU, in layers with full attention.
 
     2 (key and value) x layers x KV heads x head size x bytes (Kwon et al., Efficient Memory Management for Large
     Language Model Serving with PagedAttention, SOSP 2023, section 3; with KV heads as in Ainslie et al., GQA, EMNLP
@@ -99,7 +99,7 @@ def token_bytes(shape: ModelShape, kv: KvFormat, split: Split) -> int:
 
 
 def sequence_bytes(shape: ModelShape, kv: KvFormat, split: Split, tokens: int) -> int:
-    """Bytes of the blocks that a sequence of so many tokens takes on the fullest GPU.
+    """Return the bytes of a sequence's blocks on the fullest GPU.
 
     A layer with a sliding window keeps the window's blocks and one more (TensorRT-LLM's `kSWAExtraBlock`), given
     `max_attention_window_size`; Jiang et al., Mistral 7B (2023), "Rolling Buffer Cache".

@@ -1,4 +1,4 @@
-"""The memory that this machine has left, for a plan of the embedded engine."""
+"""The available memory of this machine, for a plan of the embedded engine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes that programs can still take: the machine's, or less where a container's limit lies below it."""
+    """Return the available bytes of the machine, or of its container if that has a lower limit."""
     match = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo.read_text(), re.MULTILINE)
     assert match, "Linux says MemAvailable since 3.14"
     machine = int(match[1]) * 1024

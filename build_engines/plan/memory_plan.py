@@ -1,4 +1,4 @@
-"""`make_plan`: what a model takes in each precision, what fits, and what to build."""
+"""`make_plan`: the memory of a model in each precision, what fits, and what to build."""
 
 from __future__ import annotations
 
@@ -203,14 +203,14 @@ def _either(ways: list[str]) -> str:
 
 
 def _other_format(settled: _FitChooser, wish: PlanRequest) -> Fit | None:
-    """The first of all formats, the finest first, that fits."""
+    """Return the first format that fits, most precise first."""
     weights, kv = (OPENVINO_WEIGHTS, OPENVINO_KV) if wish.is_openvino else (GPU_WEIGHTS, GPU_KV)
     fits = (settled(wish, one, other) for one in weights.values() for other in kv.values())
     return next((fit for fit in fits if fit.fits), None)
 
 
 def _more_devices(settled: _FitChooser, wish: PlanRequest) -> Fit | None:
-    """The fewest GPUs that hold one of the formats asked for."""
+    """Return the fit with the fewest GPUs for one of the requested formats."""
     many = replace(wish, devices=_MAX_GPUS)
     fits = [settled(many, weights, kv) for weights in wish.weights for kv in wish.kv]
     return min((fit for fit in fits if fit.fits), key=lambda fit: fit.split.gpus, default=None)

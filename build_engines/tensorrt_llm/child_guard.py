@@ -1,7 +1,7 @@
-"""Runs a program that ends with whoever asked for it: `python -I guarded.py END PROGRAM…`.
+"""Runs a program that ends with its parent: `python -I guarded.py END PROGRAM…`.
 
 Standard input is a pipe from the parent. When it closes, however the parent ended, END (a command as JSON, [] for
-none) is run, and then everything in this process' group is killed, what the program started included.
+none) is run, and then everything in this process' group is killed, including what the program started.
 """
 
 from __future__ import annotations

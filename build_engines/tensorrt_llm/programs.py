@@ -84,7 +84,7 @@ class Native:
 
 @dataclass(frozen=True)
 class Docker:
-    """The programs in a container that `docker run` starts anew for each of them.
+    """The programs in a container that `docker run` starts again for each of them.
 
     Paths are mounted under their own names, so commands and logs read as on the machine itself. What is written
     belongs to the user who builds. `name` is the container's, so that it can be stopped.

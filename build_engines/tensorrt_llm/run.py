@@ -1,4 +1,4 @@
-"""Running NVIDIA's programs: heard line by line, logged whole, ended with whoever asked for them."""
+"""Runs NVIDIA's programs: reads their output line by line, logs all of it, and ends them with the caller."""
 
 from __future__ import annotations
 

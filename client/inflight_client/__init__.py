@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Metrics, when it is asked for: it brings an HTTP client and a parser with it. And the version."""
+        """Return Metrics or `__version__` on first use; Metrics imports an HTTP client and a parser."""
         if name == "__version__":
             return client_version()
         if name != "Metrics":

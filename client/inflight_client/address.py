@@ -1,4 +1,4 @@
-"""Where a server is, and how to get there."""
+"""Server addresses, headers and TLS files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOST = re.compile(
 """A name, an IPv6 address (perhaps with its zone), or an international name."""
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _GRPC_HEADER = re.compile(r"(?!grpc-)[0-9a-z_.-]+(?<!-bin)")
-"""https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md: `-bin` are bytes, and `grpc-` gRPC's own."""
+"""https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md: `-bin` marks bytes, `grpc-` is reserved."""
 _RESERVED_HEADERS = {
     "accept-encoding",
     "connection",
@@ -34,12 +34,12 @@ _RESERVED_HEADERS = {
     "transfer-encoding",
     "upgrade",
 }
-"""Headers that say how a message is sent, or is to be: others than the client's own would garble it."""
+"""Headers that control how a message is sent. The client sets them itself; other values would corrupt the message."""
 
 
 @dataclass(frozen=True)
 class Tls:
-    """Files of certificates, as PEM: `ca` to trust instead of the system's, `certificate` and `key` to show."""
+    """PEM files: `ca` replaces the system's CA certificates; `certificate` and `key` identify the client."""
 
     ca: str | Path | None = None
     certificate: str | Path | None = None
@@ -54,7 +54,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class Address:
-    """A server's address: `scheme` is grpc, grpcs, http or https; `path` a prefix for a reverse proxy, http(s) alone.
+    """A server's address: `scheme` is grpc, grpcs, http or https; `path` a prefix for a reverse proxy (http(s) only).
 
     >>> Address.parse("triton.example:9001")
     Address(scheme='grpc', host='triton.example', port=9001, path='')
@@ -69,7 +69,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read an address; without a scheme it is gRPC's. Raises InflightError `invalid_parameter`."""
+        """Parse an address; the default scheme is grpc. Raises InflightError `invalid_parameter`."""
         if not isinstance(text, str):
             raise invalid_value("the address", text, "a text, HOST:PORT or a URL")
         if "@" in re.split("[/?#]", text.partition("://")[2] or text)[0]:  # not shown: it may hold a password
@@ -105,7 +105,7 @@ class Address:
 
     @property
     def authority(self) -> str:
-        """HOST:PORT, an IPv6 host in brackets."""
+        """Return HOST:PORT, with an IPv6 host in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
@@ -121,7 +121,7 @@ class Address:
 
 
 def _is_usable(text: str, parts: SplitResult) -> bool:
-    """Whether it says where a server is and nothing else."""
+    """Return whether the URL has only the parts that an address may have."""
     return (
         parts.scheme in _PORTS
         and _HOST.fullmatch(parts.hostname or "") is not None
@@ -130,13 +130,13 @@ def _is_usable(text: str, parts: SplitResult) -> bool:
         and not parts.path.startswith("//")
         and not parts.query
         and not parts.fragment
-        and text.isprintable()  # a line's end in it would be dropped without a word
+        and text.isprintable()  # urlsplit silently drops line breaks
         and " " not in text
     )
 
 
 def parse_header(text: str) -> tuple[str, str]:
-    """A header as people type it, `NAME: VALUE`, as curl has it. Raises InflightError (`invalid_parameter`)."""
+    """Parse a header written as `NAME: VALUE`, as for curl. Raises InflightError (`invalid_parameter`)."""
     name, colon, value = text.partition(":")
     if not name.strip() or not colon:  # the text, which may be a secret that lost its name, is not repeated
         raise InflightError("a header is written as NAME: VALUE.", "invalid_parameter")
@@ -144,7 +144,7 @@ def parse_header(text: str) -> tuple[str, str]:
 
 
 def validate_headers(headers: Any, address: Address) -> dict[str, str]:
-    """The headers with lower-case names. Raises InflightError `invalid_parameter` for what can't be sent there."""
+    """Return the headers with lower-case names. Raises InflightError `invalid_parameter` for invalid ones."""
     if not isinstance(headers, Mapping):
         raise InflightError(
             f"headers is a {type(headers).__name__}; it must be a mapping, of names to texts", "invalid_parameter"

@@ -1,4 +1,4 @@
-"""One call as its caller asks for it, checked before anything is sent."""
+"""One call and its options, validated before anything is sent."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from inflight_client.sampling import Sampling
 from inflight_client.validation import check_int, check_timeout, check_utf8, invalid_value, shorten
 
 Message = Mapping[str, Any]
-"""A chat message: `role`, `content`, and whatever else the model's template reads."""
+"""A chat message: `role`, `content`, and any other keys that the model's template reads."""
 
 Prompt = str | Sequence[Message]
-"""What is to be continued: a text, or the messages of a conversation."""
+"""A prompt: text, or the messages of a conversation."""
 
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 """https://www.w3.org/TR/trace-context/#traceparent-header: version ff and ids of zeros are invalid."""
 
 _NAME = re.compile(r"[ -~]{1,128}")
-"""Printable ASCII, as it may go into headers and logs."""
+"""Printable ASCII, since the value may appear in headers and logs."""
 
 
 class CallOptions(TypedDict, total=False):
-    """What `generate`, `stream` and `generate_many` take by name.
+    """Keyword arguments of `generate`, `stream` and `generate_many`.
 
-    - `max_tokens` (128): the longest answer, in tokens.
-    - `sampling` (greedy): how tokens are chosen, and where the answer stops.
-    - `timeout`: seconds for the whole call, retries included. Servers of inflight are told, and drop what is too late.
-    - `first_token_timeout`: seconds until the first token is there, retries included. A deployment that gives one
-      response to a request has its whole answer there by then.
-    - `request_id`: the id to cancel the request by; a random one unless given.
-    - `priority` (0): requests with a higher one leave the server's queue first.
-    - `tenant`, `traceparent`: on whose account, and as part of which trace (W3C); both reach the engine's events.
-    - `return_log_probs`, `return_token_ids`, `return_perf_metrics`: what to tell beside the text. Token ids come
-      with `generate` without being asked for, where the deployment has them.
-    - `chat_template_kwargs`: for messages, what the template is given beside them (`tools`, `enable_thinking`, ...).
+    - `max_tokens` (128): maximum length of the answer, in tokens.
+    - `sampling` (greedy): sampling parameters and stop words.
+    - `timeout`: seconds for the whole call, retries included; inflight's server drops requests that are late.
+    - `first_token_timeout`: seconds until the first token arrives, retries included. With a deployment that sends
+      one response per request, the whole answer must arrive by then.
+    - `request_id`: the id for `cancel`; random by default.
+    - `priority` (0): requests with a higher priority leave the server's queue first.
+    - `tenant`, `traceparent`: the tenant and the W3C trace of the request; both appear in the engine's events.
+    - `return_log_probs`, `return_token_ids`, `return_perf_metrics`: values to return besides the text.
+      `generate` returns token ids by default if the deployment supports them.
+    - `chat_template_kwargs`: for messages: further arguments of the template (`tools`, `enable_thinking`, ...).
     """
 
     max_tokens: int
@@ -57,7 +57,7 @@ class CallOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Call:
-    """A prompt with its options (see CallOptions). Raises InflightError for what no server would take."""
+    """A prompt with its options (see CallOptions). Raises InflightError for values that no server accepts."""
 
     prompt: Prompt
     stream: bool
@@ -74,9 +74,9 @@ class Call:
     return_perf_metrics: bool = False
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     messages_json: str = field(init=False, default="")
-    """The messages as a JSON array; empty for a text."""
+    """The messages as a JSON array; empty for a text prompt."""
     template_kwargs_json: str = field(init=False, default="")
-    """What their template is given beside them, as a JSON object; empty for a text."""
+    """The template's further arguments as a JSON object; empty for a text prompt."""
 
     def __post_init__(self) -> None:
         self._validate_prompt()
@@ -99,7 +99,7 @@ class Call:
                 raise invalid_value(name, value, "True or False")
 
     def _validate_prompt(self) -> None:
-        """Check the prompt, and write messages down as they are sent, whatever becomes of the caller's own."""
+        """Validate the prompt and serialize messages now, so that later changes by the caller have no effect."""
         arguments = self.chat_template_kwargs
         if not isinstance(arguments, Mapping):
             raise invalid_value(
@@ -123,14 +123,14 @@ class Call:
 
     @property
     def wants_token_ids(self) -> bool | None:
-        """Whether to ask for token ids; None: where the deployment has them."""
+        """Whether to request token ids; None: if the deployment supports them."""
         if self.return_token_ids is None:
             return False if self.stream else None
         return self.return_token_ids
 
 
 def validate_request_id(value: str) -> str:
-    """An id to cancel by, of whatever client: any text but none."""
+    """Return the request id. Raises InflightError unless it is a non-empty text; other clients' ids are allowed."""
     if not isinstance(value, str) or not value:
         raise invalid_value("request_id", value, "the id of a request, a text of at least one character")
     check_utf8("request_id", value)

@@ -1,4 +1,4 @@
-"""Chat messages rendered by the client, for deployments that take text alone."""
+"""Chat messages rendered by the client, for deployments that accept only text."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
     from inflight.runtime.chat.template import ChatRenderer
 
 _ADD_BOS_FAMILIES = ("Llama", "CodeLlama", "Gemma", "Cohere")
-"""Families whose tokenizers transformers gives a BOS token by `add_bos_token` alone, whatever tokenizer.json says."""
+"""Families for which transformers adds a BOS token by `add_bos_token` and ignores tokenizer.json."""
 
 
 class ChatTemplate:
-    """The chat template of a checkpoint, and how its tokenizer begins a prompt.
+    """The chat template of a checkpoint, and whether its tokenizer adds a BOS token.
 
-    Servers tokenize what the client has rendered as any other text, and most tokenizers put a BOS token before it.
-    Where the rendered text begins with that token already, `without_bos` takes it away.
+    Servers tokenize the rendered text like any other text, and most tokenizers add a BOS token before it.
+    If the rendered text already begins with that token, `without_bos` removes it.
     """
 
     def __init__(self, renderer: ChatRenderer, adds_bos: bool) -> None:
         self._renderer = renderer
         self.adds_bos = adds_bos
-        """Whether the tokenizer, asked for special tokens, puts BOS before a text."""
+        """Whether the tokenizer adds BOS before a text when it adds special tokens."""
 
     @classmethod
     def from_directory(cls, path: str | Path) -> ChatTemplate:
-        """The template of a checkpoint's or tokenizer's directory.
+        """Load the template from a checkpoint's or tokenizer's directory.
 
-        Raises InflightError `no_chat_template` where it has none, or the renderer's package is not installed.
+        Raises InflightError `no_chat_template` if it has none, or if the renderer's package is not installed.
         """
         from inflight.runtime.chat.template import ChatRenderer
         from inflight.runtime.messages import RequestError
@@ -51,11 +51,11 @@ class ChatTemplate:
 
     @property
     def bos(self) -> str:
-        """The text of the BOS token; empty where the tokenizer has none."""
+        """Return the text of the BOS token; empty if the tokenizer has none."""
         return self._renderer.bos_token
 
     def render(self, messages: Sequence[Mapping[str, Any]], /, **kwargs: Any) -> str:
-        """The text of a conversation, ready for its answer. Raises InvalidRequest `invalid_messages`."""
+        """Render a conversation up to the start of the answer. Raises InvalidRequest `invalid_messages`."""
         from inflight.runtime.messages import RequestError
 
         try:
@@ -64,10 +64,10 @@ class ChatTemplate:
             raise InflightError(str(error), error.code) from None
 
     def without_bos(self, text: str, adds_special_tokens: bool | None) -> str:
-        """The text as a server needs it, so that its prompt begins with one BOS token and not with two.
+        """Return the text without its BOS token if the server adds one, so that the prompt does not begin with two.
 
-        `adds_special_tokens` is what its preprocessing was told; None is taken for yes, TensorRT-LLM's default. Where
-        the template has no BOS and the server's tokenizer adds one, the prompt has that token more: no text avoids it.
+        `adds_special_tokens` is the setting of the server's preprocessing; None counts as yes, TensorRT-LLM's default.
+        If the template has no BOS and the server's tokenizer adds one, the client cannot prevent it.
         """
         if self.bos and self.adds_bos and adds_special_tokens is not False:
             return text.removeprefix(self.bos)
@@ -75,23 +75,23 @@ class ChatTemplate:
 
 
 def _adds_bos(directory: Path, bos: str) -> bool:
-    """Whether transformers' tokenizer of that directory puts BOS before a text."""
+    """Return whether the tokenizer in the directory, loaded by transformers, adds BOS before a text."""
     if not bos:
         return False
     settings = _read_json(directory / "tokenizer_config.json")
     if str(settings.get("tokenizer_class", "")).removesuffix("Fast").removesuffix("Tokenizer") in _ADD_BOS_FAMILIES:
         return bool(settings.get("add_bos_token", True))
     tokenizer = _read_json(directory / "tokenizer.json")
-    if not tokenizer:  # tokenizers that are not `fast` go by the setting
+    if not tokenizer:  # slow tokenizers use the setting
         return bool(settings.get("add_bos_token", False))
     try:
         return _begins_with(tokenizer.get("post_processor"), bos)
-    except (AttributeError, LookupError, TypeError):  # no post-processor that a tokenizer could load
+    except (AttributeError, LookupError, TypeError):  # not a post-processor that a tokenizer can load
         return False
 
 
 def _begins_with(processor: Any, bos: str) -> bool:
-    """Whether a post-processor of tokenizer.json begins a single text with that token."""
+    """Return whether a post-processor of tokenizer.json adds the token before a single text."""
     if not isinstance(processor, Mapping):
         return False
     if processor.get("type") == "Sequence":
@@ -103,7 +103,7 @@ def _begins_with(processor: Any, bos: str) -> bool:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """A file's JSON object; an empty one where there is no such file."""
+    """Read a JSON object from a file; return an empty one if the file does not exist."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""How much time is left."""
+"""Deadlines on the monotonic clock."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from inflight_client.errors import InflightError
 from inflight_client.validation import check_timeout
 
 DEFAULT_QUERY_TIMEOUT = 10.0
-"""How long a question about the server waits (health, models, metrics, cancel, what it is) unless told otherwise."""
+"""Default timeout in seconds of calls about the server (health, models, metrics, cancel, detection)."""
 
 
 class Deadline:
-    """A moment of the monotonic clock, or none at all; `what` is what must be there by then, for the error's words."""
+    """A deadline on the monotonic clock, or no deadline; `what` names what must arrive by then, for errors."""
 
     def __init__(self, seconds: float | None, what: str = "the answer") -> None:
         self.seconds = seconds
@@ -24,12 +24,12 @@ class Deadline:
 
     @classmethod
     def from_timeout(cls, timeout: float | None, what: str) -> Deadline:
-        """The deadline of a caller's `timeout`. Raises InflightError `invalid_parameter` where it can't be one."""
+        """Return the deadline of a caller's `timeout`. Raises InflightError `invalid_parameter` for an invalid one."""
         check_timeout("timeout", timeout)
         return cls(timeout, what)
 
     def left(self) -> float | None:
-        """Seconds left, not below 0; None without a deadline."""
+        """Return the seconds left, at least 0; None without a deadline."""
         return None if self.at is None else max(0.0, self.at - time.monotonic())
 
     @property
@@ -37,7 +37,7 @@ class Deadline:
         return self.at is not None and time.monotonic() >= self.at
 
     def sooner(self, other: Deadline) -> Deadline:
-        """The one of the two that comes first."""
+        """Return the earlier of the two."""
         if other.at is None or (self.at is not None and self.at <= other.at):
             return self
         return other

@@ -1,4 +1,4 @@
-"""How busy an engine is, out of a metrics page: ours and TensorRT-LLM's backend have the same names for it."""
+"""The load of an engine, from a metrics page; inflight and TensorRT-LLM's backend use the same metric names."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from inflight_client.metrics import Metrics
 
 @dataclass(frozen=True)
 class EngineLoad:
-    """Requests that run and wait, places for them, use of the KV cache (0 to 1) and its tokens.
+    """Running and waiting requests, the maximum of each, use of the KV cache (0 to 1) and its size in tokens.
 
-    None: the page has no such series. `steps` were made so far, where there are several engines by the one that made
-    most; `generating` are the requests that get a token in each.
+    None means that the page has no such series. `steps` counts the steps so far, of the engine with most steps if
+    there are several; `generating` is the number of requests that get a token in each step.
     """
 
     running: int | None
@@ -30,7 +30,7 @@ class EngineLoad:
 
     @classmethod
     def from_metrics(cls, metrics: Metrics, at: float | None = None) -> EngineLoad:
-        """Read a page that was fetched `at` that moment of the monotonic clock; now, unless told."""
+        """Read a page that was fetched `at` this time of the monotonic clock (default: now)."""
         requests = _values_by_label(metrics, "nv_trt_llm_request_metrics", "request_type")
         blocks = _values_by_label(metrics, "nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type")
         batch = _values_by_label(metrics, "nv_trt_llm_inflight_batcher_metrics", "inflight_batcher_specific_metric")
@@ -48,25 +48,25 @@ class EngineLoad:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: what stands still."""
+        """Return the values for JSON, without the time."""
         moving = ("steps", "generating", "read_at")
         return {name: value for name, value in asdict(self).items() if name not in moving}
 
     def tokens_per_second(self, earlier: EngineLoad) -> float | None:
-        """About how many tokens the engine made since: steps, times the requests that got one in each.
+        """Estimate tokens per second since `earlier`: steps times requests that get a token in each step.
 
-        Speculation makes more of a step, so it is the least there.
+        With speculative decoding a step adds more tokens, so the estimate is a lower bound.
         """
         seconds = self.read_at - earlier.read_at
         if self.steps is None or earlier.steps is None or self.generating is None or seconds <= 0:
             return None
-        # A counter that fell is that of an engine which was started again.
+        # A counter that decreased belongs to an engine that was restarted.
         steps = max(0, self.steps - earlier.steps)
         return steps / seconds * (self.generating + (earlier.generating or 0)) / 2
 
 
 def _values_by_label(metrics: Metrics, name: str, label: str) -> defaultdict[str, list[float]]:
-    """A gauge's values by one of its labels, of each engine on the page."""
+    """Return a gauge's values by one of its labels, one value for each engine on the page."""
     found: defaultdict[str, list[float]] = defaultdict(list)
     family = metrics.families.get(name)
     for sample in family.samples if family else ():

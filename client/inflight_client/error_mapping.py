@@ -1,4 +1,4 @@
-"""A server's own words, and which of the stable codes they stand for."""
+"""Maps a server's error messages to the stable error codes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from inflight_client.errors import ERROR_CODES, InflightError
 
 _STABLE_CODE = re.compile(r"\[([a-z_]+)\]$")
 _PREFIX = re.compile(r"^(?:\[request id: [^\]]*\] |in ensemble '[^']*', )+")
-"""Triton puts the request's id and the ensemble's name before the words of a model."""
+"""Triton puts the request's id and the ensemble's name before a model's message."""
 
-# Triton's own words (core, gRPC and HTTP endpoints, Python backend) and TensorRT-LLM's, in lower case; the first that
-# fits decides.
+# Messages of Triton (core, gRPC and HTTP endpoints, Python backend) and TensorRT-LLM, in lower case; the first match
+# decides.
 _MESSAGE_CODES = (
     ("permission_denied", ("is restricted, expecting header",)),
     ("overloaded", ("exceeds maximum queue size", "max queue size", "maximum queue size")),
@@ -35,7 +35,7 @@ _NOT_FOUND = re.compile(r"unknown model\b.* is not found|^'[^']*'(?: version -?\
 
 
 def error_from_message(message: str, otherwise: str = "invalid_request") -> InflightError:
-    """The server's sentence with its code: the one it ends in, else what Triton's words stand for, else `otherwise`.
+    """Return the server's message as an error: with the code at its end, the code of Triton's message, or `otherwise`.
 
     >>> error = error_from_message("in ensemble 'ensemble', text_input is empty; send more [empty_prompt]")
     >>> error.code, str(error)
@@ -49,14 +49,14 @@ def error_from_message(message: str, otherwise: str = "invalid_request") -> Infl
 
 
 def exception_message(message: str) -> str:
-    """The error itself, where a model sends all of Python's traceback, as upstream's `tensorrt_llm_bls` does."""
+    """Return the exception's message if a model sends a whole traceback, as upstream's `tensorrt_llm_bls` does."""
     if not message.startswith("Traceback (most recent call last)"):
         return message
     return _EXCEPTION.sub("", message.splitlines()[-1].strip())
 
 
 def code_from_message(message: str) -> str | None:
-    """The stable code in brackets at the end, or what Triton's own words stand for; None for words nobody knows."""
+    """Return the code in brackets at the end or the code of Triton's message; None if the message is unknown."""
     found = _STABLE_CODE.search(message)
     if found and found[1] in ERROR_CODES:
         return found[1]
@@ -67,17 +67,17 @@ def code_from_message(message: str) -> str | None:
 
 
 def unreachable(where: str) -> InflightError:
-    """No connection was made; `where` is the server's address."""
+    """Return the error for a failed connection to the server's address `where`."""
     return InflightError(f"no server answers at {where}; check the address or start one", "server_unreachable")
 
 
 def unknown_host(where: str) -> InflightError:
-    """The address has a name that nobody knows."""
+    """Return the error for a host name that does not resolve."""
     return InflightError(f"the host's name in {where} leads to no address; check it", "host_not_found")
 
 
 def connection_closed(where: str, due: str) -> InflightError:
-    """A connection was made, and ended in an orderly way before it was one: Triton's ports do so to each other's."""
+    """Return the error for a peer that closes new connections, as Triton's ports do for another port's protocol."""
     next_step = "check the address: its port and its scheme"
     if due == "gRPC":
         next_step = f"if this is the HTTP port, write http://{where}"
@@ -87,19 +87,19 @@ def connection_closed(where: str, due: str) -> InflightError:
 
 
 def not_triton(where: str, how: str) -> InflightError:
-    """Somebody answers, and it is something else, now and later; `how` is what shows it."""
+    """Return the error for a peer that is not a Triton server; `how` is the evidence."""
     return InflightError(
         f"what answers at {where} is no Triton server ({how}); check the address", "unsupported_deployment"
     )
 
 
 def connection_lost(where: str, how: str) -> InflightError:
-    """A connection was lost in the middle of a call; `how` are the library's words for it."""
+    """Return the error for a connection lost during a call; `how` is the library's message."""
     return InflightError(f"the call to the server at {where} broke ({how}); send the request again", "server_gone")
 
 
 def mismatched_response(expected: str, got: str) -> InflightError:
-    """A response that belongs to another request than the one asked."""
+    """Return the error for a response that belongs to another request."""
     return InflightError(
         f"request {expected!r} was answered with a response to {got!r}; send the request again",
         "answer_damaged",

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class ErrorCode(NamedTuple):
-    """What a code means, and what a caller may do about it."""
+    """The meaning of a code, what the caller can do, and whether to retry."""
 
     meaning: str
     remedy: str
@@ -85,9 +85,9 @@ ERROR_CODES: dict[str, ErrorCode] = {
 
 
 class InflightError(Exception):
-    """A call that failed: one sentence, a stable `code` of `ERROR_CODES`, what to do, and whether to try again.
+    """A failed call: a message, a stable `code` from `ERROR_CODES`, the remedy, and whether to retry.
 
-    Its class goes by the code, so that callers catch kinds of failures, or all of them:
+    The code determines the class, so that callers can catch one kind of failure or all of them:
 
     >>> error = InflightError("too many requests wait already", "overloaded")
     >>> type(error).__name__, error.retry, error.remedy
@@ -107,29 +107,29 @@ class InflightError(Exception):
 
     @property
     def retry(self) -> bool:
-        """Whether the same call may succeed a little later."""
+        """Whether the same call may succeed later."""
         return ERROR_CODES[self.code].retry
 
     @property
     def remedy(self) -> str:
-        """What a caller may do about it."""
+        """What the caller can do."""
         return ERROR_CODES[self.code].remedy
 
 
 class InvalidRequest(InflightError):
-    """The request itself is at fault: sent again it fails again."""
+    """The request is invalid; sending it again fails again."""
 
 
 class Unsupported(InvalidRequest):
-    """The deployment can't do what the request asks for; another one may."""
+    """The deployment does not support the request; another one may."""
 
 
 class Overloaded(InflightError):
-    """The server has as many requests waiting as it takes."""
+    """The server's queue is full."""
 
 
 class DeadlineExceeded(InflightError):
-    """The time allowed, for the whole answer or for its first token, was over."""
+    """The timeout of the answer or of its first token expired."""
 
 
 class Cancelled(InflightError):
@@ -137,23 +137,23 @@ class Cancelled(InflightError):
 
 
 class ModelNotReady(InflightError):
-    """The model, or the engine behind it, is being started, or there is none of that name."""
+    """The model or its engine is starting, or the server has no model of that name."""
 
 
 class ServerGone(InflightError):
-    """The server can't be reached, or was lost in the middle of the answer."""
+    """The server can't be reached, or the connection was lost during the answer."""
 
 
 class AnswerDamaged(ServerGone):
-    """What came is not what was sent: parts are missing, doubled or garbled."""
+    """Parts of the answer are missing, duplicated or corrupted."""
 
 
 class PermissionDenied(InflightError):
-    """Server or client refuse the other: a header, a certificate, a restricted call."""
+    """The server or the client rejects the other: a header, a certificate, a restricted call."""
 
 
 class ClientClosed(InflightError):
-    """The client can't be used (any more) in this process."""
+    """The client is closed, or was created in another process."""
 
 
 _CLASSES: dict[str, type[InflightError]] = {

@@ -33,7 +33,7 @@ Commands print these and exit with 1.
 
 
 def render() -> str:
-    """The whole page, as Markdown."""
+    """Return the whole page as Markdown."""
     calls, building = [], []
     for code, (meaning, remedy, retry) in ERROR_CODES.items():
         kind = type(InflightError("", code))

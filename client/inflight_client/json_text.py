@@ -1,4 +1,4 @@
-"""What a caller gave for JSON, as the text that is sent: written once, so that each attempt sends the same."""
+"""Serializes a caller's values to JSON once, so that each attempt sends the same text."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from inflight_client.errors import InflightError
 from inflight_client.validation import shorten
 
 MAX_DEPTH = 64
-"""Lists and mappings within each other, at most: what holds itself is deeper than any."""
+"""Maximum nesting of lists and mappings; it also catches values that contain themselves."""
 
 
 def json_text(name: str, value: Any) -> str:
-    """A value of JSON's types as JSON: None, booleans, numbers, text, lists, tuples, and mappings with text as keys.
+    """Return a value as JSON: None, booleans, numbers, text, lists, tuples, and mappings with text as keys.
 
-    Raises InflightError `invalid_messages` for all else, saying where it stands: nothing is turned into something that
-    the caller did not write, no iterator is used up, and what is sent can be read back.
+    Raises InflightError `invalid_messages` for any other type, with its position: no value is converted, no iterator
+    is consumed, and the result can be parsed again.
     """
     plain = _plain(name, value, 0)
     try:
@@ -33,7 +33,7 @@ def json_text(name: str, value: Any) -> str:
 
 
 def _plain(where: str, value: Any, depth: int) -> Any:
-    """A copy of it; `where` it stands is told in messages."""
+    """Return a plain copy of the value; `where` is its position for error messages."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if depth > MAX_DEPTH:

@@ -1,4 +1,4 @@
-"""A server's metrics page (Prometheus' text format), read once."""
+"""A snapshot of a server's metrics page (Prometheus' text format)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Metrics:
 
     @classmethod
     def parse(cls, text: str) -> Metrics:
-        """Raises InflightError `answer_damaged` for what is no such page."""
+        """Parse a page. Raises InflightError `answer_damaged` for text in another format."""
         families: dict[str, Metric] = {}
         try:
             for family in text_string_to_metric_families(text):
@@ -45,13 +45,13 @@ class Metrics:
         return cls(MappingProxyType(families))
 
     def value(self, name: str, **labels: str) -> float | None:
-        """The sample of that name, as the page has it, and exactly these labels; None where there is none."""
+        """Return the sample with this name, as on the page, and exactly these labels, or None."""
         found = frozenset(labels.items())
-        # The parser calls a counter's sample NAME_total, whether the page does or, as Triton's, does not.
+        # The parser names a counter's sample NAME_total even if the page, as Triton's, does not.
         return self._samples.get((name, found), self._samples.get((f"{name}_total", found)))
 
     def series(self) -> Iterator[tuple[str, Mapping[str, str], float]]:
-        """Name, labels and value of each sample whose value is a finite number; a counter's name without `_total`."""
+        """Yield name, labels and value of each sample with a finite value; a counter's name without `_total`."""
         for family in self.families.values():
             for sample in family.samples:
                 if math.isfinite(sample.value):
@@ -70,7 +70,7 @@ def page_address(url: str) -> Address:
     address = Address.parse(url)
     if not address.http:
         raise InflightError(f"the metrics page's address {url!r} must be a URL of http or https", "invalid_parameter")
-    if urlsplit(url).port is None:  # this is no server's inference endpoint, whose default port is another
+    if urlsplit(url).port is None:  # not an inference endpoint, whose default port differs
         return replace(address, port=443 if address.secure else 80)
     return address
 

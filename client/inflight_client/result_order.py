@@ -1,4 +1,4 @@
-"""Which of many outcomes is handed out next, the same for threads and asyncio."""
+"""The order in which `generate_many` returns its results, for threads and asyncio."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from inflight_client.results import Generation
 from inflight_client.validation import check_int
 
 Outcome = Generation | InflightError
-"""What came of one of many prompts, where failures take their answers' places."""
+"""The result of one of many prompts: its answer, or the error in its place."""
 
 READ_AHEAD_FACTOR = 4
-"""How many times `concurrency` prompts may be read before the first of them has been handed out: in order, a slow one
-holds up no others, and a million prompts never stand in memory."""
+"""Up to this many times `concurrency` prompts are read before the first result is returned: a slow prompt does not
+block others, and memory stays bounded."""
 
 CLOSE_TIMEOUT = 2.0
-"""How long leaving waits for what is on its way. What is stuck for longer ends by itself, when it can."""
+"""How many seconds closing waits for requests in flight. Those that take longer end in the background."""
 
 
 class SourceEnd(NamedTuple):
-    """The prompts ended, at the place that comes with it; perhaps by an error of theirs."""
+    """The end of the prompts; `error` is the exception that their source raised, if any."""
 
     error: BaseException | None = None
 
 
 class ResultOrder:
-    """Takes what comes, in whatever order, and gives what `generate_many` hands out: see there."""
+    """Takes results in any order and returns them in the order of `generate_many`."""
 
     def __init__(self, as_completed: bool, return_errors: bool) -> None:
         self._as_completed = as_completed
@@ -40,7 +40,7 @@ class ResultOrder:
 
     @property
     def done(self) -> bool:
-        """Whether all has been handed out; raises what the prompts themselves ended with."""
+        """Whether all results have been returned. Raises the exception that the prompts' source raised."""
         if self._emitted != self._total:
             return False
         error, self._error = self._error, None
@@ -49,7 +49,7 @@ class ResultOrder:
         return True
 
     def add(self, place: int, what: Outcome | BaseException | SourceEnd) -> Iterator[Any]:
-        """What is due now. A failure is raised there, unless it is to be returned and is one of ours."""
+        """Add a result and yield those that are due. Errors are raised unless they are to be returned."""
         if isinstance(what, SourceEnd):
             self._total, self._error = place, what.error
             return
@@ -63,13 +63,13 @@ class ResultOrder:
 
 
 def validate_concurrency(value: int) -> int:
-    """The number itself; InflightError for what can't be one."""
+    """Return the number. Raises InflightError for an invalid one."""
     check_int("concurrency", value, 1, 2**31 - 1)
     return int(value)
 
 
 def validate_prompts(prompts: Any) -> Iterable[Prompt]:
-    """The prompts themselves; InflightError for what ordinary code can't read prompts from."""
+    """Return the prompts. Raises InflightError for objects that synchronous code can't iterate over."""
     if hasattr(prompts, "__aiter__"):
         raise InflightError(
             f"the prompts are an asynchronous {type(prompts).__name__}; only AsyncClient reads those",

@@ -1,4 +1,4 @@
-"""What calls give back."""
+"""Results of calls."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 UNKNOWN = "unknown"
-"""The finish reason where a deployment says that an answer ended, and not why."""
+"""The finish reason if a deployment does not report why an answer ended."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of a request: of its prompt, with what the template added, and of its answer."""
+    """Token counts of a request: of its prompt, including the template's tokens, and of its answer."""
 
     input_tokens: int
     output_tokens: int
@@ -27,18 +27,18 @@ class _HasUsage(Protocol):
 
 
 class _TokenCounts:
-    """The usage's counts, of what may have one."""
+    """The token counts of a result whose `usage` may be None."""
 
     __slots__ = ()
 
     @property
     def input_tokens(self: _HasUsage) -> int | None:
-        """Tokens of the prompt; None where nobody counted them."""
+        """Tokens of the prompt; None if the deployment does not count them."""
         return None if self.usage is None else self.usage.input_tokens
 
     @property
     def output_tokens(self: _HasUsage) -> int | None:
-        """Tokens of the answer; None where nobody counted them."""
+        """Tokens of the answer; None if the deployment does not count them."""
         return None if self.usage is None else self.usage.output_tokens
 
 
@@ -51,11 +51,11 @@ class _DeltaFields(NamedTuple):
 
 
 class Delta(_DeltaFields, _TokenCounts):
-    """One step of a streamed answer: the text that it adds (often one token's, at times none).
+    """One step of a streamed answer: the text that it adds (often one token, sometimes empty).
 
-    The last delta, and only that, has a finish reason: `stop`, `length`, `stop_word`, `cancelled`, or `unknown` where
-    the deployment tells none. It has the usage too, where the deployment counts. `token_ids` and `log_probs` (natural
-    logarithms, one for each token) are this step's, where asked for. (A tuple: one is made for every token.)
+    Only the last delta has a finish reason: `stop`, `length`, `stop_word`, `cancelled`, or `unknown` if the deployment
+    reports none. It also has the usage if the deployment counts tokens. `token_ids` and `log_probs` (natural
+    logarithms, one for each token) belong to this step, if requested. (A tuple, since one is created for every token.)
     """
 
     __slots__ = ()
@@ -63,7 +63,7 @@ class Delta(_DeltaFields, _TokenCounts):
 
 @dataclass(frozen=True)
 class ServerTimings:
-    """Moments in the engine, in seconds after the request's arrival there; `return_perf_metrics` asks for them."""
+    """Times in the engine, in seconds after the request arrived there; `return_perf_metrics` requests them."""
 
     first_scheduled: float
     first_token: float
@@ -72,10 +72,10 @@ class ServerTimings:
 
 @dataclass(frozen=True)
 class Timings:
-    """How long a call took, in seconds of the client's clock, with all its attempts.
+    """The duration of a call with all its attempts, in seconds of the client's clock.
 
-    `first_token` is the time to the first response (TTFT as the caller sees it), `total` to the last one; `attempts` is
-    how often the request was sent.
+    `first_token` is the time to the first response (the caller's TTFT), `total` to the last one; `attempts` is the
+    number of times the request was sent.
     """
 
     first_token: float
@@ -86,9 +86,9 @@ class Timings:
 
 @dataclass(frozen=True)
 class Generation(_TokenCounts):
-    """A whole answer, why it ended, how many tokens went in and came out, and how long it took.
+    """A complete answer with its finish reason, token counts and timings.
 
-    `usage` is None where the deployment counts no tokens; `token_ids` and `log_probs` where they were not asked for.
+    `usage` may be unknown (None); `token_ids` and `log_probs` are only set if requested.
     `cumulative_log_prob` is the sum of all log probabilities.
     """
 
@@ -104,17 +104,17 @@ class Generation(_TokenCounts):
 
 @dataclass(frozen=True)
 class Health:
-    """How a server stands: does it answer, would it take requests, and is the client's own model ready."""
+    """The health of a server: whether it is live, whether it is ready, and whether the client's model is ready."""
 
     live: bool
     ready: bool
     model_ready: bool
     reason: str = ""
-    """Why not, in a sentence; empty where all is well."""
+    """Why the server is not healthy, in one sentence; empty if it is."""
 
     @classmethod
     def from_states(cls, live: bool, ready: bool, model_ready: bool) -> Health:
-        """What a server says of itself."""
+        """Return the health for the states that a server reports."""
         if not live:
             return cls(live, ready, model_ready, "the server is being started or ended")
         if not ready:
@@ -127,7 +127,7 @@ class Health:
 
 @dataclass(frozen=True)
 class Model:
-    """A model of the server's repository: `state` is Triton's (`READY`, `UNAVAILABLE`), `reason` its words for it."""
+    """A model of the server's repository: `state` is Triton's (`READY`, `UNAVAILABLE`), `reason` its explanation."""
 
     name: str
     version: str

@@ -1,4 +1,4 @@
-"""When a call is sent again, how long it waits before, and when a client stops trying."""
+"""Retries of calls: which errors, how long to wait, and when to give up."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Retry:
-    """How hard to try. What is transient (`InflightError.retry`) is sent again, never once a token has come; a call
-    whose answer was damaged only once, since each attempt is a whole answer's work and a peer that garbles goes on, and
-    so one on whom the peer hung up, which mostly is a wrong port.
+    """The retry policy. Transient errors (`InflightError.retry`) are retried, never after the first token. A damaged
+    answer is retried only once, since each attempt costs a whole answer; so is a connection that the peer closed at
+    once, which usually means a wrong port.
 
-    Before each retry a random time passes, of at most `wait_initial` seconds before the first and twice as much before
-    each one after it, and never more than `wait_max`. A call tries for `timeout` seconds at most, and never past its
-    own deadlines. All calls of a client share a budget: `budget` retries, and `budget_ratio` more with each call, so
-    that clients whose server is in trouble send it but little more than they would have.
+    Before each retry the client waits a random time: at most `wait_initial` seconds before the first, twice as much
+    before each further one, and at most `wait_max`. A call retries for at most `timeout` seconds and never past its
+    deadlines. All calls of a client share a budget: `budget` retries, and `budget_ratio` more with each call, so that
+    clients add little load to a server in trouble.
     """
 
     timeout: float = 30.0
@@ -43,18 +43,18 @@ class Retry:
 
 
 NO_RETRY = Retry(attempts=1)
-"""Every failure is the caller's at once."""
+"""Raise every error at once."""
 
 
 def validate_retry(given: Retry | None) -> Retry:
-    """What a client is given, or the usual. Raises InflightError `invalid_parameter`."""
+    """Return the given policy or the default one. Raises InflightError `invalid_parameter`."""
     if given is not None and not isinstance(given, Retry):
         raise invalid_value("retry", given, "a Retry, or None for the usual")
     return Retry() if given is None else given
 
 
 class RetryBudget:
-    """Retries that a client's calls may still make, counted by all its threads."""
+    """The retries that a client's calls may still make, shared by all its threads."""
 
     def __init__(self, retry: Retry) -> None:
         self._retry = retry
@@ -67,7 +67,7 @@ class RetryBudget:
             self._left = min(self._left + self._retry.budget_ratio, float(self._retry.budget))
 
     def spend(self) -> bool:
-        """Take one retry; false where there is none."""
+        """Take one retry; return False if none is left."""
         with self._lock:
             if self._left < 1:
                 return False
@@ -76,29 +76,29 @@ class RetryBudget:
 
 
 class Retries:
-    """The retries of a client's calls, by tenacity."""
+    """The retries of a client's calls, made with tenacity."""
 
     def __init__(self, retry: Retry) -> None:
         self._retry = retry
         self._budget = RetryBudget(retry)
 
     def attempts(self, deadline: Deadline, closed: threading.Event) -> Retrying:
-        """Attempts for one call, to iterate over; the last attempt's error is raised as it is.
+        """Return the attempts of one call, to iterate over; the last attempt's error is raised unchanged.
 
-        Once the caller has `given_up`, no wait goes on.
+        Once `closed` is set, no wait continues.
         """
         from tenacity import Retrying, sleep_using_event
 
         return Retrying(**self._rules(deadline), sleep=sleep_using_event(closed))
 
     def async_attempts(self, deadline: Deadline) -> AsyncRetrying:
-        """The same for asyncio."""
+        """Return the attempts of one call for asyncio."""
         from tenacity import AsyncRetrying
 
         return AsyncRetrying(**self._rules(deadline))
 
     def _rules(self, deadline: Deadline) -> dict[str, Any]:
-        # Imported at the first call: a program that only imports the client need not wait for it.
+        # Imported at the first call, so that importing the client stays fast.
         from tenacity import (
             retry_if_exception,
             stop_after_attempt,
@@ -113,7 +113,7 @@ class Retries:
         once = count(1)
 
         def again(error: BaseException) -> bool:
-            """Asked once for each attempt that failed."""
+            """Return whether to retry; called once for each failed attempt."""
             if not (isinstance(error, InflightError) and error.retry):
                 return False
             return error.code not in ("answer_damaged", "connection_closed") or next(once) == 1

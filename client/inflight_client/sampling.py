@@ -1,4 +1,4 @@
-"""How a request wants its tokens chosen, and where its answer stops."""
+"""Sampling parameters, guides and stop words of a request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inflight_client.validation import check_utf8, invalid_value, is_int, is_num
 GuideType = Literal["json", "json_schema", "regex", "ebnf_grammar"]
 
 _MAX_FLOAT32 = 3.4e38
-"""As an FP32 tensor holds it."""
+"""The largest number that the client sends in an FP32 tensor."""
 
 _BOUNDS = {
     "temperature": (0.0, _MAX_FLOAT32),
@@ -31,7 +31,7 @@ _WORDS = ("stop", "bad_words")
 
 @dataclass(frozen=True)
 class Guide:
-    """What the answer must look like: a JSON schema, a regular expression, a grammar; `json` alone needs no text."""
+    """A pattern that the answer must match: a JSON schema, a regular expression or a grammar; `json` needs no text."""
 
     type: GuideType
     text: str = ""
@@ -49,12 +49,12 @@ class Guide:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling parameters; those left None are the server's to choose, whose default is greedy decoding.
+    """Sampling parameters; unset ones use the server's default, greedy decoding.
 
     A request samples when `temperature` > 0, `top_k` > 1 or `top_p` > 0 is given (a temperature alone is sent with
-    `top_p` = 1, since TensorRT-LLM would ignore it); `temperature` = 0 and `top_k` = 1 are greedy. An `end_id` takes
-    the place of the model's own end tokens; -1 means none. `stop` are texts at which the answer ends, without them;
-    `bad_words` must not come up; one string is taken as one word. `adapter` is the `lora_task_id` of a LoRA adapter.
+    `top_p` = 1, since TensorRT-LLM would ignore it); `temperature` = 0 and `top_k` = 1 are greedy. An `end_id`
+    replaces the model's end tokens; -1 means none. The answer ends before the first of the texts `stop`; it never
+    contains `bad_words`. A single string is one word. `adapter` is the `lora_task_id` of a LoRA adapter.
     Values out of bounds raise InflightError (`invalid_parameter`) before anything is sent.
 
     >>> Sampling(temperature=0.8, top_p=0.95, stop="\\n").stop
@@ -100,7 +100,7 @@ def _check_number(name: str, value: Any) -> None:
 
 
 def _words(name: str, value: Any) -> tuple[str, ...]:
-    """The words as a tuple; each must be text that is not empty."""
+    """Return the words as a tuple; each must be non-empty text."""
     if not isinstance(value, str | tuple | list):
         raise invalid_value(name, value, "a text, or a list of texts")
     words = (value,) if isinstance(value, str) else tuple(value)

@@ -1,4 +1,4 @@
-"""What a client is made with, the same for both clients."""
+"""The settings of a client, the same for both clients."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 METRICS_PORT = 8002
 _SAMPLE_PROMPT: Prompt = [{"role": "user", "content": ""}]
-"""Messages: some options are no text's."""
+"""Messages, since some options are not valid with text."""
 
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """Where the server is, how to get there, and what holds for every call that does not say otherwise."""
+    """The server's address, headers and certificates, and the defaults of every call."""
 
     address: Address
     model: str | None = None
@@ -45,7 +45,7 @@ class ClientSettings:
         chat_template: Any,
         metrics_url: str | None,
     ) -> ClientSettings:
-        """Check them. Raises InflightError (`invalid_parameter`, `no_chat_template`)."""
+        """Validate the settings. Raises InflightError (`invalid_parameter`, `no_chat_template`)."""
         where = Address.parse(address)
         if model is not None and not (isinstance(model, str) and model and model.isprintable()):
             raise invalid_value("model", model, "a model's name, or None for the one that answers text")
@@ -71,19 +71,19 @@ class ClientSettings:
         )
 
     def call(self, prompt: Prompt, options: Mapping[str, Any], stream: bool) -> Call:
-        """One call, with an id and the client's own timeout where the caller gives none."""
+        """Return a call; the id and the timeout have defaults."""
         _check_names("stream" if stream else "generate", options)
         given = {"timeout": self.timeout, **options}
         return Call(prompt, stream, **{**given, "request_id": given.get("request_id") or uuid.uuid4().hex})
 
     def validate_options(self, options: Mapping[str, Any]) -> None:
-        """What would be wrong with every one of many calls is raised before the first."""
+        """Raise the errors that all of many calls would have before the first is sent."""
         _check_names("generate_many", options)
         self.call(_SAMPLE_PROMPT, options, stream=False)
 
 
 def _check_names(method: str, options: Mapping[str, Any]) -> None:
-    """As Python itself says it, where an option is none of the method's; and where it may belong."""
+    """Raise Python's TypeError for an unknown option, with a hint at the right place."""
     for name in options.keys() - CallOptions.__annotations__.keys():
         if name in Sampling.__dataclass_fields__:
             hint = f"how tokens are chosen is given as sampling=Sampling({name}=...)"
@@ -93,7 +93,7 @@ def _check_names(method: str, options: Mapping[str, Any]) -> None:
 
 
 def _template(given: Any) -> ChatTemplate | None:
-    """A template from a directory, or as it is."""
+    """Return the given template, or load it from a directory."""
     if given is None:
         return None
     from inflight_client.chat_template import ChatTemplate

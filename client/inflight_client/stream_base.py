@@ -1,4 +1,4 @@
-"""What both streams tell of their answer while it comes."""
+"""The state that both streams share while an answer arrives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inflight_client.results import Delta, Generation, ServerTimings, Timings
 
 
 class Transcript:
-    """Takes the deltas of one answer as they are handed to the caller."""
+    """Collects the deltas of one answer as the caller gets them."""
 
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
@@ -25,7 +25,7 @@ class Transcript:
         self._log_probs: list[float] = []
 
     def start(self) -> None:
-        """The caller begins to wait."""
+        """Start the clock: the caller waits from now on."""
         self._started = time.monotonic()
 
     def add(self, delta: Delta) -> None:
@@ -42,7 +42,7 @@ class Transcript:
 
     @property
     def ended(self) -> bool:
-        """Whether the last delta has come."""
+        """Whether the last delta has arrived."""
         return self._last.finish_reason is not None
 
     @property
@@ -50,7 +50,7 @@ class Transcript:
         return "".join(self._texts)
 
     def generation(self, cumulative_log_prob: float | None, server: ServerTimings | None) -> Generation | None:
-        """The whole answer; None before its last delta."""
+        """Return the whole answer; None before its last delta."""
         if self._last.finish_reason is None:
             return None
         return Generation(
@@ -69,12 +69,12 @@ Number = TypeVar("Number", int, float)
 
 
 def _collected(collected: list[Number], last: tuple[Number, ...] | None) -> tuple[Number, ...] | None:
-    """None where no delta had any, not even an empty part; some deployments end with a response that has none."""
+    """Return the collected values; None if no delta had any. Some deployments end with a response without them."""
     return tuple(collected) if collected or last is not None else None
 
 
 class StreamBase:
-    """The state that a stream of ordinary code and one of asyncio have in common."""
+    """The base of the synchronous and the asyncio stream."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -83,7 +83,7 @@ class StreamBase:
 
     @property
     def request_id(self) -> str:
-        """What the client's `cancel` knows the request by."""
+        """The id of the request, for the client's `cancel`."""
         return self._call.request_id
 
     @property
@@ -93,7 +93,7 @@ class StreamBase:
 
     @property
     def generation(self) -> Generation | None:
-        """The whole answer, once its last delta has come."""
+        """The whole answer, once its last delta has arrived."""
         if self._answer is None:
             return None
         return self._transcript.generation(self._answer.cumulative_log_prob, self._answer.server_timings)

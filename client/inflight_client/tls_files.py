@@ -12,7 +12,7 @@ from inflight_client.errors import InflightError
 
 
 class TlsContents(NamedTuple):
-    """What the files hold, as PEM; None for those that are not given."""
+    """The PEM contents of the files; None for those that are not given."""
 
     ca: bytes | None
     certificate: bytes | None
@@ -20,8 +20,8 @@ class TlsContents(NamedTuple):
 
 
 def read_tls_files(tls: Tls) -> TlsContents:
-    """Read them. Raises InflightError: `permission_denied` where one can't be read, `invalid_parameter` where one is
-    not what it should be, or does not fit the other."""
+    """Read the files. Raises InflightError: `permission_denied` if one can't be read, `invalid_parameter` if one has
+    the wrong content or does not match the other."""
     contents = TlsContents(*(_read_file(name, getattr(tls, name)) for name in TlsContents._fields))
     if tls.key is not None and tls.certificate is None:
         raise InflightError(f"the key {tls.key} is given without its certificate; give both", "invalid_parameter")

@@ -1,7 +1,7 @@
-"""What the protocols have in common: KServe v2 questions, their answers, and who carries them.
+"""The transport interface that gRPC and HTTP share: KServe v2 requests and responses.
 
-A transport turns all that goes wrong into an InflightError, never hands out more than the server sent, and keeps to the
-deadline it is given, whatever the network does. It knows nothing of sampling, retries or deployments.
+A transport maps every failure to an InflightError, returns only what the server sent, and meets its deadlines whatever
+the network does. It knows nothing of sampling, retries or deployments.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from inflight_client.results import Model
 
 
 class Tensor(NamedTuple):
-    """An input: KServe's name of the type (`BYTES`, `INT32`, ...), its shape, its values one after another."""
+    """An input: KServe's name of the type (`BYTES`, `INT32`, ...), the shape and the flat values."""
 
     datatype: str
     shape: tuple[int, ...]
@@ -27,8 +27,8 @@ class Tensor(NamedTuple):
 class InferRequest:
     """One request to one model.
 
-    `outputs` are the outputs wanted, for the protocol that lets one choose; `parameters` are KServe's request
-    parameters; `headers` go with this call beside the client's own (lower-case names).
+    `outputs` are the requested outputs, for the protocol that supports a choice; `parameters` are KServe's request
+    parameters; `headers` are added to the client's own (lower-case names).
     """
 
     model: str
@@ -40,32 +40,32 @@ class InferRequest:
 
 
 class InferResponse(Protocol):
-    """One response; its outputs are decoded when asked for. All give None for an output that did not come."""
+    """One response; its outputs are decoded on access. All methods return None for a missing output."""
 
     @property
     def id(self) -> str:
-        """The request's id, as the server gives it back; empty where it doesn't."""
+        """The request's id as the server returns it; empty if it does not."""
 
     @property
     def final(self) -> bool | None:
-        """Whether the server says that this is the last response; None where the protocol does not tell."""
+        """Whether the server marks this as the last response; None if the protocol has no such mark."""
 
     def text(self, name: str) -> str | None:
-        """The first string of a BYTES output. Raises InflightError `answer_damaged` for what is not UTF-8."""
+        """Return the first string of a BYTES output. Raises InflightError `answer_damaged` unless it is UTF-8."""
 
     def integer(self, name: str) -> int | None:
-        """The first number of an integer output."""
+        """Return the first number of an integer output."""
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """All numbers of an integer output."""
+        """Return all numbers of an integer output."""
 
     def numbers(self, name: str) -> tuple[float, ...] | None:
-        """All numbers of a floating-point output."""
+        """Return all numbers of a floating-point output."""
 
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """A model's inputs and outputs, KServe's type and shape (-1: any) of each by name, and its versions."""
+    """A model's versions and its inputs and outputs by name, each with KServe's type and shape (-1: any size)."""
 
     name: str
     inputs: Mapping[str, tuple[str, tuple[int, ...]]]
@@ -75,21 +75,21 @@ class ModelMetadata:
 
 @dataclass(frozen=True)
 class ServerMetadata:
-    """What a server says of itself, for instance `triton`, `2.51.0`."""
+    """A server's name and version, for instance `triton`, `2.51.0`."""
 
     name: str
     version: str
 
 
 class Responses(Iterator[InferResponse], Protocol):
-    """The responses to one request; InflightError from `next` ends it."""
+    """The responses to one request; an InflightError from `next` ends the iteration."""
 
     def close(self) -> None:
-        """Cancel what is still to come. Twice is fine; afterwards nothing of the call is left in this process."""
+        """Cancel the rest of the answer and release the call's resources. May be called twice."""
 
 
 class AsyncResponses(AsyncIterable[InferResponse], Protocol):
-    """The responses to one request, for asyncio: their own iterator."""
+    """The responses to one request, for asyncio; an object is its own iterator."""
 
     async def __anext__(self) -> InferResponse: ...
 
@@ -97,11 +97,11 @@ class AsyncResponses(AsyncIterable[InferResponse], Protocol):
         """Cancel at once, without waiting; safe from a finalizer in the loop's thread."""
 
     async def close(self) -> None:
-        """Cancel what is still to come, and wait until nothing of the call is left in this process."""
+        """Cancel the rest of the answer and wait until the call's resources are released."""
 
 
 class Transport(Protocol):
-    """A connection to one server. Used by many threads at once."""
+    """A connection to one server; safe for use by many threads at once."""
 
     def live(self, deadline: Deadline) -> bool: ...
     def ready(self, deadline: Deadline) -> bool: ...
@@ -110,10 +110,10 @@ class Transport(Protocol):
     def index(self, deadline: Deadline) -> list[Model]: ...
 
     def metadata(self, model: str, deadline: Deadline) -> ModelMetadata:
-        """Raises InflightError `model_not_found` where the server has none of that name."""
+        """Return a model's metadata. Raises InflightError `model_not_found` for an unknown name."""
 
     def config(self, model: str, deadline: Deadline) -> Mapping[str, Any]:
-        """The model's configuration as Triton's HTTP endpoint gives it: protobuf's own field names, enums as names."""
+        """Return the model's configuration as Triton's HTTP endpoint does: protobuf's field names, enums as names."""
 
     def infer(self, request: InferRequest, whole: Deadline, first: Deadline) -> Responses:
         """Send a request; `first` is the deadline of the first response, `whole` that of the last."""

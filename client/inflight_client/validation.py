@@ -1,4 +1,4 @@
-"""Values that a caller gave, checked: a wrong one is named, with what it must be, before anything is sent."""
+"""Validation of a caller's values: an error names the invalid value and what it must be."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from inflight_client.errors import InflightError
 
 MAX_SECONDS = 366 * 24 * 3600
-"""A year: beyond that, clocks and timers of the libraries below overflow, some at once."""
+"""A year; beyond that, clocks and timers of libraries overflow."""
 
 
 def invalid_value(name: str, value: Any, wanted: str) -> InflightError:
@@ -17,17 +17,17 @@ def invalid_value(name: str, value: Any, wanted: str) -> InflightError:
 
 
 def shorten(value: Any) -> str:
-    """A value as a message may have it: one short line."""
+    """Return a value as one short line for a message."""
     try:
         text = repr(value) if isinstance(value, str | bytes) else str(value)
-    except Exception:  # whatever a caller's own class does, or a number of thousands of digits
+    except Exception:  # a caller's class may raise anything, and so does a number of thousands of digits
         text = f"a {type(value).__name__}"
     line = " ".join(text.split())
     return line if len(line) <= 60 else f"{line[:57]}..."
 
 
 def check_int(name: str, value: Any, low: int, high: int) -> None:
-    """A whole number within bounds, numpy's too; True and False are none."""
+    """Raise InflightError unless the value is a whole number within bounds; numpy's are accepted, booleans are not."""
     if not is_int(value) or not low <= int(value) <= high:
         raise invalid_value(name, value, f"a whole number from {low} to {high}")
 
@@ -41,8 +41,8 @@ def is_number(value: Any) -> bool:
 
 
 def within(value: Any, low: float, high: float) -> bool:
-    """Whether it is a number within bounds, numpy's too. NaN is within none, and True is no number."""
-    if is_int(value):  # the highest seed is no float
+    """Return whether the value is a number within bounds. numpy's are accepted, NaN and booleans are not."""
+    if is_int(value):  # the highest seed does not fit a float
         return low <= int(value) <= high
     if not is_number(value):
         return False
@@ -53,20 +53,20 @@ def within(value: Any, low: float, high: float) -> bool:
 
 
 def check_number(name: str, value: Any, low: float, high: float = math.inf) -> None:
-    """A number within bounds; an infinite one only where `high` is."""
+    """Raise InflightError unless the value is a finite number within bounds."""
     if not within(value, low, high) or value == math.inf:
         wanted = f"{low:.15g} or more" if math.isinf(high) else f"{low:.15g} to {high:.15g}"
         raise invalid_value(name, value, f"a number, {wanted}")
 
 
 def check_timeout(name: str, value: Any) -> None:
-    """A time to wait at most, or None for no such limit."""
+    """Raise InflightError unless the value is a timeout in seconds or None."""
     if value is not None and not (within(value, 0, MAX_SECONDS) and value > 0):
         raise invalid_value(name, value, f"a number of seconds above 0 and at most {MAX_SECONDS} (a year), or None")
 
 
 def check_utf8(name: str, text: str) -> None:
-    """Text that can be sent: a lone half of a surrogate pair can't."""
+    """Raise InflightError for text that can't be encoded as UTF-8, such as a lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""Whether client and server are of versions that fit."""
+"""Checks that the versions of client and server are compatible."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _SKIPPED_DIRECTORIES = tuple(os.path.dirname(module) + os.sep for module in (__f
 
 
 class VersionWarning(UserWarning):
-    """The server was deployed by a version of inflight that doesn't fit the client's: some calls may fail.
+    """The server was deployed by a version of inflight that is incompatible with the client's: some calls may fail.
 
-    An application that wants to hear of it in its own way filters it as any warning:
+    Applications filter it like any other warning:
 
     >>> import warnings
     >>> warnings.simplefilter("error", VersionWarning)
@@ -21,18 +21,18 @@ class VersionWarning(UserWarning):
 
 
 def client_version() -> str:
-    """The version of inflight that this client is part of.
+    """Return the version of inflight that this client belongs to.
 
     >>> client_version().count(".")
     2
     """
-    from inflight import __version__  # its only import of ours, and only now: the client itself needs none
+    from inflight import __version__  # the only import of inflight, and late, since the client works without it
 
     return __version__
 
 
 def version_mismatch(server: str | None) -> str:
-    """In a sentence that the server's version doesn't fit; empty where it does, or where the server names none.
+    """Return a sentence if the server's version is incompatible; empty if it is compatible or unknown.
 
     >>> version_mismatch(client_version()), version_mismatch(None)
     ('', '')
@@ -49,14 +49,14 @@ def version_mismatch(server: str | None) -> str:
 
 
 def warn_if_incompatible(server: str | None) -> None:
-    """Warn (VersionWarning) of a server whose version doesn't fit, as of the caller's own line."""
+    """Emit a VersionWarning at the caller's line if the server's version is incompatible."""
     sentence = version_mismatch(server)
     if sentence:
         warnings.warn(sentence, VersionWarning, stacklevel=_caller_stacklevel())
 
 
 def _caller_stacklevel() -> int:
-    """How many frames up the first one stands that is neither of this package nor of asyncio."""
+    """Return the stack level of the first frame outside this package and asyncio."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_SKIPPED_DIRECTORIES):
         frame, level = frame.f_back, level + 1

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterable
 
 TAG_VARIABLE = "INFLIGHT_PROCESS_TAG"
-"""A variable of the engine's process, and so of all that it starts: orphans, which have another parent, have it too.
-It begins with the mark of the stub that started the engine."""
+"""A variable of the engine's process, and so of every process that it starts, orphans included. It begins with the mark
+of the stub that started the engine."""
 KILL_TIMEOUT_S = 10.0
 """How long a killed process is waited for: freeing a GPU's memory takes the driver some time."""
 
@@ -65,7 +65,7 @@ def _has_variable(pid: int, variable: bytes) -> bool:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return any(one.startswith(variable) for one in file.read().split(b"\0"))
     except OSError:
-        return False  # it has just ended, or is somebody else's
+        return False  # it has just ended, or belongs to another user
 
 
 def _stat_fields(pid: int) -> list[str]:

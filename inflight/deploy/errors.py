@@ -24,7 +24,7 @@ class ServerHangError(DeployError):
 
 def system_error(error: Exception) -> DeployError:
     """What the machine refused while a server was started (a process, a file, memory), as a sentence."""
-    # Whoever copies a tree gathers its errors into one without a number.
+    # shutil.copytree gathers errors into one without an errno.
     full = isinstance(error, OSError) and (error.errno == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(error))
     return DeployError(
         f"The machine refuses what the server's start needs: {error}; look at its disk space, memory, processes and"

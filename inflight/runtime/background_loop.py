@@ -10,10 +10,10 @@ _RETRY_SECONDS = 0.05
 
 
 class BackgroundLoop:
-    """Calls `turn` again and again, from `start` to `close`.
+    """Calls `body` again and again, from `start` to `close`.
 
-    What a turn raises does not end it. `report` is told of it in one line, which begins with `trouble`, for the first
-    exception of each type: neither in silence, nor in a flood.
+    An exception of `body` does not end it. `report` gets the first exception of each type in one line, which begins
+    with `error_prefix`.
     """
 
     def __init__(self, name: str, body: Callable[[], object], error_prefix: str, report: Callable[[str], None]) -> None:

@@ -84,7 +84,7 @@ class SamplingConfig:
 class RequestMetadata(NamedTuple):
     """Where a request comes from: on whose account, as part of which W3C trace, sent by which version of our client.
 
-    What nobody said is empty.
+    What was not given is empty.
     """
 
     tenant: str = ""
@@ -93,7 +93,7 @@ class RequestMetadata(NamedTuple):
 
 
 def tenant_of(metadata: RequestMetadata | None) -> str:
-    """On whose account a request runs; "" where nobody said."""
+    """On whose account a request runs; "" if not given."""
     return metadata.tenant if metadata is not None else ""
 
 
@@ -102,8 +102,8 @@ class GenerationRequest:
     """One prompt to continue: token ids, at most `max_tokens` new ones, ended early by any of `end_ids`.
 
     `stop_ids` are words as token ids, `stop_texts` as text; whichever comes first ends the answer and is cut from it.
-    `bad_ids` are words, as token ids, that the answer must not hold; `bias` are token ids with what is added to their
-    logits. `draft_ids` is somebody's guess of the answer: it ends with the first token that differs, or one token after
+    `bad_ids` are words, as token ids, that the answer must not hold; `logit_bias` are token ids with what is added to
+    their logits. `draft_ids` is a guess of the answer: it ends with the first token that differs, or one token after
     the guess. `priority`: requests with a higher one leave the queue first. `deadline_ns` is a moment of the machine's
     monotonic clock. `adapter` names a LoRA adapter of the deployment; 0 is none.
     """

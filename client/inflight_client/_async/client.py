@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 class AsyncClient:
-    """A served model, for asyncio. The tasks of one event loop share it; close it, or use `async with`.
+    """A client of one model, for asyncio. The tasks of one event loop share it; close it, or use `async with`.
 
     `address` is HOST:PORT or grpc://HOST:PORT for gRPC, http://HOST:PORT for HTTP, grpcs:// and https:// for TLS.
-    Without `model` it takes the one that answers text there. `timeout` holds for all calls that name none. A
-    `chat_template` (a checkpoint's directory) is needed for messages where the deployment renders none. Nothing is sent
-    before the first call.
+    Without `model` it uses the server's model for text. `timeout` is the default of all calls. A
+    `chat_template` (a checkpoint's directory) is needed for messages if the deployment does not render them. Nothing is
+    sent before the first call.
 
     >>> async with AsyncClient(address) as client:
     ...     answer = await client.generate("Tell me about tea.", max_tokens=8)
@@ -57,11 +57,11 @@ class AsyncClient:
         self._connection = AsyncConnection(self._settings, validate_retry(retry))
 
     async def generate(self, prompt: Prompt, **options: Unpack[CallOptions]) -> Generation:
-        """The whole answer to a text or to chat messages. Raises InflightError."""
+        """Return the whole answer to a text or to chat messages. Raises InflightError."""
         return await self._stream(self._settings.call(prompt, options, stream=False)).read()
 
     def stream(self, prompt: Prompt, **options: Unpack[CallOptions]) -> AsyncStream:
-        """The answer as it comes, one delta a step. Leaving the stream early cancels the request on the server.
+        """Stream the answer, one delta for each step. Closing the stream early cancels the request on the server.
 
         >>> async with client.stream([{"role": "user", "content": "Is there tea?"}], max_tokens=8) as stream:
         ...     text = "".join([delta.text async for delta in stream])
@@ -129,14 +129,14 @@ class AsyncClient:
         return_errors: bool = False,
         **options: Unpack[CallOptions],
     ) -> AsyncGenerator[Any, None]:
-        """The answers to many prompts, `concurrency` at a time, in the order of the prompts.
+        """Generate answers to many prompts, `concurrency` at a time, in the order of the prompts.
 
-        With `as_completed` each comes as soon as it is there, as a pair of its prompt's place and the answer. The first
-        failure is raised and ends the others; with `return_errors` it takes the answer's place. Prompts are read when
-        one can be sent, so they may come from a generator without end, or depend on answers.
+        With `as_completed` each answer is yielded as soon as it is complete, as a pair of the prompt's index and the
+        answer. The first error is raised and cancels the others; with `return_errors` errors are yielded in place of
+        answers. Prompts are read when they can be sent, so infinite generators work, and may depend on answers.
         A source that waits must be an asynchronous one.
-        What they raise is raised after the answers to those before. Leaving early (by an error, cancelling or
-        `contextlib.aclosing`) cancels what is under way; what can't be reached within two seconds ends by itself.
+        An exception of the prompts is raised after the answers to the prompts before it. Leaving early (by an error,
+        cancelling or `contextlib.aclosing`) cancels requests in flight and waits at most two seconds for them.
 
         >>> prompts = ["Tea?", "Coffee?", "Water?"]
         >>> [answer.output_tokens async for answer in client.generate_many(prompts, max_tokens=4)]
@@ -152,16 +152,16 @@ class AsyncClient:
         return many.outcomes(validate_async_prompts(prompts), ResultOrder(as_completed, return_errors))
 
     async def cancel(self, request_id: str, timeout: float = DEFAULT_QUERY_TIMEOUT) -> None:
-        """End the requests of that id, whoever sent them; an unknown id is no error.
+        """Cancel the requests with this id, from any client; an unknown id is not an error.
 
-        Their streams end with finish reason `cancelled` and what was said so far.
+        Their streams end with the finish reason `cancelled` and the text so far.
         """
         await self._connection.cancel(
             validate_request_id(request_id), Deadline.from_timeout(timeout, "the end of the request")
         )
 
     async def health(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> Health:
-        """The server's state. A server that does not answer is a state, too, and raises nothing.
+        """Return the server's health; a server that does not answer is reported, not raised.
 
         >>> bool(await client.health())
         True
@@ -169,11 +169,11 @@ class AsyncClient:
         return await self._connection.health(Deadline.from_timeout(timeout, "the server's health"))
 
     async def ready(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> bool:
-        """Whether a request would be answered."""
+        """Return whether the server and the model are ready for requests."""
         return bool(await self.health(timeout))
 
     async def models(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> list[Model]:
-        """The models of the server's repository, with their states.
+        """Return the models of the server's repository with their states.
 
         >>> [model.name for model in await client.models() if model.ready][0]
         'ensemble'
@@ -181,10 +181,10 @@ class AsyncClient:
         return await self._connection.models(Deadline.from_timeout(timeout, "the list of models"))
 
     async def metrics(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> Metrics:
-        """The server's metrics page (`metrics_url`, by default http on port 8002 of its host), read once.
+        """Fetch the server's metrics page (`metrics_url`, by default http on port 8002 of its host).
 
-        On the server's own host it is asked for with the client's headers and certificates, but never in plain words
-        where the server is asked over TLS: then give an https:// `metrics_url`.
+        On the server's own host the request has the client's headers and certificates, but never over plain HTTP if
+        the server itself uses TLS: then give an https:// `metrics_url`.
         """
         from inflight_client._async.metrics import async_fetch_metrics
 
@@ -192,7 +192,7 @@ class AsyncClient:
         return await async_fetch_metrics(self._settings.metrics_url, deadline, self._settings)
 
     async def deployment(self, timeout: float = DEFAULT_QUERY_TIMEOUT) -> Deployment:
-        """What the client talks to: which model, which tensors, which version.
+        """Return the server's deployment: its model, tensors and version.
 
         >>> deployment = await client.deployment()
         >>> deployment.kind, deployment.model
@@ -201,7 +201,7 @@ class AsyncClient:
         return await self._connection.find_deployment(Deadline.from_timeout(timeout, "the deployment's description"))
 
     async def close(self) -> None:
-        """Close the connection; calls that are still open end with an error. Twice is fine."""
+        """Close the connection; open calls end with an error. May be called twice."""
         await self._connection.close()
 
     async def __aenter__(self) -> AsyncClient:

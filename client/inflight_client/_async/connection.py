@@ -1,4 +1,4 @@
-"""A client's connection for asyncio: the transport, and which deployment answers there."""
+"""A client's connection for asyncio: the transport and the deployment behind it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from inflight_client.transport import AsyncResponses, AsyncTransport, InferReque
 Result = TypeVar("Result")
 
 _ABANDON_TIMEOUT = 1.0
-"""How long an answer that the caller has left may hold the caller up."""
+"""How many seconds cancelling an abandoned answer may block the caller."""
 _MAX_DISPATCH_SECONDS = 0.25
-"""How long a request may be on its way to the engine, through the models before it, where a stop does not find it."""
+"""How long a request may take through the models before the engine, where a stop request does not find it."""
 
 
 class AsyncConnection:
-    """Used by all tasks of a client, in one event loop; one that a child process inherits starts anew there."""
+    """Shared by all tasks of a client, in one event loop; a child process that inherits it resets it."""
 
     def __init__(self, settings: ClientSettings, retry: Retry) -> None:
         self.transport = _transport(settings)
@@ -43,7 +43,7 @@ class AsyncConnection:
         self._start()
 
     def _start(self) -> None:
-        """Locks of this process: a parent's may be held by what is not here."""
+        """Create locks for this process: an inherited lock may be held by a thread of the parent."""
         self._process = os.getpid()
         self._detection_lock = asyncio.Lock()
         self._retries = Retries(self._retry)
@@ -58,11 +58,11 @@ class AsyncConnection:
         return self._retries
 
     async def send(self, call: Call, whole: Deadline, first: Deadline) -> tuple[AnswerDecoder, AsyncResponses]:
-        """Send a call's request, once: how to read the answer, and its responses. Raises InflightError."""
+        """Send a call's request once; return the decoder and the responses. Raises InflightError."""
         deployment = await self.find_deployment(whole.sooner(first))
-        last = whole if deployment.streams(call) else whole.sooner(first)  # what the server need not go on behind
+        last = whole if deployment.streams(call) else whole.sooner(first)  # the server may drop the request after this
         make = partial(build_request, deployment, call, last.left(), self._settings.chat_template)
-        # A template may take its time, and the loop belongs to all.
+        # Rendering a template may be slow and must not block the event loop.
         renders = call.is_chat and self._settings.chat_template is not None  # async only
         # sync: request = make()
         request = await self._run_in_thread(make, whole.sooner(first)) if renders else make()
@@ -78,13 +78,13 @@ class AsyncConnection:
             raise deadline.error() from None
 
     async def abandon(self, call: Call, sent: float) -> None:
-        """The caller left before a whole answer came, which Triton tells nobody: ask the engine to end it.
+        """Stop a request whose unary answer the caller gave up; Triton does not report the disconnect to the engine.
 
-        `sent` is when the request was, on the monotonic clock: one that has hardly begun is asked to end once more.
+        `sent` is the request's time on the monotonic clock; a very recent request is stopped a second time.
         """
         deployment = self._deployment_cache.last
         if deployment is None or deployment.streams(call):
-            return  # the end of a stream is noticed
+            return  # Triton reports the end of a stream
         with contextlib.suppress(InflightError):
             deadline = Deadline(_ABANDON_TIMEOUT, "the end of the request")
             await self._cancel_with_retry(call.request_id, deadline)
@@ -93,7 +93,7 @@ class AsyncConnection:
                 await self._cancel_with_retry(call.request_id, deadline)
 
     async def _cancel_with_retry(self, request_id: str, deadline: Deadline) -> None:
-        """A queue may be too full even for this, as where many leave at once."""
+        """Cancel the request, and retry while the server's queue is too full for the stop request."""
         while True:
             try:
                 return await self.cancel(request_id, deadline)
@@ -101,7 +101,7 @@ class AsyncConnection:
                 await asyncio.sleep(random.uniform(0.02, 0.1))
 
     async def cancel(self, request_id: str, deadline: Deadline) -> None:
-        """Ask the server to end the requests of that id."""
+        """Ask the server to cancel the requests with this id."""
         deployment = await self.find_deployment(deadline)
         responses = self.transport.infer(build_stop_request(deployment, request_id), deadline, deadline)
         try:
@@ -128,7 +128,7 @@ class AsyncConnection:
         return await self._run_queries(list_models(self._settings.model), deadline)
 
     async def find_deployment(self, deadline: Deadline) -> Deployment:
-        """The deployment, asked for while it is not known. Raises InflightError."""
+        """Return the deployment; detect it if it is not cached. Raises InflightError."""
         if (found := self._deployment_cache.fresh()) is not None:
             return found
         self._restart_after_fork()
@@ -152,14 +152,14 @@ class AsyncConnection:
         self._deployment_cache.invalidate_after(error)
 
     def invalidate(self) -> None:
-        """Look at the deployment anew before the next call."""
+        """Detect the deployment again before the next call."""
         self._deployment_cache.invalidate()
 
     async def close(self) -> None:
         await self.transport.close()
 
     async def _run_queries(self, questions: Generator[ServerQuery, Any, Result], deadline: Deadline) -> Result:
-        """Carry questions to the server until whoever asks knows enough."""
+        """Send the generator's queries to the server and return its result."""
         try:
             question = next(questions)
             while True:
@@ -176,7 +176,7 @@ class AsyncConnection:
 
 
 def _transport(settings: ClientSettings) -> AsyncTransport:
-    """gRPC or HTTP; its library is imported only now."""
+    """Return a gRPC or HTTP transport; its library is imported here."""
     if settings.address.http:
         from inflight_client._async.http_transport import AsyncHttpTransport
 

@@ -1,4 +1,4 @@
-"""Many prompts at once, for asyncio."""
+"""Concurrent requests for many prompts, for asyncio."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _END: Any = object()
 
 
 class AsyncPromptRunner:
-    """Runs prompts in tasks of its own, once.
+    """Runs prompts in its own tasks; for one use.
 
-    One task reads the prompts, each when there is a place for it, so an asynchronous source that waits holds nobody up.
-    An ordinary one is read in the event loop, and holds up all of it.
+    One task reads each prompt when a slot is free, so an asynchronous source that waits blocks nothing else.
+    A synchronous source is read in the event loop and blocks it while it waits.
     """
 
     def __init__(self, start: Callable[[Prompt], AsyncStream], concurrency: int) -> None:
@@ -38,7 +38,7 @@ class AsyncPromptRunner:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def outcomes(self, prompts: AsyncPrompts, handout: ResultOrder) -> AsyncGenerator[Any, None]:
-        """What comes of the prompts, as the handout gives it; at the end, however it comes, nothing goes on."""
+        """Yield the results in the order of `handout`; all tasks end with the generator."""
         try:
             self._create_task(self._read(prompts))
             while not handout.done:
@@ -60,13 +60,13 @@ class AsyncPromptRunner:
     async def _read(self, prompts: AsyncPrompts) -> None:
         try:
             await self._read_on(aiter(prompts) if isinstance(prompts, AsyncIterable) else iter(prompts))
-        except BaseException as error:  # the caller's, to whom it goes
+        except BaseException as error:  # from the caller's source; raised to the caller
             self._results.put_nowait((self._count, SourceEnd(error)))
         else:
             self._results.put_nowait((self._count, SourceEnd()))
 
     async def _read_on(self, source: AsyncIterator[Prompt] | Iterator[Prompt]) -> None:
-        """Read to the end, and start a task for each prompt."""
+        """Read all prompts and start a task for each."""
         while True:
             await self._free_slots.acquire()
             await self._read_ahead.acquire()
@@ -75,19 +75,19 @@ class AsyncPromptRunner:
                 return
             self._create_task(self._run(self._count, prompt))
             self._count += 1
-            await asyncio.sleep(0)  # an ordinary source gives the others a turn, too
+            await asyncio.sleep(0)  # let other tasks run between prompts of a synchronous source
 
     async def _run(self, place: int, prompt: Prompt) -> None:
         try:
             async with self._start(prompt) as stream:
                 outcome: Outcome | BaseException = await stream.read()
-        except BaseException as error:  # what is not ours is raised where its answer would stand
+        except BaseException as error:  # other exceptions are raised in place of the answer
             outcome = error
         self._results.put_nowait((place, outcome))
         self._free_slots.release()
 
 
 def validate_async_prompts(prompts: Any) -> AsyncPrompts:
-    """The prompts themselves; InflightError for what prompts can't be read from."""
+    """Return the prompts. Raises InflightError for objects that are not iterable."""
     source: AsyncPrompts = prompts if isinstance(prompts, AsyncIterable) else validate_prompts(prompts)
     return source

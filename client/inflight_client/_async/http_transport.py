@@ -1,4 +1,4 @@
-"""KServe v2 over HTTP for asyncio."""
+"""The HTTP transport (KServe v2) for asyncio."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from inflight_client.transport import AsyncResponses, InferRequest, ModelMetadat
 class AsyncHttpTransport:
     """A server's HTTP endpoint, for the tasks of one event loop: the one in which it is first used.
 
-    A child process that inherits it has connections of its own, in its own loop.
+    A child process that inherits it opens its own connections, in its own loop.
     """
 
     def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
@@ -73,18 +73,18 @@ class AsyncHttpTransport:
         return answers.model_config(await self._get_json(f"{model_path(model)}/config", deadline), model)
 
     def infer(self, request: InferRequest, whole: Deadline, first: Deadline) -> AsyncResponses:
-        """The request goes out with the first `anext`. Read to its end, an answer leaves its connection to the next."""
+        """The first `anext` sends the request. The connection of an answer that was read to its end is reused."""
         return AsyncHttpResponses(self, request, whole, first)
 
     async def page(self, deadline: Deadline) -> bytes:
-        """What stands at the address itself."""
+        """Fetch the page at the address itself."""
         status, kind, body = await self._get("", deadline, None)
         if status != 200:
             raise answers.status_error(status, kind, body, self.where)
         return body
 
     async def close(self) -> None:
-        """Calls that are under way end with `client_closed`."""
+        """Close all connections; calls in flight end with `client_closed`."""
         self._closed = True
         if self._loop is None:  # async only
             return
@@ -121,7 +121,7 @@ class AsyncHttpTransport:
         return self._channel.where
 
     def begin(self, exchange: AsyncCallContext) -> None:
-        """Before an exchange uses connections, so that `close` can end it. Raises InflightError `client_closed`."""
+        """Register a call, so that `close` can end it. Raises InflightError `client_closed`."""
         self._calls.add(exchange)
         if self._closed:
             self._calls.discard(exchange)
@@ -133,12 +133,12 @@ class AsyncHttpTransport:
         self._calls.discard(exchange)
 
     async def send(self, request: InferRequest, body: bytes, exchange: AsyncCallContext) -> httpcore2.Response:
-        """Send an inference; its answer is still to be read."""
+        """Send an inference request; return before its body is read."""
         path = generate_path(request.model)
         return await self._pool.handle_async_request(self._channel.request(path, exchange, body, request.headers))
 
     def finish_in_background(self, responses: AsyncHttpResponses) -> None:  # async only
-        """Let a task end a call that nobody waits for any more; `close` waits for it."""
+        """Finish an abandoned call in a task; `close` waits for it."""
         if self._loop is None or not self._loop.is_running():
             return
         task = self._loop.create_task(responses.finish())
@@ -155,7 +155,7 @@ class AsyncHttpTransport:
             )
 
     def after_fork_in_child(self) -> None:
-        """Start anew in a process that was just forked; nothing is sent over the parent's connections."""
+        """Reset the transport in a forked child process; nothing is sent over the parent's connections."""
         for exchange in self._calls:
             exchange.detach()
         self._network.drop()
@@ -163,7 +163,7 @@ class AsyncHttpTransport:
 
 
 class AsyncHttpResponses:
-    """The responses to one request. One task reads them at a time; any of the loop's may close them."""
+    """The responses to one request. One task at a time reads them; any of the loop's may close them."""
 
     def __init__(self, transport: AsyncHttpTransport, request: InferRequest, whole: Deadline, first: Deadline) -> None:
         self._transport = transport
@@ -202,17 +202,17 @@ class AsyncHttpResponses:
                 self._transport.finish_in_background(self)
 
     async def close(self) -> None:
-        # Without the lock, since a reader holds it: this wakes the reader.
+        # Without the lock, since a reader holds it; cancelling wakes the reader.
         if not self._ended:
             self._context.cancel(_cancelled())
             async with self._lock:
                 await self.finish()
 
     async def finish(self) -> None:
-        """Give the connection back to the pool, which keeps it after a whole answer alone.
+        """Return the connection to the pool, which keeps it only after a whole answer.
 
-        Another is closed: so the server learns that nobody waits. And where the server does not give the request's id
-        back, nothing would tell what is still to come over the connection from the next call's answer.
+        Otherwise the connection is closed, so that the server detects the disconnect. It is also closed if the server
+        does not return the request's id, since leftover data could be mistaken for the next call's answer.
         """
         if self._ended:
             return
@@ -246,14 +246,14 @@ class AsyncHttpResponses:
                         self._keep_alive = self._id_matched
                         return None
                     self._events.extend(self._parser.feed(chunk))
-        self._context.left()  # what is at hand may have come while nobody had the time to read it
+        self._context.left()  # buffered data may have arrived before the deadline and be read only now
         self._context.deadline = self._whole
         response = response_from_event(self._events.popleft(), self._request.id)
         self._id_matched = response.id == self._request.id != ""
         return response
 
     async def _send(self) -> AsyncGenerator[bytes]:
-        """Send the request; gives the pieces of the answer. Raises InflightError for one that is an error's."""
+        """Send the request; return the chunks of the answer. Raises InflightError for an error status."""
         self._transport.begin(self._context)
         async with self._context.active_within_deadline():
             self._response = response = await self._transport.send(self._request, self._body, self._context)
@@ -265,7 +265,7 @@ class AsyncHttpResponses:
 
 
 async def read_whole(response: httpcore2.Response, where: str) -> bytes:
-    """An answer's body. Raises InflightError for one that is too long."""
+    """Read a response's body. Raises InflightError if it is too long."""
     body = bytearray()
     async for chunk in response.aiter_stream():
         body += chunk

@@ -1,4 +1,4 @@
-"""An answer as it comes, for asyncio."""
+"""A streamed answer, for asyncio."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from inflight_client.transport import AsyncResponses
 
 
 class AsyncStream(StreamBase):
-    """An asynchronous iterator over the deltas of one answer. The request is sent when the first one is asked for.
+    """An asynchronous iterator over the deltas of one answer. The first iteration sends the request.
 
     Leaving it early cancels the request on the server: by `close()`, at the end of its `async with` block,
-    by cancelling the task that reads it, or when it is garbage-collected. One task reads it at a time;
+    by cancelling the task that reads it, or when it is garbage-collected. One task at a time reads it;
     another task may close it.
     """
 
@@ -45,7 +45,7 @@ class AsyncStream(StreamBase):
         try:
             # sync: delta = self._first_delta() if self._answer is None else self._next_delta(self._answer)
             delta = await self._run_first_delta() if self._answer is None else await self._next_delta(self._answer)
-        except GeneratorExit:  # async only: the loop is over, and nothing can be waited for
+        except GeneratorExit:  # async only: the loop has ended, so awaiting is impossible
             self._cancel_responses()
             raise
         except BaseException:
@@ -60,7 +60,7 @@ class AsyncStream(StreamBase):
         return delta
 
     async def read(self) -> Generation:
-        """Wait for the end and give the whole answer. Raises InflightError; `cancelled` where the stream was closed."""
+        """Read to the end and return the whole answer. Raises InflightError; `cancelled` if the stream was closed."""
         async for _ in self:
             pass
         if (generation := self.generation) is None:
@@ -68,7 +68,7 @@ class AsyncStream(StreamBase):
         return generation
 
     async def close(self) -> None:
-        """Cancel what is still to come, and wait until nothing of the call is left. A second call does nothing."""
+        """Cancel the rest of the answer and wait until the call's resources are released. May be called twice."""
         self._closed.set()
         if self._first_delta_task is not None:  # async only
             self._first_delta_task.cancel()
@@ -98,7 +98,7 @@ class AsyncStream(StreamBase):
             responses.cancel()
 
     async def _run_first_delta(self) -> Delta | None:  # async only
-        """The first delta, by a task of its own that `close` can end, whatever it waits for."""
+        """Return the first delta; it runs in a separate task that `close` can cancel."""
         self._first_delta_task = asyncio.ensure_future(self._first_delta())
         try:
             return await self._first_delta_task
@@ -111,7 +111,7 @@ class AsyncStream(StreamBase):
             self._first_delta_task = None
 
     async def _first_delta(self) -> Delta | None:
-        """The first delta: up to here, and no further, a call is sent again."""
+        """Return the first delta; a call is retried only up to this point."""
         self._transcript.start()
         whole = Deadline(self._call.timeout)
         first = Deadline(self._call.first_token_timeout, "the first token")
@@ -127,7 +127,7 @@ class AsyncStream(StreamBase):
         raise AssertionError("the attempts ended with neither an answer nor an error")
 
     async def _attempt(self, whole: Deadline, first: Deadline) -> Delta | None:
-        """Send the request once, and wait for what comes first."""
+        """Send the request once and wait for its first delta."""
         self._transcript.attempts += 1
         answer, self._responses = await self._connection.send(self._call, whole, first)
         self._sent_at = time.monotonic()
@@ -138,7 +138,7 @@ class AsyncStream(StreamBase):
         return delta
 
     async def _next_delta(self, answer: AnswerDecoder) -> Delta | None:
-        """The next delta, None after the last one."""
+        """Return the next delta; None after the last one."""
         responses = self._responses
         if responses is None:  # closed by another task
             return None

@@ -1,4 +1,4 @@
-"""How the responses to one request are read: each becomes a delta, and what was lost on the way is found out."""
+"""Decodes the responses to one request into deltas and detects lost responses."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from inflight_client._compat.deployment import Deployment
 
 _FULLY_COUNTED = ("stop", "length")
-"""Answers with these ends hold every token that was counted; what is cut off others may be counted or not."""
+"""Answers with these finish reasons contain every counted token; others may count tokens that were cut off."""
 
 
 class AnswerDecoder:
-    """Reads the responses of a deployment of ours, one after another.
+    """Decodes the responses of an inflight deployment, one after another.
 
     The last one has the finish reason, the counts of tokens, and how many responses there were.
     """
 
     done = False
-    """Whether nothing of what is still to come counts: the answer was ended here, and its stream is to be closed."""
+    """Whether the client ended the answer: further responses are ignored and the stream is to be closed."""
 
     def __init__(self, deployment: Deployment, call: Call) -> None:
         self.cumulative_log_prob: float | None = None
-        """The sum of the log probabilities so far, where they were asked for."""
+        """The sum of the log probabilities so far, if requested."""
         self.server_timings: ServerTimings | None = None
-        """Moments in the engine, where they were asked for and have come."""
+        """Times in the engine, if requested and received."""
         self._deployment = deployment
         self._call = call
         asks_for_ids = call.wants_token_ids is not False and "return_token_ids" in deployment.inputs
@@ -43,7 +43,7 @@ class AnswerDecoder:
         self._ended = False
 
     def add_response(self, response: InferResponse) -> Delta:
-        """What a response adds. Raises InflightError (`answer_damaged`, `deadline_exceeded`, `cancelled`)."""
+        """Return what a response adds. Raises InflightError (`answer_damaged`, `deadline_exceeded`, `cancelled`)."""
         self._responses += 1
         text = response.text("text_output")
         reason = response.text("finish_reason")
@@ -52,9 +52,9 @@ class AnswerDecoder:
         return self._add_full_response(response, text, reason)
 
     def finish(self) -> Delta | None:
-        """For the end of the responses: the last delta, None where it has been given.
+        """Handle the end of the responses; return the last delta, or None if it was already returned.
 
-        Raises ServerGone for an answer that has no end.
+        Raises ServerGone for an incomplete answer.
         """
         if self._ended:
             return None
@@ -97,7 +97,7 @@ class AnswerDecoder:
             self.server_timings = self._timings(response) or self.server_timings
 
     def _timings(self, response: InferResponse) -> ServerTimings | None:
-        """The moments after the request's arrival, in seconds; None in responses that do not have them."""
+        """Return the times after the request's arrival; None for responses without them."""
         moments = [response.integer(name) for name in TIMING_OUTPUTS]
         return server_timings(moments)
 
@@ -130,7 +130,7 @@ class AnswerDecoder:
 
 
 def server_timings(moments: list[int | None]) -> ServerTimings | None:
-    """Seconds after the first moment, the arrival; None while one is missing or has not come (0)."""
+    """Return the times in seconds after the first one, the arrival; None if one is missing or 0."""
     arrival, scheduled, first, last = moments
     if not (arrival and scheduled and first and last):
         return None

@@ -1,7 +1,7 @@
-"""A deployment as the client talks to it: which tensors it is asked with, and how its answers are read.
+"""A deployment as the client sees it: the tensors of its requests and the form of its answers.
 
-TensorRT-LLM's tensors come in several versions: what a deployment can do is read from its models' metadata, tensor by
-tensor, and from their configurations where the server hands these out.
+TensorRT-LLM's tensors differ between versions. What a deployment supports is read from its models' metadata, tensor by
+tensor, and from their configurations if the server returns them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _DISPLAY_NAMES = {
 
 @dataclass(frozen=True)
 class Deployment:
-    """A model that takes text, what it has, and the models behind it.
+    """A model that accepts text, with its tensors and properties.
 
-    `decoupled` says whether it streams, `version` which inflight made it; `build` is the same for the same engine,
-    tokenizer and template; `served` names the model, its precisions and its limits (empty where the server tells
-    nothing of them); `accumulates`: each streamed text is the whole one so far; `adds_special_tokens`: its
-    tokenizer puts a BOS token before the prompt. They are None where the server does not tell. `stop_model` takes
-    requests to stop; None where none can.
+    `decoupled`: it streams; `version`: of the inflight that deployed it; `build`: equal for the same engine,
+    tokenizer and template; `served`: the model, its precisions and its limits (empty if unknown);
+    `accumulates`: each streamed text is the whole text so far; `adds_special_tokens`: its tokenizer adds a
+    BOS token before the prompt. Values that the server does not report are unset (None). `stop_model` accepts
+    stop requests; without it requests can't be cancelled by id.
     """
 
     model: str
@@ -58,18 +58,18 @@ class Deployment:
 
     @property
     def display_name(self) -> str:
-        """What messages call it."""
+        """The name in messages."""
         return f"{_DISPLAY_NAMES[self.kind]} {self.model}"
 
     def unsupported(self, option: str, why: str) -> InflightError:
         return InflightError(f"{self.display_name} can't honour {option}: {why}", "unsupported_input")
 
     def streams(self, call: Call) -> bool:
-        """Whether the answer comes in pieces: asked for, or so that the first token can be told from the last."""
+        """Return whether the answer is streamed: on request, or to enforce the first token's deadline."""
         if call.stream or call.first_token_timeout is None:
             return call.stream
         return self.decoupled is True and self.accumulates is not None and self.tensor_names.stream in self.inputs
 
     def is_stop_response(self, error: InflightError) -> bool:
-        """Whether an error is this deployment's way to answer a request to stop: the LLM API knows no other."""
+        """Return whether an error is the reply to a stop request; the LLM API has no other reply."""
         return error.code == "cancelled" or "cancelled by client" in str(error)

@@ -1,4 +1,4 @@
-"""How a client finds out which deployment a server has: by questions that whoever asks carries to the server."""
+"""Detects a server's deployment with queries that the caller sends to the server."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from inflight_client.results import Model
 from inflight_client.transport import ModelMetadata
 
 KNOWN_MODELS = ("ensemble", "postprocessing", "preprocessing", "tensorrt_llm", "tensorrt_llm_bls")
-"""The models of TensorRT-LLM's repositories, and ours."""
+"""The models of TensorRT-LLM's and inflight's repositories."""
 
 
 def list_models(own: str | None) -> Generator[ServerQuery, Any, list[Model]]:
-    """The server's index. Where that is refused, as `inflight serve` does, the known models and the client's own.
+    """Return the server's index; if that is restricted, as by `inflight serve`, the known models and the client's own.
 
-    Yields questions and is sent the answers; what the server refuses is thrown in.
+    Yields queries and is sent the responses; errors are thrown in.
     """
     try:
         found: list[Model] = yield ServerQuery("index")
@@ -45,7 +45,7 @@ def list_models(own: str | None) -> Generator[ServerQuery, Any, list[Model]]:
 
 
 TEXT_MODELS = ("ensemble", "tensorrt_llm_bls", "tensorrt_llm")
-"""Where text is sent to, by upstream's names; the first that is there."""
+"""Models that accept text, by upstream's names, in order of preference."""
 
 _INFLIGHT_INPUTS = ("priority", "deadline_ms")
 REFUSAL_CODES = (
@@ -55,27 +55,27 @@ REFUSAL_CODES = (
     "unsupported_input",
     "unsupported_deployment",
 )
-"""What a server answers that hands out no configurations or no index, or has no such calls."""
+"""Errors of servers that restrict or lack the configuration or index calls."""
 
 
 class ServerQuery(NamedTuple):
-    """A question to the server: a method of Transport, and the model that it is about."""
+    """A query to the server: a method of Transport, and the model it concerns."""
 
     method: str
     argument: str = ""
 
 
 def detect(model: str | None) -> Generator[ServerQuery, Any, Deployment]:
-    """Find the model that takes text, or look at the named one.
+    """Find the model that accepts text, or describe the named one.
 
-    Yields questions and is sent the answers; what the server refuses is thrown in. Raises InflightError
-    (`unsupported_deployment`, and whatever of `model_not_ready`, `server_gone`, ... is thrown in and can't be helped).
+    Yields queries and is sent the responses; errors are thrown in. Raises InflightError (`unsupported_deployment`,
+    and thrown-in errors such as `model_not_ready` or `server_gone`).
     """
     metadata = yield from (_find_text_model() if model is None else _check_named_model(model))
     kind = _kind(metadata)
     config = yield from _config(metadata.name)
     steps = []
-    if kind != "inflight":  # of ours it is known what stands behind them
+    if kind != "inflight":  # inflight's models are known
         for step in config.steps:
             steps.append((yield from _config(step)))
     engine = next((step for step in steps if {"stop", "input_ids"} <= step.inputs), None)
@@ -96,7 +96,7 @@ def detect(model: str | None) -> Generator[ServerQuery, Any, Deployment]:
 
 
 def _find_text_model() -> Generator[ServerQuery, Any, ModelMetadata]:
-    """The metadata of the first text model that is ready."""
+    """Return the metadata of the first text model that is ready."""
     try:
         states = {model.name: model.state for model in (yield ServerQuery("index"))}
     except InflightError as error:
@@ -127,9 +127,9 @@ def _find_text_model() -> Generator[ServerQuery, Any, ModelMetadata]:
 
 
 def _ready_text_models(states: Mapping[str, str]) -> list[str]:
-    """The text models of an index that are ready; all that it has, where none is."""
+    """Return the ready text models of an index; all of its text models if none is ready."""
     for name in TEXT_MODELS:
-        if states.get(name) == "LOADING":  # whoever came a little later would not take another one
+        if states.get(name) == "LOADING":  # a later client would choose this model
             raise InflightError(f"the server is loading its model {name}; wait until it is ready", "model_not_ready")
         if states.get(name) == "READY":
             break
@@ -157,7 +157,7 @@ def _check_named_model(model: str) -> Generator[ServerQuery, Any, ModelMetadata]
 
 
 def _available_models() -> Generator[ServerQuery, Any, list[str]]:
-    """The names of the server's models; of a server that hands out no index those of the text models."""
+    """Return the names of the server's models; without an index, those of the text models."""
     try:
         return sorted({model.name for model in (yield ServerQuery("index"))})
     except InflightError:
@@ -174,7 +174,7 @@ def _available_models() -> Generator[ServerQuery, Any, list[str]]:
 
 
 def _config(model: str) -> Generator[ServerQuery, Any, ModelConfig]:
-    """The model's configuration; an empty one where the server keeps it to itself."""
+    """Return the model's configuration; an empty one if access is restricted."""
     try:
         answer = yield ServerQuery("config", model)
     except InflightError as error:
@@ -202,16 +202,16 @@ def _kind(metadata: ModelMetadata) -> Kind:
 
 
 def _supported_inputs(metadata: ModelMetadata, config: ModelConfig) -> Tensors:
-    """The inputs that it takes. Our BLS model has some for our engines alone, and refuses them before another's."""
+    """Return the supported inputs. inflight's BLS model rejects some of its inputs with other engines."""
     if config.flag("inflight_tensors") is False:
         refused: tuple[str, ...] = _INFLIGHT_INPUTS
-    else:  # without being told, no more is sent than what the caller asks for
+    else:  # unknown: send no optional inputs
         refused = () if config.known or "stop" not in metadata.inputs else ("deadline_ms",)
     return {name: tensor for name, tensor in metadata.inputs.items() if name not in refused}
 
 
 def _decoupled(config: ModelConfig, steps: list[ModelConfig]) -> bool | None:
-    """An ensemble streams if any of its models does, which newer Tritons say in its own configuration."""
+    """Return whether the model streams. An ensemble does if any of its models does; newer Tritons report it."""
     known = [found.decoupled for found in (config, *steps)]
     if any(known):
         return True
@@ -219,13 +219,13 @@ def _decoupled(config: ModelConfig, steps: list[ModelConfig]) -> bool | None:
 
 
 def _accumulates(metadata: ModelMetadata, config: ModelConfig) -> bool | None:
-    """Scripted models may, as their configuration says."""
+    """Return whether streamed texts accumulate, which BLS models configure."""
     scripted = "use_draft_logits" in metadata.inputs
     return None if scripted and not config.known else bool(config.flag("accumulate_tokens"))
 
 
 def _stop_model(metadata: ModelMetadata, kind: Kind, config: ModelConfig, engine: ModelConfig | None) -> str | None:
-    """An ensemble's requests keep their ids behind it; upstream's BLS model gives them others."""
+    """Return the model for stop requests. An ensemble keeps request ids; upstream's BLS model replaces them."""
     if "stop" in metadata.inputs:
         return metadata.name
     if engine is not None:

@@ -1,4 +1,4 @@
-"""A model's configuration, as far as a client reads it."""
+"""The parts of a model's configuration that the client reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NO = ("false", "no", "0", "f", "n")
 
 
 class ModelConfig:
-    """Reads what Triton hands out, in protobuf's own field names; an empty one tells nothing."""
+    """Reads a Triton model configuration with protobuf's field names; it may be empty."""
 
     def __init__(self, config: Mapping[str, Any] | None = None) -> None:
         self._config = config or {}
@@ -30,24 +30,24 @@ class ModelConfig:
 
     @property
     def steps(self) -> list[str]:
-        """The models of an ensemble, each once; none for other models."""
+        """Return the models of an ensemble, each once; empty for other models."""
         scheduling = self._config.get("ensemble_scheduling") or {}
         return list(dict.fromkeys(str(step.get("model_name")) for step in scheduling.get("step", ())))
 
     @property
     def decoupled(self) -> bool | None:
-        """Whether it may give several responses to a request; None where nothing is known of it."""
+        """Return whether the model may send several responses to a request; None if unknown."""
         if not self._config:
             return None
         return bool((self._config.get("model_transaction_policy") or {}).get("decoupled", False))
 
     def parameter(self, name: str) -> str:
-        """A parameter's text; empty where there is none, or upstream's placeholder was never filled in."""
+        """Return a parameter's text; empty if it is missing or still upstream's placeholder."""
         value = str(((self._config.get("parameters") or {}).get(name) or {}).get("string_value", ""))
         return "" if value.startswith("${") else value
 
     def json_parameter(self, name: str) -> dict[str, str | int]:
-        """A parameter that is a JSON object of texts and whole numbers; empty where it is none."""
+        """Return a parameter that is a JSON object of texts and whole numbers; empty if it is not."""
         try:
             found = json.loads(self.parameter(name))
             return {str(key): value for key, value in found.items() if isinstance(value, str | int)}
@@ -55,6 +55,6 @@ class ModelConfig:
             return {}
 
     def flag(self, name: str) -> bool | None:
-        """A parameter that is yes or no; None where it is neither."""
+        """Return a boolean parameter; None if it is missing or not boolean."""
         value = self.parameter(name).lower()
         return True if value in _YES else False if value in _NO else None

@@ -1,4 +1,4 @@
-"""The input tensors of one request, as the deployment at hand wants them."""
+"""Builds the input tensors of one request for a deployment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_DEADLINE_MS = 2**31 - 1
 
 
 class RequestInputs:
-    """Collects the tensors of a call; a deployment that lacks what is asked for raises Unsupported."""
+    """Collects the tensors of a call. Raises Unsupported for options that the deployment lacks."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
@@ -31,7 +31,7 @@ class RequestInputs:
         self.tensors: dict[str, Tensor] = {}
 
     def add_call(self, call: Call, seconds_left: float | None, template: ChatTemplate | None) -> None:
-        """All that a call asks for."""
+        """Add all inputs of a call."""
         names = self._names
         self._add_prompt(call, template)
         self.add(names.max_tokens, call.max_tokens)
@@ -52,7 +52,7 @@ class RequestInputs:
         self._add_output_flags(call)
 
     def add(self, name: str, *values: Any) -> None:
-        """A tensor of the type and rank that the deployment's metadata say."""
+        """Add a tensor with the type and rank in the deployment's metadata."""
         datatype, shape = self._deployment.inputs[name]
         if datatype != "BYTES" and datatype != "BOOL":
             convert = float if datatype.startswith(("FP", "BF")) else int
@@ -116,7 +116,7 @@ class RequestInputs:
             self.add(GUIDE_TEXT, sampling.guide.text)
 
     def _add_output_flags(self, call: Call) -> None:
-        """Ask for what comes beside the text, where it does not come by itself."""
+        """Request the optional outputs that need a flag."""
         asked = []
         if not self._deployment.is_inflight:
             asked += ["return_num_input_tokens", "return_num_output_tokens", "return_finish_reason"]
@@ -142,7 +142,7 @@ class RequestInputs:
 
 
 def _sampling_values(sampling: Sampling, kind: str) -> dict[str, Any]:
-    """What is given. As TensorRT-LLM has it, a temperature without top_k and top_p would change nothing."""
+    """Return the given values. TensorRT-LLM ignores a temperature without top_k and top_p, so top_p is added."""
     values = {name: value for name in _SAMPLING if (value := getattr(sampling, name)) not in (None, ())}
     if values.get("temperature") and not {"top_k", "top_p"} & values.keys():
         values["top_p"] = 1.0
@@ -152,7 +152,7 @@ def _sampling_values(sampling: Sampling, kind: str) -> dict[str, Any]:
 
 
 def _adapt_to_llmapi(values: dict[str, Any]) -> None:
-    """There 0 is a bound of top_p (and greedy), and a temperature alone samples."""
+    """Adapt the values: in the LLM API top_p 0 is greedy, and a temperature alone samples."""
     temperature, top_k, top_p = (values.get(name) for name in ("temperature", "top_k", "top_p"))
     if {"temperature", "top_k", "top_p"} & values.keys() and (temperature == 0 or top_k == 1 or not (top_k or top_p)):
         for name in ("temperature", "top_p"):

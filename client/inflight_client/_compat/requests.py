@@ -1,4 +1,4 @@
-"""Requests as a deployment takes them, and what reads the responses to them."""
+"""Builds requests for a deployment and the decoders of their responses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def build_request(
     deployment: Deployment, call: Call, seconds_left: float | None, template: ChatTemplate | None
 ) -> InferRequest:
-    """The call as this deployment takes it. Raises Unsupported for what it lacks, and no_chat_template."""
+    """Return the call's request. Raises Unsupported for options that the deployment lacks, and no_chat_template."""
     inputs = RequestInputs(deployment)
     inputs.add_call(call, seconds_left, template)
     return InferRequest(
@@ -34,7 +34,7 @@ def build_request(
 
 
 def answer_decoder(deployment: Deployment, call: Call) -> AnswerDecoder:
-    """What reads the responses to the call's request."""
+    """Return the decoder for the responses to the call's request."""
     if deployment.is_inflight:
         return AnswerDecoder(deployment, call)
     from inflight_client._compat.upstream_answer import UpstreamAnswerDecoder
@@ -43,7 +43,7 @@ def answer_decoder(deployment: Deployment, call: Call) -> AnswerDecoder:
 
 
 def build_stop_request(deployment: Deployment, request_id: str) -> InferRequest:
-    """A request that ends those of that id. Raises Unsupported where ids reach no engine."""
+    """Return a request that stops those with the id. Raises Unsupported if ids do not reach the engine."""
     if deployment.stop_model is None:
         raise deployment.unsupported("cancel", "it gives its engine ids of its own; close the stream instead")
     if deployment.stop_model == deployment.model:
@@ -53,7 +53,7 @@ def build_stop_request(deployment: Deployment, request_id: str) -> InferRequest:
             inputs.add("max_tokens", 1)
         inputs.add("stop", True)
         return InferRequest(deployment.model, request_id, inputs.tensors)
-    # What the engine's model takes no request without, and does not read; it has batches where this one has them.
+    # Required inputs that the engine's model ignores in a stop request; it batches if this model does.
     shape = (1,) * len(deployment.inputs["text_input"][1])
     needed = {name: Tensor("INT32", shape, (1,)) for name in ("input_lengths", "request_output_len")}
     stop = {"input_ids": Tensor("INT32", shape, (0,)), **needed, "stop": Tensor("BOOL", shape, (True,))}
@@ -76,7 +76,7 @@ def _requested_outputs(deployment: Deployment, call: Call, inputs: Mapping[str, 
 
 
 def _parameters(deployment: Deployment, call: Call) -> dict[str, str | int | bool]:
-    # Parameters came with num_responses; older servers of ours refuse them.
+    # Parameters were introduced with num_responses; older versions of inflight reject them.
     if not (deployment.is_inflight and "num_responses" in deployment.outputs):
         if call.tenant:
             raise deployment.unsupported("tenant", "it keeps no account of tenants; leave it out")

@@ -1,25 +1,25 @@
-"""Text that comes in pieces or as the whole so far, given out as pieces that are never taken back."""
+"""Turns streamed text, in pieces or accumulated, into deltas that are never retracted."""
 
 from __future__ import annotations
 
 from inflight_client.errors import InflightError
 
 _UNFINISHED = "\ufffd"
-"""What a tokenizer makes of the first bytes of a character."""
+"""What a tokenizer decodes from an incomplete character."""
 _CLEANED_UP = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
-"""What transformers joins to the word before it (`clean_up_tokenization`) once all of it is there."""
+"""Texts whose leading space transformers removes (`clean_up_tokenization`) once they are complete."""
 
 
 class StopTextBuffer:
-    """Gives out what is certain, and holds back what may yet change.
+    """Emits text that is final and holds back text that may still change.
 
-    Held back is what may be the beginning of a word of `stops`: the text ends before the first of them that comes up.
-    With `whole`, each text that comes is all there is so far, and its end may be put differently by the next one.
+    It holds back a possible beginning of a stop word: the text ends before the first occurrence of one of `stops`.
+    With `whole`, each text that arrives is the whole text so far, and the next one may change its end.
     """
 
     def __init__(self, stops: tuple[str, ...], whole: bool) -> None:
         self.stopped = False
-        """Whether one of `stops` came up."""
+        """Whether one of `stops` occurred."""
         self._stops = stops
         self._whole = whole
         self._prefixes = _proper_prefixes(stops + (_CLEANED_UP if whole else ()))
@@ -28,7 +28,7 @@ class StopTextBuffer:
         self._pending = ""
 
     def feed(self, text: str) -> str:
-        """What is certain with this text. Raises InflightError `answer_damaged` where given text is taken back."""
+        """Return the text that is now final. Raises InflightError `answer_damaged` if emitted text is retracted."""
         if not self._whole:
             return self._emit(self._pending + text)
         if text.startswith(self._emitted):
@@ -39,7 +39,7 @@ class StopTextBuffer:
         raise _retracted_text_error()
 
     def flush(self, last: str | None) -> str:
-        """All that was held back; `last` is the text that came last, None where none came with the end."""
+        """Return the text held back; `last` is the last response's text, or None."""
         if self.stopped:
             return ""
         if self._whole:
@@ -68,7 +68,7 @@ class StopTextBuffer:
         return text[: min(places)] if places else text
 
     def _uncertain_length(self, text: str) -> int:
-        """How many characters at the end may yet change."""
+        """Return how many characters at the end may still change."""
         kept = text.rstrip(_UNFINISHED) if self._whole else text
         for length in range(min(self._max_prefix, len(kept)), 0, -1):
             if kept[-length:] in self._prefixes:
@@ -77,7 +77,7 @@ class StopTextBuffer:
 
 
 def _proper_prefixes(words: tuple[str, ...]) -> frozenset[str]:
-    """All that the words may begin with and is not the whole word."""
+    """Return all proper prefixes of the words."""
     return frozenset(word[:length] for word in words for length in range(1, len(word)))
 
 

@@ -1,4 +1,4 @@
-"""What deployments call the tensors of a call: TensorRT-LLM's `ensemble` and `tensorrt_llm_bls`, and its `llmapi`."""
+"""Tensor names of the deployments: TensorRT-LLM's `ensemble` and `tensorrt_llm_bls`, and its `llmapi`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TensorNames:
-    """Names of inputs, by the option of a call that they carry; where there are several, the first that exists counts.
+    """Input names by option of a call; if there are several, the first that exists is used.
 
-    An option that has no name here has no place in such a deployment.
+    Such a deployment does not support options without a name here.
     """
 
     max_tokens: str
@@ -65,4 +65,4 @@ LLMAPI = TensorNames(
 GUIDE_TEXT = "guided_decoding_guide"
 
 TIMING_OUTPUTS = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
-"""Outputs with moments of the engine's clock, in nanoseconds."""
+"""Outputs with times of the engine's clock, in nanoseconds."""

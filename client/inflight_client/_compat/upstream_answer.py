@@ -1,4 +1,4 @@
-"""How the responses of TensorRT-LLM's own deployments are read, which tell less and in other ways than ours."""
+"""Decodes the responses of TensorRT-LLM's own deployments, which report less than inflight's and in other forms."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from inflight_client._compat.deployment import Deployment
 
 _NONE = "None"
-"""How the LLM API's model says that it has nothing to say: Python's None as text."""
+"""The LLM API model's text for a missing value: Python's None."""
 
 
 class UpstreamAnswerDecoder(AnswerDecoder):
-    """Reads a deployment's responses as they are at NVIDIA/TensorRT-LLM 1.2 and before.
+    """Decodes the responses of NVIDIA/TensorRT-LLM 1.2 and earlier.
 
-    - `ensemble` and `tensorrt_llm_bls` stream what is new, with `accumulate_tokens` the whole text so far. They don't
-      say why an answer ended; Triton says that it did. Stop words stay in the text.
+    - `ensemble` and `tensorrt_llm_bls` stream deltas, or with `accumulate_tokens` the whole text so far. They do not
+      report a finish reason; Triton marks the last response. Stop words stay in the text.
     - `llmapi` streams the whole text so far, with the finish reason None until the last response.
-    - `num_output_tokens` is of each response.
+    - `num_output_tokens` counts each response's tokens.
 
-    Stop words are searched for here too and cut off, so the text ends where it would end on a deployment of ours.
+    The client also finds stop words and cuts the text there, so it ends as on an inflight deployment.
     """
 
     def __init__(self, deployment: Deployment, call: Call) -> None:
@@ -41,14 +41,14 @@ class UpstreamAnswerDecoder(AnswerDecoder):
             "return_finish_reason" in deployment.inputs or not self._llmapi
         )
         self._has_text = False
-        """Whether a text has come, be it empty."""
+        """Whether a text, possibly empty, has arrived."""
         self._read: int | None = None
         self._written: int | None = None
         self._log_probs: tuple[float, ...] = ()
 
     def add_response(self, response: InferResponse) -> Delta:
         if self.done:
-            return Delta("")  # what came while the stream was closed
+            return Delta("")  # arrived while the stream was being closed
         if self._ended:
             raise self._damaged("something came after its end")
         self._responses += 1
@@ -74,7 +74,7 @@ class UpstreamAnswerDecoder(AnswerDecoder):
         return Delta(certain, None, None, token_ids, log_probs)
 
     def finish(self) -> Delta | None:
-        """The end of the responses is the end of the answer, where nothing else tells it."""
+        """Treat the end of the responses as the end of the answer if the deployment reports no finish reason."""
         if self._ended or self._reasons or not self._responses:
             return super().finish()
         return self._last_delta(None, UNKNOWN, None, None)
@@ -98,7 +98,7 @@ class UpstreamAnswerDecoder(AnswerDecoder):
         return Delta(rest, reason, self._total_usage(), token_ids, log_probs)
 
     def _reason(self, response: InferResponse) -> str | None:
-        """Why the answer ended, in our words; None where it goes on or nobody says."""
+        """Return the finish reason; None if the answer continues or the deployment reports none."""
         if not self._reasons:
             return None
         reason = response.text("finish_reason")
@@ -118,23 +118,23 @@ class UpstreamAnswerDecoder(AnswerDecoder):
         return None if self._read is None or self._written is None else Usage(self._read, self._written)
 
     def _new_log_probs(self, response: InferResponse) -> tuple[float, ...] | None:
-        """Those of this response's tokens; some versions send those of all tokens so far."""
+        """Return those of this response's tokens; some versions send those of all tokens so far."""
         if not self._call.return_log_probs:
             return None
-        told = response.numbers("output_log_probs")
-        if told is None:
+        received = response.numbers("output_log_probs")
+        if received is None:
             return None
         before = self._log_probs
-        if before and len(told) > len(before) and told[: len(before)] == before:
-            self._log_probs = told
-            return told[len(before) :]
-        self._log_probs = told if not before else before + told
-        return told
+        if before and len(received) > len(before) and received[: len(before)] == before:
+            self._log_probs = received
+            return received[len(before) :]
+        self._log_probs = received if not before else before + received
+        return received
 
     def _timings(self, response: InferResponse) -> ServerTimings | None:
         if not self._llmapi:
             return super()._timings(response)
-        # The model there sends its numbers as text, whatever its metadata say.
+        # The LLM API's model sends its numbers as text, whatever its metadata says.
         return server_timings([_parse_optional_int(response.text(name)) for name in TIMING_OUTPUTS])
 
 

@@ -1,4 +1,4 @@
-"""gRPC for asyncio."""
+"""The gRPC transport for asyncio."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class AsyncGrpcTransport:
         return responses
 
     async def close(self) -> None:
-        """End all calls; gRPC's thread for asyncio ends too, unless something else in the process uses it."""
+        """Cancel all calls; gRPC's asyncio thread ends too unless it is used elsewhere in the process."""
         self._closed = True
         if self._loop is not None and self._process != os.getpid():
             return  # the parent's
@@ -87,17 +87,17 @@ class AsyncGrpcTransport:
             await responses.close()
         channel, self._channel = self._channel, None
         if channel is not None:
-            del self._stub, self._infer  # gRPC's thread lives as long as something refers to the channel
+            del self._stub, self._infer  # gRPC's thread runs as long as there is a reference to the channel
             await channel.close()
 
     def map_error(self, error: grpc.aio.AioRpcError, deadline: Deadline) -> InflightError:
-        """What a call of this connection failed of."""
+        """Map the error of a failed call."""
         if self._closed:
             return client_closed()
         return error_from_status(error.code(), error.details() or "", self._where, deadline)
 
     def _connect(self) -> None:
-        """Connect this loop, once."""
+        """Create the channel for this event loop, once."""
         if self._closed:
             raise client_closed()
         loop = asyncio.get_running_loop()
@@ -139,7 +139,7 @@ class AsyncGrpcTransport:
 
 
 class AsyncGrpcResponses:
-    """See transport.AsyncResponses. One task reads them at a time; another one may close them."""
+    """See transport.AsyncResponses. One task at a time reads them; another may close them."""
 
     def __init__(
         self,
@@ -169,11 +169,11 @@ class AsyncGrpcResponses:
         except asyncio.CancelledError:
             if _is_being_cancelled():
                 raise
-            # Not this task but the call was cancelled: by `cancel` or `close`, or by the end of the whole connection.
+            # The call was cancelled, not this task: by `cancel` or `close`, or by closing the connection.
             raise self._map_error(_cancelled(), self._whole) from None
         if message is grpc.aio.EOF:
             raise StopAsyncIteration
-        if message is None:  # what gRPC gives for bytes that are no message
+        if message is None:  # what gRPC returns for bytes that it can't parse
             raise InflightError("a part of the answer can't be read; send the request again", "answer_damaged")
         if message.error_message:
             await self._read_to_end(call)
@@ -191,14 +191,14 @@ class AsyncGrpcResponses:
         call, self._call = self._call, None
         if call is None or call.done():
             return
-        # Of a call that is cancelled gRPC keeps a task until the server's side is closed too; so does a pending read.
+        # gRPC keeps a task of a cancelled call until the server closes its side; a pending read waits for that.
         pending = asyncio.gather(call.read(), return_exceptions=True)
         await asyncio.sleep(0)
         call.cancel()
         await pending
 
     async def _read_within(self, call: Any, deadline: Deadline) -> Any:
-        """The first response, or the deadline's error; the call is cancelled with the reading."""
+        """Read the first response or raise the deadline's error; cancelling the read cancels the call."""
         self._first = None
         try:
             async with asyncio.timeout(deadline.left()):
@@ -207,7 +207,7 @@ class AsyncGrpcResponses:
             raise deadline.error() from None
 
     async def _read_to_end(self, call: Any) -> None:
-        """Triton keeps for good what belongs to a call that is cancelled between its error and its end."""
+        """Read to the end: Triton leaks the state of a call that is cancelled between its error and its end."""
         with contextlib.suppress(TimeoutError, grpc.aio.AioRpcError):
             async with asyncio.timeout(grpc_channel.END_OF_CALL_TIMEOUT):
                 while await call.read() is not grpc.aio.EOF:

@@ -1,4 +1,4 @@
-"""How a gRPC connection is made: the same options for ordinary code and for asyncio."""
+"""Options of a gRPC channel, the same for blocking code and asyncio."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from inflight_client import tls_files
 from inflight_client.address import Address, Tls
 
 STREAM_METHOD = "/inference.GRPCInferenceService/ModelStreamInfer"
-"""KServe's v2 protocol has no streams; this is Triton's addition, which every model takes, decoupled or not."""
+"""Triton's streaming extension of KServe's v2 protocol; it works for every model, decoupled or not."""
 
 END_OF_CALL_TIMEOUT = 1.0
-"""How long the end of a call is waited for that has brought an error; it comes right behind it."""
+"""How many seconds to wait for the end of a call after its error; it normally follows at once."""
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
-    # Messages of any length: prompts may be long, and so may answers.
+    # No limits on messages: prompts and answers may be long.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # The client above decides what is sent again, and counts it.
+    # The client retries by itself, within its budget.
     ("grpc.enable_retries", 0),
-    # A server that was killed is there again soon: look for it every second at the latest (by default it would be two
-    # minutes). The last is also how long one attempt to connect may take.
+    # A killed server restarts soon: reconnect at least every second (gRPC's default is two minutes). The last value is
+    # also the timeout of one attempt to connect.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.min_reconnect_backoff_ms", 5000),
-    # Two clients of one process share neither a connection nor its state.
+    # Two clients in one process do not share a connection or its state.
     ("grpc.use_local_subchannel_pool", 1),
-    # A peer that vanished without a word is noticed within six minutes by a call that has no deadline. Not sooner:
-    # Triton closes connections that ping more often than every five while it has nothing to say
+    # A call without a deadline detects a vanished peer within six minutes. Not sooner: Triton closes connections that
+    # ping more often than every five minutes while it sends no data
     # (--grpc-http2-min-recv-ping-interval-without-data, --grpc-http2-max-ping-strikes).
     ("grpc.keepalive_time_ms", 310_000),
     ("grpc.keepalive_timeout_ms", 20_000),
@@ -38,12 +38,12 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 def options(address: Address) -> list[tuple[str, int]]:
-    """A channel's options; to this machine itself never through a proxy, whatever the environment says."""
+    """Return a channel's options; loopback addresses never use the environment's proxy."""
     return [*_OPTIONS, ("grpc.enable_http_proxy", 0)] if address.loopback else list(_OPTIONS)
 
 
 def credentials(address: Address, tls: Tls | None) -> grpc.ChannelCredentials | None:
-    """None for an address without TLS. Raises InflightError for files that can't be used."""
+    """Return the TLS credentials; None without TLS. Raises InflightError for invalid files."""
     if not address.secure:
         return None
     files = tls_files.read_tls_files(tls or Tls())
@@ -52,5 +52,5 @@ def credentials(address: Address, tls: Tls | None) -> grpc.ChannelCredentials | 
 
 
 def metadata(headers: Mapping[str, str], call_headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The client's headers, and a call's own, which win."""
+    """Return the client's headers, overridden by the call's own."""
     return tuple({**headers, **call_headers}.items() if call_headers else headers.items())

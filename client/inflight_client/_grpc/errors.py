@@ -1,4 +1,4 @@
-"""What gRPC says of a call that failed, as one of the client's errors."""
+"""Maps gRPC statuses to the client's errors."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _BY_STATUS = {
     grpc.StatusCode.PERMISSION_DENIED: "permission_denied",
     grpc.StatusCode.RESOURCE_EXHAUSTED: "overloaded",
 }
-# gRPC's own words, in lower case, where no connection was made: nobody listens there, or nobody tells the address ...
+# gRPC's messages, in lower case. Failed connections: no process listens, or name resolution failed ...
 _NEVER_CONNECTED = ("failed to connect", "errors resolving", "lookup failed", "dns resolution failed")
-# ... or there is none (c-ares' words and the system resolver's; others say that no name server was reached) ...
+# ... unknown hosts (messages of c-ares and the system's resolver; others mean an unreachable name server) ...
 _UNKNOWN_HOST = ("domain name not found", "name or service not known", "nodename nor servname")
-# ... where the two did not come to trust each other ...
+# ... certificates that are not trusted ...
 _UNTRUSTED = ("certificate_verify_failed", "ssl handshake", "tls handshake", "hostname verification", "ssl_error")
-# ... and where something else than gRPC answers; "Failed parsing HTTP/2" alone is a damaged connection too.
+# ... and peers that do not speak gRPC; "Failed parsing HTTP/2" alone may also be a damaged connection.
 _NOT_GRPC = ("expected settings frame", "http1.x server")
 
 
 def error_from_status(status: grpc.StatusCode, details: str, where: str, deadline: Deadline) -> InflightError:
-    """A call that ended with this status: the server's own words first, then what gRPC's say, then the status alone."""
+    """Return the error for a status: by the server's message, else by gRPC's, else by the status alone."""
     if status is grpc.StatusCode.DEADLINE_EXCEEDED and deadline.at is not None:
         return deadline.error()
     lower = details.lower()

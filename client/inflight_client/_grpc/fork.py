@@ -1,10 +1,10 @@
-"""gRPC and `os.fork`: what a child process may do, as grpcio 1.85 was found to behave.
+"""gRPC and `os.fork`: what works in a child process, as observed with grpcio 1.85.
 
-A child whose parent has used gRPC can't use it. Where the parent has a connection open, calls of an inherited one never
-end, and break the parent's; those of a connection that the child makes itself never end either. Where the parent has
-closed all, making one hangs once in a while on a busy machine, since threads of gRPC's that are still ending may hold
-locks while the parent forks. GRPC_ENABLE_FORK_SUPPORT=1, which must be set before gRPC is imported, lets a child make
-its own if no call is under way when the parent forks; else the child hangs, so that is left to whoever sets it.
+A child can't use gRPC if its parent has used it. If the parent has an open connection, calls over an inherited one hang
+and break the parent's; calls over a new connection hang too. If the parent has closed all connections, creating one
+sometimes hangs on a busy machine, since ending gRPC threads may hold locks while the parent forks.
+GRPC_ENABLE_FORK_SUPPORT=1, set before gRPC is imported, lets a child connect if no call is in flight when the parent
+forks; otherwise the child hangs, so users enable it at their own risk.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import os
 from inflight_client.errors import InflightError
 
 _used = False
-"""Whether this process has made a channel."""
+"""Whether this process has created a channel."""
 _used_by_parent = False
-"""Whether the parent had when this process was forked."""
+"""Whether the parent had created one when it forked this process."""
 
 
 def channel_opening() -> None:
-    """A transport makes its channel now. Raises InflightError `client_forked` where it might never work."""
+    """Record that a channel is created. Raises InflightError `client_forked` if it might hang."""
     global _used
     if _used_by_parent:
         raise InflightError(
@@ -32,7 +32,7 @@ def channel_opening() -> None:
 
 
 def check_process(process: int) -> None:
-    """Raises InflightError `client_forked` unless this is the process in which a channel was made."""
+    """Raise InflightError `client_forked` unless this is the process that created the channel."""
     if process != os.getpid():
         raise InflightError(
             f"the client was used in process {process} and can't be in its child {os.getpid()}; make one in each"

@@ -1,4 +1,4 @@
-"""What the client uses of gRPC's internals, which may change with any version: hence the upper bound on grpcio."""
+"""The gRPC internals that the client uses. They may change in any version, hence the upper bound on grpcio."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ RECEIVE_MESSAGE = int(OperationType.receive_message)
 
 
 def drain(call: Any, *ignored: int) -> None:
-    """Take the events that gRPC still has for a call that has ended; until then it keeps the call and its connection.
+    """Consume the remaining events of an ended call; until then gRPC keeps the call and its connection.
 
-    `ignored` are the operations whose events need not be waited for.
+    Events of the operations `ignored` are not waited for.
     """
     while call._state.due.difference(ignored):
         call._consume_next_event()

@@ -1,4 +1,4 @@
-"""KServe v2 over gRPC: requests as protobuf messages, and responses that are decoded where they are looked at."""
+"""KServe v2 over gRPC: requests as protobuf messages, and responses that are decoded on access."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FIRST = struct.Struct("<i")
 
 
 def infer_request(request: InferRequest) -> Any:
-    """The ModelInferRequest. Raises InflightError for values that their tensor can't hold."""
+    """Return the ModelInferRequest. Raises InflightError for values that do not fit their tensor."""
     message = service_pb2.ModelInferRequest(model_name=request.model, id=request.id)
     for name, tensor in request.inputs.items():
         message.inputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
@@ -73,7 +73,7 @@ def _set_parameter(parameter: Any, name: str, value: str | int | bool) -> None:
 
 
 class GrpcInferResponse:
-    """A ModelInferResponse; see transport.InferResponse. One is made for every token, so it does little."""
+    """A ModelInferResponse; see transport.InferResponse. One is created for every token, so it must be cheap."""
 
     __slots__ = ("_message", "_places")
 
@@ -88,7 +88,7 @@ class GrpcInferResponse:
 
     @property
     def final(self) -> bool | None:
-        """Triton's `triton_final_response`: it comes with every response of a decoupled model."""
+        """Triton's `triton_final_response`, which every response of a decoupled model has."""
         parameter = self._message.parameters.get("triton_final_response")
         return None if parameter is None else bool(parameter.bool_param)
 
@@ -115,7 +115,7 @@ class GrpcInferResponse:
         return self._numbers(name, "efd")
 
     def _raw(self, name: str) -> bytes | None:
-        """The bytes of an output; None where it did not come."""
+        """Return the bytes of an output; None if it is missing."""
         places = self._places
         if places is None:
             places = self._places = {output.name: place for place, output in enumerate(self._message.outputs)}
@@ -166,7 +166,7 @@ def models(message: Any) -> list[Model]:
 
 
 def model_config(message: Any) -> Mapping[str, Any]:
-    """Of a ModelConfigResponse: what Triton's HTTP endpoint says as JSON."""
+    """Return a ModelConfigResponse in the form of the HTTP endpoint's JSON."""
     return _plain(message.config)
 
 

@@ -1,4 +1,4 @@
-"""gRPC for ordinary, blocking code."""
+"""The gRPC transport for blocking code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from inflight_client.transport import InferRequest, InferResponse, ModelMetadata
 class GrpcTransport:
     """One connection, used by many threads at once; see transport.Transport.
 
-    Calls are read by the threads that make them: no other thread of Python's is started, whatever is asked at once.
+    The calling threads read their responses; no further Python threads are started.
     """
 
     def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
@@ -78,13 +78,13 @@ class GrpcTransport:
             wire.channel.close()
 
     def map_error(self, error: grpc.RpcError, deadline: Deadline) -> InflightError:
-        """What a call of this connection failed of."""
+        """Map the error of a failed call."""
         if self._closed:
             return client_closed()
         return error_from_status(error.code(), error.details() or "", self._where, deadline)
 
     def _connect(self) -> _Channel:
-        """The channel, made when it is first needed, so that a process may fork before."""
+        """Return the channel; it is created on first use, so that a process may fork before."""
         if self._closed:
             raise client_closed()
         wire = self._channels.get("wire")
@@ -116,7 +116,7 @@ class GrpcTransport:
 
 
 class _Channel:
-    """A channel, its calls, and the process that it belongs to."""
+    """A channel, its calls, and the process that created it."""
 
     def __init__(self, where: str, options: list[tuple[str, int]], credentials: grpc.ChannelCredentials | None) -> None:
         self.process = os.getpid()
@@ -135,7 +135,7 @@ class _Channel:
 
 
 class GrpcResponses(Iterator[InferResponse]):
-    """See transport.Responses. One thread reads them at a time; another one may close them."""
+    """See transport.Responses. One thread at a time reads them; another may close them."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class GrpcResponses(Iterator[InferResponse]):
                     raise error_from_message(message.error_message)
             except (InflightError, StopIteration):
                 raise
-            except BaseException:  # a signal's: Ctrl-C
+            except BaseException:  # from a signal handler: Ctrl-C
                 self._interrupted = True
                 raise
         response = message.infer_response
@@ -177,20 +177,20 @@ class GrpcResponses(Iterator[InferResponse]):
         if self._process != os.getpid():
             return
         self._call.cancel()
-        # gRPC keeps a call, and with it the connection, until all that it still owes of it has been taken. After a
-        # cancel that is there at once; but iterating does not take it any more, as the call counts as ended.
+        # gRPC keeps a call and its connection until all of its events are consumed. After a cancel they are there at
+        # once, but iterating does not consume them, as the call counts as ended.
         with self._reading:
             if not self._interrupted:
                 internals.drain(self._call)
                 return
-            # A signal's exception may come after gRPC has handed over a message, and before its notes say so: they hold
-            # it for due, and it never comes. Were that the last event, the thread alone would wait for it.
+            # A signal's exception may arrive after gRPC has delivered a message and before it has recorded that. Its
+            # record then has an event that never comes, and waiting for it could block this thread.
             rest = threading.Thread(target=self._drain_available, daemon=True)
             rest.start()
             rest.join(channel.END_OF_CALL_TIMEOUT)
 
     def _drain_available(self) -> None:
-        with contextlib.suppress(KeyError):  # gRPC's for an event that its notes no longer have
+        with contextlib.suppress(KeyError):  # from gRPC, for an event that it no longer records
             internals.drain(self._call, internals.RECEIVE_MESSAGE)
 
     def _next(self) -> Any:
@@ -200,7 +200,7 @@ class GrpcResponses(Iterator[InferResponse]):
             raise self._map_error(error, self._whole) from None
 
     def _next_within(self, deadline: Deadline) -> Any:
-        """The first response; a timer ends the call when it is late. No thread is left, whichever comes first."""
+        """Return the first response; a timer cancels the call at the deadline. No thread is left behind."""
         self._first = None
         late = threading.Event()
         with _cancel_after(self._call, deadline.left() or 0.0, late):
@@ -215,7 +215,7 @@ class GrpcResponses(Iterator[InferResponse]):
         return message
 
     def _read_to_end(self) -> None:
-        """Triton keeps for good what belongs to a call that is cancelled between its error and its end."""
+        """Read to the end: Triton leaks the state of a call that is cancelled between its error and its end."""
         with (
             _cancel_after(self._call, channel.END_OF_CALL_TIMEOUT, threading.Event()),
             contextlib.suppress(grpc.RpcError),
@@ -226,7 +226,7 @@ class GrpcResponses(Iterator[InferResponse]):
 
 @contextlib.contextmanager
 def _cancel_after(call: Any, seconds: float, late: threading.Event) -> Iterator[None]:
-    """Cancels the call, and says so, unless the block ends in time."""
+    """Cancel the call and set `late` unless the block ends in time."""
 
     def end() -> None:
         late.set()

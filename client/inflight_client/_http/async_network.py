@@ -1,4 +1,4 @@
-"""Connections over asyncio's own transports, which can be broken without waiting."""
+"""Connections over asyncio's transports, which can be aborted without waiting."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from inflight_client._http.sync_network import connection_lost_error, is_readabl
 from inflight_client.error_mapping import connection_closed
 
 _READ_BUFFER_LIMIT = 256 * 1024
-"""Bytes that may lie unread before the peer is made to wait."""
+"""Unread bytes at which reading pauses, so that the peer waits."""
 
 
 def _connect_options(loop: asyncio.AbstractEventLoop, host: str) -> dict[str, Any]:
-    """Of several addresses the next is tried beside one that is silent for a quarter of a second; uvloop can't.
+    """Return the Happy Eyeballs option: try the next address after a quarter of a second; uvloop does not support it.
 
-    An address itself has no other, and asyncio forgets the socket if such a try is cancelled at its very end.
+    Not for IP addresses: there is no other to try, and asyncio leaks the socket if the attempt is cancelled at its end.
     """
     try:
         ipaddress.ip_address(host)
@@ -32,7 +32,7 @@ def _connect_options(loop: asyncio.AbstractEventLoop, host: str) -> dict[str, An
 
 
 class AsyncDeadlineNetwork(httpcore2.AsyncNetworkBackend):
-    """Makes connections for httpcore2's pool, and knows all that are open. Deadlines are its callers' business."""
+    """Opens connections for httpcore2's pool and keeps track of them. Callers enforce the deadlines."""
 
     def __init__(self) -> None:
         self._open: set[AsyncDeadlineStream] = set()
@@ -58,13 +58,13 @@ class AsyncDeadlineNetwork(httpcore2.AsyncNetworkBackend):
         return stream
 
     async def wait_closed(self) -> None:
-        """Wait until the sockets are closed of all that were."""
+        """Wait until the sockets of all closed connections are closed."""
         for stream in list(self._open):
             await stream.wait_closed()
-        await asyncio.sleep(0)  # in its next turn the loop closes the sockets of those that were aborted last
+        await asyncio.sleep(0)  # the loop closes the sockets aborted last in its next iteration
 
     def drop(self) -> None:
-        """Close this process's copies of sockets that are its parent's: nothing is sent, the parent's stay open."""
+        """Close this process's copies of its parent's sockets: nothing is sent, the parent's stay open."""
         for stream in list(self._open):
             stream.drop()
         self._open.clear()
@@ -80,15 +80,15 @@ class AsyncDeadlineStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         self._eof = False
         self._error: Exception | None = None
         self._waiters: set[asyncio.Future[None]] = set()
-        """For bytes, or for room to write."""
+        """Readers that wait for bytes, and writers that wait for room."""
         self._paused = False
         self._loop = asyncio.get_running_loop()
         self._lost = self._loop.create_future()
 
-    # What asyncio tells
+    # Callbacks of asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none of that class, and do the same
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports behave alike but have another class
         self._open.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -116,7 +116,7 @@ class AsyncDeadlineStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
         self._paused = False
         self._wake()
 
-    # What httpcore2 asks
+    # Methods for httpcore2
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         exchange = CURRENT.get()
@@ -163,11 +163,11 @@ class AsyncDeadlineStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
             )
         except BaseException as error:
             self.abort()
-            self.connection_lost(None)  # which asyncio does not tell of before the handshake is done
+            self.connection_lost(None)  # asyncio does not call it before the handshake is done
             if isinstance(error, OSError | ValueError):
                 raise tls_error(error, exchange) from None
             raise
-        if self._transport is None:  # the other side hung up at once
+        if self._transport is None:  # the peer closed the connection at once
             raise connection_closed(exchange.where, "TLS")
         return self
 
@@ -179,10 +179,10 @@ class AsyncDeadlineStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
     async def aclose(self) -> None:
         self.abort()
 
-    # What the client asks
+    # Methods for the client
 
     def abort(self) -> None:
-        """Break it, without waiting; the socket is closed before the loop's next turn is over."""
+        """Abort the connection without waiting; the socket is closed within the loop's next iteration."""
         self._eof = True
         if self._transport is not None and not self._loop.is_closed():
             self._transport.abort()
@@ -193,9 +193,9 @@ class AsyncDeadlineStream(asyncio.Protocol, httpcore2.AsyncNetworkStream):
             await asyncio.wait([self._lost], timeout=1.0)
 
     def drop(self) -> None:
-        """In a child process: put nothing in the place of the inherited socket.
+        """In a child process: replace the inherited socket with /dev/null.
 
-        asyncio's own objects must not be asked to close it: they would also tell the selector, which is the parent's.
+        asyncio's objects must not close it: they would also change the selector, which the parent shares.
         """
         descriptor = self._descriptor()
         if descriptor >= 0:

@@ -1,4 +1,4 @@
-"""One question over HTTP and its answer: by when, over which connection, and how that went."""
+"""The context of one HTTP call: its deadline, its connection and its state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from inflight_client.error_mapping import connection_lost, not_triton
 from inflight_client.errors import InflightError
 
 CONNECT_TIMEOUT = 20.0
-"""A connection that isn't made by then is not made: a call without a deadline would else wait for a black hole."""
+"""Seconds to connect, so that a call without a deadline does not wait forever for a silent host."""
 
 _LIBRARY_ERRORS = (
     httpcore2.NetworkError,
@@ -27,24 +27,24 @@ _LIBRARY_ERRORS = (
 
 
 _HTTP2 = b"\x04\0\0\0\0\0"
-"""Behind its length, how the frame goes on that an HTTP/2 server sends first (RFC 9113, 3.4 and 6.5): SETTINGS."""
+"""The bytes after the length in an HTTP/2 server's first frame (RFC 9113, 3.4 and 6.5): SETTINGS."""
 _TLS = b"\x15\x03"
-"""How TLS's alerts begin (RFC 8446, 5.1), which answer what is no TLS."""
+"""The first bytes of a TLS alert (RFC 8446, 5.1), the reply to a plain-text request."""
 
 
 class Abortable(Protocol):
-    """A connection that can be broken from outside, while somebody waits for what comes over it."""
+    """A connection that can be aborted while another thread or task reads from it."""
 
     def abort(self) -> None: ...
 
 
 class CallContext:
-    """What the connections below the library are told of the call that they work for, and tell of themselves.
+    """The call that a connection currently works for, shared with the network backend below the HTTP library.
 
-    The library hands each read the same number of seconds, so that a peer who sends a byte now and then could hold a
-    call for ever. So its own timeouts are not used: while a thread or task works for a call, CURRENT holds the call's
-    exchange, and every read, write and connect takes what is left of its deadline. (A context variable, since all
-    calls share one pool, and each thread and each task has values of its own.)
+    The library gives each read the same timeout, so a peer that sends a byte now and then could block a call
+    indefinitely. Its timeouts are therefore not used: while a thread or task works for a call, CURRENT holds the call's
+    context, and every read, write and connect uses the time left until its deadline. (It is a context variable, since
+    all calls share one pool, and each thread and task has its own value.)
     """
 
     def __init__(self, where: str, deadline: Deadline = NEVER) -> None:
@@ -53,30 +53,30 @@ class CallContext:
         self.peer_closed = False
         """The peer closed the connection."""
         self._first_bytes = b""
-        """The first bytes of what came."""
+        """The first bytes received."""
         self._stream: Abortable | None = None
         self._cancelled_with: InflightError | None = None
 
     def attach(self, stream: Abortable) -> None:
-        """The connection that works for this call. Raises InflightError where it was given up meanwhile."""
+        """Set the call's connection. Raises InflightError if the call was cancelled meanwhile."""
         self._stream = stream
         if self._cancelled_with is not None:
             raise self._cancelled_with
 
     def record_data(self, data: bytes) -> None:
-        """What came over the connection."""
+        """Remember the first bytes received."""
         if not self._first_bytes:
             self._first_bytes = data[:9]
 
     def cancel(self, error: InflightError) -> None:
-        """End it, from whatever thread: whoever waits for it gets the error."""
+        """Cancel the call, from any thread: its reader gets the error."""
         if self._cancelled_with is None:
             self._cancelled_with = error
         if (stream := self._stream) is not None:
             stream.abort()
 
     def detach(self) -> None:
-        """In a child process: it stays the parent's."""
+        """In a child process: give up the call, which belongs to the parent."""
         self._cancelled_with = InflightError("the answer is another process's; ask for one in each", "client_forked")
         self._stream = None
 
@@ -85,12 +85,12 @@ class CallContext:
         return self._cancelled_with is not None and self._cancelled_with.code == "client_forked"
 
     def discard(self) -> None:
-        """Break its connection, so that nothing else is asked over it."""
+        """Abort the call's connection, so that it is not reused."""
         if self._stream is not None:
             self._stream.abort()
 
     def release(self) -> None:
-        """The connection works for others now."""
+        """Release the connection for other calls."""
         self._stream = None
 
     @property
@@ -98,7 +98,7 @@ class CallContext:
         return self._cancelled_with
 
     def left(self) -> float | None:
-        """Seconds left. Raises InflightError once there are none."""
+        """Return the seconds left. Raises InflightError after the deadline or a cancellation."""
         if self._cancelled_with is not None:
             raise self._cancelled_with
         left = self.deadline.left()
@@ -108,7 +108,7 @@ class CallContext:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """While this thread or task works for it; what goes wrong is raised as InflightError."""
+        """Make this the current call of the thread or task, and map errors to InflightError."""
         token = CURRENT.set(self)
         try:
             yield
@@ -123,7 +123,7 @@ class CallContext:
         if self._cancelled_with is not None:
             return self._cancelled_with
         words = str(error) or type(error).__name__
-        if isinstance(error, httpcore2.TimeoutException):  # no connection of the pool came free
+        if isinstance(error, httpcore2.TimeoutException):  # no connection of the pool became free
             return self.deadline.error()
         if isinstance(error, httpcore2.LocalProtocolError):
             return InflightError(f"the request can't be sent as HTTP: {words}", "invalid_parameter")
@@ -141,7 +141,7 @@ class CallContext:
 
 
 class AsyncCallContext(CallContext):
-    """An exchange that tasks work for: its deadline holds for all that happens within `in_time`."""
+    """The context of an asyncio call; its deadline applies within `active_within_deadline`."""
 
     _timer: asyncio.Timeout | None = None
 

@@ -1,4 +1,4 @@
-"""How HTTP requests to one server are made: the same for ordinary code and for asyncio."""
+"""HTTP requests to one server, the same for blocking code and asyncio."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from inflight_client.error_mapping import not_triton
 from inflight_client.errors import InflightError
 
 MAX_CONNECTIONS = 1024
-"""Calls at once, each of which has a connection; those beyond wait, within their deadlines, until one comes free."""
+"""Maximum of connections, one for each call; further calls wait, within their deadlines, for a free one."""
 MAX_KEEPALIVE_CONNECTIONS = 128
-"""Connections kept for the next calls."""
+"""Maximum of idle connections kept for reuse."""
 KEEPALIVE_EXPIRY = 20.0
-"""How long; less than the minute after which proxies commonly close them."""
+"""Seconds to keep an idle connection; less than the minute after which proxies commonly close them."""
 MAX_BODY_BYTES = 64 * 1024 * 1024
-"""Of an answer that is read whole."""
+"""Maximum size of a response that is not streamed."""
 
 
 _OWN_HEADERS = {"accept": "*/*", "user-agent": "inflight_client"}
@@ -38,10 +38,10 @@ class PoolOptions(TypedDict):
 
 
 class HttpChannel:
-    """A server, and what goes with every request to it. Raises InflightError for what can't be used.
+    """A server with the headers and TLS settings of every request. Raises InflightError for invalid settings.
 
-    Proxies are those of the environment (`http_proxy`, `https_proxy`, `no_proxy`), but for this machine itself none;
-    SOCKS is not among them.
+    Proxies are those of the environment (`http_proxy`, `https_proxy`, `no_proxy`), except for loopback addresses;
+    SOCKS is not supported.
     """
 
     def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
@@ -64,10 +64,10 @@ class HttpChannel:
     def request(
         self, path: str, exchange: CallContext, content: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> httpcore2.Request:
-        """A GET, or with content a POST. `headers` win over the client's own.
+        """Return a GET request, or with content a POST. `headers` override the client's own.
 
-        Only inference (`headers` given) keeps its connection, since what comes over it carries the request's id:
-        nothing in any other answer would tell if it were that to an earlier question.
+        Only inference (`headers` given) reuses its connection, since its responses contain the request's id; other
+        responses could not be told from those to an earlier request.
         """
         given = {
             "host": self.address.authority,
@@ -97,17 +97,17 @@ def content_type(response: httpcore2.Response) -> str:
 
 
 def check_stream(response: httpcore2.Response, where: str) -> None:
-    """Raises InflightError `unsupported_deployment` for what is no stream, or one whose end can't be told from a cut.
+    """Raise InflightError `unsupported_deployment` unless this is a stream whose end differs from a lost connection.
 
-    Triton's are sent in chunks. Behind a proxy that speaks HTTP/1.0 they would end where the connection does; and most
-    deployments of others don't tell by themselves that an answer is whole.
+    Triton uses chunked encoding. Behind an HTTP/1.0 proxy a stream ends with the connection, and most upstream
+    deployments do not mark a complete answer.
     """
     kind = content_type(response)
     if not kind.startswith("text/event-stream"):
         raise not_triton(where, f"it sends {kind or 'no type'!r} where server-sent events are due")
     if not any(name.lower() in (b"transfer-encoding", b"content-length") for name, _ in response.headers):
         raise InflightError(
-            f"the answer from {where} comes neither in chunks nor with a length, so that nobody can tell its end from "
+            f"the answer from {where} comes neither in chunks nor with a length, so that its end can't be told from "
             "a broken connection; let the proxy on the way speak HTTP/1.1",
             "unsupported_deployment",
         )
@@ -122,9 +122,9 @@ def _latin1(value: bytes) -> str:
 
 
 def _ssl_context(tls: Tls | None) -> ssl.SSLContext:
-    """Trusts the system's certificates (or SSL_CERT_FILE, SSL_CERT_DIR) unless a CA is given."""
+    """Return a context that trusts the system's certificates (or SSL_CERT_FILE, SSL_CERT_DIR) unless a CA is given."""
     given = tls or Tls()
-    tls_files.read_tls_files(given)  # says which file is wrong
+    tls_files.read_tls_files(given)  # its error names the invalid file
     context = httpcore2.default_ssl_context() if given.ca is None else ssl.create_default_context(cafile=given.ca)
     if given.certificate is not None:
         context.load_cert_chain(given.certificate, given.key, password="")

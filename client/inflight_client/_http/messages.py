@@ -1,4 +1,4 @@
-"""Triton's generate extension in bytes: requests out as JSON, answers in as server-sent events.
+"""Messages of Triton's generate extension: requests as JSON, responses as server-sent events.
 
 https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_generate.md
 """
@@ -16,26 +16,26 @@ from inflight_client.errors import InflightError
 from inflight_client.transport import InferRequest, Tensor
 
 MAX_EVENT_BYTES = 64 * 1024 * 1024
-"""The longest event that is taken. One token's takes some hundred bytes; a whole answer's, more."""
+"""Maximum size of an event. One token takes some hundred bytes; a whole answer takes more."""
 
 _FLOATS = {"FP16": "<e", "FP32": "<f", "FP64": "<d"}
 
 
 def model_path(model: str) -> str:
-    """Where a model's metadata stands."""
+    """Return the path of a model's metadata."""
     return f"/v2/models/{quote(model, safe='')}"
 
 
 def generate_path(model: str) -> str:
-    """Where a request goes. Triton streams from there whatever the model gives, one response or many."""
+    """Return the path for requests. Triton streams the model's responses from there, one or many."""
     return f"{model_path(model)}/generate_stream"
 
 
 def generate_body(request: InferRequest) -> bytes:
-    """The request as JSON: inputs by name beside `id` and `parameters`.
+    """Return the request as JSON: inputs by name, `id` and `parameters`.
 
-    Triton knows the shapes from the model's metadata, and gives all values to the innermost one that is not fixed.
-    Raises InflightError for what can't be written so: a shape that needs telling, text that is not Unicode.
+    Triton takes shapes from the model's metadata and assigns all values to the innermost variable dimension.
+    Raises InflightError for a request without such a form: a shape that must be explicit, text that is not Unicode.
     """
     document: dict[str, Any] = {name: _value(name, tensor) for name, tensor in request.inputs.items()}
     if request.id:
@@ -61,9 +61,9 @@ def _value(name: str, tensor: Tensor) -> Any:
 
 
 def _exact(datatype: str, value: Any) -> Any:
-    """As JSON has it, exactly what a tensor of that type holds.
+    """Return the value for JSON, rounded to the tensor's type.
 
-    Floats are rounded to the type here, so that it can't matter how exactly Triton's JSON reader rounds.
+    Floats are rounded here, so that the result does not depend on the rounding of Triton's JSON parser.
     """
     if datatype in _FLOATS:
         kind = _FLOATS[datatype]
@@ -74,23 +74,23 @@ def _exact(datatype: str, value: Any) -> Any:
 
 
 class EventParser:
-    """Server-sent events from bytes, however those are cut into pieces.
+    """Parses server-sent events from bytes that arrive in pieces of any size.
 
     https://html.spec.whatwg.org/multipage/server-sent-events.html: lines end in CR, LF or both, an empty line ends an
-    event, comments and fields other than `data` are passed over. What stands behind the last empty line is no event.
+    event, comments and fields other than `data` are ignored. Text after the last empty line is not an event.
     """
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max = max_event_bytes
         self._line: list[bytes] = []
-        """The pieces of a line whose end has not come."""
+        """The pieces of an incomplete line."""
         self._data: list[bytes] = []
         self._held = 0
         """Bytes in both."""
         self._after_cr = False
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Take some more bytes; gives the data of the events that they end. Raises InflightError for one too long."""
+        """Add bytes; return the data of the events that they complete. Raises InflightError if one is too long."""
         if self._after_cr and piece.startswith(b"\n"):
             piece = piece[1:]
             self._after_cr = False
@@ -107,16 +107,16 @@ class EventParser:
 
     @property
     def complete(self) -> bool:
-        """Whether the bytes so far end where an event ends."""
+        """Whether the bytes so far end at an event's end."""
         return not (self._line or self._data)
 
     def check_end(self, where: str) -> None:
-        """Raises InflightError `answer_damaged` where the bytes ended within an event; `where` is who sent them."""
+        """Raise InflightError `answer_damaged` if the bytes end within an event; `where` is the server."""
         if not self.complete:
             raise InflightError(f"the answer from {where} ended too soon; send the request again", "answer_damaged")
 
     def _end(self, line: bytes) -> bytes | None:
-        """Take the end of a line; gives the event that it ends, if it does."""
+        """Add the end of a line; return the event that it completes, if any."""
         if self._line:
             self._line.append(line)
             line = b"".join(self._line)
@@ -143,12 +143,12 @@ class EventParser:
 
 
 class HttpResponse:
-    """One event's outputs. Triton writes a tensor of one element as its value, others as a flat list."""
+    """The outputs of one event. Triton writes a tensor of one element as a value, others as a flat list."""
 
     __slots__ = ("_values",)
 
     final = None
-    """Events don't tell which is the last."""
+    """Events do not mark the last response."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
@@ -199,7 +199,7 @@ class HttpResponse:
 
 
 def response_from_event(data: bytes, request_id: str) -> HttpResponse:
-    """An event's response. Raises InflightError: the server's own error, or `answer_damaged` for what is none."""
+    """Return an event's response. Raises InflightError: the server's error, or `answer_damaged` for invalid data."""
     values = json_object(data)
     if "error" in values:
         raise error_from_message(str(values["error"]))
@@ -210,7 +210,7 @@ def response_from_event(data: bytes, request_id: str) -> HttpResponse:
 
 
 def json_object(data: bytes) -> dict[str, Any]:
-    """The JSON object that the bytes are. Raises InflightError `answer_damaged` for anything else."""
+    """Parse a JSON object. Raises InflightError `answer_damaged` for anything else."""
     values = json_value(data)
     if not isinstance(values, dict):
         raise _damaged("it is JSON, and no object")
@@ -218,7 +218,7 @@ def json_object(data: bytes) -> dict[str, Any]:
 
 
 def json_value(data: bytes) -> Any:
-    """The JSON that the bytes are. Raises InflightError `answer_damaged` for anything else."""
+    """Parse JSON. Raises InflightError `answer_damaged` for anything else."""
     try:
         return json.loads(data.decode())
     except UnicodeDecodeError:

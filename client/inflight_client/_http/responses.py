@@ -1,4 +1,4 @@
-"""What a Triton server answers over HTTP beside inference: its metadata, and statuses that are errors."""
+"""Parses a Triton server's HTTP responses other than inference: metadata and error statuses."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _BY_STATUS = {
     504: "deadline_exceeded",
 }
 _GATEWAYS = (502, 503)
-"""A proxy's own statuses where the server behind it is away."""
+"""Statuses of a proxy whose server is unreachable."""
 
 _NO_ENDPOINT = (404, 405)
-"""Statuses of servers that have no such path, as Triton's metrics port; of a model Triton says in words that it has
-none."""
+"""Statuses of servers without such a path, such as Triton's metrics port; for an unknown model Triton also sends a
+message."""
 
 _NOT_READY = (400, 503)
-"""Triton's statuses where it is not ready, of which the first comes without a word."""
+"""Triton's statuses if it is not ready; the first one comes without a body."""
 
 
 def is_ready(status: int, content_type: str, body: bytes, where: str) -> bool:
-    """What a question for health was answered. Raises InflightError for what is neither yes nor no."""
+    """Return the result of a health check. Raises InflightError for a status that is neither yes nor no."""
     if status in (200, *_NOT_READY):
         return status == 200
     error = status_error(status, content_type, body, where)
@@ -49,7 +49,7 @@ def is_ready(status: int, content_type: str, body: bytes, where: str) -> bool:
 
 
 def status_error(status: int, content_type: str, body: bytes, where: str) -> InflightError:
-    """What an answer with an error's status says: in the server's own words where there are any."""
+    """Return the error for a response's status, with the server's message if there is one."""
     words = _message(content_type, body)
     if words and code_from_message(words):
         return error_from_message(words)
@@ -76,7 +76,7 @@ def status_error(status: int, content_type: str, body: bytes, where: str) -> Inf
 
 
 def json_body(status: int, content_type: str, body: bytes, where: str) -> bytes:
-    """An answer that is due as JSON. Raises InflightError for an error's, and for that of a server of other things."""
+    """Return the body of a JSON response. Raises InflightError for an error status and for other content."""
     if status != 200:
         raise status_error(status, content_type, body, where)
     if not (content_type.startswith("application/json") or body.lstrip().startswith((b"{", b"["))):
@@ -85,7 +85,7 @@ def json_body(status: int, content_type: str, body: bytes, where: str) -> bytes:
 
 
 def _message(content_type: str, body: bytes) -> str:
-    """The sentence in `{"error": ...}`, which may come as JSON, as an event, or not at all."""
+    """Return the message in `{"error": ...}`, sent as JSON or as an event; empty if it is missing."""
     try:
         if content_type.startswith("text/event-stream"):
             events = EventParser().feed(body)
@@ -97,7 +97,7 @@ def _message(content_type: str, body: bytes) -> str:
 
 
 def server_metadata(body: bytes) -> ServerMetadata:
-    """Raises InflightError `answer_damaged` for what is none; so do the others."""
+    """Parse the server's metadata. Like the functions below, raises InflightError `answer_damaged` for invalid data."""
     document = json_object(body)
     try:
         return ServerMetadata(str(document["name"]), str(document["version"]))

@@ -1,4 +1,4 @@
-"""Connections whose every read, write, connect and TLS handshake keeps to the deadline of the call at work."""
+"""Connections whose reads, writes, connects and TLS handshakes meet the deadline of the current call."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from inflight_client.errors import InflightError
 _Addresses = list[tuple[Any, ...]]
 
 _TLS_END = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
-"""A peer that hangs up within TLS: OpenSSL's OP_IGNORE_UNEXPECTED_EOF, which some Pythons set (Debian 12's 3.11.2),
-makes the second of the first."""
+"""Errors if a peer closes the connection within TLS: OpenSSL's OP_IGNORE_UNEXPECTED_EOF, which some Pythons set
+(Debian 12's 3.11.2), turns the first into the second."""
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 20, "TCP_KEEPCNT": 3}
-"""After a minute of silence the kernel asks three times, 20 seconds apart, whether the peer is still there."""
+"""After a minute of silence the kernel probes the peer three times, 20 seconds apart."""
 
 
 class DeadlineNetwork(httpcore2.NetworkBackend):
-    """Makes connections for httpcore2's pool, and knows all that are open."""
+    """Opens connections for httpcore2's pool and keeps track of them."""
 
     def __init__(self) -> None:
         self._open: set[DeadlineStream] = set()
@@ -49,7 +49,7 @@ class DeadlineNetwork(httpcore2.NetworkBackend):
             stream = DeadlineStream(sock, self._open)
             try:
                 exchange.attach(stream)
-                # A black hole among several addresses must not use up the time of those behind it.
+                # A silent host among several addresses must not use up the time of the next ones.
                 sock.settimeout(_left(made, exchange) / (len(addresses) - position))
                 sock.connect(address)
                 set_options(sock)
@@ -63,7 +63,7 @@ class DeadlineNetwork(httpcore2.NetworkBackend):
         raise unreachable(exchange.where)
 
     def drop(self) -> None:
-        """Close this process's copies of sockets that are its parent's: nothing is sent, the parent's stay open."""
+        """Close this process's copies of its parent's sockets: nothing is sent, the parent's stay open."""
         for stream in list(self._open):
             stream.drop()
         self._open.clear()
@@ -147,11 +147,11 @@ class DeadlineStream(httpcore2.NetworkStream):
         return None
 
     def abort(self) -> None:
-        """Break it: who waits for it wakes, and the peer sees that it ended."""
+        """Abort the connection: a waiting reader wakes up, and the peer sees the end."""
         try:
-            # Of the plain socket: TLS would take its state away from under the thread that reads.
+            # Of the plain socket: TLS would destroy its state while another thread reads.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-        except OSError:  # not connected yet, or not any more
+        except OSError:  # not connected yet, or no longer
             pass
 
     def close(self) -> None:
@@ -160,11 +160,11 @@ class DeadlineStream(httpcore2.NetworkStream):
             if not self._busy:
                 self.drop()
                 return
-        # The number of a closed socket may be another's at once, and a thread still reads from this one.
+        # A closed socket's descriptor may be reused at once, while a thread still reads from this one.
         self.abort()
 
     def drop(self) -> None:
-        """Close the socket, without a word to the peer."""
+        """Close the socket without notifying the peer."""
         self._open.discard(self)
         self._socket.close()
 
@@ -182,21 +182,21 @@ class DeadlineStream(httpcore2.NetworkStream):
 
 
 def set_options(sock: Any) -> None:
-    """Send at once what is sent, and notice a peer that vanished without a word even in a call without a deadline."""
+    """Send without delay (TCP_NODELAY), and detect a vanished peer even in a call without a deadline."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
-        if hasattr(socket, name):  # not every system has them all
+        if hasattr(socket, name):  # some systems lack some of them
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def connect_within(exchange: CallContext) -> Deadline:
-    """By when a connection must be made: the call's own deadline, or CONNECT_TIMEOUT."""
+    """Return the deadline for connecting: the call's own, or CONNECT_TIMEOUT if that is earlier."""
     return exchange.deadline.sooner(Deadline(CONNECT_TIMEOUT, "a connection"))
 
 
 def tls_error(error: Exception, exchange: CallContext) -> InflightError:
-    """Why there is no TLS: a certificate, another protocol, or the other side hung up."""
+    """Return the error for a failed TLS handshake: a certificate, another protocol, or a closed connection."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return InflightError(
             f"the certificate of {exchange.where} can't be trusted: {error.verify_message or error.reason}; "
@@ -211,12 +211,12 @@ def tls_error(error: Exception, exchange: CallContext) -> InflightError:
     if isinstance(error, ValueError):
         return InflightError(f"{exchange.where} can't be a certificate's name: {error}", "invalid_parameter")
     if isinstance(error, _TLS_END) or (isinstance(error, ConnectionResetError) and error.errno is None):
-        return connection_closed(exchange.where, "TLS")  # asyncio's own error has no number
+        return connection_closed(exchange.where, "TLS")  # asyncio's own error has no errno
     return unreachable(exchange.where)
 
 
 def name_error(error: Exception | None, exchange: CallContext) -> InflightError:
-    """Why there is no address for a name: it does not exist, or (which may pass) nobody could be asked."""
+    """Return the error for a failed name lookup: an unknown host, or a resolver that could not answer."""
     if isinstance(error, UnicodeError):
         return unknown_host(exchange.where)
     if isinstance(error, socket.gaierror) and error.errno not in (socket.EAI_AGAIN, socket.EAI_SYSTEM):
@@ -225,7 +225,7 @@ def name_error(error: Exception | None, exchange: CallContext) -> InflightError:
 
 
 def connection_lost_error(error: OSError, kind: type[Exception], exchange: CallContext) -> Exception:
-    """What to raise for a connection that broke; TLS tells only now of a certificate that the server wants."""
+    """Return the error for a lost connection; TLS reports only here that the server requires a certificate."""
     exchange.peer_closed = True
     if isinstance(error, ssl.SSLError) and not isinstance(error, _TLS_END):
         return tls_error(error, exchange)
@@ -233,7 +233,7 @@ def connection_lost_error(error: OSError, kind: type[Exception], exchange: CallC
 
 
 def is_readable(descriptor: int) -> bool:
-    """Whether something came, be it the end, over a connection on which nothing was asked."""
+    """Return whether data or the end arrived on an idle connection."""
     if descriptor < 0:
         return True
     poll = select.poll()
@@ -242,7 +242,7 @@ def is_readable(descriptor: int) -> bool:
 
 
 def _left(made: Deadline, exchange: CallContext) -> float:
-    """Seconds left for a connection. Raises InflightError once there are none."""
+    """Return the seconds left to connect. Raises InflightError if no time is left."""
     exchange.left()
     left = made.left()
     if not left:
@@ -251,7 +251,7 @@ def _left(made: Deadline, exchange: CallContext) -> float:
 
 
 def _addresses(host: str, port: int, made: Deadline, exchange: CallContext) -> _Addresses:
-    """The addresses of a host. Raises InflightError where there are none."""
+    """Return the addresses of a host. Raises InflightError if it has no address."""
     found: _Addresses = []
     failed: list[Exception] = []
 
@@ -264,7 +264,7 @@ def _addresses(host: str, port: int, made: Deadline, exchange: CallContext) -> _
     if _is_number(host):
         look_up()
     else:
-        # The system's resolver knows no deadline; where it is slower than the call, its thread ends later by itself.
+        # The system's resolver has no timeout; if it is slower than the call, its thread ends later in the background.
         thread = threading.Thread(target=look_up, name="inflight_client name lookup", daemon=True)
         thread.start()
         thread.join(made.left())

@@ -1,4 +1,4 @@
-"""Many prompts at once, for ordinary, blocking code."""
+"""Concurrent requests for many prompts, for blocking code."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ OpenStream = Callable[[Prompt], Stream]
 
 
 class PromptRunner:
-    """Runs prompts in threads of its own, once.
+    """Runs prompts in its own threads; for one use.
 
-    One thread reads the prompts, each when there is a place for it, so a source that waits holds nobody up. The threads
-    are daemons: neither a source nor a connection that never answers keeps the interpreter from ending.
+    One thread reads each prompt when a slot is free, so a source that waits blocks nothing else. The threads are
+    daemons: a blocked source or connection does not keep the interpreter from exiting.
     """
 
     def __init__(self, start: OpenStream, concurrency: int) -> None:
@@ -49,8 +49,8 @@ class PromptRunner:
         self._process = os.getpid()
 
     def outcomes(self, prompts: Prompts, handout: ResultOrder) -> Generator[Any, None, None]:
-        """What comes of the prompts, as the handout gives it; at the end, however it comes, nothing goes on."""
-        # Left to the interpreter's last moments, closing would be too late: no thread runs any more.
+        """Yield the results in the order of `handout`; all requests end with the generator."""
+        # At interpreter shutdown closing would be too late: threads no longer run.
         atexit.register(self.close)
         try:
             self._reader = _start_thread(self._read, prompts)
@@ -65,7 +65,7 @@ class PromptRunner:
             self.close()
 
     def close(self) -> None:
-        """Cancel what is on its way, and wait for its end, though not for ever. Twice is fine."""
+        """Cancel requests in flight and wait at most CLOSE_TIMEOUT for them. May be called twice."""
         if self._closing or self._process != os.getpid():
             return
         self._closing = True
@@ -81,12 +81,12 @@ class PromptRunner:
             thread.join(max(0.0, until - time.monotonic()))
 
     def _close_streams(self, until: float) -> list[threading.Thread]:
-        """All at once: over a dead network each takes a moment."""
+        """Close the streams in parallel, since each may be slow over a dead network."""
         threads = []
         for stream in list(self._streams):
             try:
                 threads.append(_start_thread(stream.close))
-            except RuntimeError:  # the interpreter is ending, and starts no threads
+            except RuntimeError:  # the interpreter is shutting down and starts no threads
                 if time.monotonic() < until:
                     stream.close()
         return threads
@@ -94,7 +94,7 @@ class PromptRunner:
     def _read(self, prompts: Prompts) -> None:
         try:
             self._read_on(iter(prompts))
-        except BaseException as error:  # the caller's, to whom it goes
+        except BaseException as error:  # from the caller's source; raised to the caller
             self._results.put((self._count, SourceEnd(error)))
         else:
             self._results.put((self._count, SourceEnd()))
@@ -102,7 +102,7 @@ class PromptRunner:
             self._reading = False
 
     def _read_on(self, source: Iterator[Prompt]) -> None:
-        """Read to the end, and start threads for the first prompts."""
+        """Read all prompts and start threads for the first ones."""
         while self._wait_for_slot():
             try:
                 prompt = next(source)
@@ -117,12 +117,12 @@ class PromptRunner:
         self._reading = False
         self._free_slots.acquire()
         self._read_ahead.acquire()
-        self._reading = True  # before the look at the end: who ends it waits for no source
+        self._reading = True  # set before `_closing` is read: `close` does not wait for a source
         return not self._closing
 
     def _work(self) -> None:
-        while not self._closing and (asked := self._queue.get()) is not None:
-            place, prompt = asked
+        while not self._closing and (queued := self._queue.get()) is not None:
+            place, prompt = queued
             self._results.put((place, self._run(prompt)))
             self._free_slots.release()
 
@@ -131,12 +131,12 @@ class PromptRunner:
             stream = self._start(prompt)
             self._streams.add(stream)
             try:
-                if self._closing:  # which did not see the stream, perhaps
+                if self._closing:  # `close` may have missed the stream
                     raise InflightError("the caller left before the prompt was sent", "cancelled")
                 return stream.read()
             finally:
                 self._streams.discard(stream)
-        except BaseException as error:  # what is not ours is raised where its answer would stand
+        except BaseException as error:  # other exceptions are raised in place of the answer
             return error
 
 

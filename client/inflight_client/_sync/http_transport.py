@@ -1,5 +1,5 @@
 # Generated from _async/http_transport.py by scripts/unasync.py; do not edit.
-"""KServe v2 over HTTP for blocking code."""
+"""The HTTP transport (KServe v2) for blocking code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from inflight_client.transport import InferRequest, ModelMetadata, Responses, Se
 class HttpTransport:
     """A server's HTTP endpoint, for any number of threads.
 
-    A child process that inherits it has connections of its own.
+    A child process that inherits it opens its own connections.
     """
 
     def __init__(self, address: Address, headers: Mapping[str, str], tls: Tls | None) -> None:
@@ -72,18 +72,18 @@ class HttpTransport:
         return answers.model_config(self._get_json(f"{model_path(model)}/config", deadline), model)
 
     def infer(self, request: InferRequest, whole: Deadline, first: Deadline) -> Responses:
-        """The request goes out with the first `next`. Read to its end, an answer leaves its connection to the next."""
+        """The first `next` sends the request. The connection of an answer that was read to its end is reused."""
         return HttpResponses(self, request, whole, first)
 
     def page(self, deadline: Deadline) -> bytes:
-        """What stands at the address itself."""
+        """Fetch the page at the address itself."""
         status, kind, body = self._get("", deadline, None)
         if status != 200:
             raise answers.status_error(status, kind, body, self.where)
         return body
 
     def close(self) -> None:
-        """Calls that are under way end with `client_closed`."""
+        """Close all connections; calls in flight end with `client_closed`."""
         self._closed = True
         for exchange in list(self._calls):
             exchange.cancel(client_closed())
@@ -114,7 +114,7 @@ class HttpTransport:
         return self._channel.where
 
     def begin(self, exchange: CallContext) -> None:
-        """Before an exchange uses connections, so that `close` can end it. Raises InflightError `client_closed`."""
+        """Register a call, so that `close` can end it. Raises InflightError `client_closed`."""
         self._calls.add(exchange)
         if self._closed:
             self._calls.discard(exchange)
@@ -125,12 +125,12 @@ class HttpTransport:
         self._calls.discard(exchange)
 
     def send(self, request: InferRequest, body: bytes, exchange: CallContext) -> httpcore2.Response:
-        """Send an inference; its answer is still to be read."""
+        """Send an inference request; return before its body is read."""
         path = generate_path(request.model)
         return self._pool.handle_request(self._channel.request(path, exchange, body, request.headers))
 
     def after_fork_in_child(self) -> None:
-        """Start anew in a process that was just forked; nothing is sent over the parent's connections."""
+        """Reset the transport in a forked child process; nothing is sent over the parent's connections."""
         for exchange in self._calls:
             exchange.detach()
         self._network.drop()
@@ -138,7 +138,7 @@ class HttpTransport:
 
 
 class HttpResponses:
-    """The responses to one request. One thread reads them at a time; any thread may close them."""
+    """The responses to one request. One thread at a time reads them; any thread may close them."""
 
     def __init__(self, transport: HttpTransport, request: InferRequest, whole: Deadline, first: Deadline) -> None:
         self._transport = transport
@@ -171,17 +171,17 @@ class HttpResponses:
             return response
 
     def close(self) -> None:
-        # Without the lock, since a reader holds it: this wakes the reader.
+        # Without the lock, since a reader holds it; cancelling wakes the reader.
         if not self._ended:
             self._context.cancel(_cancelled())
             with self._lock:
                 self.finish()
 
     def finish(self) -> None:
-        """Give the connection back to the pool, which keeps it after a whole answer alone.
+        """Return the connection to the pool, which keeps it only after a whole answer.
 
-        Another is closed: so the server learns that nobody waits. And where the server does not give the request's id
-        back, nothing would tell what is still to come over the connection from the next call's answer.
+        Otherwise the connection is closed, so that the server detects the disconnect. It is also closed if the server
+        does not return the request's id, since leftover data could be mistaken for the next call's answer.
         """
         if self._ended:
             return
@@ -210,14 +210,14 @@ class HttpResponses:
                         self._keep_alive = self._id_matched
                         return None
                     self._events.extend(self._parser.feed(chunk))
-        self._context.left()  # what is at hand may have come while nobody had the time to read it
+        self._context.left()  # buffered data may have arrived before the deadline and be read only now
         self._context.deadline = self._whole
         response = response_from_event(self._events.popleft(), self._request.id)
         self._id_matched = response.id == self._request.id != ""
         return response
 
     def _send(self) -> Iterator[bytes]:
-        """Send the request; gives the pieces of the answer. Raises InflightError for one that is an error's."""
+        """Send the request; return the chunks of the answer. Raises InflightError for an error status."""
         self._transport.begin(self._context)
         with self._context.active():
             self._response = response = self._transport.send(self._request, self._body, self._context)
@@ -229,7 +229,7 @@ class HttpResponses:
 
 
 def read_whole(response: httpcore2.Response, where: str) -> bytes:
-    """An answer's body. Raises InflightError for one that is too long."""
+    """Read a response's body. Raises InflightError if it is too long."""
     body = bytearray()
     for chunk in response.iter_stream():
         body += chunk

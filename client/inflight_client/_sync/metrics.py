@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def fetch_metrics(url: str, deadline: Deadline, server: ClientSettings | None = None) -> Metrics:
-    """A metrics page, asked for with the headers and certificates for `server` where it is that server's.
+    """Fetch a metrics page, with the headers and certificates of `server` if the page belongs to that server.
 
-    That is: on the same host, and not in plain words where the server itself is asked over TLS; others get neither.
+    It does if it is on the same host, and not over plain HTTP if the server uses TLS.
     Raises InflightError.
     """
     address = page_address(url)

@@ -1,5 +1,5 @@
 # Generated from _async/stream.py by scripts/unasync.py; do not edit.
-"""An answer as it comes, for blocking code."""
+"""A streamed answer, for blocking code."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from inflight_client.transport import Responses
 
 
 class Stream(StreamBase):
-    """An iterator over the deltas of one answer. The request is sent when the first one is asked for.
+    """An iterator over the deltas of one answer. The first iteration sends the request.
 
     Leaving it early cancels the request on the server: by `close()`, at the end of its `with` block,
-    or when it is garbage-collected. One thread reads it at a time;
+    or when it is garbage-collected. One thread at a time reads it;
     another thread may close it.
     """
 
@@ -56,7 +56,7 @@ class Stream(StreamBase):
         return delta
 
     def read(self) -> Generation:
-        """Wait for the end and give the whole answer. Raises InflightError; `cancelled` where the stream was closed."""
+        """Read to the end and return the whole answer. Raises InflightError; `cancelled` if the stream was closed."""
         for _ in self:
             pass
         if (generation := self.generation) is None:
@@ -64,7 +64,7 @@ class Stream(StreamBase):
         return generation
 
     def close(self) -> None:
-        """Cancel what is still to come, and wait until nothing of the call is left. A second call does nothing."""
+        """Cancel the rest of the answer and wait until the call's resources are released. May be called twice."""
         self._closed.set()
         left = self._responses is not None and not self._transcript.ended
         self._close_responses()
@@ -83,7 +83,7 @@ class Stream(StreamBase):
         self.close()
 
     def _first_delta(self) -> Delta | None:
-        """The first delta: up to here, and no further, a call is sent again."""
+        """Return the first delta; a call is retried only up to this point."""
         self._transcript.start()
         whole = Deadline(self._call.timeout)
         first = Deadline(self._call.first_token_timeout, "the first token")
@@ -98,7 +98,7 @@ class Stream(StreamBase):
         raise AssertionError("the attempts ended with neither an answer nor an error")
 
     def _attempt(self, whole: Deadline, first: Deadline) -> Delta | None:
-        """Send the request once, and wait for what comes first."""
+        """Send the request once and wait for its first delta."""
         self._transcript.attempts += 1
         answer, self._responses = self._connection.send(self._call, whole, first)
         self._sent_at = time.monotonic()
@@ -109,7 +109,7 @@ class Stream(StreamBase):
         return delta
 
     def _next_delta(self, answer: AnswerDecoder) -> Delta | None:
-        """The next delta, None after the last one."""
+        """Return the next delta; None after the last one."""
         responses = self._responses
         if responses is None:  # closed by another thread
             return None

@@ -28,7 +28,7 @@ _PROBE_WAIT_INITIAL, _PROBE_WAIT_MAX = 0.25, 15.0
 _PROBE_DOWNTIME_FRACTION = 0.2
 """Pause before the next probe, as a fraction of the time that a server has been down, so that pauses grow."""
 _IDLE_TIMEOUT = 60.0
-"""Waited for what is still in flight at a server that went down; of one that is set aside it then goes to others."""
+"""Waited for what is still in flight at a server that went down; then the rows of a rejected server go to others."""
 _AFTER_CRASH_SECONDS = 0.5
 """Seconds after a crash during which a server may still report that it is ready."""
 _UNAVAILABLE_SECONDS = 60.0
@@ -233,7 +233,7 @@ class Endpoint:
         self.rejected = error
         self.up = False
         self._slots = 0
-        self._on_message(f"{self.name} is set aside: {error}")
+        self._on_message(f"{self.name} is no longer used: {error}")
 
     def _next_group(self, now: float) -> SuspectGroup | None:
         if self._poison_rows.empty or self._queue.stopped or self._limit.paused(now):

@@ -89,7 +89,7 @@ class PoisonRowFinder:
 
     def error_for(self, row: Row) -> InflightError:
         return InflightError(
-            f"engines died under row {row.id!r} each of the {self._max_engine_crashes} times that it was asked alone;"
+            f"an engine crashed each of the {self._max_engine_crashes} times that row {row.id!r} was sent alone;"
             " look at the row, and at the engine's log",
             "row_crashed_engine",
         )

@@ -75,7 +75,7 @@ class TritonBackend:
             await self._warn_other_model(request.model)
         answer = await self._client.generate(request.prompt, **options)
         if answer.finish_reason == "cancelled":
-            raise InflightError("somebody else cancelled the request on the server", "cancelled")
+            raise InflightError("another client cancelled the request on the server", "cancelled")
         return answer
 
     async def _warn_other_model(self, named: str) -> None:

@@ -38,7 +38,7 @@ class Finding:
 def run_checks(location: str | Path | None = None) -> Iterator[Finding]:
     """Look at everything, the cheap things first; findings come as they are made.
 
-    `place` is what shall be served: an engine directory, or an assembled repository in a directory or on S3.
+    `location` is what is to be served: an engine directory, or an assembled repository in a directory or on S3.
     """
     packages = _packages()
     yield packages

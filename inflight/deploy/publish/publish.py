@@ -35,9 +35,9 @@ def publish_repository(
 ) -> PublishedRepository:
     """Write the repository to `to`, where one of inflight may stand already.
 
-    One that was made of the same order and is whole is kept, unless `force`. A directory holds the old one until the
-    new one is whole; on S3 whoever reads meanwhile is told that it is being written. Nothing goes but what the old one
-    consists of. Raises BuildError and DeployError: `output_exists` for what is not ours, `invalid_parameter`,
+    A complete one that was made of the same request is kept, unless `force`. A directory keeps the old one until the
+    new one is complete; on S3 a reader meanwhile gets an error that says so. Only files of the old one are removed.
+    Raises BuildError and DeployError: `output_exists` for what is not ours, `invalid_parameter`,
     `disk_full`, `engine_damaged` and `storage_*`.
     """
     request.check()
@@ -101,7 +101,7 @@ def _check_no_unlisted(out: Path) -> None:
 
 
 def _check_not_nested(out: Path) -> None:
-    """Whoever replaces a repository or an engine must not come upon one inside it."""
+    """Refuse to replace a directory that has a repository or an engine inside it."""
     for place in out.resolve().parents:
         for name, said in ((cards.MANIFEST_FILE, "the repository"), (ENGINE_FILE, "the engine directory")):
             if (place / name).is_file():

@@ -1,7 +1,7 @@
 """A repository on S3: put there object by object, each of them checked, and its card last.
 
 A bucket can't exchange two repositories in one step, as a directory can. So before anything is changed there, the old
-card goes and a mark says that somebody is at it; whoever reads meanwhile, or after a copy that was killed, is told so.
+card goes and a marker says that a writer is active; a reader gets that error meanwhile, and after a copy was killed.
 The next copy sends what is missing. Nothing is removed but what the old card, or the mark of a copy that was killed,
 lists.
 """
@@ -101,7 +101,7 @@ def _from_client_error(error: ClientError, address: S3Address) -> DeployError:
         )
     if code in _DENIED:
         return DeployError(
-            f"S3 refuses access to {address} ({code}: {words}); {_CREDENTIALS} of somebody who may list, read and"
+            f"S3 refuses access to {address} ({code}: {words}); {_CREDENTIALS} of an account that may list, read and"
             " write there.",
             "storage_denied",
         )
@@ -183,7 +183,7 @@ class S3Repository:
 
         Objects that are there already, with their content, are not sent again, unless `force`. Raises
         `storage_unreachable` for one that does not arrive whole, and `output_exists` as `check_replaceable` does and
-        where somebody else writes there at the same time.
+        if another process writes there at the same time.
         """
         self._check_not_nested()
         with self._map_errors(self.address):
@@ -232,21 +232,21 @@ class S3Repository:
         return frozenset(names)
 
     def _check_no_unlisted(self, there: Objects, listed: frozenset[str]) -> None:
-        strangers = sorted(set(there) - listed)
-        if strangers and not listed:
+        foreign = sorted(set(there) - listed)
+        if foreign and not listed:
             raise DeployError(
                 f"{self.address} holds something that is no repository of inflight; choose another --out or remove it.",
                 "output_exists",
             )
-        if strangers:
+        if foreign:
             raise DeployError(
-                f"{self.address} holds {strangers[0]}, which is not of the repository there; choose another --out, or"
+                f"{self.address} holds {foreign[0]}, which is not of the repository there; choose another --out, or"
                 " take it away.",
                 "output_exists",
             )
 
     def _check_not_nested(self) -> None:
-        """Whoever replaces a repository must not come upon one inside it."""
+        """Refuse to replace a prefix that has a repository inside it."""
         for place in self.address.parents():
             key = place.key(cards.MANIFEST_FILE)
             try:
@@ -262,12 +262,12 @@ class S3Repository:
                 )
 
     def _check_no_other_writer(self, marker: UploadMarker, expected: Objects) -> None:
-        """Before the card is put there: all is as it was sent, and nobody else has begun meanwhile."""
+        """Check, before the manifest is written, that all is as it was sent and no other writer has begun."""
         there = self._objects()
         alone = MARKER_FILE in there and UploadMarker.parse(self.read(MARKER_FILE)).owner == marker.owner
         if not alone or any(there.get(name) != found for name, found in expected.items()):
             raise DeployError(
-                f"{self.address} was written to by somebody else at the same time; assemble it again, one at a time.",
+                f"{self.address} was written to by another process at the same time; assemble it again, one at a time.",
                 "output_exists",
             )
 

@@ -1,4 +1,4 @@
-"""Assembles a repository for somebody else's Triton: all that its models need lies inside it.
+"""Assembles a repository for any Triton: everything that its models need is inside it.
 
 Triton hands each model its own folder alone; from S3 that is a copy in a directory of a random name. So whatever a
 model needs lies in its own version directory, and its parameters name it relative to its folder, where
@@ -76,7 +76,7 @@ class AssemblyRequest:
     repository_path: Path | None = None
 
     def check(self) -> None:
-        """Refuse paths that nobody could serve from, and those that change nothing. DeployError `invalid_parameter`."""
+        """Refuse paths that can't be served from, and those that change nothing. DeployError `invalid_parameter`."""
         check_readable(self.engine, self.engine_path or "", self.repository_path or "")
         for name, given in (("--engine-path", self.engine_path), ("--repository-path", self.repository_path)):
             if given is not None and not os.path.isabs(given):
@@ -98,7 +98,7 @@ class AssemblyRequest:
         return 0 if self.engine_path is not None else sum(file.bytes for file in self.manifest.files.values())
 
     def notes(self, destination: object) -> list[str]:
-        """What whoever serves it has to know."""
+        """What the operator of that Triton has to know."""
         place = required_environment(self.manifest)
         found = [f"the engine runs in {place}."] if place else []
         if self.manifest.target == "tensorrt-llm" and self.engine_path is None:
@@ -119,7 +119,7 @@ class AssemblyRequest:
         return found
 
     def options_digest(self) -> str:
-        """A hash of all that shapes the repository: the same order gives the same repository."""
+        """A hash of everything that shapes the repository: the same options give the same repository."""
         digest = hashlib.sha256()
         # Elsewhere the place makes no difference.
         home = str(self.repository_path) if self.manifest.target == "tensorrt-llm" else None

@@ -40,7 +40,7 @@ def committed_repository() -> Path:
 def build_id(manifest: Manifest) -> str:
     """A name for what answers: the same for the same engine, tokenizer and template, wherever they lie.
 
-    Whoever goes on with work that another process began sees by it whether the same model answers.
+    A process that continues another one's work sees by it whether the same model answers.
     """
     parts = {
         "target": manifest.target,

@@ -25,10 +25,10 @@ MAX_HASHED_BYTES = 2 << 30
 class RepositoryManifest(BaseModel):
     """The contract between assembling and serving.
 
-    `inflight` is the version that wrote the repository; `vendored` says whether it brings its own runtime. `engine` is
-    the engine's manifest, `engine_path` where the engine lies on the serving machine if not in the repository. `asked`
-    is a hash of all that was asked for. `files` are all of the repository but this one. `tags` are what S3 called their
-    contents as it took them; in a directory there are none.
+    `inflight_version` wrote the repository; `vendored` says whether it brings its own runtime. `engine` is the engine's
+    manifest, `engine_path` where the engine lies on the serving machine if not in the repository. `options_digest` is a
+    hash of the options. `files` are all of the repository but this one. `tags` are what S3 called their contents as it
+    took them; in a directory there are none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -99,10 +99,10 @@ def listed_files(content: bytes) -> set[str]:
 
 
 def unlisted_files(directory: Path) -> list[str]:
-    """What lies in a repository and was not put there by whoever wrote its card, by its path."""
+    """The paths of files in a repository that its manifest does not list."""
     known = {MANIFEST_FILE, *listed_files((directory / MANIFEST_FILE).read_bytes())}
     paths = (path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
-    # What Python leaves beside a model is nobody's.
+    # Python's caches beside a model don't count.
     named = (path.relative_to(directory) for path in paths if "__pycache__" not in path.parts)
     return sorted(path.as_posix() for path in named if path.as_posix() not in known)
 
@@ -120,7 +120,7 @@ def verify_repository(directory: Path, *, hashes: bool | None = None) -> Reposit
     """Read the card and compare the repository with it: every file is there, with its size, and its content.
 
     Contents are hashed where `hashes` is True, and where it is None and all are at most 2 GiB together. What Python
-    leaves beside a model is nobody's business. Raises DeployError as `Card.parse` does, and `engine_damaged`.
+    leaves beside a model does not count. Raises DeployError as `Card.parse` does, and `engine_damaged`.
     """
     try:
         card = RepositoryManifest.parse((directory / MANIFEST_FILE).read_bytes(), str(directory / MANIFEST_FILE))

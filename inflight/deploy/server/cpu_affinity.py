@@ -23,7 +23,7 @@ _ENGINE_CORES_PER_SERVER_CORE = 8
 def affinity_environment(allowed: set[int] | None = None) -> dict[str, str]:
     """The environment that says it: one core for every eight that this process may use, at least one.
 
-    Which ones is drawn anew each time: else all servers of a machine would crowd on the same.
+    Which ones is drawn each time: else all servers of a machine would crowd on the same.
     """
     cores = sorted(os.sched_getaffinity(0) if allowed is None else allowed)
     few = max(1, len(cores) // _ENGINE_CORES_PER_SERVER_CORE)

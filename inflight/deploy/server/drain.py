@@ -46,7 +46,7 @@ def drain(
 ) -> bool:
     """Unload `models` and wait until their requests have ended; whether all did in time.
 
-    The last one is the engine's, which the others call; it is unloaded once they have ended. `hurry` is asked again and
+    The last one is the engine's, which the others call; it is unloaded once they have ended. `force` is asked again and
     again whether to give up before `seconds` are over. `cpu_seconds` is what the server's processes have used so far.
     """
     deadline = time.monotonic() + seconds

@@ -40,7 +40,7 @@ def main(lifeline: int, status: int, shm_prefix: str, command: list[str]) -> Non
     server = start(libc, command)
     os.write(status, f"pid {server}\n".encode())
     code = watch(server, supervisor, lifeline, wake_read)
-    with contextlib.suppress(BrokenPipeError):  # nobody may be left to tell
+    with contextlib.suppress(BrokenPipeError):  # the reader may have gone
         os.write(status, f"exit {code}\n".encode())
     end_orphans()
     remove_shared_memory(shm_prefix)

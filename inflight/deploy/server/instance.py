@@ -40,7 +40,7 @@ class ServerInstance:
         self._log_begins = log_begins
 
     def wait_until_generating(self, seconds: float, interrupted: Callable[[], bool], idle_seconds: float) -> None:
-        """Wait until the whole way has generated a token; from then on `family` is who belongs to it.
+        """Wait until the server has generated a token through all of its models; then `process_tree` is set.
 
         Raises DeployError `server_start_failed` with the server's own last errors if it ends, takes longer
         than `seconds`, uses neither the processor nor a disk for `idle_seconds`, or answers with errors;

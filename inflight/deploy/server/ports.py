@@ -37,7 +37,7 @@ class ListenPorts:
 def choose_ports(hosts: ListenHosts, http: int | None, grpc: int | None, metrics: int | None) -> ListenPorts:
     """Take the ports asked for; None and 0 stand for any free one.
 
-    Raises DeployError `port_in_use`, naming the option, if somebody listens on one that was asked for, and
+    Raises DeployError `port_in_use`, naming the option, if a requested port is in use, and
     `invalid_parameter` for the same port twice or an address that is not this machine's.
     """
     asked = (

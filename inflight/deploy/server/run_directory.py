@@ -138,7 +138,7 @@ def remove_shared_memory(prefix: str) -> None:
 
 
 def _check_private(home: Path) -> None:
-    """Where anybody may put things, as in /tmp, somebody may have been there before us: refuse what is not ours."""
+    """Refuse a directory that another user owns: in /tmp, anyone may have created it first."""
     if not home.parent.stat().st_mode & stat.S_IWOTH:
         return
     found = home.lstat()

@@ -28,7 +28,7 @@ from inflight.deploy.server.source import find_source
 from inflight.deploy.server.triton_log import LogRelay, ignore_write_errors
 
 # From SIGTERM to SIGKILL: for a server that has drained, which only unloads its models, and for one that has not, or
-# in which something died. Streams of a dead stub never end, so Triton would wait for them in vain.
+# in which something died. Streams of a dead stub never end, so Triton would wait for them forever.
 _STOP_TIMEOUT = 5.0
 _KILL_TIMEOUT = 2.0
 _CHECK_INTERVAL = 0.1
@@ -176,7 +176,7 @@ class Server:
     def stop(self, drain_seconds: float = 0.0, force: Callable[[], bool] = lambda: False) -> bool:
         """Stop, after letting the running requests finish for up to `drain_seconds`; whether all of them did.
 
-        New requests are refused at once. `hurry` is asked whether to stop waiting. Without time, it is gone at once.
+        New requests are refused at once. `force` is asked whether to stop waiting. Without time, it is gone at once.
         """
         self._stopping.set()
         self._stop_watcher()
@@ -227,7 +227,7 @@ class Server:
         return self._instance
 
     def _start_first_instance(self) -> None:
-        """Begin on the ports chosen, or on others if somebody was quicker there; once more if Triton crashes."""
+        """Begin on the ports chosen, or on others if these were taken meanwhile; once more if Triton crashes."""
         wanted = self._settings
         for attempt in range(1, MAX_START_ATTEMPTS + 1):
             try:
@@ -266,7 +266,7 @@ class Server:
             self._relay.muted = mute and not self._settings.verbose
 
     def _run_watcher(self) -> None:
-        """The watcher's thread: it never ends silently, as nobody would notice the server's death any more."""
+        """The watcher's thread: it never ends silently, as the server's death would go unnoticed."""
         try:
             self._supervise()
         except Exception as error:

@@ -101,7 +101,7 @@ def prepare_repository(
     copies.mkdir(parents=True, exist_ok=True)
     _check_space(source.location, source.repository_manifest, copies)
     if source.manifest.target == "tensorrt-llm" and source.repository_manifest.engine_path is None:
-        # Its backend takes no relative path, and nobody knows where Triton would copy the engine to.
+        # Its backend takes no relative path, and where Triton copies the engine to is not known.
         fetched = copies / f"{run_directory.name}-repository"
         S3Repository(source.location).download(fetched, source.repository_manifest, on_message)
         return _from_directory(relocate_engine(fetched, repository), tokens)

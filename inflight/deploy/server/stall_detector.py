@@ -27,7 +27,7 @@ class ResourceUsage:
 
 
 class StallDetector:
-    """Watches one start; `reached` is cheap and may be asked as often as one likes."""
+    """Watches one start; `is_stalled` is cheap and may be asked as often as one likes."""
 
     def __init__(self, usage: Callable[[], ResourceUsage], seconds: float) -> None:
         self._usage = usage

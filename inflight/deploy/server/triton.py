@@ -134,7 +134,7 @@ def server_environment(installation: TritonInstallation) -> dict[str, str]:
     programs = str(Path(sys.executable).parent)
     variables["PATH"] = os.pathsep.join([programs, variables.get("PATH", os.defpath)])
     variables["INFLIGHT_SUPERVISED"] = "1"
-    variables["INFLIGHT_SERVER_ID"] = secrets.token_hex(8)  # its processes find one another by what nobody can guess
+    variables["INFLIGHT_SERVER_ID"] = secrets.token_hex(8)  # its processes find one another by what can't be guessed
     if not has_gpu():
         variables.update(cpu_affinity.affinity_environment())
     if installation.wheel:
@@ -159,7 +159,7 @@ def server_command(
     """The command line; `hosts` are addresses in numbers.
 
     Models are loaded at the start and never change; that they can be unloaded at all is how a server drains
-    (see `inflight.deploy.server.drain`), so the repository's API answers to nobody without `admin_key`. Neither do
+    (see `inflight.deploy.server.drain`), so the repository's API answers only with `admin_key`. Neither do
     those that write files, slow the server down or map memory.
     """
     key = f"model-repository,logging,trace,shared-memory:inflight-admin-key={admin_key}"
@@ -188,7 +188,7 @@ def _of_http(address: str) -> str:
 def follower_command(
     installation: TritonInstallation, repository: Path | str, *, model: str, shm_prefix: str, exit_seconds: int
 ) -> list[str]:
-    """The command line of a rank that computes with the first one: it loads `model` alone, and serves nobody."""
+    """The command line of a rank that computes with the first one: it loads `model` alone, and serves no requests."""
     return [
         *_common_arguments(installation, repository, shm_prefix, exit_seconds, 0),
         f"--load-model={model}",

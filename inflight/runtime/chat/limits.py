@@ -112,7 +112,7 @@ MAX_CHARACTERS = 16 * 2**20
 MAX_CPU_SECONDS = 1.0
 """Of the processor, in the thread that renders."""
 _MAX_OUTPUT_CHARACTERS = 4 * MAX_CHARACTERS
-"""Of all that its expressions show together: what a macro shows is counted where it is shown again."""
+"""The total of what its expressions show: what a macro shows is counted where it is shown again."""
 _MAX_BITS = 16_384
 _VALUE_CHARACTERS = 4
 """Characters that anything else takes in a text, what stands between two of them included."""

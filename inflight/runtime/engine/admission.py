@@ -18,7 +18,7 @@ def queue_full_error(limit: int, what: str = "") -> RequestError:
 
 
 class AdmissionSlots:
-    """So many at a time, each for as long as its `with` block runs. Nobody waits: one more is refused at once."""
+    """So many at a time, each for as long as its `with` block runs. One more is refused at once, without waiting."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

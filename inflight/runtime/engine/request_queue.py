@@ -37,7 +37,7 @@ def error_from_exception(error: Exception) -> tuple[str, str]:
 class ScheduledRequest:
     """`kv_blocks` is what its worst case needs, `generated_tokens` counts what the stepper made, cut or not.
 
-    `begun` says that tokens of it have been told, `unready` that its guide was still to be tried when the stepper was
+    `emitted` says that tokens of it have been told, `unready` that its guide was still to be tried when the stepper was
     last asked, `ended` that its end was told though it still runs.
     """
 

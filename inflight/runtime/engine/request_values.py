@@ -136,7 +136,7 @@ def read_sequences(tokens: Any, lengths: Any, vocabulary_size: int, max_ids: int
     """The token ids of each prompt's sequences, from arrays [prompt, beam, token] and [prompt, beam].
 
     Raises RequestError for lengths that don't fit (`invalid_request`), for more than MAX_SEQUENCES sequences or
-    `most_ids` ids, and for ids that the vocabulary doesn't have (`invalid_token_ids`). Nothing is copied before that.
+    `max_ids` ids, and for ids that the vocabulary doesn't have (`invalid_token_ids`). Nothing is copied before that.
     """
     if tokens.ndim != 3 or tokens.shape[:2] != lengths.shape:
         raise RequestError(

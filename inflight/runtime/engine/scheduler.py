@@ -58,7 +58,7 @@ def no_tokenizer() -> Detokenizer:
 
 
 class Scheduler:
-    """Admits, steps and ends for a `ModelRunner`; whoever owns it calls `turn` while there is work.
+    """Admits, steps and ends for a `ModelRunner`; its owner calls `turn` while there is work.
 
     A request is admitted, by priority and then in order of arrival, once the KV blocks of its worst case are free, so
     that the cache never runs out under a running request (TensorRT-LLM's `guaranteed_no_evict`). Nothing overtakes the

@@ -53,7 +53,7 @@ def speculate(
     """Make an answer in rounds, and return why it ended.
 
     `draft(answer, count)` guesses what follows the answer so far, `verify(answer, guess)` says what really follows.
-    `take` is given each round's tokens, and says whether a stop word was among them.
+    `on_verified` is given each round's tokens, and says whether a stop word was among them.
     """
     answer: list[int] = []
     while len(answer) < max_tokens:

@@ -36,7 +36,7 @@ class EngineProcess:
 
     When the process dies, every open request ends with an error event, at once. With `restart`, a new process is
     started, and requests are refused (`engine_restarting`) until it stands; without, they are refused for good,
-    and whoever supervises the server starts it again. A step that raises ends the process too, its traceback on
+    and the server's supervisor starts it again. A step that raises ends the process too, its traceback on
     stderr: what the library holds after it is unknown. However it ends, whatever it has started ends with it.
     """
 
@@ -49,7 +49,7 @@ class EngineProcess:
         self._handles = count(1)
         self._sinks: dict[int, EventSink] = {}
         self._stats_futures: deque[Future[EngineStats]] = deque()
-        # Guards what is sent, so that nothing is sent to a process that is being replaced. Whoever holds it may wait
+        # Guards what is sent, so that nothing is sent to a process that is being replaced. Its holder may wait
         # for the child to read, which may wait for the reader to take its events: so the reader never sends.
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -191,7 +191,7 @@ class EngineProcess:
             self._send("cancel", handle)
 
     def _fail_open_requests(self) -> None:
-        """End what was open when the process died; a closed engine's requests end without a word."""
+        """End what was open when the process died; a closed engine's requests end without an event."""
         with self._lock:
             closed = self._closing.is_set()
             if not closed:

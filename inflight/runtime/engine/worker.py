@@ -1,6 +1,6 @@
 """The engine's own process: takes commands from its parent, turns the engine, sends each turn's events as one message.
 
-A forward pass holds the interpreter lock for its whole length, so the engine shares its process with nobody. A library
+A forward pass holds the interpreter lock for its whole length, so the engine has a process to itself. A library
 that goes on by itself is waited for together with the parent, whichever comes first.
 Started as `python -m inflight.runtime.engine.worker FD`, with FD a socket to the parent; it ends when the parent does.
 """

@@ -100,7 +100,7 @@ class MeasuredEngine(Protocol):
 
 
 class RequestEnd(NamedTuple):
-    """What came of one request; `timings` are missing where the engine never took it or died under it."""
+    """What came of one request; `timings` are missing if the engine never took it or crashed meanwhile."""
 
     reason: str
     prompt_tokens: int
@@ -140,7 +140,7 @@ class RequestMeter:
 class EngineMetrics:
     """Shows on a board, every `period_s`, how the engine stands and what came of the requests that ended.
 
-    Requests only leave notes; a thread of its own does the rest, so a slow or failing board holds nobody up. Only
+    Requests only leave notes; a thread of its own does the rest, so a slow or failing board delays no request. Only
     gauges whose value changed are set. `reuses_blocks` says that the engine keeps prefixes.
     """
 

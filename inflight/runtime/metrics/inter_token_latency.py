@@ -9,15 +9,15 @@ STALE_NS = 60_000_000_000
 """An answer that has said nothing for so long is not waited for any more."""
 
 _NONE = object()
-"""Followed while the sample is full: nobody."""
+"""The stream followed while the sample is full: none."""
 
 
 class InterTokenLatency:
     """Follows one answer at a time, from one of its events to the next, then whichever has the next event.
 
     The answers of one step come one after another, so those that run take turns, and at most one gap a step is taken.
-    `most` bounds the gaps between two calls of `take`: no answer is followed while the sample is full. One thread calls
-    `see`, another `take`.
+    `max_samples` bounds the gaps between two calls of `drain`: no answer is followed while the sample is full. One
+    thread calls `observe`, another `drain`.
     """
 
     def __init__(self, max_samples: int) -> None:

@@ -1,4 +1,4 @@
-"""Tokens by tenant, for whoever shares out the cost of a server."""
+"""Tokens by tenant, for sharing the cost of a server."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ class ChunkSubscriber:
 
 
 class ChunkSender:
-    """Collects chunks for any receivers until they are flushed. Thread-safe, and nobody waits for a receiver.
+    """Collects chunks for any receivers until they are flushed. Thread-safe; sending never waits for a receiver.
 
     What a receiver does not take yet is kept for it, and sent by a thread of the sender's own as soon as it reads.
     """

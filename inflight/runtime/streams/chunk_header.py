@@ -27,11 +27,13 @@ def sequence_key(key: int, sequence: int) -> int:
 
 
 class ChunkHeader(NamedTuple):
-    """The tensor `chunk_header`, INT32 [4 + context]: the key's halves, `following`, `dropped`, the context's ids.
+    """The tensor `chunk_header`, INT32 [4 + context]: the key's halves, `following`, `dropped_characters`, and
+    the context's ids.
 
-    `key` is the number by which postprocessing acknowledges the chunk; 0 with the last one, which nobody waits for.
-    `following` is how many more chunks the same engine step has made: they come right after this one. `dropped` is how
-    many characters at the end of the chunk's text belong to a stop word. `context_ids` are the tokens before the chunk.
+    `key` is the number by which postprocessing acknowledges the chunk; 0 with the last one, which needs no receipt.
+    `following` is how many more chunks the same engine step has made: they come right after this one.
+    `dropped_characters` is how many characters at the end of the chunk's text belong to a stop word. `context_ids` are
+    the tokens before the chunk.
     """
 
     key: int

@@ -1,7 +1,7 @@
 """The last tokens of each stream, for engines that send none with a chunk.
 
-TensorRT-LLM's C++ backend sends new tokens alone, and decoding them takes those before (see `detokenizer`). Nobody says
-when a stream has ended, so what has not been asked for in a while is forgotten.
+TensorRT-LLM's C++ backend sends new tokens alone, and decoding them takes those before (see `detokenizer`). Triton
+does not say when a stream has ended, so what has not been asked for in a while is forgotten.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ IDLE_SECONDS = 600.0
 
 
 class ContextCache:
-    """Not thread-safe: one thread asks. `textless_ids` are tokens that say nothing and need not be kept."""
+    """Not thread-safe: one thread asks. `special_token_ids` are tokens that say nothing and need not be kept."""
 
     def __init__(
         self,

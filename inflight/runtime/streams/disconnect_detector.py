@@ -61,9 +61,9 @@ class ChunkAckSender:
         self._connection: socket.socket | None = None
 
     def send(self, keys: Sequence[int]) -> None:
-        """Tell the engine's model; where it does not listen (yet, or any more), nobody waits for receipts."""
+        """Tell the engine's model; if it does not listen (yet, or any more), no receipts are awaited."""
         message = b"".join(map(_KEY.pack, keys))
-        for _ in range(2):  # a model that has been loaded anew listens on another socket
+        for _ in range(2):  # a model that was loaded again listens on another socket
             try:
                 if self._connection is None:
                     self._connection = connect(self._name)

@@ -80,7 +80,7 @@ class SocketListener:
 
 
 def connect(name: str) -> socket.socket:
-    """A connection to the listener of that name; OSError where nobody of this account listens.
+    """A connection to the listener of that name; OSError if no process of this account listens.
 
     Sending by it takes a second at the most, then raises BlockingIOError.
     """

@@ -37,7 +37,7 @@ def decode_strings(encoded: Any) -> Any:
 
 
 def bound_strings(module: Any) -> None:
-    """Have Triton's `module` (triton_python_backend_utils) decode the strings of this process' requests by `strings`.
+    """Have Triton's `module` (triton_python_backend_utils) decode the strings of requests by `decode_strings`.
 
     Its stub decodes all inputs before it calls a model, with the interpreter lock held. `Inputs` refuses what was not
     read.

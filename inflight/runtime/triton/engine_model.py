@@ -104,7 +104,7 @@ class EngineModel:
         self._chunk_sender.close()
 
     def _subscriber(self, beside: str, inputs: Inputs) -> ChunkSubscriber | None:
-        """The model that takes the tokens of a request the short way; nobody where a request gets one response."""
+        """The model that takes the tokens of a request the short way; None where a request gets one response."""
         key = inputs.scalar("stream_key", default=0) if self._decoupled else 0
         return ChunkSubscriber.from_parameters(self._chunk_sender, beside, key) if key else None
 

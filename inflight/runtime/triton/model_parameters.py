@@ -11,7 +11,7 @@ from inflight.runtime.engine.interface import EngineOptions
 
 
 def check_version(written: str, model: str) -> None:
-    """Refuse a model of a repository that another version wrote; `written` is empty where nobody said.
+    """Refuse a model of a repository that another version wrote; `written` is empty if the repository does not say.
 
     Raises RuntimeError, at load, before anything of the model is read.
     """

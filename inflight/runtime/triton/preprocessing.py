@@ -111,7 +111,7 @@ class Preprocessing:
     def _defer(self, request: Any, work: IncrementalWork) -> Any:
         def respond(sender: Any) -> Iterator[int]:
             response = yield from work
-            # Triton drops the tensors that nobody asked for without the interpreter lock; it must not be the last one.
+            # Triton drops tensors that were not requested without the interpreter lock; it must not be the last one.
             _tensors = response.output_tensors()
             sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 

@@ -58,7 +58,7 @@ class RequestLine(NamedTuple):
 class RequestLog:
     """Appends to the file `path` in a thread of its own, so that a slow disk holds up no request.
 
-    A file that was moved or removed is made anew. Where it can't be written, `report` is told once, and the lines wait.
+    A file that was moved or removed is created again. If it can't be written, `report` is called once and lines wait.
     """
 
     def __init__(self, path: str, report: Callable[[str], None]) -> None:
@@ -85,7 +85,7 @@ class RequestLog:
     def _write(self) -> None:
         """Write whole lines, in batches; what a disk without room does not take is kept for the next time."""
         while self._rest or self._lines:
-            # Opened each time: whoever turns logs over moves the file, and needs to tell nobody.
+            # Opened each time, so that logs can be rotated by moving the file.
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
             try:
                 if not self._rest:

@@ -32,7 +32,7 @@ class Responder:
         subscriber: ChunkSubscriber | None = None,
         retained: RetainedResponses | None = None,
     ) -> None:
-        """`spent` are responses of other models, which can be let go of once Triton has answered a question."""
+        """`retained` are responses of other models, which can be let go of once Triton has answered a question."""
         self.subscriber = subscriber
         """The model that takes the tokens as they come, and failures, by `chunk_messages`."""
         self._retained = retained or RetainedResponses()
@@ -79,8 +79,8 @@ class TokenAnswer:
     """One answer to one prompt: a response for each event when streaming, else a single one at the end.
 
     A streamed response carries the new tokens and, for postprocessing, what goes with them (`chunk_header`). The
-    single response has the prompt's tokens before the answer's, unless they are excluded (upstream's manner). `tags`
-    are the tensors that tell the answer from others to the same request, `textless_ids` tokens that say nothing.
+    single response has the prompt's tokens before the answer's, unless they are excluded (as upstream does).
+    `index_tensors` distinguish the answer from others to the same request; `special_token_ids` are tokens without text.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ class RoundRobinExecutor:
     """
 
     def __init__(self, limit: int, report: Callable[[str], None]) -> None:
-        """`most` is how much all jobs under way may hold together; one alone may hold more."""
+        """`limit` is how much all jobs under way may hold together; one alone may hold more."""
         self._limit = limit
         self._held = 0
         self._lock = threading.Lock()

@@ -32,7 +32,7 @@ def triton_error(message: str, code: str) -> Any:
 
 
 def as_request_error(error: Exception, model: str) -> RequestError:
-    """The error itself; one that nobody foresaw as a sentence about it, and in the log too.
+    """The error itself; an unexpected one as a sentence about it, and in the log too.
 
     An exception that came out of a model's `execute` would end all requests that it was called with.
     """

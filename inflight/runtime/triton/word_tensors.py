@@ -11,7 +11,7 @@ from inflight.runtime.messages import RequestError
 
 MAX_WORDS = 256
 MAX_WORD_LENGTH = 1024
-"""Bytes of a word, or token ids. Whoever sends more could make every token of the answer slow."""
+"""Bytes of a word, or token ids. More could make every token of the answer slow."""
 
 
 def check_word_count(count: int, name: str) -> None:

@@ -151,7 +151,7 @@ async def test_a_server_that_refuses_in_the_middle_is_set_aside() -> None:
         [ScriptedBackend(refuse, name="a"), ScriptedBackend(steady, name="b")], ListFeed(PROMPTS), concurrency=2
     ).run()
     assert asked.answers == dict(enumerate(PROMPTS))
-    assert [one for one in asked.messages if "set aside" in one] == ["a is set aside: the key has run out"]
+    assert [one for one in asked.messages if "no longer used" in one] == ["a is no longer used: the key has run out"]
 
 
 @pytest.mark.parametrize("code", ["permission_denied", "job_mismatch"])
@@ -175,7 +175,7 @@ async def test_what_is_in_flight_at_a_server_that_is_set_aside_goes_to_the_other
     asked = await DispatchRun(servers, ListFeed(PROMPTS), bind_one, concurrency=4, server_wait_timeout=20.0).run()
     assert asked.answers == dict(enumerate(PROMPTS))
     assert servers[0].cancelled
-    assert sum("a is set aside" in one for one in asked.messages) == 1
+    assert sum("a is no longer used" in one for one in asked.messages) == 1
 
 
 def bind_one(build: str) -> None:
@@ -188,7 +188,7 @@ async def test_another_model_gets_no_rows() -> None:
     asked = await DispatchRun(servers, ListFeed(PROMPTS), bind_one).run()
     assert asked.answers == dict(enumerate(PROMPTS))
     assert not servers[1].asked
-    assert "b is set aside: was started with another build" in asked.messages
+    assert "b is no longer used: was started with another build" in asked.messages
     with pytest.raises(BatchError) as raised:
         await DispatchRun([ScriptedBackend(build="two")], ListFeed(PROMPTS), bind_one).run()
     assert raised.value.code == "job_mismatch"

@@ -209,7 +209,7 @@ def test_of_two_who_write_at_once_the_first_is_told_and_the_card_is_the_others(
     def between(line: str) -> None:
         remote.upload(tmp_path / "other", other, silent)
 
-    with pytest.raises(DeployError, match="was written to by somebody else at the same time") as caught:
+    with pytest.raises(DeployError, match="was written to by another process at the same time") as caught:
         remote.upload(tmp_path / "one", one, between)
     assert caught.value.code == "output_exists"
     with pytest.raises(DeployError, match=r"model/a has another content than inflight\.json says") as caught:

@@ -61,7 +61,7 @@ class LlmEventLoop:
         return [self._outputs.popleft() for _ in range(len(self._outputs))]
 
     def close(self) -> None:
-        """Shut the library down, unless it is dead; answers that run end without a word."""
+        """Shut the library down, unless it is dead; requests that run end without an event."""
         if self._fatal_error is None:
             shutdown = threading.Thread(target=self._llm.shutdown, daemon=True)
             shutdown.start()

@@ -14,7 +14,7 @@ FINISH_REASONS = {
     "length": FinishReason.LENGTH,
     "timeout": FinishReason.DEADLINE,
 }
-"""The library's words. `cancelled` is not among them: whoever cancels here doesn't listen any more."""
+"""The library's words. `cancelled` is not among them: who cancels here does not read on."""
 
 
 class OutputReader:

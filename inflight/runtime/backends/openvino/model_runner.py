@@ -129,7 +129,7 @@ class OpenVinoModelRunner:
         running.generation = self._pipeline.add_request(handle, _prompt(running.request), config)
 
     def _start_pending(self) -> None:
-        """With a draft model a step computes whole prompts, of all that were started; so few are at a time."""
+        """With a draft model a step computes all started prompts whole; so few are started at a time."""
         tokens = 0
         while self._pending:
             running = self._running[self._pending[0]]
@@ -141,8 +141,8 @@ class OpenVinoModelRunner:
     def removable(self, handle: int) -> bool:
         """Not while its prompt is computed, where prefixes are cached.
 
-        The library would keep all blocks of the prompt as if they were computed, and answer wrongly whoever sends the
-        same prompt later. A beam search tells nothing before its end, so it is not removed before that.
+        The library would keep all blocks of the prompt as if they were computed, and answer the next request with the
+        same prompt wrongly. A beam search tells nothing before its end, so it is not removed before that.
         """
         running = self._running[handle]
         return not self._caches_prefixes or running.generation is None or running.prompt_computed

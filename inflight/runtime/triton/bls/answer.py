@@ -35,7 +35,7 @@ class TextAnswer:
         key: int,
         limits: tuple[int, int],
     ) -> None:
-        """`tags` are the tensors that tell it from other answers, `limits` its prompt's tokens and `max_tokens`."""
+        """`index_tensors` distinguish it from other answers; `limits` are its prompt's tokens and `max_tokens`."""
         self.responder = responder
         self.key = key
         self.handle = 0
@@ -48,7 +48,7 @@ class TextAnswer:
         self.stopped = False
         """Whether a stop word was found: the engine need not go on."""
         self.stop_requested = False
-        """Whether somebody had the request ended by its id, which engines of others don't tell as a reason."""
+        """Whether the request was ended by its id, which engines of others don't tell as a reason."""
         self._request = request
         self._decoders = decoders
         self._text = decoders.create()

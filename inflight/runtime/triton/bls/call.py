@@ -57,7 +57,7 @@ class BlsCall:
         # Clients need not send an id, and a request without one can't be stopped.
         self.id = f"{request_id}#{secrets.token_hex(8)}" if private_id or not request_id else request_id
         """The id of the engine's requests. Engines that know no stream keys end whatever has the id that is to be
-        stopped, of whichever client; so theirs is nobody else's."""
+        stopped, of any client; so each has its own."""
         self.stop_requested = False
         self.request = request
         self.prepared = prepared
@@ -135,7 +135,7 @@ def stream(
 
 
 def _each(responses: Responses, retained: RetainedResponses) -> Responses:
-    """Triton's iterator as one that does not begin anew when it is asked for an iterator once more."""
+    """Triton's iterator as one that does not start over when iter() is called again."""
     try:
         yield from responses
     finally:

@@ -26,7 +26,7 @@ _MILLISECOND_NS = 1_000_000
 
 
 def check_drafts(request: TextRequest, draft_model: str) -> None:
-    """Raise RequestError for what does not go with `num_draft_tokens`, or where nobody drafts."""
+    """Raise RequestError for what does not go with `num_draft_tokens`, or if there is no draft model."""
     asked = f"num_draft_tokens is {request.num_draft_tokens}"
     if not draft_model:
         raise RequestError(
@@ -49,7 +49,7 @@ def check_drafts(request: TextRequest, draft_model: str) -> None:
 
 
 class DraftedAnswer:
-    """Makes the one answer of a call; `ask` is how models are asked."""
+    """Makes the one answer of a call; `infer` is how models are asked."""
 
     def __init__(self, call: BlsCall, infer: Infer, model: str, draft_model: str, inflight_tensors: bool) -> None:
         self._call = call

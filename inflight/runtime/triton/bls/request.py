@@ -131,10 +131,10 @@ class TextRequest:
         inflight_tensors: bool,
         changed: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """The engine's own inputs; `extended` says that it is one of ours, and has some more of them.
+        """The engine's own inputs; `inflight_tensors` says that it is one of ours, and has some more of them.
 
         The prompt is never asked back: what precedes an answer is decided here. Engines of ours look for stop words in
-        the whole answer; others end at their ids, where nobody looks for them in what is streamed. With `changed`
+        the whole answer; others end at their ids, which are not searched for in what is streamed. With `changed`
         values, which take the place of others, they make a part of it.
         """
         given: dict[str, Any] = {target: prepared[name] for name, target in _PREPARED_INPUTS.items()}

@@ -77,7 +77,7 @@ class GuideCache:
             self._probe_process = None
 
     def advance(self, waiting: Sequence[tuple[str, DecodingGuide]], timeout: float) -> None:
-        """Begin a trial if none is under way; keep the verdict of the one that is, if it comes in `patience` seconds.
+        """Begin a trial if none is under way; keep the verdict of the one that is, if it comes in `timeout` seconds.
 
         `waiting` are the guides that have no verdict, with the tenants whose requests wait for them.
         """
@@ -98,7 +98,7 @@ class GuideCache:
             self._refusal = "this engine's tokenizer can't guide; see the server's log, and leave the guide out"
 
     def _next(self, waiting: Sequence[tuple[str, DecodingGuide]]) -> DecodingGuide:
-        """The first guide of the tenant whose turn it is; one that comes anew is behind those that wait already."""
+        """The first guide of the tenant whose turn it is; a tenant that comes back is behind those that wait."""
         first: dict[str, DecodingGuide] = {}
         for tenant, guide in waiting:
             first.setdefault(tenant, guide)

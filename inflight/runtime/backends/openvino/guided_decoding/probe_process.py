@@ -37,7 +37,7 @@ class GuideProbeResult(NamedTuple):
 
 
 class GuideProbeProcess:
-    """One process of `openvino_guide_trial`, and the trial that is under way in it: `key`, None while there is none."""
+    """One process of `probe`, and the trial that is under way in it: `key`, None while there is none."""
 
     def __init__(self, arguments: tuple[str, ...]) -> None:
         ours, theirs = socket.socketpair()
@@ -76,7 +76,7 @@ class GuideProbeProcess:
             pass  # verdict() sees the same death
 
     def result(self, timeout: float) -> GuideProbeResult | None:
-        """What came of the trial, or of the process' own start; None while that is open, after `patience` seconds.
+        """What came of the trial, or of the process' own start; None while that is open, after `timeout` seconds.
 
         A process that dies or has to be ended is `ended` then, and its verdict says why.
         """

@@ -53,7 +53,7 @@ class CompiledGuides:
         if self._other is None:
             self._other = dummy_pipeline(self._tokenizer, self._other_size)
         config = openvino_genai.GenerationConfig(max_new_tokens=1, ignore_eos=True)
-        # Held until it is through: a request whose handle nobody holds is not run.
+        # Held until it is through: a request without a reference to its handle is not run.
         generation = self._other.add_request(0, openvino.Tensor(np.zeros((1, 1), np.int64)), config)
         while self._other.has_non_finished_requests():
             self._other.step()
