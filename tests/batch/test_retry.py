@@ -19,6 +19,7 @@ from inflight.batch.runner import JobResult, JobRunner
 from inflight.batch.state.retry_ledger import open_ledger
 from inflight.batch.verify.checker import verify
 from tests.batch.scripted_backend import Behaviour, ScriptedBackend, echo
+from tests.fixtures.errors import raises
 
 TABLE = "CREATE TABLE products (id {key}, name TEXT, description TEXT)"
 UNDONE = "SELECT id, name FROM products WHERE description IS NULL"
@@ -128,9 +129,8 @@ def test_a_table_without_a_key_whose_rows_went(tmp_path: Path, options: dict[str
         end, asked = live(job, retry=())
         assert (end.exit_code, asked) == (0, ["tea 2", "tea 5"])
         return
-    with pytest.raises(BatchError, match="has 5 rows, and had 6 when the job began") as refused:
+    with raises(BatchError, "input_changed", naming=("5", "6")):
         live(job, retry=())
-    assert refused.value.code == "input_changed"
     assert live(job)[0].state is JobState.FINISHED
 
 
@@ -193,7 +193,6 @@ def test_a_job_whose_input_is_away_stays_finished(tmp_path: Path) -> None:
 
 def test_a_job_that_has_not_ended_has_nothing_to_ask_once_more(tmp_path: Path) -> None:
     job = job_of(tmp_path, address=shop(tmp_path), table="products")
-    with pytest.raises(BatchError, match="is not finished") as refused:
+    with raises(BatchError, "job_failed", naming="answers.job"):
         live(job, retry=())
-    assert refused.value.code == "job_failed"
     assert live(job)[0].exit_code == 0

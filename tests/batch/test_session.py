@@ -14,6 +14,7 @@ from inflight.batch.job.spec import InputSpec, Job, OutputSpec
 from inflight.batch.runner import JobRunner
 from tests.batch.sample_jobs import job_of, run, running
 from tests.batch.scripted_backend import ScriptedBackend, echo
+from tests.fixtures.errors import raises
 
 
 def resumed(job: Job, directory: JobDirectory) -> int:
@@ -40,9 +41,8 @@ def test_a_directory_of_a_job_with_another_output_is_refused_and_nothing_is_cut(
     ours = (tmp_path / "answers.jsonl").read_bytes()
     theirs = mine(tmp_path / name)
     other = job.model_copy(update={"output": OutputSpec(address=str(tmp_path / name))})
-    with pytest.raises(BatchError, match=r"answers\.job .* --job .*\.job$") as caught:
+    with raises(BatchError, "job_mismatch", naming=("answers.job", "--job")):
         resumed(other, JobDirectory.from_output(other.output, tmp_path / "answers.job"))
-    assert caught.value.code == "job_mismatch"
     assert (tmp_path / name).read_bytes() == theirs
     assert (tmp_path / "answers.jsonl").read_bytes() == ours
     assert resumed(job, JobDirectory.from_output(job.output)) == 0
@@ -53,9 +53,8 @@ def test_a_state_is_bound_to_its_output_where_the_plan_is_gone(tmp_path: Path) -
     (tmp_path / "answers.job/job.json").unlink()
     theirs = mine(tmp_path / "v2.jsonl")
     other = job.model_copy(update={"output": OutputSpec(address=str(tmp_path / "v2.jsonl"))})
-    with pytest.raises(BatchError, match=r"was started with another --out;") as caught:
+    with raises(BatchError, "job_mismatch", naming="--out"):
         resumed(other, JobDirectory.from_output(other.output, tmp_path / "answers.job"))
-    assert caught.value.code == "job_mismatch"
     assert (tmp_path / "v2.jsonl").read_bytes() == theirs
 
 
@@ -104,9 +103,8 @@ def test_an_input_may_lie_elsewhere_and_an_output_may_not(tmp_path: Path) -> Non
     shutil.copytree(tmp_path / "answers.job", tmp_path / "else/answers.job")
     shutil.copy(tmp_path / "answers.jsonl", tmp_path / "else")
     theirs = mine(tmp_path / "answers.jsonl")
-    with pytest.raises(BatchError, match=r"was started at .*answers\.job.*move it back") as caught:
+    with raises(BatchError, "job_mismatch", naming="answers.job"):
         resumed(elsewhere, JobDirectory.find(tmp_path / "else/answers.jsonl"))
-    assert caught.value.code == "job_mismatch"
     assert (tmp_path / "answers.jsonl").read_bytes() == theirs
     shutil.copy(tmp_path / "else/answers.jsonl", tmp_path)
     assert resumed(elsewhere, JobDirectory.from_output(job.output)) == 0
@@ -119,9 +117,8 @@ def test_rows_that_lie_where_the_job_would_write_are_left_alone(tmp_path: Path, 
     rows = Path(shutil.move(job.input.address, tmp_path / f"y.{kind}.jsonl"))
     before = rows.read_bytes()
     job = Job(input=InputSpec(address=str(rows)), output=OutputSpec(address=str(tmp_path / output)))
-    with pytest.raises(BatchError, match="is both input and output") as caught:
+    with raises(BatchError, "output_exists", naming=rows.name):
         resumed(job, JobDirectory.from_output(job.output))
-    assert caught.value.code == "output_exists"
     assert rows.read_bytes() == before
     assert not (tmp_path / "y.job/state.db").exists()
 

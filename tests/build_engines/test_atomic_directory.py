@@ -11,6 +11,7 @@ import pytest
 
 from build_engines.atomic_directory import atomic_directory, exclusive_writer
 from build_engines.errors import BuildError
+from tests.fixtures.errors import raises
 from tests.fixtures.other_user import as_other_user
 
 
@@ -69,9 +70,8 @@ def test_what_is_not_ours_is_refused_and_left_alone(tmp_path: Path, kind: str) -
     else:
         out.mkdir()
         (out / "precious").write_text("precious")
-    with pytest.raises(BuildError, match="choose another --out") as caught:
+    with raises(BuildError, "output_exists", naming="--out"):
         write(out)
-    assert caught.value.code == "output_exists"
     assert "precious" in (out.read_text() if kind == "file" else names(out))
     assert names(tmp_path) == ["out"]
 
@@ -131,15 +131,13 @@ def test_a_signal_unwinds_and_cleans_up(tmp_path: Path, number: int) -> None:
 
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BuildError, match="Can't write") as caught:
+    with raises(BuildError, "output_exists"):
         write(tmp_path / "file" / "out")
-    assert caught.value.code == "output_exists"
 
 
 def test_a_place_that_the_user_may_not_write_is_told(tmp_path: Path) -> None:
-    with as_other_user(), pytest.raises(BuildError, match="check the path and its permissions") as caught:
+    with as_other_user(), raises(BuildError, "output_unwritable"):
         write(tmp_path / "out")
-    assert caught.value.code == "output_unwritable"
 
 
 def test_a_second_writer_waits_for_the_first_and_says_so(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from build_engines.machine import (
     python_of_tensorrt_llm,
 )
 from build_engines.manifest import GpuMachine
+from tests.fixtures.errors import raises
 from tests.fixtures.nvidia import A100, B200, H100, NvidiaPrograms
 
 MIB = 1 << 20
@@ -63,9 +64,8 @@ def test_boards_that_share_the_systems_memory_say_none() -> None:
 
 
 def test_an_answer_that_cannot_be_read_is_told() -> None:
-    with pytest.raises(BuildError, match="'Unable to determine', which can't be read") as caught:
+    with raises(BuildError, "build_failed", naming="Unable to determine"):
         parse_gpus("Unable to determine\n")
-    assert caught.value.code == "build_failed"
 
 
 def test_a_containers_banner_is_not_a_gpu() -> None:

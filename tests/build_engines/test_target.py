@@ -8,6 +8,7 @@ import pytest
 from build_engines.errors import BuildError
 from build_engines.manifest import TARGETS
 from build_engines.target import KV_PRECISIONS, PRECISIONS, BuildOptions, check_precisions, find_target
+from tests.fixtures.errors import raises
 
 
 def test_a_target_is_imported_when_it_is_asked_for() -> None:
@@ -33,21 +34,20 @@ def test_every_target_of_the_manifest_is_there_with_its_precisions(target: str) 
     [
         (
             BuildOptions(precision="fp8"),
-            "--target openvino has no --precision fp8; choose one of .* or --target tensorrt-llm",
+            ("--precision fp8", "--target tensorrt-llm"),
         ),
-        (BuildOptions(target="tensorrt-llm", precision="int4"), "has no --precision int4; .* or --target openvino"),
-        (BuildOptions(target="tensorrt-llm", kv_precision="u8"), "has no --kv-cache-precision u8; .*--target openvino"),
-        (BuildOptions(kv_precision="int8"), "has no --kv-cache-precision int8; .* or --target tensorrt-llm"),
-        (BuildOptions(target="vulkan"), "There is no target vulkan; choose one of openvino, tensorrt-llm, llmapi"),
+        (BuildOptions(target="tensorrt-llm", precision="int4"), ("--precision int4", "--target openvino")),
+        (BuildOptions(target="tensorrt-llm", kv_precision="u8"), ("--kv-cache-precision u8", "--target openvino")),
+        (BuildOptions(kv_precision="int8"), ("--kv-cache-precision int8", "--target tensorrt-llm")),
+        (BuildOptions(target="vulkan"), ("vulkan", "openvino, tensorrt-llm, llmapi")),
     ],
 )
 def test_what_a_target_lacks_is_refused_naming_one_that_has_it(options: BuildOptions, said: str) -> None:
-    with pytest.raises(BuildError, match=said) as caught:
+    with raises(BuildError, "invalid_parameter", naming=said) as caught:
         check_precisions(options)
-    assert caught.value.code == "invalid_parameter"
     assert "\n" not in str(caught.value)
 
 
 def test_settings_of_another_target_are_refused() -> None:
-    with pytest.raises(BuildError, match="takes its own settings"):
+    with raises(BuildError, "invalid_parameter", naming="tensorrt-llm"):
         find_target(BuildOptions(target="tensorrt-llm", settings="fp8"))

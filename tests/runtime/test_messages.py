@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inflight.runtime.messages import EngineLimits, GenerationRequest, RequestError, SamplingConfig
+from tests.fixtures.errors import raises
 
 LIMITS = EngineLimits(vocabulary_size=512, max_seq_len=200, kv_block_tokens=32, kv_blocks=5, max_num_sequences=8)
 
@@ -80,12 +81,12 @@ def test_what_can_not_be_served_is_refused_in_one_sentence(
 
 def test_a_field_is_named_as_its_sender_calls_it() -> None:
     names = {"max_tokens": "request_output_len", "end_ids": "end_id"}
-    for request, words in (
-        (GenerationRequest((1,), 0), "^request_output_len is 0"),
-        (GenerationRequest((1,), 500), "request_output_len of 500 make 501"),
-        (GenerationRequest((1,), 4, end_ids=(512,)), "^end_id: token id 512"),
+    for request, code, named in (
+        (GenerationRequest((1,), 0), "invalid_parameter", "request_output_len is 0"),
+        (GenerationRequest((1,), 500), "prompt_too_long", ("request_output_len of 500", "501")),
+        (GenerationRequest((1,), 4, end_ids=(512,)), "invalid_token_ids", ("end_id", "token id 512")),
     ):
-        with pytest.raises(RequestError, match=words):
+        with raises(RequestError, code, naming=named):
             LIMITS.check(request, names)
 
 
@@ -99,7 +100,7 @@ def test_what_just_fits_is_taken() -> None:
 def test_the_models_length_binds_where_the_cache_is_larger() -> None:
     limits = EngineLimits(vocabulary_size=512, max_seq_len=150, kv_block_tokens=32, kv_blocks=500, max_num_sequences=8)
     limits.check(GenerationRequest((1,) * 100, 50))
-    with pytest.raises(RequestError, match="the engine takes 150"):
+    with raises(RequestError, "prompt_too_long", naming="150"):
         limits.check(GenerationRequest((1,) * 100, 51))
 
 

@@ -10,6 +10,7 @@ from inflight_client import InflightError
 from inflight.batch.dispatch import endpoint
 from inflight.batch.errors import BatchError
 from tests.batch.scripted_backend import Behaviour, DispatchRun, ListFeed, ScriptedBackend, echo, wait_until
+from tests.fixtures.errors import raises
 
 PROMPTS = [f"prompt {number}" for number in range(50)]
 
@@ -112,11 +113,8 @@ async def test_a_server_that_comes_back_goes_on() -> None:
 async def test_the_pool_ends_where_nobody_answers_for_its_patience() -> None:
     server = ScriptedBackend()
     server.model = InflightError("no server answers there", "server_unreachable")
-    with pytest.raises(
-        BatchError, match=r"no server has answered a row for 1 seconds.*no server answers there"
-    ) as raised:
+    with raises(BatchError, "server_unreachable", naming="1"):
         await DispatchRun([server], ListFeed(PROMPTS), server_wait_timeout=1.0).run()
-    assert raised.value.code == "server_unreachable"
 
 
 async def test_endless_overload_ends_the_pool_too() -> None:
@@ -263,7 +261,7 @@ async def test_what_done_raises_ends_the_pool() -> None:
         raise BatchError("no room", "disk_full")
 
     asked.dispatcher._queue._on_row_done = full
-    with pytest.raises(BatchError, match="no room"):
+    with raises(BatchError, "disk_full"):
         await asked.run()
 
 
@@ -272,7 +270,7 @@ async def test_what_the_feed_raises_ends_the_pool() -> None:
         async def get(self) -> None:
             raise BatchError("the table is gone", "input_not_found")
 
-    with pytest.raises(BatchError, match="the table is gone"):
+    with raises(BatchError, "input_not_found"):
         await DispatchRun([ScriptedBackend()], Broken([])).run()
 
 

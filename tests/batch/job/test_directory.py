@@ -20,6 +20,7 @@ from inflight.batch.state.ledger import Ledger
 from tests.batch.reporting.sample_progress import sample_progress
 from tests.batch.sample_jobs import job_of
 from tests.batch.scripted_backend import ScriptedBackend
+from tests.fixtures.errors import raises
 from tests.fixtures.other_user import as_other_user
 
 
@@ -85,9 +86,8 @@ def test_it_is_found_from_inside(
 def test_where_there_is_none_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path / "folder")
-    with pytest.raises(BatchError, match="there is no job at") as caught:
+    with raises(BatchError, "job_not_found"):
         JobDirectory.find(Path(named))
-    assert caught.value.code == "job_not_found"
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o600], ids=["may look", "may not"])
@@ -111,7 +111,7 @@ def test_another_user_sees_that_it_runs(mode: int) -> None:
         directory.path.chmod(0o700)
         with as_other_user():
             assert job_status(directory).state == "unknown"
-            with pytest.raises(BatchError, match="refuses access"):
+            with raises(BatchError, "storage_denied"):
                 JobDirectory.find(directory.path)
     finally:
         shutil.rmtree(folder)
@@ -153,6 +153,5 @@ def test_who_only_looks_keeps_nobody_out(directory: JobDirectory) -> None:
 def test_a_directory_that_may_not_be_made_is_told(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     held = JobDirectory.from_output(job_of(tmp_path, ("tea",)).output).locked()
-    with as_other_user(), pytest.raises(BatchError, match="check its permissions") as caught, held:
+    with as_other_user(), raises(BatchError, "output_unwritable"), held:
         pass
-    assert caught.value.code == "output_unwritable"

@@ -16,6 +16,7 @@ from inflight.batch.outputs.sql import TableOutput
 from inflight.batch.storage import database_engine
 from tests.batch.outputs.answers import job, plain
 from tests.batch.outputs.shop import Shop
+from tests.fixtures.errors import raises
 from tests.fixtures.postgresql import PostgreSql
 
 
@@ -43,9 +44,8 @@ def test_a_file_that_stays_locked_fails_with_a_sentence(
     other = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     destination = lite.descriptions()
-    with pytest.raises(BatchError, match="another program has locked it") as caught:
+    with raises(BatchError, "output_failed", naming="locked"):
         destination.write_rows([plain(1)])
-    assert caught.value.code == "output_failed"
     other.execute("COMMIT")
     destination.write_rows([plain(1)])
     other.close()
@@ -57,13 +57,11 @@ def test_what_a_database_will_never_take_is_told_apart_from_what_may_pass(shop: 
     destination = TableOutput(job(shop.address, table="short"))
     destination.check()
     destination.write_rows([plain(1, "fits")])
-    with pytest.raises(BatchError, match=r"can't be written .*constraint") as caught:
+    with raises(BatchError, "output_invalid", naming="constraint"):
         destination.write_rows([plain(2, "does not fit")])
-    assert caught.value.code == "output_invalid"
     shop.do("DROP TABLE short")
-    with pytest.raises(BatchError, match="short") as caught:
+    with raises(BatchError, "output_invalid", naming="short"):
         destination.write_rows([plain(3, "gone")])
-    assert caught.value.code == "output_invalid"
     destination.close()
 
 
@@ -77,9 +75,8 @@ def test_answers_stay_out_of_what_a_database_says(
     shop = Shop(postgresql.database())
     shop.do(f"CREATE TABLE answers (id INTEGER PRIMARY KEY, input_tokens INTEGER, {column})")
     destination = TableOutput(job(shop.address, table="answers"))
-    with pytest.raises(BatchError, match="can't be written") as caught:
+    with raises(BatchError, "output_invalid") as caught:
         destination.write_rows([plain(1, 'The diagnosis is "CONFIDENTIAL" XYZ')])
-    assert caught.value.code == "output_invalid"
     assert re.search("diagnosis|CONFIDENTIAL|XYZ", str(caught.value)) is None
     destination.close()
     shop.close()
@@ -87,9 +84,8 @@ def test_answers_stay_out_of_what_a_database_says(
 
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "shop.db").write_bytes(b"no database at all, and long enough for one" * 100)
-    with pytest.raises(BatchError, match="not a database") as caught:
+    with raises(BatchError, "output_invalid", naming="shop.db"):
         TableOutput(job(f"sqlite:///{tmp_path}/shop.db", table="answers")).check()
-    assert caught.value.code == "output_invalid"
 
 
 def test_a_full_disk_leaves_nothing_half_written(lite: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +120,7 @@ def test_a_server_that_was_started_again_loses_nothing(postgresql: PostgreSql, t
 def test_a_password_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_PASSWORD", "sEcr3t@/")
     for address in ("postgresql://me:sEcr3t@127.0.0.1:1/shop", "postgresql://me:${SHOP_PASSWORD}@127.0.0.1:1/shop"):
-        with pytest.raises(BatchError, match=r"127\.0\.0\.1:1/shop can't be written") as caught:
+        with raises(BatchError, "output_failed", naming="127.0.0.1:1/shop") as caught:
             TableOutput(job(address, table="answers")).check()
         assert "sEcr3t" not in str(caught.value)
 

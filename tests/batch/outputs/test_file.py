@@ -19,6 +19,7 @@ from inflight.batch.job.spec import InputSpec
 from inflight.batch.outputs.factory import create_output
 from inflight.batch.outputs.interface import OutputWriter
 from tests.batch.outputs.answers import files, job, plain
+from tests.fixtures.errors import raises
 from tests.fixtures.s3_server import S3TestBucket
 
 ANSWERS = [
@@ -97,22 +98,20 @@ def test_the_jobs_own_file_needs_no_destination(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("output", "said"),
     [
-        ({"address": "answers.xlsx"}, "no known suffix"),
-        ({"address": "answers.csv", "table": "t"}, "is a file, and has no table"),
-        ({"address": "postgresql://me:secret@db/shop"}, r"me:\*\*\*@db/shop is a database; name the table"),
+        ({"address": "answers.xlsx"}, "answers.xlsx"),
+        ({"address": "answers.csv", "table": "t"}, "table"),
+        ({"address": "postgresql://me:secret@db/shop"}, "me:***@db/shop"),
     ],
 )
 def test_an_output_that_is_none(tmp_path: Path, output: dict[str, Any], said: str) -> None:
-    with pytest.raises(BatchError, match=said) as caught:
+    with raises(BatchError, "output_invalid", naming=said):
         _destination(tmp_path=tmp_path, **output)
-    assert caught.value.code == "output_invalid"
 
 
 def test_what_is_somebody_elses_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "answers.csv").write_text("mine")
-    with pytest.raises(BatchError, match="was not written by this job") as caught:
+    with raises(BatchError, "output_exists", naming="answers.csv"):
         _destination(str(tmp_path / "answers.csv"), tmp_path).check()
-    assert caught.value.code == "output_exists"
     (tmp_path / "one.job" / "state.db").touch()
     _destination(str(tmp_path / "answers.csv"), tmp_path).check()
 
@@ -121,9 +120,8 @@ def test_what_is_somebody_elses_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("output", ["answers.csv", "answers.parquet", "answers.jsonl.gz"])
 def test_so_is_what_lies_where_errors_and_dead_letters_go(tmp_path: Path, output: str, name: str) -> None:
     (tmp_path / name).write_text("mine")
-    with pytest.raises(BatchError, match=f"{name} exists and was not written by this job") as caught:
+    with raises(BatchError, "output_exists", naming=name):
         _destination(str(tmp_path / output), tmp_path).check()
-    assert caught.value.code == "output_exists"
 
 
 def test_what_somebody_has_made_meanwhile_is_left_alone(tmp_path: Path) -> None:
@@ -134,9 +132,8 @@ def test_what_somebody_has_made_meanwhile_is_left_alone(tmp_path: Path) -> None:
     destination.finalize(files(tmp_path, ANSWERS))
     assert (tmp_path / "a.errors.jsonl").read_text() == "theirs"
     lines = files(tmp_path, ANSWERS, errors=[b'{"id":4}'])
-    with pytest.raises(BatchError, match=r"a\.errors\.jsonl was created by another program") as caught:
+    with raises(BatchError, "output_exists", naming="a.errors.jsonl"):
         destination.finalize(lines)
-    assert caught.value.code == "output_exists"
     (tmp_path / "a.errors.jsonl").unlink()
     assert len(destination.finalize(lines)) == 2
     assert len(destination.finalize(lines)) == 2, "its own it may write again"
@@ -149,16 +146,14 @@ def test_an_output_is_never_the_input(tmp_path: Path) -> None:
     one = job(str(tmp_path / "y.csv")).model_copy(update={"input": InputSpec(address=str(rows))})
     destination = create_output(one, JobDirectory.from_output(one.output))
     assert destination is not None
-    with pytest.raises(BatchError, match=r"y\.dead\.jsonl is both input and output") as caught:
+    with raises(BatchError, "output_exists", naming="y.dead.jsonl"):
         destination.check()
-    assert caught.value.code == "output_exists"
 
 
 def test_what_is_somebody_elses_on_a_storage_is_left_alone(storage: S3TestBucket, tmp_path: Path) -> None:
     storage.client.put_object(Bucket=storage.bucket, Key="theirs/answers.errors.jsonl", Body=b"mine")
-    with pytest.raises(BatchError, match=r"answers\.errors\.jsonl exists") as caught:
+    with raises(BatchError, "output_exists", naming="answers.errors.jsonl"):
         _destination(storage.address("theirs/answers.parquet"), tmp_path).check()
-    assert caught.value.code == "output_exists"
 
 
 @pytest.mark.parametrize("point", ["output.write", "output.rename"])
@@ -169,9 +164,8 @@ def test_a_full_disk_leaves_the_old_file_and_the_next_try_finishes(
     destination.finalize(files(tmp_path, ANSWERS[:1]))
     before = (tmp_path / "a.csv").read_bytes()
     monkeypatch.setitem(failpoints._ARMED, point, (1, "full"))
-    with pytest.raises(BatchError, match="No space left") as caught:
+    with raises(BatchError, "disk_full"):
         destination.finalize(files(tmp_path, ANSWERS))
-    assert caught.value.code == "disk_full"
     assert (tmp_path / "a.csv").read_bytes() == before
     monkeypatch.delitem(failpoints._ARMED, point)
     monkeypatch.setattr(failpoints, "_REACHED", {})
@@ -198,9 +192,8 @@ def test_s3_has_it_whole(storage: S3TestBucket, tmp_path: Path, name: str) -> No
 
 def test_a_bucket_that_is_not_there_is_told_before_anything_is_asked(storage: S3TestBucket, tmp_path: Path) -> None:
     address = f"s3://{storage.endpoint}/no-such-bucket/answers.csv"
-    with pytest.raises(BatchError, match="there is no bucket for") as caught:
+    with raises(BatchError, "storage_not_found", naming="no-such-bucket"):
         _destination(address, tmp_path).check()
-    assert caught.value.code == "storage_not_found"
 
 
 def test_a_bucket_that_went_away_meanwhile_stops_the_end_and_not_the_job(storage: S3TestBucket, tmp_path: Path) -> None:
@@ -210,9 +203,8 @@ def test_a_bucket_that_went_away_meanwhile_stops_the_end_and_not_the_job(storage
     destination.check()
     storage.client.delete_bucket(Bucket=bucket)
     lines = files(tmp_path, ANSWERS)
-    with pytest.raises(BatchError, match="there is no bucket for") as caught:
+    with raises(BatchError, "storage_not_found", naming="answers.csv"):
         destination.finalize(lines)
-    assert caught.value.code == "storage_not_found"
     storage.client.create_bucket(Bucket=bucket)
     destination.finalize(lines)
     assert list(destination.find_differences(lines)) == []
@@ -251,9 +243,8 @@ def test_an_upload_that_dies_shows_nothing_and_the_next_one_finishes(storage: S3
 
 
 def test_an_address_that_can_only_be_read(tmp_path: Path, storage: S3TestBucket) -> None:
-    with pytest.raises(BatchError, match="is read-only") as caught:
+    with raises(BatchError, "output_invalid", naming="answers.csv"):
         _destination(f"{storage.endpoint}/answers.csv", tmp_path).check()
-    assert caught.value.code == "output_invalid"
 
 
 @pytest.mark.parametrize("name", ["file/answers.csv", "folder.csv"])
@@ -273,6 +264,5 @@ def test_a_damaged_output_is_told(tmp_path: Path) -> None:
     lines = files(tmp_path, ANSWERS)
     destination.finalize(lines)
     (tmp_path / "a.csv").write_text("id,text\n")
-    with pytest.raises(BatchError, match="is damaged") as caught:
+    with raises(BatchError, "job_damaged", naming="a.csv"):
         list(destination.find_differences(lines))
-    assert caught.value.code == "job_damaged"

@@ -13,6 +13,7 @@ from inflight.batch.job.rows import RowStatus
 from inflight.batch.outputs.sql import TableOutput
 from tests.batch.outputs.answers import files, job, openai, plain
 from tests.batch.outputs.shop import Shop
+from tests.fixtures.errors import raises
 from tests.fixtures.postgresql import PostgreSql
 
 
@@ -39,7 +40,7 @@ def test_a_tables_own_key_finds_its_rows(lite: Shop) -> None:
     destination.write_rows([plain(2, "Zwei")])
     assert lite.rows("SELECT description FROM products ORDER BY sku") == [(None,), ("Zwei",)]
     lite.do("CREATE TABLE loose (sku INTEGER, description TEXT)")
-    with pytest.raises(BatchError, match="has no single-column key; name the column"):
+    with raises(BatchError, "output_invalid", naming="loose"):
         TableOutput(job(lite.address, table="loose", column="description")).check()
     destination.close()
 
@@ -104,19 +105,18 @@ def test_rows_that_were_lost_are_there_again_at_the_end(shop: Shop, tmp_path: Pa
 @pytest.mark.parametrize(
     ("output", "said"),
     [
-        ({"table": "prodcts", "key": "sku", "column": "description"}, "no table 'prodcts'"),
-        ({"table": "products", "key": "nr", "column": "description"}, "no column 'nr'; it has sku, name, price"),
+        ({"table": "prodcts", "key": "sku", "column": "description"}, "prodcts"),
+        ({"table": "products", "key": "nr", "column": "description"}, ("nr", "sku, name, price")),
         (
             {"table": "products", "key": "sku", "column": "description", "columns": {"output_tokens": "x"}},
-            "no column 'x'",
+            "'x'",
         ),
     ],
 )
 def test_a_table_that_does_not_fit_is_told_before_anything_is_asked(lite: Shop, output: Any, said: str) -> None:
     lite.products(1)
-    with pytest.raises(BatchError, match=said) as caught:
+    with raises(BatchError, "output_invalid", naming=said):
         TableOutput(job(lite.address, **output)).check()
-    assert caught.value.code == "output_invalid"
 
 
 def test_ids_that_are_uuids_and_columns_of_types_that_nobody_knows(postgresql: PostgreSql) -> None:
@@ -128,16 +128,15 @@ def test_ids_that_are_uuids_and_columns_of_types_that_nobody_knows(postgresql: P
     destination.write_rows([plain("0F7F6D6C-66A3-4C5C-8D5A-0A3F0F6B9C11", "Fits"), plain("no uuid", "Fits not")])
     assert shop.rows("SELECT description FROM odd") == [("Fits",)]
     assert "1 (ids no uuid)" in destination.notes()[0]
-    with pytest.raises(BatchError, match="value too long") as caught:
+    with raises(BatchError, "output_invalid", naming="varying(9)"):
         destination.write_rows([plain("0f7f6d6c-66a3-4c5c-8d5a-0a3f0f6b9c11", "Too long a text")])
-    assert caught.value.code == "output_invalid"
     destination.close()
     shop.close()
 
 
 def test_a_mistyped_file_is_not_made(tmp_path: Path) -> None:
     one = job(f"sqlite:///{tmp_path}/shpo.db", table="products", key="sku", column="description")
-    with pytest.raises(BatchError, match="there is no database sqlite:"):
+    with raises(BatchError, "output_invalid", naming="shpo.db"):
         TableOutput(one).check()
     assert list(tmp_path.iterdir()) == []
 
@@ -145,9 +144,8 @@ def test_a_mistyped_file_is_not_made(tmp_path: Path) -> None:
 def test_a_text_id_in_a_table_of_numbers(shop: Shop) -> None:
     destination = TableOutput(job(shop.address, table="answers"))
     destination.write_rows([plain(1)])
-    with pytest.raises(BatchError, match="has an integer type, but a row has the id 'B-2'") as caught:
+    with raises(BatchError, "output_invalid", naming="B-2"):
         destination.write_rows([plain("B-2")])
-    assert caught.value.code == "output_invalid"
     destination.close()
 
 

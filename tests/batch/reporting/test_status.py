@@ -20,6 +20,7 @@ from inflight.batch.signals import INTERRUPTED
 from tests.batch.reporting.sample_progress import sample_progress
 from tests.batch.sample_jobs import job_of, run
 from tests.batch.scripted_backend import ScriptedBackend
+from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
 
 
@@ -110,6 +111,5 @@ def test_jobs_of_a_folder(directory: JobDirectory, tmp_path: Path) -> None:
     shutil.copytree(directory.path, tmp_path / "more.job")
     (tmp_path / "empty.job").mkdir()
     assert [found.path.name for found in find_jobs(tmp_path)] == ["answers.job", "more.job"]
-    with pytest.raises(BatchError, match="there is no job in") as raised:
+    with raises(BatchError, "job_not_found", naming="empty.job"):
         find_jobs(tmp_path / "empty.job")
-    assert raised.value.code == "job_not_found"

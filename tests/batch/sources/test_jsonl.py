@@ -17,6 +17,7 @@ from inflight.batch.row_formats.detection import first_record
 from inflight.batch.sources import jsonl
 from inflight.batch.sources.factory import open_source
 from inflight.batch.sources.interface import RowSource
+from tests.fixtures.errors import raises
 
 _TEXTS = st.text(st.characters(codec="utf-8"), max_size=12)
 _ROWS = st.lists(st.dictionaries(_TEXTS, _TEXTS | st.integers(-(2**63), 2**63) | st.none(), max_size=3), min_size=1)
@@ -95,14 +96,14 @@ def test_the_share_that_is_read_grows_to_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "code", "words"),
     [
-        ("empty.jsonl", b"", "input_invalid", "is empty"),
-        ("blank.jsonl", b"\n \r\n\n", "input_invalid", "only blank lines"),
-        ("empty.jsonl.gz", gzip.compress(b"", mtime=0), "input_invalid", "only blank lines"),
+        ("empty.jsonl", b"", "input_invalid", "empty"),
+        ("blank.jsonl", b"\n \r\n\n", "input_invalid", "blank"),
+        ("empty.jsonl.gz", gzip.compress(b"", mtime=0), "input_invalid", "blank"),
         ("utf16.jsonl", '{"a": 1}\n'.encode("utf-16"), "input_invalid", "UTF-16"),
-        ("rows.xyz", b"{}", "input_invalid", "no known suffix"),
-        ("list.json", b' [\n {"a": 1}]\n', "input_invalid", "is a single JSON list; convert it to JSON lines"),
-        ("gone.jsonl", None, "input_not_found", "there is no file"),
-        (".", None, "input_invalid", "no known suffix"),
+        ("rows.xyz", b"{}", "input_invalid", "suffix"),
+        ("list.json", b' [\n {"a": 1}]\n', "input_invalid", "list"),
+        ("gone.jsonl", None, "input_not_found", "gone.jsonl"),
+        (".", None, "input_invalid", "suffix"),
     ],
 )
 def test_an_input_that_is_none_as_a_whole_is_refused(
@@ -110,15 +111,13 @@ def test_an_input_that_is_none_as_a_whole_is_refused(
 ) -> None:
     if text is not None:
         (tmp_path / name).write_bytes(text)
-    with pytest.raises(BatchError, match=words) as refused:
+    with raises(BatchError, code, naming=words):
         open_source(InputSpec(address=str(tmp_path / name)))
-    assert refused.value.code == code
 
 
 def test_a_directory_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(BatchError, match="is a directory") as refused:
+    with raises(BatchError, "input_not_found"):
         open_source(InputSpec(address=str(tmp_path), format="jsonl"))
-    assert refused.value.code == "input_not_found"
 
 
 def test_another_content_has_another_fingerprint(tmp_path: Path) -> None:
@@ -132,20 +131,19 @@ def test_another_content_has_another_fingerprint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b"hello", "the only row of the input can't be read"),
-        (b"hello\n\n[1]\n", "none of the first 2 rows"),
-        (b'{"a": 1}\r{"a": 2}\r', "carriage returns .* convert them to line feeds"),
+        (b"hello", "only row"),
+        (b"hello\n\n[1]\n", "first 2 rows"),
+        (b'{"a": 1}\r{"a": 2}\r', "carriage returns"),
     ],
 )
 def test_a_short_file_of_nothing_but_bad_lines_is_another_format_too(tmp_path: Path, text: bytes, words: str) -> None:
-    with pytest.raises(BatchError, match=words) as refused:
+    with raises(BatchError, "input_invalid", naming=words):
         first_record(_source(tmp_path / "rows.jsonl", text))
-    assert refused.value.code == "input_invalid"
 
 
 def test_a_file_of_nothing_but_bad_lines_is_another_format(tmp_path: Path) -> None:
     text = b'{"a": 1,\n "b": 2}\n' * 501
-    with pytest.raises(BatchError, match=r"none of the first 1000 rows .* check that its format is jsonl"):
+    with raises(BatchError, "input_invalid", naming="1000"):
         first_record(_source(tmp_path / "rows.jsonl", text))
     record = first_record(_source(tmp_path / "rows.jsonl", text[: 18 * 499] + b'{"a": 1}\n'))
     assert record is not None

@@ -17,6 +17,7 @@ from inflight.batch.job.spec import InputSpec
 from inflight.batch.row_formats.template import wanted_columns
 from inflight.batch.sources.factory import open_source
 from inflight.batch.storage import database_engine
+from tests.fixtures.errors import raises
 from tests.fixtures.postgresql import PostgreSql
 
 Make = Callable[..., str]
@@ -102,9 +103,8 @@ def test_a_row_that_is_gone_when_a_job_is_resumed_is_told(make: Make) -> None:
     begun = open_source(InputSpec(address=address, table="products"))
     records = list(begun.read())
     _do(address, "DELETE FROM products WHERE id = 7")
-    with pytest.raises(BatchError, match="had 5 when the job began") as refused:
+    with raises(BatchError, "input_changed", naming="5"):
         list(open_source(InputSpec(address=address, table="products"), begun.fingerprint).read(records[4].position, 5))
-    assert refused.value.code == "input_changed"
 
 
 def test_rows_with_keys_in_between_are_in_the_way_and_a_query_leaves_them_out(make: Make) -> None:
@@ -122,9 +122,8 @@ def test_rows_with_keys_in_between_are_in_the_way_and_a_query_leaves_them_out(ma
         if spec.query is not None:
             assert list(again.read(records[4].position, 5)) == records[5:]
             continue
-        with pytest.raises(BatchError, match="with a --query that returns the same rows each time") as refused:
+        with raises(BatchError, "input_changed", naming="--query"):
             list(again.read(records[4].position, 5))
-        assert refused.value.code == "input_changed"
 
 
 def test_keys_of_text_and_of_several_columns_tell_rows_apart(make: Make) -> None:
@@ -175,24 +174,23 @@ def test_an_empty_table_has_no_rows(make: Make) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        ({}, "input_not_found", "name a table of it with --table .products"),
-        ({"table": "product"}, "input_not_found", "no table 'product'; it has products"),
-        ({"table": "products", "id": "sku"}, "input_not_found", "no column 'sku'; it has id, name, description"),
-        ({"query": "SELECT id FROM products"}, "input_invalid", "name it with --id"),
-        ({"query": "SELECT id FROM nowhere", "id": "id"}, "input_invalid", "can't be read: .*nowhere"),
-        ({"query": "SELEKT 1", "id": "id"}, "input_invalid", "can't be read: .*syntax error"),
+        ({}, "input_not_found", ("--table", "products")),
+        ({"table": "product"}, "input_not_found", ("'product'", "products")),
+        ({"table": "products", "id": "sku"}, "input_not_found", ("sku", "id, name, description")),
+        ({"query": "SELECT id FROM products"}, "input_invalid", "--id"),
+        ({"query": "SELECT id FROM nowhere", "id": "id"}, "input_invalid", "nowhere"),
+        ({"query": "SELEKT 1", "id": "id"}, "input_invalid", "syntax error"),
         (
             {"query": "SELECT 1 AS one FROM products", "id": "one"},
             "input_invalid",
-            "9 of the 10 rows .* no unique value",
+            "9 of the 10 rows",
         ),
-        ({"query": "SELECT 1 AS id", "table": "products", "id": "id"}, "input_invalid", "leave one of them out"),
+        ({"query": "SELECT 1 AS id", "table": "products", "id": "id"}, "input_invalid", ()),
     ],
 )
 def test_what_is_not_there_is_told(make: Make, options: dict[str, Any], code: str, words: str) -> None:
-    with pytest.raises(BatchError, match=words) as refused:
+    with raises(BatchError, code, naming=words):
         open_source(InputSpec(address=make(*_products(10)), **options))
-    assert refused.value.code == code
 
 
 def test_a_table_of_sqlite_without_a_key_is_read_by_rowid(tmp_path: Path) -> None:
@@ -202,7 +200,7 @@ def test_a_table_of_sqlite_without_a_key_is_read_by_rowid(tmp_path: Path) -> Non
     records = list(source.read())
     assert [record.values for record in records] == [{"name": "b"}, {"name": "a"}, {"name": "a"}]
     assert source.key_column is None
-    with pytest.raises(BatchError, match="1 of the 3 rows of the table t"):
+    with raises(BatchError, "input_invalid", naming=("1", "3")):
         open_source(InputSpec(address=f"sqlite:///{path}", table="t", id="name"))
 
 
@@ -219,18 +217,17 @@ def test_a_text_that_is_no_text_leaves_the_other_rows_alone(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("address", "code", "words"),
     [
-        ("sqlite:///{path}/gone.db", "input_not_found", "there is no database"),
-        ("sqlite:///{path}/text.db", "input_invalid", "can't be read: file is not a database"),
-        ("postgresql://app:hidden@127.0.0.1:9/shop", "storage_unreachable", r"app:\*\*\*@127"),
+        ("sqlite:///{path}/gone.db", "input_not_found", "gone.db"),
+        ("sqlite:///{path}/text.db", "input_invalid", "text.db"),
+        ("postgresql://app:hidden@127.0.0.1:9/shop", "storage_unreachable", "app:***@127.0.0.1"),
         ("postgresql://app:${{NOT_SET_ANYWHERE}}@127.0.0.1:9/shop", "input_invalid", "NOT_SET_ANYWHERE"),
-        ("mysql+nowhere://host/shop", "input_invalid", "not a database URL"),
+        ("mysql+nowhere://host/shop", "input_invalid", "mysql+nowhere://host/shop"),
     ],
 )
 def test_a_database_that_is_not_there_is_told(tmp_path: Path, address: str, code: str, words: str) -> None:
     (tmp_path / "text.db").write_text("no database, but a text " * 100)
-    with pytest.raises(BatchError, match=words) as refused:
+    with raises(BatchError, code, naming=words) as refused:
         open_source(InputSpec(address=address.format(path=tmp_path), table="t"))
-    assert refused.value.code == code
     assert "hidden" not in str(refused.value)
 
 
@@ -244,7 +241,6 @@ def test_a_database_that_another_program_holds_is_to_be_asked_later(
     with closing(sqlite3.connect(tmp_path / "shop.db", isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         for read in (lambda: list(source.read()), lambda: open_source(InputSpec(address=address, table="products"))):
-            with pytest.raises(BatchError, match=r"another program has locked .*database is locked") as raised:
+            with raises(BatchError, "storage_unreachable", naming="locked"):
                 read()
-            assert raised.value.code == "storage_unreachable"
     assert len(list(source.read())) == 3

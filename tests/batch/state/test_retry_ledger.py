@@ -15,6 +15,7 @@ from inflight.batch.job.rows import RowResult, RowStatus
 from inflight.batch.state.ledger import Ledger
 from inflight.batch.state.retry_ledger import RetryLedger, check_retry_codes, open_ledger, select_failed_rows
 from tests.batch.state.ledgers import die, directory_at, kind_of, lines, outcome
+from tests.fixtures.errors import raises
 
 ROWS = 60
 
@@ -99,7 +100,7 @@ def test_without_codes_those_that_were_asked(tmp_path: Path) -> None:
 
 
 def test_a_second_record_of_an_id_is_refused() -> None:
-    with pytest.raises(BatchError, match="have the id of another row"):
+    with raises(BatchError, "invalid_parameter", naming="row_duplicate"):
         check_retry_codes(["row_duplicate"])
 
 
@@ -133,7 +134,7 @@ def test_lines_of_others_are_not_merged_and_not_lost(tmp_path: Path) -> None:
     with directory.result_file(RowStatus.ERROR).open("ab") as file:
         file.write(b"mine\n")
     ledger = open_ledger(directory, 0)
-    with pytest.raises(BatchError, match=r"errors\.jsonl has 5 bytes more than the job has written; remove them"):
+    with raises(BatchError, "job_damaged", naming=("errors.jsonl", "5")):
         ledger.recover()
     ledger.close()
     assert lines(directory, RowStatus.ERROR)[-1] == b"mine"

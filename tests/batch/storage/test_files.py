@@ -19,6 +19,7 @@ from inflight.batch.errors import BatchError
 from inflight.batch.job.spec import InputSpec
 from inflight.batch.sources.factory import open_source
 from inflight.batch.storage.files import StoredFile
+from tests.fixtures.errors import raises
 from tests.fixtures.other_user import as_other_user
 from tests.fixtures.s3_server import S3TestBucket, s3_server
 
@@ -126,12 +127,11 @@ def test_another_object_has_another_fingerprint(storage: S3TestBucket, monkeypat
 def test_what_s3_says_is_a_sentence(storage: S3TestBucket, monkeypatch: pytest.MonkeyPatch) -> None:
     there = f"s3://{storage.endpoint}"
     for address, code, words in (
-        (f"{there}/{storage.bucket}/gone.jsonl", "input_not_found", "no file s3://.*/gone.jsonl; check the path"),
-        (f"{there}/no-such-bucket/rows.jsonl", "storage_not_found", "there is no bucket"),
+        (f"{there}/{storage.bucket}/gone.jsonl", "input_not_found", "gone.jsonl"),
+        (f"{there}/no-such-bucket/rows.jsonl", "storage_not_found", "no-such-bucket"),
     ):
-        with pytest.raises(BatchError, match=words) as refused:
+        with raises(BatchError, code, naming=words):
             open_source(InputSpec(address=address))
-        assert refused.value.code == code
 
 
 def test_objects_are_written_whole_or_not_at_all(storage: S3TestBucket) -> None:
@@ -166,16 +166,15 @@ def test_a_damaged_file_is_told(tmp_path: Path, suffix: str, damage: str) -> Non
     with StoredFile(str(path)).writing() as writing:
         writing.write(_LINES)
     path.write_bytes(path.read_bytes()[:-30] if damage == "cut" else _LINES)
-    with pytest.raises(BatchError, match=f"rows.jsonl{suffix} is not a valid") as refused:
+    with raises(BatchError, "input_invalid", naming=f"rows.jsonl{suffix}"):
         list(open_source(InputSpec(address=str(path))).read())
-    assert refused.value.code == "input_invalid"
 
 
 def test_a_web_server_without_ranges_is_read_too(web: str, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_bytes(_LINES)
     _check_all_is_read(f"{web}/rows.jsonl")
     (tmp_path / "rows.parquet").write_bytes(b"")
-    with pytest.raises(BatchError, match="there is no file"):
+    with raises(BatchError, "input_not_found", naming="gone.jsonl"):
         open_source(InputSpec(address=f"{web}/gone.jsonl"))
 
 
@@ -209,16 +208,15 @@ def test_what_a_web_server_refuses_is_told_by_its_status_and_without_the_token(
 @pytest.mark.parametrize(
     ("address", "code", "words"),
     [
-        ("http://127.0.0.1:9/rows.jsonl", "storage_unreachable", "can't be read or written"),
-        ("nowhere://bucket/rows.jsonl", "input_not_found", "not a valid address"),
-        ("gs://bucket/rows.jsonl", "package_missing", "needs a package"),
+        ("http://127.0.0.1:9/rows.jsonl", "storage_unreachable", "http://127.0.0.1:9/rows.jsonl"),
+        ("nowhere://bucket/rows.jsonl", "input_not_found", "nowhere://bucket/rows.jsonl"),
+        ("gs://bucket/rows.jsonl", "package_missing", "package"),
         ("s3://${NOT_SET_ANYWHERE}@bucket/rows.jsonl", "input_not_found", "NOT_SET_ANYWHERE"),
     ],
 )
 def test_an_address_that_nobody_can_read_is_told(address: str, code: str, words: str) -> None:
-    with pytest.raises(BatchError, match=words) as refused:
+    with raises(BatchError, code, naming=words):
         open_source(InputSpec(address=address))
-    assert refused.value.code == code
 
 
 def test_a_file_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,11 +226,9 @@ def test_a_file_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest
     for doing, code in ((file.reading(), "storage_denied"), (file.writing(), "output_unwritable")):
         with (
             as_other_user(),
-            pytest.raises(BatchError, match="Permission denied; check its permissions") as refused,
+            raises(BatchError, code, naming="rows.jsonl"),
             doing,
         ):
             pass
-        assert refused.value.code == code
-    with pytest.raises(BatchError, match="credentials") as refused, StoredFile("s3://a/x").map_errors():
+    with raises(BatchError, "storage_denied", naming="s3://a/x"), StoredFile("s3://a/x").map_errors():
         raise PermissionError(13, "Permission denied")
-    assert refused.value.code == "storage_denied"

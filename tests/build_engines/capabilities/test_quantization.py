@@ -10,6 +10,7 @@ import pytest
 
 from build_engines.capabilities.quantization import CheckpointQuantization, read_quantization
 from build_engines.errors import BuildError
+from tests.fixtures.errors import raises
 
 
 def modelopt(directory: Path, **said: Any) -> None:
@@ -48,44 +49,41 @@ def test_the_config_may_say_it(tmp_path: Path, said: Any, found: CheckpointQuant
         ({"quant_method": "gptq", "bits": 4}, "gptq"),
         ({"quant_method": "bitsandbytes"}, "bitsandbytes"),
         ({"quant_method": "fp8"}, "fp8 without blocks"),
-        ({"quant_method": "fp8", "weight_block_size": [64, 64]}, r"fp8 in blocks of \[64, 64\]"),
+        ({"quant_method": "fp8", "weight_block_size": [64, 64]}, "fp8 in blocks of [64, 64]"),
         ({"quant_method": "modelopt"}, "another method"),
         ({"quant_method": None}, "another method"),
         ("unreadable", "another method"),
     ],
 )
 def test_what_others_quantized_is_refused_by_name(tmp_path: Path, said: Any, named: str) -> None:
-    with pytest.raises(BuildError, match=f"is quantized with {named}, and the LLM API reads ModelOpt's FP8") as raised:
+    with raises(BuildError, "unsupported_architecture", naming=named):
         read_quantization(tmp_path, {"quantization_config": said})
-    assert raised.value.code == "unsupported_architecture"
 
 
 def test_keys_and_values_have_two_types_of_their_own(tmp_path: Path) -> None:
     modelopt(tmp_path, quant_algo="NVFP4", kv_cache_quant_algo="NVFP4")
     assert read_quantization(tmp_path, {}) == CheckpointQuantization("nvfp4", "nvfp4")
     modelopt(tmp_path, quant_algo="NVFP4", kv_cache_quant_algo="INT8")
-    with pytest.raises(BuildError, match="is quantized with INT8 for keys and values"):
+    with raises(BuildError, "unsupported_architecture", naming="INT8"):
         read_quantization(tmp_path, {})
 
 
 def test_a_mixture_is_told_layer_by_layer(tmp_path: Path) -> None:
     modelopt(tmp_path, quant_algo="MIXED_PRECISION")
-    with pytest.raises(BuildError, match=r"lacks quant_cfg\.json, which says how each layer is") as raised:
+    with raises(BuildError, "checkpoint_damaged", naming="quant_cfg.json"):
         read_quantization(tmp_path, {})
-    assert raised.value.code == "checkpoint_damaged"
     (tmp_path / "quant_cfg.json").write_text("{}")
     assert read_quantization(tmp_path, {}) == CheckpointQuantization("mixed")
 
 
 def test_modelopt_that_names_no_algorithm_says_so(tmp_path: Path) -> None:
     modelopt(tmp_path, quant_algo=None)
-    with pytest.raises(BuildError, match="is quantized with another method, and"):
+    with raises(BuildError, "unsupported_architecture"):
         read_quantization(tmp_path, {})
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '{"quantization": {}}', '{"quantization": "FP8"}'])
 def test_a_file_that_does_not_say_it_is_damaged(tmp_path: Path, content: str) -> None:
     (tmp_path / "hf_quant_config.json").write_text(content)
-    with pytest.raises(BuildError, match="doesn't say how the checkpoint is quantized") as raised:
+    with raises(BuildError, "checkpoint_damaged", naming="hf_quant_config.json"):
         read_quantization(tmp_path, {})
-    assert raised.value.code == "checkpoint_damaged"

@@ -16,6 +16,7 @@ from build_engines.errors import BuildError
 from build_engines.tensorrt_llm.commands import BuildPaths, Command, commands
 from build_engines.tensorrt_llm.rules.speculation import DRAFTING
 from tests.build_engines.tensorrt_llm.models import ARCHITECTURES, plan_of
+from tests.fixtures.errors import raises
 from tests.standins.nvidia.standin import FLAGS, parser_of, program_tables
 
 PLACES = BuildPaths(
@@ -125,7 +126,7 @@ def test_what_a_network_does_not_take_is_refused_at_once() -> None:
     ]
     assert len(refused) == 10 + 7 + 11
     for architecture, option in refused:
-        with pytest.raises(BuildError, match=architecture.name):
+        with raises(BuildError, "invalid_parameter", naming=architecture.name):
             built(architecture, option)
 
 

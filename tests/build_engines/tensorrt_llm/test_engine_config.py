@@ -10,6 +10,7 @@ from build_engines.errors import BuildError
 from build_engines.tensorrt_llm.engine_config import check_engine
 from build_engines.tensorrt_llm.recipe import Recipe
 from build_engines.tensorrt_llm.recipe_file import read_recipe
+from tests.fixtures.errors import raises
 
 LIMITS = {"max_batch_size": 8, "max_input_len": 63, "max_seq_len": 64, "max_num_tokens": 256, "max_beam_width": 1}
 CONFIG: dict[str, Any] = {
@@ -69,7 +70,7 @@ def test_what_requests_can_bring_and_ask_for(tmp_path: Path) -> None:
     config = changed("build_config.speculative_decoding_mode", 8)
     config["build_config"]["max_draft_len"] = 7
     write(tmp_path, config)
-    with pytest.raises(BuildError, match="it takes no adapters, and they were asked for"):
+    with raises(BuildError, "build_failed", naming="adapters"):
         check_engine(tmp_path, recipe(**asked), "1.2.1", LOG)
     config["build_config"]["plugin_config"]["lora_plugin"] = "float16"
     write(tmp_path, config)
@@ -77,14 +78,14 @@ def test_what_requests_can_bring_and_ask_for(tmp_path: Path) -> None:
     for other, said in (
         (
             {"speculation.mode": "draft_tokens_external"},
-            "its speculative_decoding_mode is 8, and draft_tokens_external",
+            ("speculative_decoding_mode is 8", "draft_tokens_external"),
         ),
-        ({"speculation.max_draft_len": 8}, "its max_draft_len is 7, and 8 was asked for"),
+        ({"speculation.max_draft_len": 8}, "max_draft_len is 7"),
     ):
-        with pytest.raises(BuildError, match=said):
+        with raises(BuildError, "build_failed", naming=said):
             check_engine(tmp_path, recipe(**asked | other), "1.2.1", LOG)
     write(tmp_path, CONFIG)
-    with pytest.raises(BuildError, match="it takes no logits of prompts"):
+    with raises(BuildError, "build_failed", naming="logits"):
         check_engine(tmp_path, recipe(gather_context_logits=True), "1.2.1", LOG)
 
 
@@ -115,8 +116,8 @@ def test_an_engine_that_is_another_is_told_with_the_log(
 def test_a_rank_that_is_missing_or_empty(tmp_path: Path) -> None:
     write(tmp_path, changed("pretrained_config.mapping.tp_size", 2), ranks=2)
     (tmp_path / "rank1.engine").write_bytes(b"")
-    with pytest.raises(BuildError, match="rank 1 of 2 is missing"):
+    with raises(BuildError, "build_failed", naming=("1", "2")):
         check_engine(tmp_path, recipe(tensor_parallel=2), "1.2.1", LOG)
     (tmp_path / "config.json").unlink()
-    with pytest.raises(BuildError, match=r"it has no config\.json"):
+    with raises(BuildError, "build_failed", naming="config.json"):
         check_engine(tmp_path, recipe(), "1.2.1", LOG)

@@ -13,6 +13,7 @@ from build_engines.tensorrt_llm.recipe_file import read_recipe
 from build_engines.tensorrt_llm.target import plan_build
 from tests.build_engines.tensorrt_llm.models import ARCHITECTURES, config_of, plan_of
 from tests.build_engines.tensorrt_llm.wrong_recipes import CORPUS, LLAMA
+from tests.fixtures.errors import raises
 
 
 def refusal(architecture: str, path: Path, **more: Any) -> BuildError:
@@ -84,7 +85,7 @@ def test_in_float32_prompts_are_not_read_in_pages() -> None:
 
 
 def test_a_recipe_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="can't be read"):
+    with raises(BuildError, "invalid_parameter", naming="nowhere.yaml"):
         read_recipe(tmp_path / "nowhere.yaml", {})
 
 

@@ -8,6 +8,8 @@ import pytest
 from inflight_client._compat.stop_text_buffer import StopTextBuffer
 from inflight_client.errors import InflightError
 
+from tests.fixtures.errors import raises
+
 
 def given(held: StopTextBuffer, texts: list[str]) -> list[str]:
     """What comes out for each text, and at the end, which comes by itself."""
@@ -66,10 +68,9 @@ def test_a_last_whole_text_counts_as_it_is() -> None:
 def test_text_that_was_given_and_is_taken_back_is_an_error() -> None:
     held = StopTextBuffer((), whole=True)
     held.feed("The quick")
-    with pytest.raises(InflightError, match="took back text") as raised:
+    with raises(InflightError, "answer_damaged"):
         held.feed("The slow")
-    assert raised.value.code == "answer_damaged"
-    with pytest.raises(InflightError, match="took back text"):
+    with raises(InflightError, "answer_damaged"):
         held.flush("The")
 
 

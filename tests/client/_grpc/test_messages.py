@@ -12,6 +12,8 @@ from inflight_client.results import Model
 from inflight_client.transport import InferRequest, Tensor
 from tritonclient.grpc import model_config_pb2, service_pb2
 
+from tests.fixtures.errors import raises
+
 
 def bytes_of(*texts: str) -> bytes:
     return b"".join(struct.pack("<I", len(text.encode())) + text.encode() for text in texts)
@@ -63,15 +65,13 @@ def test_parameters_keep_their_types() -> None:
     ],
 )
 def test_what_a_tensor_cannot_hold_is_refused_by_its_name(tensor: Tensor, code: str) -> None:
-    with pytest.raises(InflightError, match="number_of_cups can't be") as got:
+    with raises(InflightError, code, naming="number_of_cups"):
         infer_request(InferRequest("m", "", {"number_of_cups": tensor}))
-    assert got.value.code == code
 
 
 def test_a_parameter_has_64_bits() -> None:
-    with pytest.raises(InflightError, match="the parameter count is") as got:
+    with raises(InflightError, "invalid_parameter", naming="count"):
         infer_request(InferRequest("m", "", {}, parameters={"count": 2**63}))
-    assert got.value.code == "invalid_parameter"
 
 
 def test_outputs_are_read_by_name_and_type() -> None:
@@ -117,15 +117,14 @@ def test_triton_says_which_response_is_the_last(final: bool | None) -> None:
     ],
 )
 def test_what_cannot_be_read_is_a_damaged_answer(method: str, datatype: str, raw: bytes) -> None:
-    with pytest.raises(InflightError, match="the output it can't be read") as got:
+    with raises(InflightError, "answer_damaged", naming="it"):
         getattr(response(it=(datatype, raw)), method)("it")
-    assert got.value.code == "answer_damaged"
 
 
 def test_an_output_without_contents_is_a_damaged_answer() -> None:
     message = service_pb2.ModelInferResponse()
     message.outputs.add(name="it", datatype="BYTES", shape=[1])
-    with pytest.raises(InflightError, match="no contents"):
+    with raises(InflightError, "answer_damaged", naming="it"):
         GrpcInferResponse(message).text("it")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import socket
 import time
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from tests.client._grpc.transports import (
 )
 from tests.client.support import scripted_server
 from tests.client.support.leak_checks import nothing_left
+from tests.fixtures.errors import raises
 
 
 @pytest.fixture(scope="module")
@@ -81,16 +81,16 @@ def test_a_first_token_in_time_makes_its_deadline_void(way: GrpcTransportVariant
             except DeadlineExceeded:
                 continue
         assert first.text("text_output") == "tea"
-        with pytest.raises(InflightError, match=re.escape(f"the answer was not there after {whole} seconds")):
+        with raises(InflightError, "deadline_exceeded", naming=f"{whole} seconds"):
             next(responses)
 
 
 @both_transports
 def test_what_is_too_late_is_not_sent(way: GrpcTransportVariant) -> None:
     with scripted_server.serving(script) as (server, where), way.to(where) as caller:
-        with pytest.raises(InflightError, match=re.escape("the answer was not there after 0 seconds")):
+        with raises(InflightError, "deadline_exceeded", naming="0 seconds"):
             caller.texts(request(), Deadline(0))
-        with pytest.raises(InflightError, match=re.escape("the answer was not there after 0 seconds")):
+        with raises(InflightError, "deadline_exceeded", naming="0 seconds"):
             caller.ask("live", Deadline(0))
         assert not server.requests
 
@@ -110,25 +110,23 @@ def test_leaving_early_cancels_on_the_server(way: GrpcTransportVariant) -> None:
 @pytest.mark.parametrize(
     ("model", "code", "sentence"),
     [
-        ("refusing", "overloaded", "^no room$"),
-        ("mismatched_response", "answer_damaged", "request 'r-1' was answered with a response to 'r-2'"),
+        ("refusing", "overloaded", "no room"),
+        ("mismatched_response", "answer_damaged", ("'r-1'", "'r-2'")),
         ("status UNAUTHENTICATED:who are you", "permission_denied", "who are you"),
         ("status RESOURCE_EXHAUSTED:too many", "overloaded", "too many"),
         ("status UNAVAILABLE:Exceeds maximum queue size", "overloaded", "Exceeds maximum queue size"),
-        ("status UNAVAILABLE:Socket closed", "server_gone", "the call to the server at 127.0.0.1:.* broke"),
+        ("status UNAVAILABLE:Socket closed", "server_gone", "127.0.0.1"),
         ("status INTERNAL:Stub process 'x' is not healthy.", "model_not_ready", "Stub process 'x' is not healthy."),
-        ("status INVALID_ARGUMENT:too long [prompt_too_long]", "prompt_too_long", "^too long$"),
+        ("status INVALID_ARGUMENT:too long [prompt_too_long]", "prompt_too_long", "too long"),
         ("status NOT_FOUND:Request for unknown model: 'x' is not found", "model_not_found", "unknown model"),
-        ("status UNIMPLEMENTED:Method not found!", "unsupported_deployment", "does not speak KServe's v2 protocol"),
+        ("status UNIMPLEMENTED:Method not found!", "unsupported_deployment", "KServe"),
         ("status DEADLINE_EXCEEDED:too late", "deadline_exceeded", "too late"),
         ("status CANCELLED:somebody did", "cancelled", "somebody did"),
     ],
 )
 def test_a_failure_is_typed(way: GrpcTransportVariant, address: str, model: str, code: str, sentence: str) -> None:
-    with way.to(address) as caller:
-        with pytest.raises(InflightError, match=sentence) as got:
-            caller.texts(request(model))
-        assert got.value.code == code
+    with way.to(address) as caller, raises(InflightError, code, naming=sentence):
+        caller.texts(request(model))
 
 
 @both_transports
@@ -223,9 +221,8 @@ def test_a_closed_transport_says_so(way: GrpcTransportVariant, address: str) -> 
         assert caller.texts(request())
         caller.close(caller.transport)
         for asked in (lambda: caller.texts(request()), lambda: caller.ask("live", NEVER)):
-            with pytest.raises(InflightError, match="the client was closed") as got:
+            with raises(InflightError, "client_closed"):
                 asked()
-            assert got.value.code == "client_closed"
 
 
 @both_transports

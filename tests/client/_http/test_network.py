@@ -31,6 +31,7 @@ from tests.client._http.scripted_server import (
 )
 from tests.client._http.transports import HttpTransportVariant, both_transports, request
 from tests.client.support.leak_checks import nothing_left
+from tests.fixtures.errors import raises
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +105,7 @@ class TestDeadlines:
 
         with scripted(script) as server, way.to(server.url) as caller:
             assert caller.texts(request(), Deadline(SOON), first) == ["a", "b"]
-            with pytest.raises(InflightError, match="first was not there after"):
+            with raises(InflightError, "deadline_exceeded", naming="first"):
                 caller.texts(request(), Deadline(SOON, "whole"), Deadline(1e-9, "first"))
 
     def test_a_peer_that_does_not_read_is_not_waited_for(self, way: HttpTransportVariant) -> None:

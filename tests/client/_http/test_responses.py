@@ -6,6 +6,8 @@ import pytest
 from inflight_client._http.responses import json_body, status_error
 from inflight_client.errors import InflightError
 
+from tests.fixtures.errors import raises
+
 WHERE = "http://triton.example:8000/llm"
 
 
@@ -19,7 +21,7 @@ WHERE = "http://triton.example:8000/llm"
     ],
 )
 def test_pages_of_other_servers_are_not_asked_for_again(kind: str, body: bytes) -> None:
-    with pytest.raises(InflightError, match=f"{WHERE} is no Triton server .*check the address") as caught:
+    with raises(InflightError, "unsupported_deployment", naming=WHERE) as caught:
         json_body(200, kind, body, WHERE)
     assert (caught.value.code, caught.value.retry) == ("unsupported_deployment", False)
 

@@ -12,6 +12,7 @@ import pytest
 from inflight_client import InflightError
 
 from inflight.commands.chat.conversation import MAX_FILE_BYTES, Conversation, read_messages
+from tests.fixtures.errors import raises
 
 
 def conversation(*said: str, system: str = "") -> Conversation:
@@ -73,23 +74,21 @@ def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:
 def test_no_file_is_lost_that_is_no_conversation(tmp_path: Path) -> None:
     path = tmp_path / "thesis.txt"
     path.write_text("years of work")
-    with pytest.raises(InflightError, match=r"thesis\.txt contains no messages"):
+    with raises(InflightError, "invalid_messages", naming="thesis.txt"):
         conversation("a").save(path)
     assert path.read_text() == "years of work"
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"role": "user"}', b'["tea"]', b'[{"content": "tea"}]', b"\xff"])
 def test_what_holds_no_messages_is_refused_by_name(raw: bytes) -> None:
-    with pytest.raises(InflightError, match="standard input contains no messages") as raised:
+    with raises(InflightError, "invalid_messages", naming="standard input"):
         read_messages(io.BytesIO(raw), "standard input")
-    assert raised.value.code == "invalid_messages"
 
 
 def test_no_more_is_read_than_a_conversation_may_have() -> None:
-    with Path("/dev/zero").open("rb") as endless, pytest.raises(InflightError, match="more than 16 MiB") as raised:
+    with Path("/dev/zero").open("rb") as endless, raises(InflightError, "invalid_messages", naming="16 MiB"):
         read_messages(endless, "standard input")
-    assert raised.value.code == "invalid_messages"
-    with pytest.raises(InflightError, match="standard input contains no messages"):
+    with raises(InflightError, "invalid_messages", naming="standard input"):
         read_messages(io.BytesIO(b" " * MAX_FILE_BYTES), "standard input")
 
 
@@ -97,9 +96,8 @@ def test_neither_pipes_nor_devices_nor_folders_are_read_or_written(tmp_path: Pat
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/full"), Path("/dev/zero"), tmp_path):
         for act in (conversation("a").save, Conversation().load):
-            with pytest.raises(InflightError, match="is not a regular file") as raised:
+            with raises(InflightError, "invalid_messages", naming=str(path)):
                 act(path)
-            assert raised.value.code == "invalid_messages"
 
 
 def test_a_new_file_is_its_owners_and_an_older_one_stays_as_it_was_shared(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from inflight.deploy.errors import DeployError
 from inflight.deploy.repository.model_names import option_name
 from inflight.deploy.repository.options import DeploymentOptions
 from inflight.deploy.repository.tensorrt_llm.backend import read_parameters
+from tests.fixtures.errors import raises
 from tests.fixtures.manifests import manifest
 
 
@@ -93,5 +94,5 @@ def test_messages_name_the_flags_that_people_type() -> None:
             assert option_name(one.name).split(" ")[0] in known, one.name
     for given in (["--lora", "a"], ["--draft-engine", "a"]):
         options = run_options(*given)
-        with pytest.raises(DeployError, match=f"{given[0]} can't be used with an engine of TensorRT-LLM"):
+        with raises(DeployError, "invalid_parameter", naming=given[0]):
             read_parameters(options, Path("engine"), manifest().model_copy(update={"target": "tensorrt-llm"}))

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from inflight.common.schema.yaml_values import load_values
+from tests.fixtures.errors import raises
 
 
 def test_what_json_can_hold_is_taken_as_it_is() -> None:
@@ -23,13 +24,13 @@ def test_a_key_twice_is_as_wrong_as_no_yaml(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: 2026-01-01", "^a is 2026-01-01, a value of another kind than .* if it is text$"),
-        ("a: {b: [1, .inf]}", r"^a\.b\.1 is inf, a value of another kind"),
-        ("a: !!binary aGVsbG8=", "^a is b'hello', a value of another kind"),
-        ("1: a", "^1 has a name that is no text; write it in quotes$"),
-        ("&a [*a]", "^it is nested too deeply$"),
+        ("a: 2026-01-01", "a is 2026-01-01"),
+        ("a: {b: [1, .inf]}", "a.b.1 is inf"),
+        ("a: !!binary aGVsbG8=", "a is b'hello'"),
+        ("1: a", "1"),
+        ("&a [*a]", "nested"),
     ],
 )
 def test_other_kinds_are_refused_in_a_line(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+    with raises(ValueError, naming=said):
         load_values(text)

@@ -6,6 +6,7 @@ import pytest
 
 from inflight.deploy.errors import DeployError
 from inflight.deploy.publish.s3_address import S3Address, is_s3, parse_location
+from tests.fixtures.errors import raises
 
 
 @pytest.fixture(autouse=True)
@@ -57,22 +58,21 @@ def test_an_endpoint_that_boto3_takes_from_elsewhere_is_written_as_triton_takes_
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("s3://", "'' is no bucket's name"),
-        ("s3://UPPER/a", "'UPPER' is no bucket's name"),
-        ("s3://http://host/models/a", "its endpoint needs a port"),
-        ("s3://models/a b", "not 'a b'"),
-        ("s3://models/größe", "not 'größe'"),
+        ("s3://", "''"),
+        ("s3://UPPER/a", "'UPPER'"),
+        ("s3://http://host/models/a", "port"),
+        ("s3://models/a b", "'a b'"),
+        ("s3://models/größe", "'größe'"),
     ],
 )
 def test_what_is_no_address_is_refused_in_one_sentence(text: str, said: str) -> None:
-    with pytest.raises(DeployError, match=said) as caught:
+    with raises(DeployError, "invalid_parameter", naming=said):
         S3Address.parse(text)
-    assert caught.value.code == "invalid_parameter"
 
 
 @pytest.mark.parametrize("endpoint", ["host:9000", "ftp://host", "http://host:port", "http://host:9000/models"])
 def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
-    with pytest.raises(DeployError, match="http://host:port"):
+    with raises(DeployError, "invalid_parameter", naming="http://host:port"):
         S3Address.parse("s3://models/a", endpoint)
 
 

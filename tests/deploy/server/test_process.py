@@ -12,6 +12,7 @@ import pytest
 
 from inflight.deploy.errors import DeployError
 from inflight.deploy.server.process import TritonProcess
+from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
 
 SHM_PREFIX = "inflight-0123456789ab-"
@@ -44,9 +45,8 @@ def test_a_refused_start_leaves_no_open_file(tmp_path: Path, start: Callable[[Pa
 
 def test_a_guard_that_does_not_come_up_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(DeployError, match="guard did not start") as caught:
+    with raises(DeployError, "server_start_failed", naming="guard"):
         TritonProcess(["/bin/true"], {}, tmp_path / "log", SHM_PREFIX)
-    assert caught.value.code == "server_start_failed"
 
 
 @pytest.mark.parametrize("late", [False, True])

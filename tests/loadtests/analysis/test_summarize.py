@@ -14,6 +14,7 @@ from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
 from loadtests.record import RequestOutcome, RequestRecord
 from loadtests.workloads.spec import WorkloadSpec
+from tests.fixtures.errors import raises
 from tests.fixtures.load_runs import OPEN_LOOP, failure, record, steady_generator, write_run
 
 
@@ -170,9 +171,8 @@ def test_a_damaged_line_is_named(tmp_path: Path, damage: str) -> None:
     line = DAMAGES[damage].encode() or b"\xff\xfe{}\n"
     assert line not in (b"", record(0, 0).to_json().encode() + b"\n")
     directory.requests.write_bytes(line + b"\n" + directory.requests.read_bytes())
-    with pytest.raises(LoadError, match=r"requests\.jsonl") as caught:
+    with raises(LoadError, "run_damaged", naming="requests.jsonl"):
         summarize(directory)
-    assert caught.value.code == "run_damaged"
 
 
 DEEP = '{"t":' + "[" * 100_000 + "]" * 100_000 + "}"
@@ -193,9 +193,8 @@ HUGE = "9" * 400
 def test_a_damaged_sample_is_named(tmp_path: Path, name: str, line: str) -> None:
     directory = write_run(tmp_path / "run", [record(0, 0)])
     (directory.path / name).write_text(line + "\n")
-    with pytest.raises(LoadError, match=name) as caught:
+    with raises(LoadError, "run_damaged", naming=name):
         summarize(directory)
-    assert caught.value.code == "run_damaged"
 
 
 @pytest.mark.parametrize("name", ["metadata.json", "plan.json"])
@@ -205,9 +204,8 @@ def test_a_damaged_sample_is_named(tmp_path: Path, name: str, line: str) -> None
 def test_damaged_facts_and_plans_are_named(tmp_path: Path, name: str, text: str) -> None:
     directory = write_run(tmp_path / "run", [record(0, 0)])
     (directory.path / name).write_text(text)
-    with pytest.raises(LoadError, match=name) as caught:
+    with raises(LoadError, "run_damaged", naming=name) as caught:
         summarize(directory)
-    assert caught.value.code == "run_damaged"
     assert len(str(caught.value)) < 1000
 
 

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from loadtests.errors import LoadError
 from loadtests.workloads.exact_text import ExactTextGenerator
 from loadtests.workloads.text_generator import prompt_text
+from tests.fixtures.errors import raises
 from tests.loadtests.workloads.tokenizers import tokenizer
 
 KINDS = ["bytes", "bytes and a first token", "sentencepiece", "no words"]
@@ -45,9 +46,9 @@ def test_a_shorter_piece_begins_the_longer_one() -> None:
 
 
 def test_what_is_no_tokenizer_is_refused() -> None:
-    with pytest.raises(LoadError, match="the tokenizer it can't be read"):
+    with raises(LoadError, "workload_invalid", naming="tokenizer it"):
         ExactTextGenerator(b"{}", "it")
     bare = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
     bare.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    with pytest.raises(LoadError, match="the tokenizer it has only 0 words of one token"):
+    with raises(LoadError, "workload_invalid", naming=("tokenizer it", "0")):
         ExactTextGenerator(bare.to_str().encode(), "it")

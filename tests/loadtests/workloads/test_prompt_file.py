@@ -9,6 +9,7 @@ from loadtests.errors import LoadError
 from loadtests.workloads.factory import make_workload
 from loadtests.workloads.interface import RequestSpec, Workload
 from loadtests.workloads.spec import WorkloadSpec
+from tests.fixtures.errors import raises
 from tests.loadtests.workloads.example_traces import LONG, nested
 from tests.loadtests.workloads.workload_requests import asked
 
@@ -148,5 +149,5 @@ def test_what_is_wrong_with_a_file_is_said_in_one_sentence_with_the_line(data: b
 def test_what_can_not_be_sent_as_text_is_told_at_once() -> None:
     parts = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}
     assert all_asked(lines(parts))[0][0].prompt == parts["messages"]
-    with pytest.raises(LoadError, match="line 2, has a message whose content is not text"):
+    with raises(LoadError, "workload_invalid", naming="line 2"):
         made(GOOD + lines(parts), prompt_format="text")

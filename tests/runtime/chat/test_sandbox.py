@@ -13,6 +13,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from inflight.runtime.chat import limits
 from inflight.runtime.chat.sandbox import SandboxedTemplate
 from inflight.runtime.messages import RequestError
+from tests.fixtures.errors import raises
 
 USER = {"role": "user", "content": "hello"}
 
@@ -62,9 +63,8 @@ def test_what_is_hidden_shows_as_nothing(source: str) -> None:
 @pytest.mark.parametrize("source", ["{% include '/etc/passwd' %}", "{% import 'os' as os %}", "{% extends 'x' %}"])
 def test_no_file_is_read(source: str) -> None:
     template = SandboxedTemplate("default", source)
-    with pytest.raises(RequestError, match="no loader for this environment") as refusal:
+    with raises(RequestError, "invalid_messages", naming="loader"):
         template.render({"messages": [USER]})
-    assert refusal.value.code == "invalid_messages"
 
 
 DOUBLING = (
@@ -192,9 +192,8 @@ def test_indented_json_is_reckoned_by_its_depth_before_it_is_made(indent: str) -
     nested: Any = [0] * 150_000
     for _ in range(60):
         nested = [nested]
-    with pytest.raises(RequestError, match="makes something of") as refusal:
+    with raises(RequestError, "invalid_messages", naming="characters"):
         render("{% set unseen = x | tojson(@) %}".replace("@", indent), x=nested)
-    assert refusal.value.code == "invalid_messages"
 
 
 def test_several_conversations_share_what_one_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +204,7 @@ def test_several_conversations_share_what_one_may_take(monkeypatch: pytest.Monke
     with limits.bounded():
         for _ in range(2):
             template.render({})
-        with pytest.raises(RequestError, match="more than 1000 characters"):
+        with raises(RequestError, "invalid_messages", naming="1000"):
             template.render({})
     assert len(template.render({})) == 400
 

@@ -6,18 +6,18 @@ import pytest
 
 from inflight.runtime.engine.admission import AdmissionSlots
 from inflight.runtime.messages import RequestError
+from tests.fixtures.errors import raises
 
 
 def test_one_more_is_refused_until_a_place_is_free() -> None:
     places = AdmissionSlots(2)
     with places:
-        with places:
-            with (
-                pytest.raises(RequestError, match=r"Exceeds maximum queue size .* of 2 has been reached") as refused,
-                places,
-            ):
-                pytest.fail("there was no place")
-            assert refused.value.code == "overloaded"
+        with (
+            places,
+            raises(RequestError, "overloaded", naming="2"),
+            places,
+        ):
+            pytest.fail("there was no place")
         with places:
             pass
 

@@ -20,6 +20,7 @@ from inflight.runtime.messages import (
     RequestError,
     SamplingConfig,
 )
+from tests.fixtures.errors import raises
 
 
 def stepper_of(**extra: str) -> FakeModelRunner:
@@ -124,7 +125,7 @@ def test_a_guide_is_tried_as_often_as_asked_for() -> None:
         stepper.prepare([request])
         stepper.prepare([impossible])
     assert [*ready, stepper.ready(request)] == [False, False, True]
-    with pytest.raises(RequestError, match="impossible"):
+    with raises(RequestError, "invalid_parameter", naming="guide"):
         stepper.ready(impossible)
     assert stepper.ready(GenerationRequest((7,), 2))
 
@@ -132,7 +133,7 @@ def test_a_guide_is_tried_as_often_as_asked_for() -> None:
 def test_two_adapters_in_one_batch_are_refused() -> None:
     stepper = stepper_of()
     stepper.add(1, GenerationRequest((7,), 2, adapter=1))
-    with pytest.raises(ValueError, match="two adapters"):
+    with raises(ValueError, naming="adapters"):
         stepper.add(2, GenerationRequest((7,), 2, adapter=2))
 
 

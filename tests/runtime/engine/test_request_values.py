@@ -21,6 +21,7 @@ from inflight.runtime.engine.request_values import (
     sampling_from,
 )
 from inflight.runtime.messages import DecodingGuide, GuideType, RequestError, SamplingConfig
+from tests.fixtures.errors import raises
 
 
 def test_nothing_given_is_greedy_and_changes_no_logit() -> None:
@@ -81,16 +82,16 @@ def test_a_value_out_of_bounds_is_named(name: str, value: float, sentence: str) 
 
 
 @pytest.mark.parametrize(
-    ("sampling", "sentence"),
+    ("sampling", "named"),
     [
-        (SamplingConfig(top_k=-3), "top_k is -3; it must be 0 or more"),
-        (SamplingConfig(top_p=1.5), "top_p is 1.5; it must be at most 1"),
-        (SamplingConfig(top_p=-0.5), "top_p is -0.5; it must be 0 or more"),
-        (SamplingConfig(length_penalty=math.inf), "length_penalty is inf; it must be a number"),
+        (SamplingConfig(top_k=-3), "top_k is -3"),
+        (SamplingConfig(top_p=1.5), "top_p is 1.5"),
+        (SamplingConfig(top_p=-0.5), "top_p is -0.5"),
+        (SamplingConfig(length_penalty=math.inf), "length_penalty is inf"),
     ],
 )
-def test_a_field_out_of_bounds_is_named(sampling: SamplingConfig, sentence: str) -> None:
-    with pytest.raises(RequestError, match=f"^{sentence}$"):
+def test_a_field_out_of_bounds_is_named(sampling: SamplingConfig, named: str) -> None:
+    with raises(RequestError, "invalid_parameter", naming=named):
         check_sampling(sampling)
 
 
@@ -102,7 +103,7 @@ def test_fields_within_their_bounds_pass() -> None:
 @pytest.mark.parametrize("name", SAMPLING_INPUTS)
 def test_what_is_no_number_never_passes(name: str) -> None:
     for value in (math.nan, math.inf, -math.inf):
-        with pytest.raises(RequestError, match=f"^{name} is "):
+        with raises(RequestError, "invalid_parameter", naming=name):
             sampling_from({name: value})
 
 
@@ -164,13 +165,12 @@ def test_sequences_that_do_not_fit_are_refused(tokens: Any, lengths: Any, code: 
 def test_an_id_that_the_vocabulary_does_not_have_is_refused(token_id: int) -> None:
     check_ids(np.array([]), "ids", 8)
     check_ids(np.array([0, 7]), "ids", 8)
-    with pytest.raises(RequestError, match=f"^ids: token id {token_id} is outside the vocabulary of 8") as raised:
+    with raises(RequestError, "invalid_token_ids", naming=("ids", f"token id {token_id}")):
         check_ids(np.array([3, token_id, 4]), "ids", 8)
-    assert raised.value.code == "invalid_token_ids"
 
 
 def test_an_input_is_named_as_its_sender_knows_it() -> None:
-    with pytest.raises(RequestError, match=r"^top_k is -1; it must be 0 or more"):
+    with raises(RequestError, "invalid_parameter", naming=("top_k", "-1", "0")):
         sampling_from({"runtime_top_k": -1}, label={"runtime_top_k": "top_k"}.__getitem__)
 
 
@@ -193,27 +193,26 @@ def test_a_guide_is_made_of_its_type_and_text(
 @pytest.mark.parametrize(
     ("guide_type", "text", "words"),
     [
-        ("yaml", "a", "guided_decoding_guide_type is 'yaml'; it must be one of json, json_schema, regex, ebnf_grammar"),
-        ("regex", None, "guided_decoding_guide is missing; guided_decoding_guide_type regex needs one"),
-        ("json", "{}", "guided_decoding_guide_type json takes no guided_decoding_guide; json_schema does"),
-        (None, "a", "guided_decoding_guide goes with guided_decoding_guide_type; send both"),
+        ("yaml", "a", ("guided_decoding_guide_type", "'yaml'", "json, json_schema, regex, ebnf_grammar")),
+        ("regex", None, ("guided_decoding_guide", "guided_decoding_guide_type regex")),
+        ("json", "{}", ("guided_decoding_guide_type json", "json_schema")),
+        (None, "a", ("guided_decoding_guide", "guided_decoding_guide_type")),
     ],
 )
 def test_what_is_no_guide_is_refused(guide_type: str | None, text: str | None, words: str) -> None:
-    with pytest.raises(RequestError, match=words) as raised:
+    with raises(RequestError, "invalid_parameter", naming=words):
         guide_from(guide_type, text)
-    assert raised.value.code == "invalid_parameter"
 
 
 def test_a_deadline_counts_from_now() -> None:
     assert deadline_from(None, 5) is None
     assert deadline_from(3, 5) == 3_000_005
-    with pytest.raises(RequestError, match="deadline_ms is 0; it must be 1 or more"):
+    with raises(RequestError, "invalid_parameter", naming=("deadline_ms", "0", "1")):
         deadline_from(0, 5)
 
 
 def test_a_count_has_bounds() -> None:
     assert checked_count("n", 1, 4) == 1
     for value in (0, -1, 5):
-        with pytest.raises(RequestError, match=f"n is {value}; it must be between 1 and 4"):
+        with raises(RequestError, "invalid_parameter", naming=("n", str(value))):
             checked_count("n", value, 4)

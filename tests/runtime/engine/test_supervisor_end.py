@@ -14,6 +14,7 @@ import pytest
 from inflight.runtime.engine.interface import EngineOptions
 from inflight.runtime.engine.supervisor import EngineProcess
 from inflight.runtime.messages import RequestError
+from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
 from tests.runtime.engine.fake_engine_process import ENDLESS, EventWaiter, options_of, request_of
 
@@ -30,7 +31,7 @@ def test_close_leaves_nothing_behind() -> None:
     engine.close()
     engine.close()
     assert engine._process.returncode == 0, "it had to be killed"
-    with pytest.raises(RequestError, match="closed"):
+    with raises(RequestError, "engine_restarting", naming="closed"):
         engine.submit(request_of(), EventWaiter())
     wait_until(lambda: owned() <= before)
 
@@ -54,7 +55,7 @@ def test_closing_while_it_restarts_ends_both(monkeypatch: pytest.MonkeyPatch) ->
     wait_until(lambda: any("trying again" in line for line in lines))
     engine.close()
     assert lines[-1].endswith("trying again in 5 s")
-    with pytest.raises(RequestError, match="closed"):
+    with raises(RequestError, "engine_restarting", naming="closed"):
         engine.submit(request_of(), EventWaiter())
 
 

@@ -13,6 +13,7 @@ from inflight.runtime.chat import limits
 from inflight.runtime.messages import RequestError
 from inflight.runtime.text.tokenizer import load_tokenizer
 from inflight.runtime.triton.prompts import PromptReader
+from tests.fixtures.errors import raises
 from tests.runtime.chat.template_examples import CHATML, write_directory
 from tests.runtime.triton.request_inputs import inputs_of
 
@@ -58,7 +59,7 @@ def test_the_conversations_of_a_request_share_one_bound(tmp_path: Path, monkeypa
     monkeypatch.setattr(limits, "_MAX_OUTPUT_CHARACTERS", 100)
     assert len(read(prompts, QUERY=column(b""), MESSAGES=column(MESSAGES))[0]) == 1
     many = {"QUERY": column(*[b""] * 20), "MESSAGES": column(*[MESSAGES] * 20)}
-    with pytest.raises(RequestError, match="makes more than 100 characters"):
+    with raises(RequestError, "invalid_messages", naming="100"):
         read(prompts, **many)
 
 

@@ -7,6 +7,7 @@ import pytest
 from inflight import __version__
 from inflight.runtime.messages import RequestError, RequestMetadata
 from inflight.runtime.triton.request_metadata import ClientVersions, metadata_from, metadata_parameters
+from tests.fixtures.errors import raises
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -44,21 +45,16 @@ def test_a_malformed_traceparent_counts_as_none(traceparent: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        *(
-            (name, value, "must be a string")
-            for name in ("tenant", "traceparent", "inflight_client")
-            for value in (3, True)
-        ),
-        ("tenant", "a" * 129, "at most 128"),
-        ("tenant", "a\nb", "printable ASCII"),
-        ("tenant", "чай", "printable ASCII"),
-        ("inflight_client", "0.1.0\n", "printable ASCII"),
+        *((name, value, "string") for name in ("tenant", "traceparent", "inflight_client") for value in (3, True)),
+        ("tenant", "a" * 129, "128"),
+        ("tenant", "a\nb", "ASCII"),
+        ("tenant", "чай", "ASCII"),
+        ("inflight_client", "0.1.0\n", "ASCII"),
     ],
 )
 def test_what_is_no_name_is_refused(name: str, value: Any, words: str) -> None:
-    with pytest.raises(RequestError, match=words) as refusal:
+    with raises(RequestError, "invalid_parameter", naming=words) as refusal:
         metadata_from({name: value})
-    assert refusal.value.code == "invalid_parameter"
     assert str(refusal.value).startswith(name)
 
 

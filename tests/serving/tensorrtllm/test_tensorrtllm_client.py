@@ -8,6 +8,7 @@ import pytest
 from inflight_client import Client, InflightError, Sampling
 
 from inflight.deploy.server.server import Server
+from tests.fixtures.errors import raises
 from tests.serving.bls.bls_requests import BLS
 from tests.serving.tensorrtllm.echo import ENDLESS, TEXTS, TOKENIZER, ids_of, thrice
 
@@ -74,6 +75,5 @@ def test_messages_are_rendered_by_preprocessing(client: Client) -> None:
 
 
 def test_what_the_backend_does_not_know_is_refused_by_name(client: Client) -> None:
-    with pytest.raises(InflightError, match="can't honour priority") as raised:
+    with raises(InflightError, "unsupported_input", naming="priority"):
         client.generate(TEXTS[0], priority=1)
-    assert raised.value.code == "unsupported_input"

@@ -23,6 +23,7 @@ from tests.deploy.repository.tensorrt_llm.example_engines import (
     gpu_manifest,
     texts,
 )
+from tests.fixtures.errors import raises
 
 CONTRACT = json.loads((Path(__file__).parents[3] / "data" / "tensorrt_llm_triton.json").read_text())
 
@@ -170,20 +171,19 @@ def test_the_options_that_have_a_flag_are_the_same_parameters() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"draft_engine": Path("draft")}, "The option --draft-engine can't be used .* build an engine that speculates"),
-        ({"prompt_lookup": True}, "prompt lookup is for the embedded engine"),
-        ({"adapters": (Path(__file__),)}, "The option --lora can't be used .* adapters come with requests"),
-        ({"wrap_token_ids": True}, "takes token ids as they are"),
-        ({"max_num_sequences": 8}, "decided when the engine was built"),
-        ({"max_num_tokens": 8}, "decided when the engine was built"),
+        ({"draft_engine": Path("draft")}, "--draft-engine"),
+        ({"prompt_lookup": True}, "prompt lookup"),
+        ({"adapters": (Path(__file__),)}, "--lora"),
+        ({"wrap_token_ids": True}, "token ids"),
+        ({"max_num_sequences": 8}, "engine was built"),
+        ({"max_num_tokens": 8}, "engine was built"),
         ({"kv_cache_tokens": 4096, "settings": {"max_tokens_in_paged_kv_cache": 1}}, "and so was the option for it"),
         ({"kv_cache_reuse": False, "settings": {"enable_kv_cache_reuse": True}}, "and so was the option for it"),
     ],
 )
 def test_options_that_would_change_nothing_are_refused(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(DeployError, match=sentence) as caught:
+    with raises(DeployError, "invalid_parameter", naming=sentence):
         check_options(DeploymentOptions(**options), Path("/engines/demo"), gpu_manifest())
-    assert caught.value.code == "invalid_parameter"
 
 
 def test_postprocessing_may_run_several_times_where_nothing_streams() -> None:

@@ -10,6 +10,7 @@ from inflight.runtime.backends.llmapi.adapters import LlmApiAdapters
 from inflight.runtime.backends.llmapi.settings import LlmApiSettings
 from inflight.runtime.engine.supervisor import EngineProcess
 from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError
+from tests.fixtures.errors import raises
 from tests.runtime.backends.llmapi.standin import STANDIN, engine_dir, options_of
 from tests.runtime.engine.fake_engine_process import EventWaiter
 
@@ -30,18 +31,18 @@ def test_a_directory_or_its_weights_name_an_adapter(adapter: Path) -> None:
     assert adapters.lora_request_arguments(1) == {"lora_name": "1-formal", "lora_int_id": 1, "lora_path": str(adapter)}
     assert adapters.lora_request_arguments(2) == {"lora_name": "2-formal", "lora_int_id": 2, "lora_path": str(adapter)}
     adapters.check(GenerationRequest((1,), 5, adapter=2))
-    with pytest.raises(RequestError, match="lora_task_id is 3, and the deployment has 2 adapters"):
+    with raises(RequestError, "invalid_parameter", naming=("lora_task_id", "3", "2")):
         adapters.check(GenerationRequest((1,), 5, adapter=3))
 
 
 def test_weights_alone_are_refused(tmp_path: Path) -> None:
     (tmp_path / "alone.safetensors").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"stands beside no adapter_config\.json"):
+    with raises(ValueError, naming="adapter_config.json"):
         LlmApiAdapters((str(tmp_path / "alone.safetensors"),), WITH_LORA)
 
 
 def test_an_engine_that_was_not_built_for_any_says_so(adapter: Path) -> None:
-    with pytest.raises(ValueError, match="build it with enable_lora and lora_config, or leave them out"):
+    with raises(ValueError, naming=("enable_lora", "lora_config")):
         LlmApiAdapters((str(adapter),), LlmApiSettings("", {}, 8, 64, 4, 32, 8, (2,)))
 
 

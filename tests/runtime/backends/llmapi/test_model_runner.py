@@ -19,6 +19,7 @@ from inflight.runtime.messages import (
     SamplingConfig,
     TokenEvent,
 )
+from tests.fixtures.errors import raises
 from tests.fixtures.waiting import wait_until
 from tests.runtime.backends.llmapi.standin import (
     END_IDS,
@@ -212,7 +213,7 @@ def test_what_can_not_be_asked_for_is_refused_at_once(engine: EngineProcess) -> 
     error = answer.end().error
     assert error is not None
     assert error[0].startswith("beam_width is 2, and the engine was built for 1")
-    with pytest.raises(RequestError, match="token id 512 is outside the vocabulary of 512 tokens"):
+    with raises(RequestError, "invalid_token_ids", naming="token id 512"):
         engine.submit(GenerationRequest((512,), 5), EventWaiter())
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from inflight.runtime.backends.llmapi.settings import LlmApiSettings
+from tests.fixtures.errors import raises
 from tests.runtime.backends.llmapi.standin import END_IDS, LONGEST, VOCABULARY, engine_dir, options_of
 
 
@@ -56,12 +55,12 @@ def test_beams_take_their_places(tmp_path: Path) -> None:
 
 
 def test_speculation_is_the_engines_own(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="leave out the draft engine and the prompt lookup"):
+    with raises(ValueError, naming="speculative_config"):
         read(tmp_path, {"prompt_lookup": True})
 
 
 def test_a_model_file_without_names_is_refused(tmp_path: Path) -> None:
     directory = engine_dir(tmp_path / "engine")
     (directory / "model.yaml").write_text("- 1\n")
-    with pytest.raises(ValueError, match="holds no arguments by name; build the engine again"):
+    with raises(ValueError, naming="model.yaml"):
         LlmApiSettings.from_options(options_of(directory))

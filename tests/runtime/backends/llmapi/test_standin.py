@@ -15,6 +15,7 @@ from inflight.runtime.backends.llmapi.library import Sampler
 from inflight.runtime.backends.llmapi.sampling_params import SamplingParamsBuilder
 from inflight.runtime.backends.llmapi.settings import LlmApiSettings
 from inflight.runtime.messages import DecodingGuide, GenerationRequest, GuideType, SamplingConfig
+from tests.fixtures.errors import raises
 from tests.runtime.backends.llmapi.standin import STANDIN, imported
 
 UPSTREAM = json.loads((STANDIN / "upstream.json").read_text())
@@ -44,9 +45,9 @@ def test_its_settings_have_upstreams_names_and_take_no_others(package: Any) -> N
     cache = {name: field.default for name, field in llmapi.KvCacheConfig.model_fields.items()}
     assert cache == NOW["KvCacheConfig"]["fields"]
     assert set(llmapi.TorchLlmArgs.model_fields) == {*NOW["LLM"]["committed"], *NOW["LLM"]["others"]}
-    with pytest.raises(ValueError, match="max_batchsize"):
+    with raises(ValueError, naming="max_batchsize"):
         package.LLM(model="nowhere", max_batchsize=4)
-    with pytest.raises(ValueError, match="tokens_a_block"):
+    with raises(ValueError, naming="tokens_a_block"):
         llmapi.KvCacheConfig(tokens_a_block=4)
 
 

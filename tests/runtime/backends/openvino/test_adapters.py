@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
 from inflight.runtime.engine.interface import EngineOptions
 from inflight.runtime.messages import GenerationRequest, RequestError
+from tests.fixtures.errors import raises
 from tests.runtime.backends.drive_runner import run
 
 PROMPT = tuple(range(10, 50))
@@ -131,10 +132,9 @@ def test_a_file_alone_works_as_it_is(
 def test_an_adapter_that_is_not_there_is_refused(
     stepper: OpenVinoModelRunner, tiny_engine: Callable[[str], Path], options: EngineOptions
 ) -> None:
-    with pytest.raises(RequestError, match="lora_task_id is 3 and this deployment has the adapters 1 to 2") as refused:
+    with raises(RequestError, "invalid_parameter", naming=("lora_task_id", "3", "1", "2")):
         run(stepper, GenerationRequest(PROMPT, 5, adapter=3))
-    assert refused.value.code == "invalid_parameter"
-    with pytest.raises(RequestError, match="has no adapters"):
+    with raises(RequestError, "invalid_parameter", naming="lora_task_id"):
         run(OpenVinoModelRunner(replace(options, adapters=())), GenerationRequest(PROMPT, 5, adapter=1))
 
 
@@ -153,14 +153,14 @@ def test_an_adapter_that_cannot_work_is_named_at_once(
     misshapen = tmp_path / "misshapen.safetensors"
     save_file({name: tensor[:, :3].contiguous() for name, tensor in tensors.items()}, misshapen)
     for path, said in (
-        (tmp_path / "nowhere", "nowhere can't be read"),
-        (broken, "broken.safetensors can't be read"),
-        (nested, "nested.safetensors can't be read"),
-        (foreign, r"changes model.layers.7.\S+, which .* doesn't have"),
-        (empty, "holds no LoRA matrices"),
-        (misshapen, "misshapen.safetensors doesn't fit"),
+        (tmp_path / "nowhere", "nowhere"),
+        (broken, "broken.safetensors"),
+        (nested, "nested.safetensors"),
+        (foreign, "model.layers.7"),
+        (empty, "empty.safetensors"),
+        (misshapen, "misshapen.safetensors"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with raises(ValueError, naming=said):
             OpenVinoModelRunner(replace(options, adapters=(str(path),)))
-    with pytest.raises(ValueError, match="leave one out"):
+    with raises(ValueError, naming="adapters"):
         OpenVinoModelRunner(replace(options, prompt_lookup=True))

@@ -12,6 +12,7 @@ from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
 from inflight.runtime.engine.interface import EngineOptions
 from inflight.runtime.engine.scheduler import Scheduler
 from inflight.runtime.messages import FinishReason, GenerationRequest, RequestError, SamplingConfig, TokenEvent
+from tests.fixtures.errors import raises
 
 PROMPT = tuple(range(10, 50))
 Result = tuple[list[int], FinishReason]
@@ -156,5 +157,5 @@ def test_the_cache_may_be_filled_to_the_last_block(engine: Scheduler) -> None:
 
 
 def test_ids_outside_the_vocabulary_never_reach_the_library(engine: Scheduler) -> None:
-    with pytest.raises(RequestError, match="outside the vocabulary of 1536 tokens"):
+    with raises(RequestError, "invalid_token_ids", naming="1536"):
         engine.submit(GenerationRequest((5, 1536), 4), lambda event: None)
