@@ -62,7 +62,6 @@ class AsyncConnection:
         deployment = await self.find_deployment(whole.sooner(first))
         last = whole if deployment.streams(call) else whole.sooner(first)  # the server may drop the request after this
         make = partial(build_request, deployment, call, last.left(), self._settings.chat_template)
-        # Rendering a template may be slow and must not block the event loop.
         renders = call.is_chat and self._settings.chat_template is not None  # async only
         # sync: request = make()
         request = await self._run_in_thread(make, whole.sooner(first)) if renders else make()
@@ -71,6 +70,7 @@ class AsyncConnection:
     async def _run_in_thread(  # async only
         self, make: Callable[[], InferRequest], deadline: Deadline
     ) -> InferRequest:
+        """Render outside the event loop, which a slow template would block."""
         try:
             async with asyncio.timeout(deadline.left()):
                 return await asyncio.to_thread(make)

@@ -122,11 +122,12 @@ class AsyncHttpTransport:
 
     def begin(self, exchange: AsyncCallContext) -> None:
         """Register a call, so that `close` can end it. Raises InflightError `client_closed`."""
+        if not self._closed:  # async only
+            self._bind_loop()
         self._calls.add(exchange)
         if self._closed:
             self._calls.discard(exchange)
             raise client_closed()
-        self._bind_loop()  # async only
 
     def end(self, exchange: AsyncCallContext) -> None:
         exchange.release()

@@ -63,7 +63,6 @@ class Connection:
         deployment = self.find_deployment(whole.sooner(first))
         last = whole if deployment.streams(call) else whole.sooner(first)  # the server may drop the request after this
         make = partial(build_request, deployment, call, last.left(), self._settings.chat_template)
-        # Rendering a template may be slow and must not block the event loop.
         request = make()
         return answer_decoder(deployment, call), self.transport.infer(request, whole, first)
 
