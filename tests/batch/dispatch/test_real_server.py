@@ -77,7 +77,9 @@ async def test_it_fills_the_places_and_a_short_queue_and_no_more(served: RunOpti
     await running
     assert len(asked.answers) == 80
     assert loads
-    full = [load for load in loads if load.running == load.max_running == PLACES]
+    # Between the end of a row and the next step one place is empty.
+    full = [load for load in loads if load.running is not None and load.running >= PLACES - 1]
+    assert all(load.max_running == PLACES for load in loads), loads
     assert len(full) >= len(loads) * 0.7, loads
     assert all(load.waiting is not None and load.waiting <= QUEUE - 1 for load in loads), loads
     assert sum(1 for load in loads if load.waiting) >= len(loads) * 0.5, loads
