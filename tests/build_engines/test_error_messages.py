@@ -1,0 +1,57 @@
+"""The wording of a build's errors; INFLIGHT_UPDATE_GOLDEN=1 writes messages.txt again."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from build_engines.checkpoints.locate import locate_checkpoint
+from build_engines.checkpoints.model_facts import read_facts
+from build_engines.checkpoints.safetensors_header import check_safetensors
+from build_engines.llmapi.arguments_file import read_arguments
+from build_engines.machine import parse_gpus
+from build_engines.plan.formats import kv_format, weight_format
+from build_engines.plan.size import parse_size
+from build_engines.progress import NoBuildProgress
+from build_engines.target import BuildOptions, check_precisions, find_target
+from build_engines.tensorrt_llm.engine_config import check_engine
+from build_engines.tensorrt_llm.rules.calibration import check_calibration, check_path
+from tests.build_engines.checkpoints.test_model_facts import SIZES
+from tests.build_engines.tensorrt_llm.models import ARCHITECTURES, recipe_of
+from tests.fixtures.errors import Cause, check_messages
+
+
+def test_sentences(tmp_path: Path) -> None:
+    def written(name: str, text: str) -> Path:
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    model = Path("/models/llama")
+    causes: list[Cause] = [
+        partial(locate_checkpoint, "~nosuch/x", NoBuildProgress()),
+        partial(locate_checkpoint, "runs/exp-", NoBuildProgress()),
+        partial(read_facts, model, {key: value for key, value in SIZES.items() if key != "vocab_size"}),
+        partial(read_facts, model, {**SIZES, "hidden_size": "4096"}),
+        partial(read_facts, model, {**SIZES, "num_hidden_layers": 10**18}),
+        partial(read_facts, model, {**SIZES, "rope_scaling": [1]}),
+        partial(check_safetensors, written("short.safetensors", "")),
+        partial(read_arguments, tmp_path / "absent.yaml"),
+        partial(read_arguments, written("broken.yaml", "a: [")),
+        partial(read_arguments, written("part.yaml", "kv_cache_config: 4\n"), ["kv_cache_config.max_tokens=4"]),
+        partial(parse_gpus, "Unable to determine\n"),
+        partial(weight_format, "fp8", openvino=True),
+        partial(weight_format, "int3", openvino=False),
+        partial(kv_format, "fp8", openvino=True),
+        partial(parse_size, "much"),
+        partial(check_precisions, BuildOptions(precision="fp8")),
+        partial(check_precisions, BuildOptions(target="tensorrt-llm", precision="int4")),
+        partial(check_precisions, BuildOptions(kv_precision="int8")),
+        partial(check_precisions, BuildOptions(target="vulkan")),
+        partial(find_target, BuildOptions(target="tensorrt-llm", settings="fp8")),
+        partial(
+            check_path, recipe_of({"quantization": "fp8"}), ARCHITECTURES["LlamaForCausalLM"], Path("/prompts/llama")
+        ),
+        partial(check_calibration, recipe_of({"quantization": "fp8", "calibration.dataset": "/nowhere"})),
+        partial(check_engine, tmp_path, recipe_of({}), "1.2.1", Path("/logs/build.log")),
+    ]
+    check_messages(Path(__file__).with_name("messages.txt"), causes, tmp_path)

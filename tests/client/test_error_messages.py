@@ -1,0 +1,87 @@
+"""The wording of the client's errors; INFLIGHT_UPDATE_GOLDEN=1 writes messages.txt again."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from inflight_client import Client, Guide, Sampling, Tls
+from inflight_client._compat.requests import build_request, build_stop_request
+from inflight_client._compat.stop_text_buffer import StopTextBuffer
+from inflight_client._grpc.messages import GrpcInferResponse, infer_request
+from inflight_client.address import Address, validate_headers
+from inflight_client.call import Call, validate_request_id
+from inflight_client.metrics import Metrics
+from inflight_client.transport import InferRequest, Tensor
+from tritonclient.grpc import service_pb2
+
+from tests.client.support.deployments import find
+from tests.fixtures.errors import Cause, check_messages
+from tests.standins.kserve.repository import text_models
+
+GRPC = Address.parse("grpc://127.0.0.1:8001")
+MESSAGES: Any = [{"role": "user", "content": "Tea?"}]
+
+
+def tensor(value: Any) -> InferRequest:
+    return InferRequest("m", "", {"number_of_cups": Tensor("INT32", (1,), (value,))})
+
+
+def without_contents() -> None:
+    message = service_pb2.ModelInferResponse()
+    message.outputs.add(name="text_output", datatype="BYTES", shape=[1])
+    GrpcInferResponse(message).text("text_output")
+
+
+def text_taken_back() -> None:
+    buffer = StopTextBuffer((), whole=True)
+    buffer.feed("The quick")
+    buffer.feed("The slow")
+
+
+def asked(prompt: Any, **options: Any) -> None:
+    build_request(find(text_models()), Call(prompt, False, **options), None, None)
+
+
+def generated(**options: Any) -> None:
+    with Client() as client:
+        client.generate_many(**{"prompts": ["Tea?"], **options})
+
+
+def test_sentences(tmp_path: Path) -> None:
+    unknown: Any = "haiku"
+    unsupported: dict[str, Any] = {"priority": 1}
+    causes: list[Cause] = [
+        partial(Address.parse, ""),
+        partial(Address.parse, "http://me:s3cret@x"),
+        partial(validate_headers, {"Content-Length": "3"}, GRPC),
+        partial(validate_headers, {"x-bin": "1"}, GRPC),
+        partial(Tls, ca=""),
+        partial(Client, chat_template=tmp_path),
+        partial(Sampling, top_p=2),
+        partial(Sampling, temperature=math.nan),
+        partial(Sampling, stop=[".", ""]),
+        partial(Guide, unknown, "x"),
+        partial(Guide, "regex", ""),
+        partial(validate_request_id, ""),
+        partial(generated, max_tokens=0),
+        partial(generated, prompts="ab"),
+        partial(generated, concurrency=0),
+        partial(generated, timeout=-1),
+        partial(find, text_models(), states={"ensemble": "LOADING"}),
+        partial(find, text_models(), "preprocessing"),
+        partial(find, text_models(), "chat"),
+        partial(asked, MESSAGES),
+        partial(asked, [{"role": "user", "content": object()}]),
+        partial(asked, "Tea?", **unsupported),
+        partial(build_stop_request, find(text_models(), "tensorrt_llm_bls"), "mine"),
+        text_taken_back,
+        partial(infer_request, tensor(2**31)),
+        partial(infer_request, tensor("7")),
+        partial(infer_request, InferRequest("m", "", {}, parameters={"count": 2**63})),
+        without_contents,
+        partial(Metrics.parse, "<html>"),
+    ]
+    check_messages(Path(__file__).with_name("messages.txt"), causes, tmp_path)

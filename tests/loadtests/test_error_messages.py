@@ -1,0 +1,51 @@
+"""The wording of a load test's errors; INFLIGHT_UPDATE_GOLDEN=1 writes messages.txt again."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from loadtests.analysis.comparison.compare import compare
+from loadtests.analysis.report_file import read_summary
+from loadtests.analysis.slo import Slo
+from loadtests.analysis.sweep.search import RateSearch
+from loadtests.arrivals.schedule import due_times
+from loadtests.plan import Arrivals
+from loadtests.workloads.exact_text import ExactTextGenerator
+from loadtests.workloads.factory import make_workload
+from loadtests.workloads.spec import WorkloadSpec
+from tests.fixtures.errors import Cause, check_messages
+from tests.loadtests.arrivals.test_schedule import rate
+
+
+def prompts(data: bytes, **fields: Any) -> Cause:
+    return partial(make_workload, WorkloadSpec(prompts="my.jsonl", **fields), {"my.jsonl": data}, 0)
+
+
+def test_sentences(tmp_path: Path) -> None:
+    def report(name: str, text: str) -> Cause:
+        (tmp_path / name).write_text(text)
+        return partial(read_summary, tmp_path / name)
+
+    causes: list[Cause] = [
+        partial(due_times, rate("1", "gamma", 0.001), 0, 1.0),
+        partial(due_times, rate("x"), 0, 1.0),
+        partial(due_times, Arrivals(kind="users"), 0, 1.0),
+        partial(Slo.parse, "p99 error_rate <= 1%"),
+        partial(Slo.parse, "ttft"),
+        partial(RateSearch, start=0.0),
+        partial(compare, [], []),
+        partial(read_summary, tmp_path / "gone.json"),
+        report("list.json", "[]"),
+        report("nan.json", '{"format": 1, "measured_seconds": NaN}'),
+        report("empty.json", "{}"),
+        report("new.json", '{"format": 99}'),
+        prompts(b""),
+        prompts(b"{"),
+        prompts(b"\xff\n"),
+        prompts(b'{"id": 1}\n'),
+        prompts(b'{"prompt": "a"}\n', output_tokens="x"),
+        partial(ExactTextGenerator, b"{}", "it"),
+    ]
+    check_messages(Path(__file__).with_name("messages.txt"), causes, tmp_path)

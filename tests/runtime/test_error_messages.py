@@ -1,0 +1,72 @@
+"""The wording of a request's errors; INFLIGHT_UPDATE_GOLDEN=1 writes messages.txt again."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from inflight.runtime.chat.message_json import parse_kwargs, parse_messages
+from inflight.runtime.engine.request_values import (
+    check_ids,
+    check_sampling,
+    checked_count,
+    deadline_from,
+    guide_from,
+    sampling_from,
+)
+from inflight.runtime.messages import EngineLimits, GenerationRequest, SamplingConfig
+from inflight.runtime.streams.chunk_header import ChunkHeader
+from inflight.runtime.text.tokenizer import check_size, checked_text
+from inflight.runtime.triton.inputs import check_parameter_names
+from inflight.runtime.triton.request_metadata import metadata_from
+from inflight.runtime.triton.unsupported_inputs import check_supported
+from inflight.runtime.triton.word_tensors import check_words, unpack, weighted_words
+from tests.fixtures.errors import Cause, check_messages
+from tests.runtime.triton.request_inputs import inputs_of
+
+LIMITS = EngineLimits(vocabulary_size=512, max_seq_len=200, kv_block_tokens=32, kv_blocks=5, max_num_sequences=8)
+
+
+def test_sentences(tmp_path: Path) -> None:
+    causes: list[Cause] = [
+        partial(LIMITS.check, GenerationRequest((), 4)),
+        partial(LIMITS.check, GenerationRequest((1,), 0)),
+        partial(LIMITS.check, GenerationRequest((1, 512), 4)),
+        partial(LIMITS.check, GenerationRequest((1,) * 100, 61)),
+        partial(LIMITS.check, GenerationRequest((1,), 4, sampling=SamplingConfig(beam_width=9))),
+        partial(check_sampling, SamplingConfig(top_k=-3)),
+        partial(sampling_from, {"temperature": math.nan}),
+        partial(check_ids, np.array([3, 8]), "ids", 8),
+        partial(checked_count, "num_return_sequences", 5, 4),
+        partial(deadline_from, 0, 5),
+        partial(guide_from, "yaml", "a"),
+        partial(guide_from, "regex", None),
+        partial(guide_from, "json", "{}"),
+        partial(guide_from, None, "a"),
+        partial(parse_messages, b"{}"),
+        partial(parse_messages, b"[" * 60),
+        partial(parse_kwargs, b"[]"),
+        partial(checked_text, b"\xff", "text_input"),
+        partial(checked_text, b"a\0b", "text_input"),
+        partial(check_size, b"x" * 61, "text_input", 6, 10),
+        partial(inputs_of(streaming=[[True], [False]]).common, "streaming"),
+        partial(inputs_of(streaming=[[True, True]]).common, "streaming"),
+        partial(check_parameter_names, {"temprature": 0.5}),
+        partial(check_parameter_names, {"temprature": 0.5}, inputs=("top_p", "temperature")),
+        partial(check_parameter_names, {"request_type": "context_only"}),
+        partial(metadata_from, {"tenant": 3}),
+        partial(metadata_from, {"tenant": "a" * 129}),
+        partial(metadata_from, {"tenant": "a\nb"}),
+        partial(check_supported, "openvino", "prompt_embedding_table", np.full((1, 2), 3, np.int32), "prompt_table"),
+        partial(unpack, np.array([1, 2, 3], np.int32), "stop_words_list"),
+        partial(unpack, np.array([[1, 2, 3], [0, -1, -1]], np.int32), "stop_words_list"),
+        partial(check_words, ["a"] * 257, "stop_words"),
+        partial(check_words, ["b" * 1025], "stop_words"),
+        partial(weighted_words, (), [0.5]),
+        partial(weighted_words, ("tea",), []),
+        partial(ChunkHeader.from_row, np.array([1], np.int32)),
+    ]
+    check_messages(Path(__file__).with_name("messages.txt"), causes, tmp_path)
