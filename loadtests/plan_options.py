@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import types
-import typing
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import ValidationError
 
+from inflight.common.schema.cli_options import FieldOption, field_options
 from inflight.common.schema.validation_errors import problem
 from loadtests.errors import LoadError
 from loadtests.plan import Arrivals, LoadPlan
@@ -19,38 +16,19 @@ from loadtests.workloads.spec import WorkloadSpec
 _NOT_OPTIONS = {("arrivals", "kind"), ("arrivals", "profile"), ("workload",), ("arrivals",)}
 """Fields without an option of the same name: `users`, `rate` and `trace` set them."""
 _LOAD_OPTIONS = ("users", "rate")
-_NAMES: dict[tuple[str, ...], str] = {("arrivals", "process"): "arrivals"}
 
 
-@dataclass(frozen=True)
-class PlanOption:
-    """An option: its name without dashes, and its path in the plan; `many` makes it repeatable."""
-
-    name: str
-    path: tuple[str, ...]
-    help: str
-    default: Any
-    choices: tuple[str, ...] = ()
-    flag: bool = False
-    multiple: bool = False
-
-    @property
-    def key(self) -> str:
-        """The option's name as a Python identifier."""
-        return self.name.replace("-", "_")
-
-
-def plan_options() -> tuple[PlanOption, ...]:
+def plan_options() -> tuple[FieldOption, ...]:
     """Return all options, in the order of the fields, those of the load first."""
     users = "Closed loop: number of users, over time: 8, or steps 5/30s,10/30s, or a ramp 1..20/60s."
     rate = "Open loop: sessions per second, over time, in the format of --users."
-    load = (PlanOption("users", ("users",), users, "8"), PlanOption("rate", ("rate",), rate, None))
-    parts: tuple[tuple[type[BaseModel], tuple[str, ...]], ...] = (
-        (Arrivals, ("arrivals",)),
-        (WorkloadSpec, ("workload",)),
-        (LoadPlan, ()),
+    fields = (
+        *field_options(Arrivals, {"process": "arrivals"}, ("arrivals",)),
+        *field_options(WorkloadSpec, path=("workload",)),
+        *field_options(LoadPlan),
     )
-    return (*load, *(option for model, path in parts for option in _options(model, path)))
+    load = (FieldOption("users", ("users",), users, "8"), FieldOption("rate", ("rate",), rate, None))
+    return (*load, *(option for option in fields if option.path not in _NOT_OPTIONS))
 
 
 def plan_from_options(given: Mapping[str, Any], base: LoadPlan | None = None) -> LoadPlan:
@@ -79,36 +57,6 @@ def _arrivals(given: Mapping[str, Any]) -> dict[str, str]:
     if named:
         return {"kind": named[0], "profile": str(given[named[0]])}
     return {"kind": "trace"} if given.get("trace") else {}
-
-
-def _options(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[PlanOption]:
-    for name, field in model.model_fields.items():
-        place = (*path, name)
-        if place in _NOT_OPTIONS:
-            continue
-        choices = _choices(field)
-        yield PlanOption(
-            name=_NAMES.get(place, name).replace("_", "-"),
-            path=place,
-            help=field.description or "",
-            default=field.default,
-            choices=choices,
-            flag=_kinds(field) == (bool,),
-            multiple=typing.get_origin(field.annotation) is tuple,
-        )
-
-
-def _kinds(field: FieldInfo) -> tuple[Any, ...]:
-    """Return the possible types of a value, without None."""
-    annotation: Any = field.annotation
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return tuple(part for part in typing.get_args(annotation) if part is not type(None))
-    return (annotation,)
-
-
-def _choices(field: FieldInfo) -> tuple[str, ...]:
-    (kind, *_) = _kinds(field)
-    return tuple(map(str, typing.get_args(kind))) if typing.get_origin(kind) is typing.Literal else ()
 
 
 def describe_error(error: ValidationError) -> str:

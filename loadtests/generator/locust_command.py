@@ -13,6 +13,7 @@ from flask import Response, jsonify, request
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
+from inflight.common.schema.cli_options import FieldOption
 from loadtests.errors import LoadError
 from loadtests.generator.grpc_gevent import init_grpc
 from loadtests.generator.load_test import LoadTestSpec, LocalLoadTest
@@ -21,7 +22,7 @@ from loadtests.generator.master import MasterLoadTest, WorkerLoadTest
 from loadtests.generator.result_files import NullResultSink
 from loadtests.generator.users import user_class_for
 from loadtests.plan import LoadPlan
-from loadtests.plan_options import PlanOption, plan_from_options, plan_options
+from loadtests.plan_options import plan_from_options, plan_options
 from loadtests.run.plan_check import check_plan, check_workload
 from loadtests.workloads.distributions import trace_reference
 from loadtests.workloads.files import SAMPLE, load_files
@@ -158,7 +159,7 @@ def _add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--out", default="", help="New directory for the records of the test.", include_in_web_ui=False)
 
 
-def _argparse_arguments(option: PlanOption) -> dict[str, Any]:
+def _argparse_arguments(option: FieldOption) -> dict[str, Any]:
     # Locust's parser interprets % in help texts.
     words: dict[str, Any] = {"help": option.help.replace("%", "%%"), "default": "", "dest": option.key}
     if option.choices:
@@ -171,7 +172,7 @@ def _argparse_arguments(option: PlanOption) -> dict[str, Any]:
     return words
 
 
-def _shown_on_web(option: PlanOption) -> bool:
+def _shown_on_web(option: FieldOption) -> bool:
     return not option.multiple and option.name not in _HIDDEN_ON_WEB
 
 

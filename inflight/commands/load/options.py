@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 import click
 from pydantic import ValidationError
 
-from inflight.common.schema.cli_options import Lines
 from loadtests.errors import LoadError
 from loadtests.plan import LoadPlan
-from loadtests.plan_options import PlanOption, describe_error, plan_from_options, plan_options
+from loadtests.plan_options import describe_error, plan_from_options, plan_options
 from loadtests.run.plan_check import check_plan, check_workload
 from loadtests.run.worker_spec import WorkerSpec
 
@@ -24,7 +23,7 @@ def load_options(*without: str) -> Callable[[Decorated], Decorated]:
 
     def decorate(function: Decorated) -> Decorated:
         ours = [option for option in plan_options() if option.name not in without]
-        for decorator in reversed([*map(_click_option, ours), *_worker_options()]):
+        for decorator in reversed([*(option.add_to for option in ours), *_worker_options()]):
             function = decorator(function)
         return function
 
@@ -64,21 +63,6 @@ def worker_spec_from_options(options: dict[str, Any]) -> WorkerSpec:
     if not (host and port.isdecimal() and int(port) < 65536):
         raise click.BadParameter("it must be HOST:PORT.", param_hint="'--bind'")
     return team
-
-
-def _click_option(option: PlanOption) -> Callable[[Decorated], Decorated]:
-    names = f"--{option.name}/--no-{option.name}" if option.flag else f"--{option.name}"
-    default = option.default
-    shown = "" if default in (None, "", ()) else f"  [default: {default}]"
-    if option.flag:
-        shown = {True: f"  [default: {option.name}]", False: ""}.get(default, "")
-    kind: click.ParamType[Any] | None = click.Choice(option.choices) if option.choices else None
-    if option.multiple:
-        kind = Lines()
-    # No default here: where an option is not given, the plan's file decides.
-    return click.option(
-        names, option.key, type=kind, default=None, multiple=option.multiple, help=option.help.rstrip(".") + "." + shown
-    )
 
 
 def _worker_options() -> list[Callable[[Any], Any]]:

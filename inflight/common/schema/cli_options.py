@@ -1,10 +1,11 @@
-"""Options of a command from the fields of a pydantic model: each field with a description is one."""
+"""Command-line options from the fields of a pydantic model: each field with a description is one."""
 
 from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -24,58 +25,93 @@ class Lines(click.types.StringParamType):
     envvar_list_splitter = "\n"
 
 
-def model_options(model: type[BaseModel], names: Mapping[str, str] | None = None) -> Callable[[Decorated], Decorated]:
-    """Decorate a command with them; it gets them by keyword, those not given as None.
+@dataclass(frozen=True)
+class FieldOption:
+    """An option that sets the field at `path`."""
 
-    `names`: what options are called whose fields are called otherwise.
-    """
+    name: str
+    """The option's name without dashes in front."""
+    path: tuple[str, ...]
+    help: str
+    default: Any
+    type: Any = str
+    choices: tuple[str, ...] = ()
+    multiple: bool = False
+
+    @classmethod
+    def from_field(cls, name: str, path: tuple[str, ...], field: FieldInfo) -> FieldOption:
+        kind = _first_type(field.annotation)
+        return cls(
+            name=name.replace("_", "-"),
+            path=path,
+            help=field.description or "",
+            default=field.default,
+            type=kind,
+            choices=tuple(map(str, typing.get_args(kind))) if typing.get_origin(kind) is typing.Literal else (),
+            multiple=typing.get_origin(kind) is tuple,
+        )
+
+    @property
+    def key(self) -> str:
+        """The option's name as a Python identifier."""
+        return self.name.replace("-", "_")
+
+    @property
+    def flag(self) -> bool:
+        return self.type is bool
+
+    def add_to(self, command: Decorated) -> Decorated:
+        """Decorate `command`, which gets None, or an empty tuple, for an option that is not given."""
+        names = f"--{self.name}/--no-{self.name}" if self.flag else f"--{self.name}"
+        kind = click.Choice(self.choices) if self.choices else Lines() if self.multiple else self.type
+        add = click.option(names, self.key, type=kind, default=None, multiple=self.multiple, help=self._help())
+        return add(command)
+
+    def _help(self) -> str:
+        default = self.default
+        if default is False or default in (None, "", ()) or "[default:" in self.help:
+            return self.help
+        shown = self.name if self.flag else ", ".join(default) if isinstance(default, tuple) else default
+        return f"{self.help}  [default: {shown}]"
+
+
+def field_options(
+    model: type[BaseModel], names: Mapping[str, str] | None = None, path: tuple[str, ...] = ()
+) -> Iterator[FieldOption]:
+    """Return the options for the fields of `model` at `path`; `names` has those not named as their field."""
+    for name, field in model.model_fields.items():
+        if field.description:
+            yield FieldOption.from_field((names or {}).get(name, name), (*path, name), field)
+
+
+def model_options(model: type[BaseModel], names: Mapping[str, str] | None = None) -> Callable[[Decorated], Decorated]:
+    """Return a decorator that adds the options for the fields of `model` to a command; `collect_options` reads them."""
 
     def decorate(function: Decorated) -> Decorated:
-        for name, field in reversed(list(model.model_fields.items())):
-            if field.description:
-                function = _option((names or {}).get(name, name), field)(function)
+        for option in reversed([*field_options(model, names)]):
+            function = option.add_to(function)
         return function
 
     return decorate
 
 
 def collect_options(
-    model: type[BaseModel], asked: dict[str, Any], names: Mapping[str, str] | None = None
+    model: type[BaseModel], given: dict[str, Any], names: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """The fields that options gave, by their own names; the options are taken out of `asked`."""
-    found = {}
-    for name, field in model.model_fields.items():
-        if field.description:
-            value = asked.pop((names or {}).get(name, name))
-            if value is not None and value != ():
-                found[name] = value
-    return found
+    """Return the fields whose options were given, and remove these options from `given`."""
+    values = {option.path[-1]: given.pop(option.key) for option in field_options(model, names)}
+    return {name: value for name, value in values.items() if value not in (None, ())}
 
 
 def usage_error(error: ValidationError, names: Mapping[str, str]) -> click.UsageError:
-    """The first thing that is wrong, by its option."""
+    """Return the first error, with the name of its option."""
     first = error.errors()[0]
     field = str(first["loc"][-1]) if first["loc"] else ""
     return click.UsageError(f"--{names.get(field, field).replace('_', '-')} is {first['input']!r}: {problem(first)}")
 
 
-def _option(name: str, field: FieldInfo) -> Callable[[Any], Any]:
-    kinds = [part for part in _parts(field.annotation) if part is not type(None)]
-    kind: Any = kinds[0]
-    dashed = f"--{name.replace('_', '-')}"
-    if kind is bool:
-        return click.option(f"{dashed}/--no-{dashed[2:]}", name, default=None, help=field.description)
-    default = field.default
-    known = default not in (None, ()) and "[default:" not in (field.description or "")
-    shown = ", ".join(default) if isinstance(default, tuple) else default
-    text = f"{field.description}  [default: {shown}]" if known else field.description
-    many = typing.get_origin(kind) is tuple
-    choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
-    value_type: Any = click.Choice(choices) if choices else Lines() if many else kind
-    return click.option(dashed, name, type=value_type, multiple=many, default=None, help=text)
-
-
-def _parts(annotation: Any) -> tuple[Any, ...]:
+def _first_type(annotation: Any) -> Any:
+    """Return the type of a value that is not None."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return typing.get_args(annotation)
-    return (annotation,)
+        annotation = next(part for part in typing.get_args(annotation) if part is not type(None))
+    return typing.get_args(annotation)[0] if typing.get_origin(annotation) is typing.Annotated else annotation
