@@ -29,6 +29,11 @@ class BatchError(Exception):
         self.code = code
 
 
+def package_missing(subject: str, error: ImportError, package: str, extra: str = "batch") -> BatchError:
+    """Return the error for a package that `subject` needs and that cannot be imported, in its version perhaps."""
+    return BatchError(f"{subject} needs the package {package} ({error}); install inflight[{extra}]", "package_missing")
+
+
 @contextmanager
 def map_disk_errors(where: Path) -> Iterator[None]:
     """Raises BatchError (`disk_full`, `output_unwritable`, `job_failed`) for write errors of the system or SQLite."""

@@ -17,7 +17,7 @@ from inflight.batch.outputs.table_writer import TableWriter
 from inflight.batch.reporting.progress import JobState
 from inflight.batch.reporting.progress_reporter import ProgressReporter
 from inflight.batch.session import JobSession
-from inflight.batch.signals import CANCELLED, INTERRUPTED, StopSignals
+from inflight.batch.signals import CANCELLED, INTERRUPTED, StopSignals, stopping_message
 from inflight.batch.state.checkpointer import Checkpointer
 from inflight.batch.state.remote_state import StateReplicator
 
@@ -118,9 +118,7 @@ class JobRun:
         if count > 1:
             self._drain(0.0)
         else:
-            self._on_message(
-                f"Stopping: requests in flight have {notice:g} s to finish. Interrupt again to stop at once."
-            )
+            self._on_message(stopping_message(notice))
 
     def _stop(self, state: JobState, message: str, seconds: float) -> None:
         """Send nothing more, and end requests in flight after this many seconds."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Self
 
 from inflight.batch.dispatch.backend import Backend
 from inflight.batch.dispatch.ephemeral_server import ephemeral_server
@@ -43,6 +44,12 @@ class JobResult:
     message: str = ""
     code: str = ""
     outputs: tuple[str, ...] = ()
+
+    @classmethod
+    def from_error(cls, error: BatchError, counts: Counts) -> Self:
+        """Return a stop for a temporary error, which a resume may not meet again, and a failure for all others."""
+        state = JobState.STOPPED if error.code in TEMPORARY_CODES else JobState.FAILED
+        return cls(state, counts, str(error), error.code)
 
     @property
     def exit_code(self) -> int:
@@ -98,7 +105,7 @@ class JobRunner:
         except BatchError as error:
             if error.code not in TEMPORARY_CODES:
                 raise
-            return JobResult(JobState.STOPPED, Counts(), str(error), error.code)
+            return JobResult.from_error(error, Counts())
 
     def _finished(self, session: JobSession) -> JobResult:
         """The run that finished it may have been killed before it reported that."""
@@ -150,8 +157,7 @@ class JobRunner:
         except StopEarlyError:
             result = JobResult(JobState.STOPPED, session.ledger.counts, f"{INTERRUPTED} before any row was sent")
         except BatchError as error:
-            state = JobState.STOPPED if error.code in TEMPORARY_CODES else JobState.FAILED
-            result = JobResult(state, session.ledger.counts, str(error), error.code)
+            result = JobResult.from_error(error, session.ledger.counts)
         reporter.end(result.state, result.message)
         return result
 

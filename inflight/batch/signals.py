@@ -14,6 +14,10 @@ CANCELLED = "by `inflight batch cancel`"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
+def stopping_message(seconds: float) -> str:
+    return f"Stopping: requests in flight have {seconds:g} s to finish. Interrupt again to stop at once."
+
+
 class StopEarlyError(BaseException):
     """A signal before any row was sent. A BaseException, so that no `except Exception` catches it."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from inflight.batch.errors import BatchError
+from inflight.batch.state.line_file import read_lines
 
 ANSWER_FIELDS = ("id", "text", "finish_reason", "input_tokens", "output_tokens")
 """The columns of every answer, in order; kept columns follow."""
@@ -64,14 +65,6 @@ def read_answer_records(path: Path | None) -> Iterator[AnswerRecord]:
             yield parse_answer(line)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise BatchError(f"line {number} of {path} is not an answer ({error})", "job_damaged") from None
-
-
-def read_lines(path: Path | None) -> Iterator[bytes]:
-    """Yield a file's lines without their ends; none if the file is missing."""
-    if path is not None and path.exists():
-        with path.open("rb") as file:
-            for line in file:
-                yield line.rstrip(b"\n")
 
 
 def batched(answers: Iterable[AnswerRecord], size: int) -> Iterator[list[AnswerRecord]]:

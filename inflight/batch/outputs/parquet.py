@@ -8,7 +8,7 @@ from typing import IO, Any
 
 import orjson
 
-from inflight.batch.errors import BatchError
+from inflight.batch.errors import BatchError, package_missing
 from inflight.batch.outputs.answer_record import ANSWER_FIELDS, AnswerRecord, read_answer_records
 from inflight.batch.storage.files import StoredFile
 
@@ -31,10 +31,7 @@ class ParquetOutputFormat:
         try:
             import pyarrow  # noqa: F401
         except ImportError as error:  # raised also for incompatible versions of NumPy
-            raise BatchError(
-                f"{shown} needs the package pyarrow ({error}); install inflight[batch]",
-                "package_missing",
-            ) from error
+            raise package_missing(shown, error, "pyarrow") from error
 
     def write(self, answers: Path | None, file: IO[bytes]) -> None:
         import pyarrow as pa

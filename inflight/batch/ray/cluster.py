@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from inflight.batch.errors import BatchError
+from inflight.batch.errors import BatchError, package_missing
 from inflight.batch.signals import STOP_SIGNALS
 
 _PREFIX = "inflight-ray-"
@@ -39,9 +39,7 @@ def cluster(workers: int) -> Iterator[Any]:
         import ray
         import ray.data
     except ImportError as error:
-        raise BatchError(
-            f"--runner ray needs the package ray ({error}); install inflight[ray]", "package_missing"
-        ) from None
+        raise package_missing("--runner ray", error, "ray", "ray") from None
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": True}
     _clear()
     with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as place:

@@ -20,6 +20,7 @@ from inflight.batch.outputs.answer_record import parse_answer
 from inflight.batch.ray.aggregate_status import add_counts
 from inflight.batch.session import JobSession
 from inflight.batch.state.ledger import Ledger
+from inflight.batch.state.line_file import read_lines
 
 _ROWS = 10_000
 """Seconds between two checkpoints of the whole job."""
@@ -113,8 +114,10 @@ class PartMerger:
 
 def _outcomes(part: InputPart, directory: JobDirectory, ledger: Ledger) -> Generator[RowResult]:
     """Yield the result of each row of a part, in order, without tokens and attempts, which are in the part's counts."""
-    answers, errors = _lines(directory, RowStatus.OK), _lines(directory, RowStatus.ERROR)
-    dead: dict[int, bytes] = {orjson.loads(line)["line"]: line for line in _lines(directory, RowStatus.DEAD)}
+    answers, errors = (read_lines(directory.result_file(status)) for status in (RowStatus.OK, RowStatus.ERROR))
+    dead: dict[int, bytes] = {
+        orjson.loads(line)["line"]: line for line in read_lines(directory.result_file(RowStatus.DEAD))
+    }
     failed = _failed(ledger)
     failure = next(failed, None)
     for number in range(part.first, part.first + (part.rows or 0)):
@@ -138,10 +141,3 @@ def _failed(ledger: Ledger) -> Iterator[tuple[Any, ...]]:
     yield from ledger.database.execute(
         "SELECT number, line, id, status, code, message, attempts FROM failures ORDER BY number"
     )
-
-
-def _lines(directory: JobDirectory, status: RowStatus) -> Iterator[bytes]:
-    path = directory.result_file(status)
-    if path.exists():
-        with path.open("rb") as file:
-            yield from (line.rstrip(b"\n") for line in file)

@@ -24,9 +24,9 @@ from inflight.batch.ray.parts import PartPlan, StartPoint, split_input
 from inflight.batch.ray.shared_facts import set_once
 from inflight.batch.ray.worker import DRAIN, NOW, PartReport, PartTask, PartWorker
 from inflight.batch.reporting.progress import JobProgress, JobState, read_progress
-from inflight.batch.runner import TEMPORARY_CODES, JobResult, JobRunner
+from inflight.batch.runner import JobResult, JobRunner
 from inflight.batch.session import JobSession
-from inflight.batch.signals import CANCELLED, INTERRUPTED, StopEarlyError
+from inflight.batch.signals import CANCELLED, INTERRUPTED, StopEarlyError, stopping_message
 from inflight.batch.state.retry_ledger import RetryLedger
 
 _LOOK_SECONDS = 1.0
@@ -66,8 +66,7 @@ class RayRunner(JobRunner):
         except StopEarlyError:
             end = JobResult(JobState.STOPPED, session.ledger.counts, INTERRUPTED)
         except BatchError as error:
-            state = JobState.STOPPED if error.code in TEMPORARY_CODES else JobState.FAILED
-            end = JobResult(state, session.ledger.counts, str(error), error.code)
+            end = JobResult.from_error(error, session.ledger.counts)
         if self._aggregate is None:
             return end
         return replace(end, counts=self._aggregate.report(end.state, end.message))
@@ -150,10 +149,7 @@ class RayRunner(JobRunner):
 
     def _on_signal(self, count: int) -> None:
         if count == 1:
-            notice = self._job.run_options.drain_seconds
-            self._on_message(
-                f"Stopping: requests in flight have {notice:g} s to finish. Interrupt again to stop at once."
-            )
+            self._on_message(stopping_message(self._job.run_options.drain_seconds))
             self._stop(JobState.STOPPED, INTERRUPTED, DRAIN)
         else:
             self._stop(JobState.STOPPED, INTERRUPTED, NOW)

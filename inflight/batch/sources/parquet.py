@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, cast
 
-from inflight.batch.errors import BatchError
+from inflight.batch.errors import BatchError, package_missing
 from inflight.batch.job.rows import InputRecord, Position
 from inflight.batch.job.spec import FileFormat
 from inflight.batch.storage.files import StoredFile
@@ -74,10 +74,7 @@ class ParquetSource:
             import pyarrow
             import pyarrow.parquet
         except ImportError as error:
-            raise BatchError(
-                f"{self._file.shown} needs the package pyarrow ({error}); install inflight[batch]",
-                "package_missing",
-            ) from error
+            raise package_missing(self._file.shown, error, "pyarrow") from error
         with self._file.open_seekable() as file:
             try:
                 # Without pre_buffer, which would keep whole row groups in memory.

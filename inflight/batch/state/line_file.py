@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from io import FileIO
 from pathlib import Path
 
@@ -102,3 +102,11 @@ def install_merged(paths: Iterable[Path]) -> None:
             )
         else:
             sync(path.parent)
+
+
+def read_lines(path: Path | None) -> Iterator[bytes]:
+    """Yield a file's lines without their ends; none if the file is missing."""
+    if path is not None and path.exists():
+        with path.open("rb") as file:
+            for line in file:
+                yield line.rstrip(b"\n")

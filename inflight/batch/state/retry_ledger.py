@@ -18,7 +18,7 @@ from inflight.batch.job.rows import InvalidRow, Position, Row, RowResult, RowSta
 from inflight.batch.job.spec import InputSpec
 from inflight.batch.sources.interface import RowSource
 from inflight.batch.state.ledger import Ledger, PendingLine
-from inflight.batch.state.line_file import LineFile, install_merged, merge_path
+from inflight.batch.state.line_file import LineFile, install_merged, merge_path, read_lines
 from inflight.common.atomic_files import sync
 
 NOT_RETRYABLE = ("row_duplicate",)
@@ -199,10 +199,7 @@ class RetryLedger(Ledger):
         yield from (text for (text,) in self._rows("SELECT text FROM retried WHERE status = 'dead' ORDER BY number"))
 
     def _old_lines(self, status: RowStatus) -> Iterator[bytes]:
-        path = self._directory.result_file(status)
-        if self._files[status].length:
-            with path.open("rb") as file:
-                yield from (line.rstrip(b"\n") for line in file)
+        return read_lines(self._directory.result_file(status) if self._files[status].length else None)
 
     def _rewrite(self, status: RowStatus, lines: Iterator[bytes]) -> int:
         path = merge_path(self._directory.result_file(status))

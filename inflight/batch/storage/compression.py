@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, Literal, cast
 
-from inflight.batch.errors import BatchError
+from inflight.batch.errors import BatchError, package_missing
 
 _BY_SUFFIX = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
 
@@ -54,7 +54,7 @@ def _zstd(raw: IO[bytes], address: str, mode: str) -> IO[bytes]:
     try:
         import pyarrow
     except ImportError as error:
-        raise BatchError(f"{address} needs the package pyarrow; install inflight[batch]", "package_missing") from error
+        raise package_missing(address, error, "pyarrow") from error
     if mode == "rb":  # pyarrow's files cannot read lines
         stream: Any = pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, mode="r"), "zstd")
         return io.BufferedReader(stream, 1 << 20)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from inflight.batch.errors import BatchError
+from inflight.batch.errors import BatchError, package_missing
 from inflight.batch.storage.secret_address import expand_variables, masked, scrubbed
 
 if TYPE_CHECKING:
@@ -26,10 +26,7 @@ def create_database_engine(address: str, code: str, pooled: bool) -> Engine:
         from sqlalchemy import NullPool, create_engine, make_url
         from sqlalchemy.exc import ArgumentError, NoSuchModuleError
     except ModuleNotFoundError as error:
-        raise BatchError(
-            f"{masked(address)} needs the package sqlalchemy; install inflight[batch]",
-            "package_missing",
-        ) from error
+        raise package_missing(masked(address), error, "sqlalchemy") from error
     try:
         url = make_url(expand_variables(address, code))
         url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
-from inflight.batch.errors import BatchError
+from inflight.batch.errors import BatchError, package_missing
 from inflight.batch.storage.addresses import is_local, local_path
 from inflight.batch.storage.buffered import BUFFER, open_buffered, skip_bytes
 from inflight.batch.storage.compression import compression_of, open_compressed
@@ -241,9 +241,7 @@ class StoredFile:
         try:
             from fsspec.core import url_to_fs
         except ModuleNotFoundError as error:
-            raise BatchError(
-                f"{self.shown} needs the package fsspec; install inflight[batch]", "package_missing"
-            ) from error
+            raise package_missing(self.shown, error, "fsspec") from error
         if self.is_local:
             return url_to_fs(str(local_path(self.address)))[0], str(local_path(self.address))
         options: dict[str, Any] = {"use_listings_cache": False}
