@@ -92,7 +92,9 @@ class Address:
             )
         path = parts.path.rstrip("/")
         if path and not parts.scheme.startswith("http"):
-            raise InflightError(f"the address {shorten(text)} has a path, which gRPC has not", "invalid_parameter")
+            raise InflightError(
+                f"the address {shorten(text)} has a path, but gRPC addresses have none", "invalid_parameter"
+            )
         return cls(parts.scheme, parts.hostname or "", _PORTS[parts.scheme] if port is None else port, path)
 
     @property
@@ -147,20 +149,20 @@ def validate_headers(headers: Any, address: Address) -> dict[str, str]:
     """Return the headers with lower-case names. Raises InflightError `invalid_parameter` for invalid ones."""
     if not isinstance(headers, Mapping):
         raise InflightError(
-            f"headers is a {type(headers).__name__}; it must be a mapping, of names to texts", "invalid_parameter"
+            f"headers is a {type(headers).__name__}; it must be a mapping from names to texts", "invalid_parameter"
         )
     for name, value in headers.items():
         if not (isinstance(name, str) and _HEADER.fullmatch(name)):
-            raise InflightError(f"{shorten(name)} can't be the name of a header", "invalid_parameter")
+            raise InflightError(f"{shorten(name)} is not a valid header name", "invalid_parameter")
         if name.lower() in _RESERVED_HEADERS:
             raise InflightError(
-                f"the header {name} is the client's own, since it says how messages are sent; leave it out",
+                f"the header {name} is set by the client itself; leave it out",
                 "invalid_parameter",
             )
         if not address.http and not _GRPC_HEADER.fullmatch(name.lower()):
             raise InflightError(
-                f"gRPC can't send the header {shorten(name)} as text; its names are letters, digits and _.- and neither"
-                " begin with grpc- nor end with -bin",
+                f"{shorten(name)} is not a valid header name for gRPC; use letters, digits and _.-, and"
+                " neither begin it with grpc- nor end it with -bin",
                 "invalid_parameter",
             )
         if not (isinstance(value, str) and value.isascii() and value.isprintable() and value == value.strip()):

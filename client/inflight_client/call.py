@@ -91,7 +91,7 @@ class Call:
             if not isinstance(value, str) or (value and not _NAME.fullmatch(value)):
                 raise invalid_value(name, value, "at most 128 printable ASCII characters")
         if not isinstance(self.traceparent, str) or (self.traceparent and not _TRACEPARENT.fullmatch(self.traceparent)):
-            wanted = "as W3C's Trace Context has it, 00-<32 hex>-<16 hex>-<2 hex>, neither id all zeros"
+            wanted = "in the format of W3C Trace Context, 00-<32 hex>-<16 hex>-<2 hex>, neither id all zeros"
             raise invalid_value("traceparent", self.traceparent, wanted)
         for name in ("return_log_probs", "return_perf_metrics", "return_token_ids"):
             value = getattr(self, name)
@@ -103,13 +103,13 @@ class Call:
         arguments = self.chat_template_kwargs
         if not isinstance(arguments, Mapping):
             raise invalid_value(
-                "chat_template_kwargs", arguments, "a mapping, of names that the template knows to their values"
+                "chat_template_kwargs", arguments, "a mapping from names that the template uses to values"
             )
         if isinstance(self.prompt, str):
             check_utf8("the prompt", self.prompt)
             if arguments:
                 raise InflightError(
-                    "chat_template_kwargs goes with messages, and the prompt is a text; leave it out, or send messages",
+                    "chat_template_kwargs needs messages, but the prompt is a text; leave it out, or send messages",
                     "invalid_messages",
                 )
             return

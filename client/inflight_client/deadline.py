@@ -44,7 +44,7 @@ class Deadline:
 
     def error(self) -> InflightError:
         return InflightError(
-            f"{self.what} was not there after {self.seconds:g} seconds; allow more time", "deadline_exceeded"
+            f"{self.what} did not arrive within {self.seconds:g} seconds; raise the timeout", "deadline_exceeded"
         )
 
 

@@ -73,7 +73,7 @@ def unreachable(where: str) -> InflightError:
 
 def unknown_host(where: str) -> InflightError:
     """Return the error for a host name that does not resolve."""
-    return InflightError(f"the host's name in {where} leads to no address; check it", "host_not_found")
+    return InflightError(f"the host name in {where} does not resolve; check it", "host_not_found")
 
 
 def connection_closed(where: str, due: str) -> InflightError:
@@ -82,14 +82,14 @@ def connection_closed(where: str, due: str) -> InflightError:
     if due == "gRPC":
         next_step = f"if this is the HTTP port, write http://{where}"
     return InflightError(
-        f"what listens at {where} closes the connection instead of speaking {due}; {next_step}", "connection_closed"
+        f"the peer at {where} closes the connection instead of speaking {due}; {next_step}", "connection_closed"
     )
 
 
 def not_triton(where: str, how: str) -> InflightError:
     """Return the error for a peer that is not a Triton server; `how` is the evidence."""
     return InflightError(
-        f"what answers at {where} is no Triton server ({how}); check the address", "unsupported_deployment"
+        f"the peer at {where} is not a Triton server ({how}); check the address", "unsupported_deployment"
     )
 
 

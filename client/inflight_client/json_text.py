@@ -26,7 +26,7 @@ def json_text(name: str, value: Any) -> str:
     except UnicodeEncodeError as error:
         why = f"text that can't be encoded as UTF-8 ({error.reason}); send whole characters"
     except ValueError:
-        why = "a number that JSON has not; send finite numbers, of some thousand digits at most"
+        why = "a number that JSON can't represent; send finite numbers of at most a few thousand digits"
     else:
         return text
     raise InflightError(f"{name} holds {why}", "invalid_messages")
@@ -38,20 +38,20 @@ def _plain(where: str, value: Any, depth: int) -> Any:
         return value
     if depth > MAX_DEPTH:
         raise InflightError(
-            f"{where[:60]}... is nested more than {MAX_DEPTH} levels deep, or holds itself; send less",
+            f"{where[:60]}... is nested more than {MAX_DEPTH} levels deep or contains itself; send less",
             "invalid_messages",
         )
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
                 raise InflightError(
-                    f"{where} has the key {shorten(key)}, a {type(key).__name__}; JSON's keys are text",
+                    f"{where} has the key {shorten(key)} of type {type(key).__name__}; keys in JSON are text",
                     "invalid_messages",
                 )
         return {key: _plain(f"{where}.{shorten(key)[1:-1]}", each, depth + 1) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(f"{where}[{place}]", each, depth + 1) for place, each in enumerate(value)]
     raise InflightError(
-        f"{where} is a {type(value).__name__}, which JSON has not; send text, numbers, lists and mappings",
+        f"{where} has the type {type(value).__name__}, which JSON lacks; send text, numbers, lists and mappings",
         "invalid_messages",
     )

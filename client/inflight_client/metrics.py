@@ -69,7 +69,7 @@ class Metrics:
 def page_address(url: str) -> Address:
     address = Address.parse(url)
     if not address.http:
-        raise InflightError(f"the metrics page's address {url!r} must be a URL of http or https", "invalid_parameter")
+        raise InflightError(f"the metrics URL {url!r} must begin with http:// or https://", "invalid_parameter")
     if urlsplit(url).port is None:  # not an inference endpoint, whose default port differs
         return replace(address, port=443 if address.secure else 80)
     return address

@@ -77,7 +77,7 @@ def validate_prompts(prompts: Any) -> Iterable[Prompt]:
         )
     if isinstance(prompts, str | bytes) or not hasattr(prompts, "__iter__"):
         raise InflightError(
-            f"the prompts are a {type(prompts).__name__}; they must be a list of prompts, or something else to iterate",
+            f"the prompts are a {type(prompts).__name__}; they must be a list or another iterable of prompts",
             "invalid_parameter",
         )
     iterable: Iterable[Prompt] = prompts

@@ -49,7 +49,7 @@ NO_RETRY = Retry(attempts=1)
 def validate_retry(given: Retry | None) -> Retry:
     """Return the given policy or the default one. Raises InflightError `invalid_parameter`."""
     if given is not None and not isinstance(given, Retry):
-        raise invalid_value("retry", given, "a Retry, or None for the usual")
+        raise invalid_value("retry", given, "a Retry, or None for the default")
     return Retry() if given is None else given
 
 

@@ -43,7 +43,7 @@ class Guide:
                 "invalid_parameter",
             )
         if not isinstance(self.text, str) or (not self.text and self.type != "json"):
-            raise InflightError(f"a guide of type {self.type} needs its text", "invalid_parameter")
+            raise InflightError(f"a guide of type {self.type} needs a text", "invalid_parameter")
         check_utf8("the guide's text", self.text)
 
 

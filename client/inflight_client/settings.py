@@ -48,7 +48,7 @@ class ClientSettings:
         """Validate the settings. Raises InflightError (`invalid_parameter`, `no_chat_template`)."""
         where = Address.parse(address)
         if model is not None and not (isinstance(model, str) and model and model.isprintable()):
-            raise invalid_value("model", model, "a model's name, or None for the one that answers text")
+            raise invalid_value("model", model, "the name of a model, or None for the server's text model")
         if tls is not None and not isinstance(tls, Tls):
             raise invalid_value("tls", tls, "a Tls, or None")
         if metrics_url is not None and not isinstance(metrics_url, str):
@@ -56,7 +56,7 @@ class ClientSettings:
         check_timeout("timeout", timeout)
         if tls is not None and not where.secure:
             raise InflightError(
-                f"certificates are given and the address {address!r} asks for no TLS; write grpcs:// or https://",
+                f"certificates are given, but the address {address!r} does not use TLS; write grpcs:// or https://",
                 "invalid_parameter",
             )
         host = f"[{where.host}]" if ":" in where.host else where.host
@@ -86,7 +86,7 @@ def _check_names(method: str, options: Mapping[str, Any]) -> None:
     """Raise Python's TypeError for an unknown option, with a hint at the right place."""
     for name in options.keys() - CallOptions.__annotations__.keys():
         if name in Sampling.__dataclass_fields__:
-            hint = f"how tokens are chosen is given as sampling=Sampling({name}=...)"
+            hint = f"pass sampling options as sampling=Sampling({name}=...)"
         else:
             hint = f"it takes {', '.join(CallOptions.__annotations__)}"
         raise TypeError(f"{method}() got an unexpected keyword argument {name!r}; {hint}")
@@ -101,5 +101,7 @@ def _template(given: Any) -> ChatTemplate | None:
     if isinstance(given, ChatTemplate):
         return given
     if not (isinstance(given, str | Path) and str(given)):
-        raise invalid_value("chat_template", given, "a checkpoint's or tokenizer's directory, a ChatTemplate, or None")
+        raise invalid_value(
+            "chat_template", given, "the directory of a checkpoint or tokenizer, a ChatTemplate, or None"
+        )
     return ChatTemplate.from_directory(given)

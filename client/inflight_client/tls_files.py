@@ -27,11 +27,11 @@ def read_tls_files(tls: Tls) -> TlsContents:
         raise InflightError(f"the key {tls.key} is given without its certificate; give both", "invalid_parameter")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if contents.ca is not None:
-        _check(f"{tls.ca} holds no certificates as PEM", lambda: context.load_verify_locations(tls.ca))
+        _check(f"{tls.ca} has no certificates in PEM format", lambda: context.load_verify_locations(tls.ca))
     if tls.certificate is not None:
         certificate, key = tls.certificate, tls.key
         what = (
-            f"{certificate} and its key{'' if key is None else f' {key}'} are no certificate and key that fit, as PEM"
+            f"{certificate}{'' if key is None else f' and {key}'} do not contain a matching certificate and key as PEM"
         )
         _check(what, lambda: context.load_cert_chain(certificate, key, password=""))
     return contents

@@ -43,8 +43,8 @@ def version_mismatch(server: str | None) -> str:
     if not server or compatible(server, client):
         return ""
     return (
-        f"the server was deployed by inflight {server}, and this client is of {client}, which may not fit;"
-        " install the server's version, or deploy it again with the client's"
+        f"the server was deployed by inflight {server}, which this client of {client} may not support; install the"
+        " server's version, or deploy it again with the client's"
     )
 
 

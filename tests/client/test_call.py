@@ -101,16 +101,16 @@ def endless() -> list[Any]:
 
 
 WRONG_JSON = [
-    (b"tea", " is a bytes, which JSON has not"),
-    ({"tea"}, " is a set, which JSON has not"),
-    ((word for word in ("tea",)), " is a generator, which JSON has not"),
-    ([1, {"x": object()}], "[1].x is a object, which JSON has not"),
-    (np.int64(3), " is a int64, which JSON has not"),
-    ({("a", "b"): 1}, " has the key ('a', 'b'), a tuple; JSON's keys are text"),
-    ({1: 2}, " has the key 1, a int; JSON's keys are text"),
-    (endless(), "is nested more than 64 levels deep, or holds itself"),
-    (math.nan, "a number that JSON has not"),
-    (10**5000, "a number that JSON has not"),
+    (b"tea", " has the type bytes, which JSON lacks"),
+    ({"tea"}, " has the type set, which JSON lacks"),
+    ((word for word in ("tea",)), " has the type generator, which JSON lacks"),
+    ([1, {"x": object()}], "[1].x has the type object, which JSON lacks"),
+    (np.int64(3), " has the type int64, which JSON lacks"),
+    ({("a", "b"): 1}, " has the key ('a', 'b') of type tuple; keys in JSON are text"),
+    ({1: 2}, " has the key 1 of type int; keys in JSON are text"),
+    (endless(), "is nested more than 64 levels deep or contains itself"),
+    (math.nan, "a number that JSON can't represent"),
+    (10**5000, "a number that JSON can't represent"),
     ("\ud800", "text that can't be encoded as UTF-8"),
     ({"\udfff": 1}, "text that can't be encoded as UTF-8"),
 ]
@@ -125,11 +125,11 @@ def test_what_json_has_not_is_refused_where_it_stands(value: Any, words: str) ->
         assert code == "invalid_messages"
         assert words in said
         assert len(said) < 250
-    assert refusal([*CHAT, {"role": "user", "content": {1}}])[1].startswith("messages[1].content is a set")
+    assert refusal([*CHAT, {"role": "user", "content": {1}}])[1].startswith("messages[1].content has the type set")
 
 
 def test_keywords_of_a_template_are_text() -> None:
-    assert "JSON's keys are text" in refusal(CHAT, chat_template_kwargs={1: 2})[1]
+    assert "keys in JSON are text" in refusal(CHAT, chat_template_kwargs={1: 2})[1]
 
 
 def test_a_generator_in_messages_is_not_used_up() -> None:
@@ -141,7 +141,7 @@ def test_a_generator_in_messages_is_not_used_up() -> None:
 def test_arguments_of_a_template_go_with_messages() -> None:
     code, said = refusal("Tea?", chat_template_kwargs={"enable_thinking": False})
     assert code == "invalid_messages"
-    assert said == "chat_template_kwargs goes with messages, and the prompt is a text; leave it out, or send messages"
+    assert said == "chat_template_kwargs needs messages, but the prompt is a text; leave it out, or send messages"
     assert Call("Tea?", False, chat_template_kwargs={}).messages_json == ""
 
 

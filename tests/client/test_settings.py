@@ -27,16 +27,16 @@ def settings(**given: Any) -> ClientSettings:
         ("timeout", "5", "timeout is '5'; it must be a number of seconds above 0"),
         ("timeout", 1e10, "timeout is 10000000000.0; it must be a number of seconds above 0"),
         ("timeout", math.nan, "timeout is nan; it must be a number of seconds above 0"),
-        ("model", "", "model is ''; it must be a model's name"),
-        ("model", 5, "model is 5; it must be a model's name"),
-        ("model", "a\nb", "model is 'a\\nb'; it must be a model's name"),
+        ("model", "", "model is ''; it must be the name of a model"),
+        ("model", 5, "model is 5; it must be the name of a model"),
+        ("model", "a\nb", "model is 'a\\nb'; it must be the name of a model"),
         ("headers", "abc", "headers is a str; it must be a mapping"),
-        ("headers", {"x-bin": "abc"}, "gRPC can't send the header 'x-bin' as text"),
+        ("headers", {"x-bin": "abc"}, "'x-bin' is not a valid header name for gRPC"),
         ("tls", "ca.pem", "tls is 'ca.pem'; it must be a Tls"),
         ("retry", 3, "retry is 3; it must be a Retry"),
         ("retry", 0, "retry is 0; it must be a Retry"),
-        ("chat_template", 5, "chat_template is 5; it must be a checkpoint's or tokenizer's directory"),
-        ("chat_template", "", "chat_template is ''; it must be a checkpoint's"),
+        ("chat_template", 5, "chat_template is 5; it must be the directory of a checkpoint or tokenizer"),
+        ("chat_template", "", "chat_template is ''; it must be the directory"),
         ("metrics_url", 8002, "metrics_url is 8002; it must be a URL"),
         ("address", 8001, "the address is 8001; it must be a text"),
     ],
@@ -71,7 +71,7 @@ def test_an_option_of_sampling_is_told_where_it_belongs(method: str, options: di
         list(getattr(client, method)(["Tea?"] if method == "generate_many" else "Tea?", **options))
     assert str(raised.value) == (
         f"{method}() got an unexpected keyword argument {name!r};"
-        f" how tokens are chosen is given as sampling=Sampling({name}=...)"
+        f" pass sampling options as sampling=Sampling({name}=...)"
     )
 
 

@@ -126,7 +126,7 @@ def test_what_came_before_a_deadline_stands_above_the_error(generate: CommandRun
 def test_the_first_token_has_a_deadline_of_its_own(generate: CommandRunner, paced_server: Server) -> None:
     done = generate("tell me", "--first-token-timeout", "0.001", "--server", paced_server.grpc_address)
     assert (done.code, done.out) == (1, "")
-    assert "the first token was not there after 0.001 seconds" in done.err
+    assert "the first token did not arrive within 0.001 seconds" in done.err
 
 
 @pytest.mark.parametrize("scheme", ["", "http://"])
@@ -172,7 +172,10 @@ def test_a_prompt_that_is_no_utf_8_is_a_users_mistake(generate: CommandRunner, s
         (["tell", "--ca", "/nowhere.pem"], "'/nowhere.pem' does not exist"),
         (["tell", "--chat-template-kwargs", "{}{"], "{}{ is not valid JSON"),
         (["tell", "--chat-template-kwargs", "[1]"], "[1] is not a JSON object"),
-        (["tell", "--chat-template-kwargs", '{"a": NaN}'], "chat_template_kwargs holds a number that JSON has not"),
+        (
+            ["tell", "--chat-template-kwargs", '{"a": NaN}'],
+            "chat_template_kwargs holds a number that JSON can't represent",
+        ),
         (["tell", "--chat-template-kwargs", '{"a": 1}'], "--chat-template-kwargs needs --messages"),
         (["tell", "--messages", "talk.json"], "Give either PROMPT or --messages, not both"),
         (["--messages", "/nowhere.json"], "/nowhere.json: No such file"),

@@ -66,7 +66,7 @@ class AnswerDecoder:
 
     def _add_full_response(self, response: InferResponse, text: str | None, reason: str | None) -> Delta:
         if self._ended:
-            raise self._damaged("something came after its end")
+            raise self._damaged("data arrived after its end")
         if text is None:
             raise self._damaged("a response has no text_output")
         token_ids = self._read_token_ids(response)
@@ -84,7 +84,7 @@ class AnswerDecoder:
             return None
         token_ids = response.integers("token_ids")
         if token_ids is None:
-            raise self._damaged("a response has no token_ids, which were asked for")
+            raise self._damaged("a response has no token_ids, which the request asked for")
         self._token_ids += len(token_ids)
         return token_ids
 
@@ -104,12 +104,12 @@ class AnswerDecoder:
     def _check_count(self, response: InferResponse) -> None:
         sent = response.integer("num_responses")
         if sent is not None and sent != self._responses:
-            raise self._damaged(f"the server sent {sent} responses and {self._responses} came")
+            raise self._damaged(f"the server sent {sent} responses but {self._responses} arrived")
 
     def _checked_reason(self, reason: str) -> str:
         if reason in ("deadline", "timeout"):
             raise InflightError(
-                f"{self._deployment.display_name} dropped the request, since its time was over; allow more time",
+                f"{self._deployment.display_name} dropped the request after its timeout; raise the timeout",
                 "deadline_exceeded",
             )
         return reason
@@ -119,7 +119,7 @@ class AnswerDecoder:
         if read is None or written is None:
             return None
         if self._asks_for_ids and reason in _FULLY_COUNTED and self._token_ids != written:
-            raise self._damaged(f"the server counts {written} tokens and {self._token_ids} came")
+            raise self._damaged(f"the server counts {written} tokens but {self._token_ids} arrived")
         return Usage(read, written)
 
     def _damaged(self, what: str) -> InflightError:

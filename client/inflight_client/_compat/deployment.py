@@ -62,7 +62,7 @@ class Deployment:
         return f"{_DISPLAY_NAMES[self.kind]} {self.model}"
 
     def unsupported(self, option: str, why: str) -> InflightError:
-        return InflightError(f"{self.display_name} can't honour {option}: {why}", "unsupported_input")
+        return InflightError(f"{self.display_name} does not support {option}: {why}", "unsupported_input")
 
     def streams(self, call: Call) -> bool:
         """Return whether the answer is streamed: on request, or to enforce the first token's deadline."""

@@ -102,7 +102,7 @@ def _find_text_model() -> Generator[ServerQuery, Any, ModelMetadata]:
     except InflightError as error:
         if error.code not in REFUSAL_CODES:
             raise
-        names, found = list(TEXT_MODELS), "unknown, since it hands out no index"
+        names, found = list(TEXT_MODELS), "unknown, since it does not list them"
     else:
         names, found = _ready_text_models(states), ", ".join(sorted(states)) or "none"
     failure: InflightError | None = None
@@ -120,8 +120,8 @@ def _find_text_model() -> Generator[ServerQuery, Any, ModelMetadata]:
     if failure is not None and failure.code == "model_not_ready":
         raise failure
     raise InflightError(
-        f"the server has none of the models {', '.join(TEXT_MODELS)} with text as its input (its models: {found});"
-        " name the model that takes text",
+        f"the server has none of the text models {', '.join(TEXT_MODELS)} (its models: {found}); name the model that"
+        " takes text",
         "unsupported_deployment",
     )
 
@@ -149,7 +149,7 @@ def _check_named_model(model: str) -> Generator[ServerQuery, Any, ModelMetadata]
         ) from None
     if not _takes_text(metadata):
         raise InflightError(
-            f"the model {model} takes no text as TensorRT-LLM's models do (its inputs:"
+            f"the model {model} does not have the text inputs of TensorRT-LLM's models (its inputs:"
             f" {', '.join(sorted(metadata.inputs)) or 'none'}); name the model that takes text",
             "unsupported_deployment",
         )

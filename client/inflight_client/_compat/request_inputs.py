@@ -84,13 +84,14 @@ class RequestInputs:
             if self._deployment.decoupled is False:
                 raise self._deployment.unsupported(
                     "stream",
-                    "it gives one response to a request; call generate instead, or deploy its engine decoupled",
+                    "its model is not decoupled and sends one response per request; call generate instead, or deploy it"
+                    " decoupled",
                 )
             if self._deployment.accumulates is None:
                 raise self._deployment.unsupported(
                     "stream",
-                    "whether its texts accumulate stands in its configuration, which the server keeps to itself; give"
-                    " the client headers that let it read that, or call generate",
+                    "the client may not read its configuration, which says whether text accumulates; give the client"
+                    " headers that allow it, or call generate",
                 )
             self._require(names.stream, "stream")
         if self._has(names.stream):

@@ -45,7 +45,9 @@ def answer_decoder(deployment: Deployment, call: Call) -> AnswerDecoder:
 def build_stop_request(deployment: Deployment, request_id: str) -> InferRequest:
     """Return a request that stops those with the id. Raises Unsupported if ids do not reach the engine."""
     if deployment.stop_model is None:
-        raise deployment.unsupported("cancel", "it gives its engine ids of its own; close the stream instead")
+        raise deployment.unsupported(
+            "cancel", "it replaces request ids before its engine sees them; close the stream instead"
+        )
     if deployment.stop_model == deployment.model:
         inputs = RequestInputs(deployment)
         inputs.add("text_input", "")
@@ -79,7 +81,7 @@ def _parameters(deployment: Deployment, call: Call) -> dict[str, str | int | boo
     # Parameters were introduced with num_responses; older versions of inflight reject them.
     if not (deployment.is_inflight and "num_responses" in deployment.outputs):
         if call.tenant:
-            raise deployment.unsupported("tenant", "it keeps no account of tenants; leave it out")
+            raise deployment.unsupported("tenant", "it does not record tenants; leave it out")
         return {}
     given = {"tenant": call.tenant, "traceparent": call.traceparent, "inflight_client": client_version()}
     return {name: value for name, value in given.items() if value}

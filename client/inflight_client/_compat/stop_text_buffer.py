@@ -83,6 +83,6 @@ def _proper_prefixes(words: tuple[str, ...]) -> frozenset[str]:
 
 def _retracted_text_error() -> InflightError:
     return InflightError(
-        "the deployment took back text that it had sent; call generate instead of stream, or send the request again",
+        "the deployment changed text that it had sent; call generate instead of stream, or send the request again",
         "answer_damaged",
     )

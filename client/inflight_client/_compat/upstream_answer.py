@@ -50,12 +50,12 @@ class UpstreamAnswerDecoder(AnswerDecoder):
         if self.done:
             return Delta("")  # arrived while the stream was being closed
         if self._ended:
-            raise self._damaged("something came after its end")
+            raise self._damaged("data arrived after its end")
         self._responses += 1
         text = response.text("text_output")
         if text is not None:
             if self._has_text and not self._streams:
-                raise self._damaged("a second text came where one is due")
+                raise self._damaged("two texts arrived where one was expected")
             self._has_text = True
         reason = self._reason(response)
         final = reason is not None or (response.final is True and not self._reasons)
@@ -87,7 +87,7 @@ class UpstreamAnswerDecoder(AnswerDecoder):
         log_probs: tuple[float, ...] | None,
     ) -> Delta:
         if reason == UNKNOWN and not self._has_text:
-            raise self._damaged("it has no text at all")
+            raise self._damaged("it has no text")
         self._ended = True
         reason = self._checked_reason(reason)
         if self._buffer is None:
@@ -146,4 +146,4 @@ def _parse_int(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise InflightError(f"a moment is told as {text[:40]!r}, which is no number", "answer_damaged") from None
+        raise InflightError(f"a timestamp is {text[:40]!r}, which is not a number", "answer_damaged") from None

@@ -42,7 +42,7 @@ def error_from_status(status: grpc.StatusCode, details: str, where: str, deadlin
     if status is grpc.StatusCode.UNAVAILABLE:
         if any(words in lower for words in _UNTRUSTED):
             return InflightError(
-                f"no trusted connection to {where} could be made ({details}); check the certificates and the scheme",
+                f"no trusted connection to {where} is possible ({details}); check the certificates and the scheme",
                 "permission_denied",
             )
         if any(words in lower for words in _NOT_GRPC):
@@ -56,9 +56,9 @@ def error_from_status(status: grpc.StatusCode, details: str, where: str, deadlin
     if code_from_message(details):
         return error_from_message(details)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return InflightError(details or "the server's time for the answer was over", "deadline_exceeded")
+        return InflightError(details or "the server's time limit for the answer passed", "deadline_exceeded")
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in lower:
-        return InflightError(f"the server takes no message as long as this: {details}", "invalid_request")
+        return InflightError(f"the server does not accept a message of this size: {details}", "invalid_request")
     if status is grpc.StatusCode.UNIMPLEMENTED:
         return not_triton(where, f"it does not speak KServe's v2 protocol: {details}")
     if status is grpc.StatusCode.CANCELLED and "locally cancelled" in lower:

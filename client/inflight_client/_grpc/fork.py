@@ -24,8 +24,8 @@ def channel_opening() -> None:
     global _used
     if _used_by_parent:
         raise InflightError(
-            "the process that this one was forked from has used gRPC, so that gRPC can't be used here; fork before the"
-            " first call, start processes with multiprocessing's spawn, or use an http:// address",
+            "gRPC can't be used in this process, since its parent used gRPC before it forked; fork before the first"
+            " call, start processes with multiprocessing's spawn, or use an http:// address",
             "client_forked",
         )
     _used = True
@@ -35,8 +35,8 @@ def check_process(process: int) -> None:
     """Raise InflightError `client_forked` unless this is the process that created the channel."""
     if process != os.getpid():
         raise InflightError(
-            f"the client was used in process {process} and can't be in its child {os.getpid()}; make one in each"
-            " process, after forking, or use an http:// address",
+            f"the client was created in process {process} and can't be used in its child {os.getpid()}; create one in"
+            " each process, after forking, or use an http:// address",
             "client_forked",
         )
 

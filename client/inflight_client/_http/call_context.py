@@ -77,7 +77,9 @@ class CallContext:
 
     def detach(self) -> None:
         """In a child process: give up the call, which belongs to the parent."""
-        self._cancelled_with = InflightError("the answer is another process's; ask for one in each", "client_forked")
+        self._cancelled_with = InflightError(
+            "the answer belongs to another process; request one in each", "client_forked"
+        )
         self._stream = None
 
     @property
@@ -128,14 +130,14 @@ class CallContext:
         if isinstance(error, httpcore2.LocalProtocolError):
             return InflightError(f"the request can't be sent as HTTP: {words}", "invalid_parameter")
         if isinstance(error, httpcore2.ProxyError):
-            return InflightError(f"the proxy on the way to {self.where} refuses: {words}", "server_unreachable")
+            return InflightError(f"the proxy in front of {self.where} refuses: {words}", "server_unreachable")
         if self._first_bytes[3:] == _HTTP2:
-            return not_triton(self.where, "it speaks HTTP/2 alone, as the gRPC port does; HTTP has a port of its own")
+            return not_triton(self.where, "it speaks only HTTP/2, like a gRPC port; use the HTTP port")
         if self._first_bytes[:2] == _TLS:
-            return InflightError(f"what answers at {self.where} wants TLS; write https://", "permission_denied")
+            return InflightError(f"{self.where} expects TLS; write https://", "permission_denied")
         if isinstance(error, httpcore2.RemoteProtocolError) and not self.peer_closed:
             return InflightError(
-                f"what came from {self.where} is no HTTP ({words}); send the request again", "answer_damaged"
+                f"the response from {self.where} is not HTTP ({words}); send the request again", "answer_damaged"
             )
         return connection_lost(self.where, words)
 

@@ -52,7 +52,7 @@ class HttpChannel:
         try:
             self._host = address.host.encode("ascii" if address.host.isascii() else "idna")
         except UnicodeError as error:
-            raise InflightError(f"{address.host!r} can't be a host's name: {error}", "invalid_parameter") from None
+            raise InflightError(f"{address.host!r} is not a valid host name: {error}", "invalid_parameter") from None
         self.options = PoolOptions(
             ssl_context=_ssl_context(tls) if address.secure else None,
             proxy=None if address.loopback else _proxy(address),
@@ -104,11 +104,11 @@ def check_stream(response: httpcore2.Response, where: str) -> None:
     """
     kind = content_type(response)
     if not kind.startswith("text/event-stream"):
-        raise not_triton(where, f"it sends {kind or 'no type'!r} where server-sent events are due")
+        raise not_triton(where, f"it sends {kind or 'no type'!r} instead of server-sent events")
     if not any(name.lower() in (b"transfer-encoding", b"content-length") for name, _ in response.headers):
         raise InflightError(
-            f"the answer from {where} comes neither in chunks nor with a length, so that its end can't be told from "
-            "a broken connection; let the proxy on the way speak HTTP/1.1",
+            f"the response from {where} has neither chunks nor a length, so its end looks like a broken connection;"
+            " configure the proxy to speak HTTP/1.1",
             "unsupported_deployment",
         )
 

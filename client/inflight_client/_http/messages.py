@@ -47,13 +47,13 @@ def generate_body(request: InferRequest) -> bytes:
     except UnicodeEncodeError as error:
         raise InflightError(f"the request can't be encoded as UTF-8: {error.reason}", "invalid_text") from None
     except ValueError:
-        raise InflightError("the request has NaN or infinity, which JSON has not", "invalid_parameter") from None
+        raise InflightError("the request has NaN or infinity, which JSON does not have", "invalid_parameter") from None
 
 
 def _value(name: str, tensor: Tensor) -> Any:
     if sum(size != 1 for size in tensor.shape) > 1:
         raise InflightError(
-            f"{name} has the shape {list(tensor.shape)}, which Triton's generate endpoint can't be told; use gRPC",
+            f"{name} has the shape {list(tensor.shape)}, which Triton's generate endpoint does not accept; use gRPC",
             "unsupported_input",
         )
     values = [_exact(tensor.datatype, value) for value in tensor.values]
@@ -113,7 +113,7 @@ class EventParser:
     def check_end(self, where: str) -> None:
         """Raise InflightError `answer_damaged` if the bytes end within an event; `where` is the server."""
         if not self.complete:
-            raise InflightError(f"the answer from {where} ended too soon; send the request again", "answer_damaged")
+            raise InflightError(f"the answer from {where} ended early; send the request again", "answer_damaged")
 
     def _end(self, line: bytes) -> bytes | None:
         """Add the end of a line; return the event that it completes, if any."""
@@ -163,12 +163,12 @@ class HttpResponse:
             return None
         value = values[0]
         if not isinstance(value, str):
-            raise _damaged(f"its {name} is {value!r:.60}, and no text")
+            raise _damaged(f"its {name} is {value!r:.60}, not text")
         if not value.isascii():
             try:
                 value.encode()
             except UnicodeEncodeError:
-                raise _damaged(f"its {name} is no Unicode text") from None
+                raise _damaged(f"its {name} is not Unicode text") from None
         return value
 
     def integer(self, name: str) -> int | None:
@@ -181,7 +181,7 @@ class HttpResponse:
             return None
         for value in values:
             if type(value) is not int:
-                raise _damaged(f"its {name} has {value!r:.60}, which is no whole number")
+                raise _damaged(f"its {name} has {value!r:.60}, which is not a whole number")
         return tuple(values)
 
     def numbers(self, name: str) -> tuple[float, ...] | None:
@@ -190,7 +190,7 @@ class HttpResponse:
             return None
         for value in values:
             if type(value) is not float and type(value) is not int:
-                raise _damaged(f"its {name} has {value!r:.60}, which is no number")
+                raise _damaged(f"its {name} has {value!r:.60}, which is not a number")
         return tuple(map(float, values))
 
     def _all(self, name: str) -> list[Any] | None:
@@ -213,7 +213,7 @@ def json_object(data: bytes) -> dict[str, Any]:
     """Parse a JSON object. Raises InflightError `answer_damaged` for anything else."""
     values = json_value(data)
     if not isinstance(values, dict):
-        raise _damaged("it is JSON, and no object")
+        raise _damaged("it is JSON, but not an object")
     return values
 
 

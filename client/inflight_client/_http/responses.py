@@ -57,15 +57,15 @@ def status_error(status: int, content_type: str, body: bytes, where: str) -> Inf
         return connection_lost(where, f"HTTP status {status}")
     if status in _NO_ENDPOINT:
         return InflightError(
-            f"what answers at {where} is no Triton server's HTTP endpoint ({words or f'HTTP status {status}'}); "
-            "check the address: its port, and the path that a proxy wants before /v2",
+            f"the peer at {where} is not Triton's HTTP endpoint ({words or f'HTTP status {status}'}); check the port,"
+            " and the path that a proxy expects before /v2",
             "unsupported_deployment",
         )
     if status < 300:
         return not_triton(where, f"HTTP status {status}")
     if status < 400:
         return InflightError(
-            f"the server at {where} redirects (HTTP status {status}), which is not followed; give its target",
+            f"the server at {where} redirects (HTTP status {status}), which the client does not follow; use its target",
             "invalid_parameter",
         )
     if status >= 500 and not words and status not in _BY_STATUS:
@@ -80,7 +80,7 @@ def json_body(status: int, content_type: str, body: bytes, where: str) -> bytes:
     if status != 200:
         raise status_error(status, content_type, body, where)
     if not (content_type.startswith("application/json") or body.lstrip().startswith((b"{", b"["))):
-        raise not_triton(where, f"it sends {content_type or 'no type'!r} where JSON is due")
+        raise not_triton(where, f"it sends {content_type or 'no type'!r} instead of JSON")
     return body
 
 

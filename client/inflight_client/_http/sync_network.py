@@ -200,16 +200,16 @@ def tls_error(error: Exception, exchange: CallContext) -> InflightError:
     if isinstance(error, ssl.SSLCertVerificationError):
         return InflightError(
             f"the certificate of {exchange.where} can't be trusted: {error.verify_message or error.reason}; "
-            "give the CA's certificate",
+            "pass its CA certificate",
             "permission_denied",
         )
     if isinstance(error, ssl.SSLError) and not isinstance(error, _TLS_END):
         return InflightError(
-            f"there is no TLS with {exchange.where} ({error.reason or error}); check scheme, port and certificates",
+            f"TLS with {exchange.where} failed ({error.reason or error}); check scheme, port and certificates",
             "permission_denied",
         )
     if isinstance(error, ValueError):
-        return InflightError(f"{exchange.where} can't be a certificate's name: {error}", "invalid_parameter")
+        return InflightError(f"{exchange.where} is not a valid name for a certificate: {error}", "invalid_parameter")
     if isinstance(error, _TLS_END) or (isinstance(error, ConnectionResetError) and error.errno is None):
         return connection_closed(exchange.where, "TLS")  # asyncio's own error has no errno
     return unreachable(exchange.where)

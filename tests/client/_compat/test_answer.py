@@ -116,13 +116,13 @@ def test_moments_are_told_after_the_arrival() -> None:
 
 
 def test_lost_and_doubled_responses_are_found_out() -> None:
-    assert "sent 4 responses and 3 came" in damage(ours(), said("One"), said(" two"), end(responses=4))
-    assert "sent 2 responses and 3 came" in damage(ours(), said("One"), said("One"), end(responses=2))
-    assert "something came after its end" in damage(ours(), end(responses=1), end(responses=1))
-    assert "something came after its end" in damage(ours(), end(responses=1), said("more"))
+    assert "sent 4 responses but 3 arrived" in damage(ours(), said("One"), said(" two"), end(responses=4))
+    assert "sent 2 responses but 3 arrived" in damage(ours(), said("One"), said("One"), end(responses=2))
+    assert "data arrived after its end" in damage(ours(), end(responses=1), end(responses=1))
+    assert "data arrived after its end" in damage(ours(), end(responses=1), said("more"))
     assert "no text_output" in damage(ours(), Response())
     whole = {"return_token_ids": True}
-    assert "counts 3 tokens and 2 came" in damage(ours(**whole), end("One", responses=1, token_ids=(1, 2)))
+    assert "counts 3 tokens but 2 arrived" in damage(ours(**whole), end("One", responses=1, token_ids=(1, 2)))
     assert "no token_ids" in damage(ours(**whole), said("One"))
 
 
@@ -166,13 +166,13 @@ def test_the_text_models_tell_no_reason_and_the_counts_of_each_response(flags: t
 
 def test_an_answer_of_others_has_a_text_be_it_empty() -> None:
     for responses in ([Response(final=True)], [Response(num_output_tokens=1)], [Response(), Response(final=True)]):
-        assert "it has no text at all" in damage(theirs(), *responses)
+        assert "it has no text" in damage(theirs(), *responses)
     assert read(theirs(), said(""), Response(final=True))[-1].finish_reason == "unknown"
 
 
 def test_a_whole_answer_of_others_comes_once() -> None:
     once, twice = said("tea"), said("tea")
-    assert "a second text came" in damage(theirs(stream=False), once, twice)
+    assert "two texts arrived" in damage(theirs(stream=False), once, twice)
     assert text(read(theirs(stream=False), once, Response(final=True))) == "tea"
     assert text(read(theirs(), once, twice)) == "teatea", "tokens may well repeat themselves"
 

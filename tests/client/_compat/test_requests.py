@@ -227,20 +227,20 @@ def test_counts_are_asked_for_where_they_come_only_so() -> None:
 @pytest.mark.parametrize(
     ("models", "options", "words"),
     [
-        (text_models(), {"priority": 1}, "model ensemble can't honour priority"),
-        (text_models(), {"tenant": "lab"}, "can't honour tenant"),
-        (text_models(), {"return_token_ids": True}, "can't honour return_token_ids"),
-        (text_models(decoupled=False), {"stream": True}, "stream: it gives one response to a request; call generate"),
-        (llmapi(decoupled=False), {"stream": True}, "stream: it gives one response to a request; call generate"),
+        (text_models(), {"priority": 1}, "model ensemble does not support priority"),
+        (text_models(), {"tenant": "lab"}, "does not support tenant"),
+        (text_models(), {"return_token_ids": True}, "does not support return_token_ids"),
+        (text_models(decoupled=False), {"stream": True}, "stream: its model is not decoupled"),
+        (llmapi(decoupled=False), {"stream": True}, "stream: its model is not decoupled"),
         (text_models(older=True), {"return_perf_metrics": True}, "return_perf_metrics"),
         (text_models(older=True), {"sampling": Sampling(guide=Guide("json"))}, "guide"),
-        (llmapi(), {"return_log_probs": True}, "the LLM API's model tensorrt_llm can't honour return_log_probs"),
-        (llmapi(), {"sampling": Sampling(repetition_penalty=1.1)}, "can't honour repetition_penalty"),
-        (llmapi(), {"sampling": Sampling(min_tokens=1)}, "can't honour min_tokens"),
-        (llmapi(), {"sampling": Sampling(end_id=2)}, "can't honour end_id"),
-        (llmapi(), {"sampling": Sampling(bad_words="x")}, "can't honour bad_words"),
-        (llmapi(), {"sampling": Sampling(adapter=1)}, "can't honour adapter"),
-        (llmapi(), {"sampling": Sampling(guide=Guide("json"))}, "can't honour guide"),
+        (llmapi(), {"return_log_probs": True}, "the LLM API's model tensorrt_llm does not support return_log_probs"),
+        (llmapi(), {"sampling": Sampling(repetition_penalty=1.1)}, "does not support repetition_penalty"),
+        (llmapi(), {"sampling": Sampling(min_tokens=1)}, "does not support min_tokens"),
+        (llmapi(), {"sampling": Sampling(end_id=2)}, "does not support end_id"),
+        (llmapi(), {"sampling": Sampling(bad_words="x")}, "does not support bad_words"),
+        (llmapi(), {"sampling": Sampling(adapter=1)}, "does not support adapter"),
+        (llmapi(), {"sampling": Sampling(guide=Guide("json"))}, "does not support guide"),
     ],
 )
 def test_what_a_deployment_lacks_is_refused_by_name(
@@ -253,7 +253,7 @@ def test_our_scripted_model_before_another_engine_is_not_asked_for_what_it_refus
     deployment = find(repository(OURS_BEFORE_CPP), "tensorrt_llm_bls")
     assert deployment.kind == "inflight"
     assert "deadline_ms" not in asked(deployment, seconds_left=3).inputs
-    assert "can't honour priority" in refusal(deployment, priority=1)
+    assert "does not support priority" in refusal(deployment, priority=1)
 
 
 def test_a_server_of_ours_from_before_parameters_gets_none(ours: Deployment) -> None:
@@ -263,7 +263,7 @@ def test_a_server_of_ours_from_before_parameters_gets_none(ours: Deployment) -> 
     assert older.kind == "inflight"
     assert asked(older, traceparent=TRACE).parameters == {}
     assert asked(ours, traceparent=TRACE).parameters["traceparent"] == TRACE
-    assert "can't honour tenant" in refusal(older, tenant="lab")
+    assert "does not support tenant" in refusal(older, tenant="lab")
 
 
 def test_a_request_to_stop_goes_where_ids_are_known(ours: Deployment) -> None:

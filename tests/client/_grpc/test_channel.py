@@ -36,7 +36,7 @@ def test_a_server_is_trusted_for_its_authority_and_its_name(
         with way.to(f"grpcs://{where}") as caller:  # the system's authorities know nothing of this one
             code, sentence = failure(lambda: caller.ask("model_ready", "ensemble", Deadline(SOON)))
             assert code == "permission_denied"
-            assert f"no trusted connection to {where} could be made" in sentence
+            assert f"no trusted connection to {where} is possible" in sentence
 
 
 @both_transports
@@ -78,11 +78,11 @@ def test_files_that_cannot_be_used_are_named(certificates: Certificates, tmp_pat
     mine, other = certificates.client, certificates.server
     for tls, code, words in (
         (Tls(ca=tmp_path / "nobody"), "permission_denied", f"the CA's certificates in {tmp_path}/nobody can't be read"),
-        (Tls(ca=nonsense), "invalid_parameter", f"{nonsense} holds no certificates as PEM"),
+        (Tls(ca=nonsense), "invalid_parameter", f"{nonsense} has no certificates in PEM format"),
         (Tls(key=mine.key), "invalid_parameter", "without its certificate"),
         (Tls(certificate=mine.certificate, key=tmp_path), "permission_denied", f"the key in {tmp_path} can't be read"),
-        (Tls(certificate=mine.certificate, key=other.key), "invalid_parameter", "no certificate and key that fit"),
-        (Tls(certificate=mine.certificate, key=nonsense), "invalid_parameter", "no certificate and key that fit"),
+        (Tls(certificate=mine.certificate, key=other.key), "invalid_parameter", "matching certificate and key"),
+        (Tls(certificate=mine.certificate, key=nonsense), "invalid_parameter", "matching certificate and key"),
     ):
         with pytest.raises(InflightError) as got:
             credentials(Address.parse("grpcs://host"), tls)

@@ -48,12 +48,12 @@ def test_responses_come_one_by_one_and_end(way: GrpcTransportVariant, address: s
 @pytest.mark.parametrize(
     ("model", "whole", "first", "sentence"),
     [
-        ("silent", 0.3, None, "the answer was not there after 0.3 seconds"),
-        ("silent", SOON, 0.3, "the first token was not there after 0.3 seconds"),
-        ("silent", 0.3, SOON, "the answer was not there after 0.3 seconds"),
-        ("silent", None, 0.3, "the first token was not there after 0.3 seconds"),
-        ("stuck", 0.3, None, "the answer was not there after 0.3 seconds"),
-        ("stuck", 0.5, SOON, "the answer was not there after 0.5 seconds"),
+        ("silent", 0.3, None, "the answer did not arrive within 0.3 seconds"),
+        ("silent", SOON, 0.3, "the first token did not arrive within 0.3 seconds"),
+        ("silent", 0.3, SOON, "the answer did not arrive within 0.3 seconds"),
+        ("silent", None, 0.3, "the first token did not arrive within 0.3 seconds"),
+        ("stuck", 0.3, None, "the answer did not arrive within 0.3 seconds"),
+        ("stuck", 0.5, SOON, "the answer did not arrive within 0.5 seconds"),
     ],
 )
 def test_the_deadline_that_is_over_first_ends_the_call(
@@ -64,7 +64,7 @@ def test_the_deadline_that_is_over_first_ends_the_call(
         late = Deadline(whole), Deadline(first, "the first token")
         assert failure(lambda: caller.texts(request(model), *late)) == (
             "deadline_exceeded",
-            f"{sentence}; allow more time",
+            f"{sentence}; raise the timeout",
         )
         shortest = min(seconds for seconds in (whole, first) if seconds is not None)
         assert shortest - 0.01 <= time.monotonic() - begun < SOON
@@ -176,7 +176,7 @@ def test_a_server_of_another_protocol_is_no_grpc_server(way: GrpcTransportVarian
         with way.to(where) as caller:
             code, sentence = failure(lambda: caller.texts(request(), Deadline(SOON)))
         pages.shutdown()
-    said = f"what answers at {where} is no Triton server (it does not speak gRPC); check the address"
+    said = f"the peer at {where} is not a Triton server (it does not speak gRPC); check the address"
     assert (code, sentence) == ("unsupported_deployment", said)
 
 
