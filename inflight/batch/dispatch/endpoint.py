@@ -169,7 +169,7 @@ class Endpoint:
                 return False
             if problem.code != reported:
                 reported = problem.code
-                self._on_message(f"{self.name} does not answer now, and is asked until it does: {problem}")
+                self._on_message(f"{self.name} does not answer; the job keeps trying: {problem}")
             self.last_error = problem
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(max(pause, (_now() - self._down_since) * _PROBE_DOWNTIME_FRACTION), _PROBE_WAIT_MAX)

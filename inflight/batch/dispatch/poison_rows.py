@@ -89,8 +89,8 @@ class PoisonRowFinder:
 
     def error_for(self, row: Row) -> InflightError:
         return InflightError(
-            f"an engine crashed each of the {self._max_engine_crashes} times that row {row.id!r} was sent alone;"
-            " look at the row, and at the engine's log",
+            f"the engine crashed all {self._max_engine_crashes} times that row {row.id!r} was sent alone;"
+            " inspect the row and the engine's log",
             "row_crashed_engine",
         )
 

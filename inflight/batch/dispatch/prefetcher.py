@@ -197,7 +197,7 @@ def _has_own_id(one: Row | InvalidRow) -> bool:
 
 def duplicate_row(row: Row | InvalidRow) -> InvalidRow:
     """Return the dead letter of a row with a duplicate id."""
-    said = f"an earlier row has the id {row.id!r}, or one that the output takes for the same"
+    said = f"an earlier row has the id {row.id!r}, or one that the output treats as equal"
     return InvalidRow(row.number, row.line, row.id, "row_duplicate", said, context=row.context)
 
 

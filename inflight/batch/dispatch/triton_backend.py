@@ -93,7 +93,9 @@ class TritonBackend:
             return True
         if not self._warned_priority:
             self._warned_priority = True
-            self._on_message(f"{self.name} knows no priorities: its rows are as urgent there as everybody's requests.")
+            self._on_message(
+                f"{self.name} does not support priorities: rows compete equally with all other requests there."
+            )
         return False
 
     async def load(self) -> ServerLoad:
@@ -105,8 +107,8 @@ class TritonBackend:
             if not self._warned_metrics:
                 self._warned_metrics = True
                 self._on_message(
-                    f"{self.name}: there is no metrics page at {url}, so what fills this server has to be found by"
-                    f" trying; name the page: --server '{self.name}{_METRICS}http://HOST:PORT/metrics'."
+                    f"{self.name}: there is no metrics page at {url}, so the job finds this server's capacity by"
+                    f" trial; name the page: --server '{self.name}{_METRICS}http://HOST:PORT/metrics'."
                 )
             raise
         load = EngineLoad.from_metrics(page)

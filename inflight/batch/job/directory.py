@@ -200,7 +200,8 @@ class JobDirectory:
         try:
             if not _try_lock(lock, seconds=_LOCK_TIMEOUT):
                 raise BatchError(
-                    f"another process runs the job at {self.path}; `inflight batch status` shows it", "job_running"
+                    f"another process is running the job at {self.path}; `inflight batch status` shows it",
+                    "job_running",
                 )
             self._check_output()
             yield

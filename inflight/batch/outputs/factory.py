@@ -25,7 +25,7 @@ def create_output(job: Job, directory: JobDirectory) -> OutputWriter | None:
         return TableOutput(job)
     named = [name for name in ("table", "key", "column", "columns") if getattr(output, name)]
     if named:
-        raise BatchError(f"{output.shown} is a file, and has no {named[0]}; leave that out", "output_invalid")
+        raise BatchError(f"{output.shown} is a file and has no {named[0]}; leave that out", "output_invalid")
     if directory.writes_output:
         return None
     return FileOutput(output.address, _output_format(format, output, keep), directory, job.input.address)

@@ -152,7 +152,7 @@ def _begin(directory: JobDirectory, task: PartTask) -> None:
     until = time.monotonic() + _LOCK_TIMEOUT
     while directory.is_running:
         if time.monotonic() > until:
-            raise BatchError(f"another process runs the part at {directory.path}", "job_running")
+            raise BatchError(f"another process is running the part at {directory.path}", "job_running")
         time.sleep(_LOOK_SECONDS)
     with directory.locked():
         ledger = Ledger(directory, task.job.input.part.first)

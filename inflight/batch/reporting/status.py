@@ -60,7 +60,7 @@ def job_status(directory: JobDirectory) -> JobStatus:
 def _describe(directory: JobDirectory, progress: JobProgress, running: bool, age: float) -> tuple[str, str]:
     state, sentence = str(progress.state), progress.message
     if running and not progress.state.is_active:
-        return "starting", "it resumes, and has not reported progress yet"
+        return "starting", "it is resuming and has not reported progress yet"
     if running:
         silent = age >= _STALE_SECONDS
         return state, f"process {progress.pid} has not reported progress for {age:.0f} s" if silent else sentence

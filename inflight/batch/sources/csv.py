@@ -144,4 +144,4 @@ def _why(error: Exception, lines: _Lines) -> str:
 
 
 def _counted(fields: int, names: int) -> str:
-    return f"the row has {fields} field{'s' if fields > 1 else ''}, and the header names {names}"
+    return f"the row has {fields} field{'s' if fields > 1 else ''}, but the header names {names}"

@@ -107,7 +107,7 @@ class StateDatabase:
             self.commit()
         elif self.get("format") != FORMAT:
             raise BatchError(
-                f"the job's state is of format {self.get('format')} and this version of inflight supports {FORMAT}; "
+                f"the job's state is of format {self.get('format')}, but this version of inflight supports {FORMAT}; "
                 f"start a new job, or resume with the version that started it",
                 "job_damaged",
             )

@@ -79,7 +79,7 @@ class RetryLedger(Ledger):
         id, line = self._failed(row.number)
         if id != row.id:
             raise BatchError(
-                f"line {line} of the input has the id {row.id!r}, and had {id!r} when the job started; restore the "
+                f"line {line} of the input has the id {row.id!r}, but had {id!r} when the job started; restore the "
                 f"input and resume the job, or start a new one",
                 "input_changed",
             )

@@ -65,8 +65,8 @@ def test_a_quote_that_is_never_closed_costs_its_own_row_alone(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (b"1", "has 1 field, and the header names 2"),
-        (b"1,2,3", "has 3 fields, and the header names 2"),
+        (b"1", "has 1 field, but the header names 2"),
+        (b"1,2,3", "has 3 fields, but the header names 2"),
         (b'1,"a"b', "not CSV"),
         (b"1,\xff", "line 2 is not UTF-8"),
     ],

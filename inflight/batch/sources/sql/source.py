@@ -178,7 +178,7 @@ class SqlSource:
         if rest != self._range.rows - line:
             behind = f" after row {line}" if line else ""
             raise BatchError(
-                f"{self._what} has {rest} rows{behind}, and had {self._range.rows - line} when the job began; rows were"
+                f"{self._what} has {rest} rows{behind}, but had {self._range.rows - line} when the job began; rows were"
                 " added with keys below the last one, or removed, or no longer match the query: start a new job, with "
                 "a --query that returns the same rows each time (WHERE created < ...)",
                 "input_changed",
