@@ -1,4 +1,4 @@
-"""The front door: one click group that imports a command's module only when that command is called."""
+"""The `inflight` command, which imports the module of a subcommand only when that is called."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMMANDS = {
     "status": ("inflight.commands.status.command", "Show server status: readiness, models, load."),
 }
 
-# Commands of vLLM, Ollama, OVMS and Triton's own tools, and of other programs that have such.
+# Commands of vLLM, Ollama, OVMS, Triton's tools and other programs, and what to use instead.
 COMMAND_HINTS = {
     **dict.fromkeys(("bench", "benchmark", "profile"), "`inflight load run`"),
     **dict.fromkeys(("ls", "list", "ps", "top", "info"), "`inflight status`"),
@@ -40,7 +40,7 @@ COMMAND_HINTS = {
     "help": "`inflight --help`",
 }
 
-# What these import of ours is always there; anything else may be an extra that was not asked for.
+# A missing module of these packages is a defect; any other may belong to an extra that is not installed.
 OWN_PACKAGES = ("inflight", "inflight_client", "build_engines", "loadtests")
 
 
@@ -62,8 +62,8 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 
-    A room reports a user's mistake with an exception that carries a stable `code` (a string of
-    `inflight_client.errors`); it is printed as one sentence. Everything else is a defect and keeps its traceback.
+    An exception with a `code` (one of `inflight_client.errors`) is a user's mistake and is printed as one sentence.
+    Any other exception is a defect and keeps its traceback.
     """
     try:
         cli.main(args=arguments, prog_name="inflight", standalone_mode=False, auto_envvar_prefix="INFLIGHT")
