@@ -63,22 +63,22 @@ def _parse(text: str, what: str) -> Any:
     except yaml.YAMLError as error:
         raise _wrong(f"{what} is not valid YAML ({' '.join(str(error).split())}).") from error
     except ValueError as error:
-        raise _wrong(f"{what} can't be taken: {error}.") from error
+        raise _wrong(f"{what} is invalid: {error}.") from error
 
 
 def _sentence(error: Mapping[str, Any], where: str) -> str:
     names = [str(part) for part in error["loc"]]
     name = ".".join(names)
     if error["type"] == "extra_forbidden":
-        return f"There is no argument {name} in {where}: {_nearest(names)}."
-    return f"In {where}, {name} is {error['input']!r}, and it takes {expected(error)}."
+        return f"There is no argument {name} in {where}; {_nearest(names)}"
+    return f"In {where}, {name} is {error['input']!r}; it must be {expected(error)}."
 
 
 def _nearest(names: list[str]) -> str:
     part: type[BaseModel] = KvCacheArguments if len(names) > 1 else LlmArguments
     if (close := nearest(names[-1], part.model_fields)) is not None:
-        return f"the nearest one is {'.'.join([*names[:-1], close])}"
-    return "what the LLM API knows beside it goes under extra" if len(names) == 1 else "it has no such field"
+        return f"did you mean {'.'.join([*names[:-1], close])}?"
+    return "put other arguments of tensorrt_llm.LLM under extra." if len(names) == 1 else "leave it out."
 
 
 def _wrong(message: str) -> BuildError:

@@ -18,15 +18,15 @@ _DRAFTING_SCRIPTS = {
     "eagle": "eagle/convert_checkpoint.py",
     "explicit_draft_tokens": "redrafter/convert_checkpoint.py",
 }
-# What examples/medusa/convert_checkpoint.py calls the model that the heads belong to.
+# The base model's name in examples/medusa/convert_checkpoint.py.
 _MEDUSA_TYPES = {"LlamaForCausalLM": "llama", "MixtralForCausalLM": "mixtral", "Qwen2ForCausalLM": "qwen2"}
 
 
 @dataclass(frozen=True)
 class BuildPaths:
-    """Where things lie, as the programs see it: inside the container where there is one.
+    """Paths as the programs see them: inside the container if they run in one.
 
-    `model` is the Hugging Face checkpoint, `checkpoint` TensorRT-LLM's own, `engine` the directory that is served.
+    `model` is the Hugging Face checkpoint, `checkpoint` TensorRT-LLM's, `engine` the directory to serve.
     """
 
     model: PurePath
@@ -38,20 +38,20 @@ class BuildPaths:
 
 @dataclass(frozen=True)
 class Command:
-    """A program with its arguments, and the variables that it takes beside those of all programs."""
+    """A program with its arguments, and environment variables in addition to those of all programs."""
 
     step: Step
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def shell(self) -> str:
-        """Return the line that a shell takes."""
+        """Return the command as a shell line."""
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*variables, shlex.join(self.arguments)])
 
 
 def commands(recipe: Recipe, architecture: Architecture, paths: BuildPaths) -> tuple[Command, Command]:
-    """Return what turns the checkpoint into an engine; `recipe` is settled, checked, and fits `architecture`."""
+    """Return the commands that compile the checkpoint; `recipe` is resolved, checked, and fits `architecture`."""
     return _to_checkpoint(recipe, architecture, paths), _build(recipe, paths)
 
 
@@ -136,14 +136,14 @@ def _build(recipe: Recipe, places: BuildPaths) -> Command:
 
 def _build_arguments(recipe: Recipe, places: BuildPaths) -> Iterator[str]:
     yield from ("--checkpoint_dir", str(places.checkpoint), "--output_dir", str(places.engine))
-    # By default it is written where the program happens to stand.
+    # By default it is written to the program's current directory.
     yield from ("--output_timing_cache", str(places.checkpoint / "model.cache"))
     limits = recipe.limits
     for name in ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_beam_width"):
         yield from (f"--{name}", str(getattr(limits, name)))
     if limits.opt_num_tokens is not None:
         yield from ("--opt_num_tokens", str(limits.opt_num_tokens))
-    # Said even where it is the default, since defaults have changed from version to version.
+    # Passed even if it is the default, since defaults change between versions.
     yield from ("--kv_cache_type", "paged")
     yield from ("--use_paged_context_fmha", _switch(bool(recipe.paged_context_fmha)))
     yield from ("--use_fp8_context_fmha", _switch(bool(recipe.fp8_context_fmha)))
@@ -157,7 +157,7 @@ def _build_arguments(recipe: Recipe, places: BuildPaths) -> Iterator[str]:
 
 
 def _plugins(plugins: Plugins, quantization: str) -> Iterator[str]:
-    # nvfp4 has a plugin of its own, which trtllm-build takes where no other is named.
+    # nvfp4 has a separate plugin, which trtllm-build uses if no other is given.
     if not (plugins.gemm == "auto" and quantization == "nvfp4"):
         yield from ("--gemm_plugin", plugins.gemm)
     for name in ("gpt_attention", "nccl", "moe"):
@@ -182,7 +182,7 @@ def _plugins(plugins: Plugins, quantization: str) -> Iterator[str]:
 
 
 def _requests(recipe: Recipe) -> Iterator[str]:
-    """What requests can bring and ask for."""
+    """Return the arguments for LoRA, speculation and logits."""
     if recipe.lora is not None:
         yield from ("--lora_plugin", recipe.lora.plugin, "--max_lora_rank", str(recipe.lora.max_rank))
         if recipe.lora.directories:

@@ -1,4 +1,4 @@
-"""The commands of a build, without running them: it takes a checkpoint's config.json, and no GPU."""
+"""Shows the commands of a build without running them; needs only the checkpoint's config.json, no GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from build_engines.tensorrt_llm.target import CHECKPOINT, TensorRtLlmTarget, env
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a build would run: variables for all programs, the programs, and the lines that a shell takes for it."""
+    """The commands of a build, the environment variables of all of them, and the same as shell lines."""
 
     environment: dict[str, str]
     commands: tuple[Command, ...]
@@ -23,10 +23,10 @@ class DryRun:
 
 
 def dry_run(directory: Path, out: Path, target: TensorRtLlmTarget) -> DryRun:
-    """Return what building the checkpoint `directory` into `out` would run, where `target` would run it.
+    """Return what `target` would run to build the checkpoint `directory` into `out`.
 
-    A build itself writes beside `out` until the engine is whole. Raises BuildError as the build would, but for what
-    the machine lacks.
+    A real build writes beside `out` until the engine is complete. Raises BuildError as a build does, except for
+    errors of the machine.
     """
     with map_read_errors(directory):
         plan = plan_build(target.recipe, directory, read_config(directory))

@@ -1,4 +1,4 @@
-"""The config.json that trtllm-build writes beside its engines, read and compared with what was asked for."""
+"""Reads the config.json that trtllm-build writes beside its engines, and compares it with the recipe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from build_engines.errors import BuildError
 from build_engines.tensorrt_llm.recipe import Recipe
 
-# What each quantization is called there: QuantAlgo in tensorrt_llm/quantization/mode.py. Smooth quantization has forms.
+# Names of quantizations in config.json: QuantAlgo in tensorrt_llm/quantization/mode.py. Smooth quantization has forms.
 _ALGORITHMS = {
     "none": (None, "NO_QUANT"),
     "fp8": ("FP8",),
@@ -35,10 +35,10 @@ _CACHES = {"auto": (None, "NO_QUANT"), "fp8": ("FP8",), "int8": ("INT8",)}
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What the engine says of itself. `limits` holds the build config's max_batch_size, max_num_tokens and so on.
+    """The parts of an engine's config.json. `limits` has the build config's max_batch_size, max_num_tokens and so on.
 
     `paged_context_fmha`, `lora`, `context_logits` and `speculation` (the mode's number) are read as upstream's runtime
-    does in cpp/tensorrt_llm/runtime/gptJsonConfig.cpp: what isn't said is off.
+    does in cpp/tensorrt_llm/runtime/gptJsonConfig.cpp: a missing feature is off.
     """
 
     version: str
@@ -78,21 +78,20 @@ def _read(out: Path) -> EngineConfig:
 
 
 def check_engine(out: Path, recipe: Recipe, version: str | None, log: Path) -> EngineConfig:
-    """Compare the engine in `out` with the settled `recipe` and the `version` that was to build it; return its config.
+    """Compare the engine in `out` with the resolved `recipe` and the expected `version`; return its config.
 
-    Raises BuildError (`build_failed`), which names the `log`: a rank is missing or empty, or the engine is another than
-    was asked for.
+    Raises BuildError (`build_failed`), which names the `log`, if a rank is missing or the engine does not match.
     """
     try:
         return _checked(out, recipe, version)
     except _MismatchError as unlike:
         raise BuildError(
-            f"trtllm-build made an engine that can't be used: {unlike}; see {log}.", "build_failed"
+            f"trtllm-build wrote an engine that does not match the recipe: {unlike}; see {log}.", "build_failed"
         ) from unlike
 
 
 class _MismatchError(Exception):
-    """What of an engine is not as it was asked for."""
+    """Yield the differences between an engine and its recipe."""
 
 
 def _checked(out: Path, recipe: Recipe, version: str | None) -> EngineConfig:
@@ -102,47 +101,41 @@ def _checked(out: Path, recipe: Recipe, version: str | None) -> EngineConfig:
         if not path.is_file() or not path.stat().st_size:
             raise _MismatchError(f"rank {rank} of {recipe.world_size} is missing ({path.name})")
     if config.version != version:
-        raise _MismatchError(f"TensorRT-LLM {config.version} made it, and {version} was to")
+        raise _MismatchError(f"it was built by TensorRT-LLM {config.version} instead of {version}")
     sizes = (config.tensor_parallel, config.pipeline_parallel)
     if sizes != (recipe.tensor_parallel, recipe.pipeline_parallel):
         raise _MismatchError(f"it has tensor_parallel {sizes[0]} and pipeline_parallel {sizes[1]}")
     if config.quantization not in _ALGORITHMS[recipe.quantization]:
-        raise _MismatchError(f"its quantization is {config.quantization}, and {recipe.quantization} was asked for")
+        raise _MismatchError(f"its quantization is {config.quantization} instead of {recipe.quantization}")
     if config.kv_cache_quantization not in _CACHES[recipe.kv_cache_dtype]:
-        raise _MismatchError(
-            f"its KV cache is {config.kv_cache_quantization}, and {recipe.kv_cache_dtype} was asked for"
-        )
+        raise _MismatchError(f"its KV cache is {config.kv_cache_quantization} instead of {recipe.kv_cache_dtype}")
     _check_limits(config, recipe)
     _check_requests(config, recipe)
     return config
 
 
 def _check_requests(config: EngineConfig, recipe: Recipe) -> None:
-    """What requests can bring and ask for; without paged context they are served too, which is told."""
+    """Yield missing features. A missing paged context is only reported, since the engine serves without it."""
     for name, has, asked in (
         ("adapters", config.lora, recipe.lora is not None),
         ("logits of prompts", config.context_logits, recipe.gather_context_logits),
     ):
         if asked and not has:
-            raise _MismatchError(f"it takes no {name}, and they were asked for")
+            raise _MismatchError(f"it does not support {name}")
     said = recipe.speculation
     mode, length = (said.mode, said.max_draft_len) if said else (None, 0)
     if config.speculation not in (_MODES[mode], (mode or "none").upper()):
-        raise _MismatchError(
-            f"its speculative_decoding_mode is {config.speculation}, and {mode or 'none'} was asked for"
-        )
+        raise _MismatchError(f"its speculative_decoding_mode is {config.speculation} instead of {mode or 'none'}")
     if config.limits.get("max_draft_len", 0) != length:
-        raise _MismatchError(
-            f"its max_draft_len is {config.limits.get('max_draft_len', 0)}, and {length} was asked for"
-        )
+        raise _MismatchError(f"its max_draft_len is {config.limits.get('max_draft_len', 0)} instead of {length}")
 
 
 def _check_limits(config: EngineConfig, recipe: Recipe) -> None:
     for name in ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_beam_width"):
         asked, has = getattr(recipe.limits, name), config.limits.get(name, 0)
-        # Drafts get room of their own on top, and max_num_tokens is cut to what a full batch can have.
+        # The builder adds drafts to some limits, and cuts max_num_tokens to the tokens of a full batch.
         if has < asked and not (name == "max_num_tokens" and has >= _full_batch(recipe)):
-            raise _MismatchError(f"its {name} is {has}, and {asked} was asked for")
+            raise _MismatchError(f"its {name} is {has} instead of {asked}")
 
 
 def _full_batch(recipe: Recipe) -> int:

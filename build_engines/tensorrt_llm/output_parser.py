@@ -1,4 +1,4 @@
-"""What NVIDIA's programs print: sentences for the user, and what went wrong."""
+"""Parses the output of NVIDIA's programs: progress for the user, and errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from build_engines.progress import BuildProgress
 from build_engines.tensorrt_llm.commands import Step
 
-# "[11/21/2026-12:00:00] [TRT-LLM] [I] ", with which their loggers begin.
+# The prefix of their log lines: "[11/21/2026-12:00:00] [TRT-LLM] [I] ".
 _PREFIX = re.compile(r"^(\[[^\]]*\] )+")
 _SERIALIZING = re.compile(r"Serializing engine to .*rank(\d+)\.engine")
 _STEP_PATTERNS = (
@@ -15,17 +15,17 @@ _STEP_PATTERNS = (
     (re.compile(r"Starting quantization"), "Calibrating"),
     (re.compile(r"Quantization done"), "Writing the quantized checkpoint"),
 )
-# An exception's last line, or an error of TensorRT's logger; warnings name errors too.
+# The last line of an exception, or an error of TensorRT's logger; warnings also mention errors.
 _ERROR = re.compile(r"^((\w+\.)*\w*(Error|Exception|Interrupt)\b.*|AssertionError.*)$")
 _LOGGED_ERROR = re.compile(r"\[E\] ?(.*)$")
 _FULL = "No space left on device"
-# What a pool of workers says last, after the error of the one that failed.
+# The last line of a pool of workers, after the error of the one that failed.
 _ELSEWHERE = "please check error log"
 _MAX_REASON = 300
 
 
 class OutputParser:
-    """Hears the lines of one program. `reason` is its last error, `disk_full` whether a disk was full."""
+    """Parses the lines of one program. `reason` is its last error; `disk_full` says whether a disk was full."""
 
     def __init__(self, step: Step, ranks: int, progress: BuildProgress) -> None:
         self.reason = ""

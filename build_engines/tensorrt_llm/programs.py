@@ -18,12 +18,12 @@ from build_engines.machine import Machine, detect_machine, python_of_tensorrt_ll
 from build_engines.tensorrt_llm.commands import BuildPaths, Command
 
 EXAMPLES = PurePath("/app/tensorrt_llm/examples")
-# Triton's containers say with this which release they are.
+# Triton's containers set this to their release.
 _RELEASE = "NVIDIA_TRITON_SERVER_VERSION"
 
 
 class Programs(Protocol):
-    """How a command is run. `where` names the place in messages, `end` stops what a dead parent left running."""
+    """Runs commands. `where` names the place in messages; `stop_command` ends what a killed parent left running."""
 
     @property
     def where(self) -> str: ...
@@ -32,22 +32,22 @@ class Programs(Protocol):
     def stop_command(self) -> list[str]: ...
 
     def detect(self) -> Machine:
-        """Return what is there; raises BuildError (`package_missing`) where that can't be asked."""
+        """Return the GPUs and software; raises BuildError (`package_missing`) if they can't be determined."""
 
     def container(self) -> str | None: ...
 
     def paths(self, model: Path, checkpoint: Path, engine: Path) -> BuildPaths: ...
 
     def line(self, command: Command, environment: Mapping[str, str], paths: list[Path]) -> list[str]:
-        """Return the command with which this machine runs `command`; `paths` are what it reads or writes."""
+        """Return the command line that runs `command`; `paths` are the directories that it reads or writes."""
 
     def check(self, script: str) -> None:
-        """Raise BuildError (`package_missing`) where the programs can't be found; `script` is within the examples."""
+        """Raise BuildError (`package_missing`) if a program is missing; `script` is relative to the examples."""
 
 
 @dataclass(frozen=True)
 class Native:
-    """The programs on the PATH, as inside the container. `examples` holds the scripts."""
+    """The programs on the PATH, as inside the container. `examples` is the directory of the scripts."""
 
     examples: PurePath = EXAMPLES
     where: str = "this machine"
@@ -72,22 +72,22 @@ class Native:
     def check(self, script: str) -> None:
         if shutil.which("trtllm-build") is None:
             raise BuildError(
-                f"There is no trtllm-build on the PATH; run inflight in {DEFAULT_CONTAINER.image}, or give --docker.",
+                f"There is no trtllm-build on the PATH; run inflight in {DEFAULT_CONTAINER.image}, or pass --docker.",
                 "package_missing",
             )
         if not Path(self.examples, script).is_file():
             raise BuildError(
-                f"{self.examples} holds no {script}; name the examples of TensorRT-LLM with --examples-dir.",
+                f"{self.examples} has no {script}; pass the directory of TensorRT-LLM's examples with --examples-dir.",
                 "package_missing",
             )
 
 
 @dataclass(frozen=True)
 class Docker:
-    """The programs in a container that `docker run` starts again for each of them.
+    """The programs in a container; `docker run` starts one for each program.
 
-    Paths are mounted under their own names, so commands and logs read as on the machine itself. What is written
-    belongs to the user who builds. `name` is the container's, so that it can be stopped.
+    Directories are mounted at the same paths, so commands and logs look as on the machine itself. New files belong to
+    the user who builds. `name` is the container's name, by which it can be stopped.
     """
 
     image: str = DEFAULT_CONTAINER.image
@@ -110,7 +110,7 @@ class Docker:
 
     def _check_image(self) -> None:
         if shutil.which("docker") is None:
-            raise BuildError("There is no docker on the PATH; install it, or leave --docker out.", "package_missing")
+            raise BuildError("There is no docker on the PATH; install it, or leave out --docker.", "package_missing")
         asked = subprocess.run(["docker", "image", "inspect", self.image], capture_output=True, check=False)
         if asked.returncode != 0:
             raise BuildError(
@@ -146,20 +146,20 @@ class Docker:
         )
         if looked.returncode != 0:
             raise BuildError(
-                f"{self.image} holds no {self.examples / script}; name the examples' directory in it with "
+                f"{self.image} has no {self.examples / script}; pass the examples' directory in it with "
                 "--examples-dir.",
                 "package_missing",
             )
 
 
 def docker_for(out: Path, docker: Docker) -> Docker:
-    """Return `docker` with a name of its own for the place that is built; one place has one writer."""
+    """Return `docker` with a container name for the output, which has only one writer."""
     digest = hashlib.sha256(os.fsencode(out.resolve())).hexdigest()[:12]
     return replace(docker, name=f"inflight-build-{digest}")
 
 
 def _mounted(paths: list[Path]) -> list[Path]:
-    """The directories to mount: `paths`, and where their files really lie, as the hub's cache keeps them elsewhere."""
+    """Return the directories to mount: `paths`, and the targets of their links, as in the hub's cache."""
     wanted = set[Path]()
     for path in paths:
         wanted.add(path)

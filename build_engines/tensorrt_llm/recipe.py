@@ -1,4 +1,4 @@
-"""The recipe: what a user decides about a TensorRT engine, as flags or a YAML file."""
+"""The recipe: the build settings of a TensorRT engine, from flags or a YAML file."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-# Strict, since a YAML true would count as 1.
+# Strict, since YAML's true would count as 1.
 Count = Annotated[int, Field(gt=0, strict=True)]
 Dtype = Literal["auto", "float16", "bfloat16", "float32"]
 Quantization = Literal["none", "fp8", "int8_sq", "int4_awq", "w4a8_awq", "nvfp4", "int8_wo", "int4_wo"]
 KvDtype = Literal["auto", "fp8", "int8"]
 SpeculationMode = Literal["draft_tokens_external", "lookahead_decoding", "medusa", "explicit_draft_tokens", "eagle"]
 PluginDtype = Literal["auto", "float16", "float32", "bfloat16", "disable"]
-# The keys of LoraManager.LORA_MODULE_IDS in tensorrt_llm/lora_manager.py, of what a decoder has.
+# The keys of LoraManager.LORA_MODULE_IDS in tensorrt_llm/lora_manager.py that apply to decoders.
 LoraModule = Literal[
     "attn_qkv",
     "attn_q",
@@ -34,162 +34,161 @@ LoraModule = Literal[
 
 
 class RecipeSection(BaseModel):
-    """A part of the recipe; a key that it doesn't have is a mistake."""
+    """A section of the recipe. Unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Limits(RecipeSection):
-    """What the engine is made for; more makes it slower and larger."""
+    """Limits of the engine. Higher ones make it slower and larger."""
 
     max_batch_size: Count = 256
-    """Requests that run at once."""
+    """Maximum concurrent requests."""
     max_seq_len: Count | None = None
-    """Tokens of prompt and answer together. Without it, what the model knows."""
+    """Maximum tokens of prompt and answer together. [default: the model's]"""
     max_input_len: Count | None = None
-    """Tokens of a prompt. Without it, all but one of max_seq_len, or of max_num_tokens without chunked_context."""
+    """Maximum tokens of a prompt. [default: max_seq_len - 1, or max_num_tokens - 1 without chunked_context]"""
     max_num_tokens: Count = 8192
-    """Tokens that one step computes, over all requests."""
+    """Maximum tokens per step, over all requests."""
     opt_num_tokens: Count | None = None
-    """Tokens of one step that the kernels are chosen for. Without it, max_batch_size times max_beam_width."""
+    """Tokens per step that kernels are tuned for. [default: max_batch_size * max_beam_width]"""
     max_beam_width: Count = 1
-    """Beams of one request."""
+    """Maximum beams of one request."""
 
 
 class Lora(RecipeSection):
-    """Adapters that requests can bring."""
+    """LoRA adapters that requests can select."""
 
     directories: tuple[Path, ...] = ()
-    """Hugging Face adapters; the first one's config says which modules they change."""
+    """Hugging Face adapters; the config of the first one lists the modules that adapters change."""
     target_modules: tuple[LoraModule, ...] = ()
-    """Modules that adapters change, where no adapter says it."""
+    """Modules that adapters change, if no adapter is given."""
     max_rank: Count = 64
-    """The highest rank of an adapter."""
+    """Maximum rank of a LoRA adapter."""
     plugin: Literal["auto", "float16", "bfloat16", "float32"] = "auto"
-    """The type that adapters are computed in."""
+    """Data type of the adapter kernels."""
 
 
 class SpeculationOptions(RecipeSection):
-    """Several tokens of a request in one step, from drafts."""
+    """Speculative decoding: several tokens of a request per step, from drafts."""
 
     mode: SpeculationMode
-    """Where drafts come from."""
+    """Speculative decoding: source of the drafts."""
     max_draft_len: Count
-    """Draft tokens of one request in one step."""
+    """Maximum draft tokens per request and step."""
     model: Path | None = None
-    """The drafting model or heads, for medusa, eagle and explicit_draft_tokens."""
+    """Draft model or heads to compile into the engine (medusa, eagle, explicit_draft_tokens)."""
     heads: Count = 4
-    """Medusa heads."""
+    """Number of Medusa heads."""
     layers: Count | None = None
-    """Layers of a Medusa head (1), or of EAGLE's tree of choices (4)."""
+    """Layers of a Medusa head, or of EAGLE's draft tree. [default: 1, or 4 for EAGLE]"""
     max_non_leaves_per_layer: Count = 10
-    """Nodes of EAGLE's tree that go on, on each layer."""
+    """Maximum nodes with children in each layer of EAGLE's draft tree."""
     beams: Count = 5
     """Beams of the recurrent drafter (explicit_draft_tokens)."""
 
 
 class Calibration(RecipeSection):
-    """Texts that the model reads while it is quantized, to see how large its numbers get."""
+    """Calibration of a quantization: texts that determine the ranges of activations."""
 
     dataset: str = "cnn_dailymail"
-    """A directory with a train split that has a text column, or cnn_dailymail, which is fetched from the hub."""
+    """Calibration texts: a dataset directory whose train split has a text column, or cnn_dailymail (downloaded)."""
     size: Count = 512
-    """Texts; AWQ takes 32 at most."""
+    """Number of texts; AWQ uses at most 32."""
     batch_size: Count = 1
-    """Texts at once."""
+    """Texts per batch."""
     max_seq_length: Count = 512
-    """Tokens of a text."""
+    """Maximum tokens of a text."""
     awq_block_size: Literal[64, 128] = 128
-    """Weights in a row that share a scale, for AWQ."""
+    """Number of consecutive weights that share a scale (AWQ)."""
     quantize_lm_head: bool = False
-    """Whether the last matrix is quantized too, with fp8."""
+    """Quantize the LM head too (fp8)."""
     seed: Annotated[int, Field(ge=0, strict=True)] = 1234
-    """For drawing texts."""
+    """Seed for the selection of texts."""
 
 
 class Plugins(RecipeSection):
-    """NVIDIA's hand-written kernels and fusions; the defaults are those of the recommended builds."""
+    """Plugins and fusions of TensorRT-LLM. The defaults are those of NVIDIA's recommended builds."""
 
     gemm: Literal["auto", "float16", "float32", "bfloat16", "fp8", "nvfp4", "disable"] = "auto"
-    """Matrix products."""
+    """GEMM plugin."""
     gpt_attention: PluginDtype = "auto"
-    """Attention; without it there is no paged KV cache."""
+    """Attention plugin; the paged KV cache needs it."""
     moe: PluginDtype = "auto"
-    """Mixtures of experts."""
+    """Mixture-of-experts plugin."""
     nccl: PluginDtype = "auto"
-    """Messages between GPUs."""
+    """NCCL plugin, for communication between GPUs."""
     gemm_swiglu: Literal["fp8", "disable"] = "disable"
-    """Matrix product and SwiGLU in one kernel (fp8 on Hopper)."""
+    """Fuse GEMM and SwiGLU (fp8 on Hopper)."""
     low_latency_gemm: Literal["fp8", "disable"] = "disable"
-    """Matrix products of small batches (fp8)."""
+    """GEMM for small batches (fp8)."""
     low_latency_gemm_swiglu: Literal["fp8", "disable"] = "disable"
-    """The same with SwiGLU."""
+    """GEMM with SwiGLU for small batches (fp8)."""
     gemm_allreduce: Literal["float16", "bfloat16", "disable"] = "disable"
-    """Matrix product and its sum over GPUs in one kernel."""
+    """Fuse GEMM and allreduce."""
     context_fmha: bool = True
-    """Fused attention of prompts."""
+    """Fused attention in the prompt phase."""
     remove_input_padding: bool = True
-    """Prompts packed without padding, which in-flight batching takes."""
+    """Pack prompts without padding; in-flight batching needs it."""
     tokens_per_block: Literal[16, 32, 64, 128] = 32
-    """Tokens of one block of the KV cache."""
+    """Tokens per block of the KV cache."""
     reduce_fusion: bool = False
-    """Sum over GPUs, residual and norm in one kernel (Llama, Gemma 2)."""
+    """Fuse allreduce, residual and norm (Llama, Gemma 2)."""
     user_buffer: bool = False
-    """Sums over GPUs without a copy (fp8 Llama, with reduce_fusion)."""
+    """Allreduce without a copy (fp8 Llama, with reduce_fusion)."""
     norm_quant_fusion: bool = False
-    """Norm and quantization in one kernel (nvfp4 Llama)."""
+    """Fuse norm and quantization (nvfp4 Llama)."""
     use_fused_mlp: bool = True
-    """Gate and up projection in one product."""
+    """Fuse the gate and up projections."""
     fuse_fp4_quant: bool = False
-    """Quantization inside the attention kernel (nvfp4)."""
+    """Quantize inside the attention kernel (nvfp4)."""
     pp_reduce_scatter: bool = False
-    """For pipelines of Mixtral."""
+    """Reduce-scatter in pipelines (Mixtral)."""
 
 
 class Recipe(RecipeSection):
-    """All that shapes an engine. What isn't said has a default that suits serving."""
+    """All build settings of an engine. The defaults suit serving."""
 
     dtype: Dtype = "auto"
-    """Of weights that aren't quantized, and of what is computed; auto takes the checkpoint's, float16 for float32."""
+    """Type of weights that are not quantized and of activations; auto: the checkpoint's, or float16 for float32."""
     quantization: Quantization = "none"
-    """Of the weights, and with fp8, int8_sq, w4a8_awq and nvfp4 of what they are multiplied with."""
+    """Quantization of the weights; fp8, int8_sq, w4a8_awq and nvfp4 also quantize activations."""
     kv_cache_dtype: KvDtype = "auto"
-    """Of the KV cache; auto takes dtype."""
+    """Type of the KV cache; auto: dtype."""
     tensor_parallel: Count = 1
-    """GPUs that share each layer."""
+    """Tensor parallel size: GPUs that share each layer."""
     pipeline_parallel: Count = 1
-    """GPUs that each hold a part of the layers."""
+    """Pipeline parallel size: GPUs that each hold some of the layers."""
     limits: Limits = Limits()
     paged_context_fmha: bool | None = None
-    """Prompts are read from the paged KV cache, which kv_cache_reuse and chunked_context take. Without it, where the KV
-    cache allows it: not in float32, not with int8, and with fp8 only where quantization is fp8, w4a8_awq or nvfp4."""
+    """Let the prompt phase read from the paged KV cache, as kv_cache_reuse and chunked_context need. By default on, but
+    off in float32, with an int8 KV cache, and with an fp8 one unless quantization is fp8, w4a8_awq or nvfp4."""
     fp8_context_fmha: bool | None = None
-    """Attention of prompts in fp8. Without it, where quantization allows it and the KV cache is fp8."""
+    """Compute the attention of prompts in fp8. By default on if quantization supports it and the KV cache is fp8."""
     kv_cache_reuse: bool | None = None
-    """A prefix seen before is not computed again, by default of the deployment. Without it, as paged_context_fmha."""
+    """Reuse the KV cache of known prefixes, unless the deployment turns it off. By default as paged_context_fmha."""
     chunked_context: bool | None = None
-    """Long prompts are computed in chunks between the steps of others, by default of the deployment. Without it, as
-    paged_context_fmha."""
+    """Compute long prompts in chunks, unless the deployment turns it off. By default as paged_context_fmha."""
     multiple_profiles: bool = False
-    """Kernels chosen for several sizes of a step: a longer build, a faster engine."""
+    """Tune kernels for several step sizes: a longer build, a faster engine."""
     gather_context_logits: bool = False
-    """Requests can have the logits of their prompt."""
+    """Let requests ask for the logits of their prompt."""
     gather_generation_logits: bool = False
-    """Requests can have the logits of their answer."""
+    """Let requests ask for the logits of their answer."""
     logits_dtype: Literal["float16", "float32"] | None = None
-    """Of logits; without it, what the model's family has."""
+    """Type of logits. [default: the model family's]"""
     lora: Lora | None = None
     speculation: SpeculationOptions | None = None
     calibration: Calibration = Calibration()
     plugins: Plugins = Plugins()
     weight_streaming: bool = False
-    """Weights may lie in the machine's memory and stream to the GPU; plugins.gemm auto is disable then."""
+    """Stream weights from host memory to the GPU; plugins.gemm auto then means disable."""
     fast_build: bool = False
-    """Build sooner, run a little slower."""
+    """Build faster; the engine is a little slower."""
     workers: Count = 1
-    """GPUs that build at once, one rank each."""
+    """Number of GPUs that build in parallel, one rank each."""
     log_level: Literal["error", "warning", "info", "verbose", "debug"] = "info"
-    """How much trtllm-build writes into the log."""
+    """Log level of trtllm-build."""
 
     @property
     def world_size(self) -> int:
@@ -197,5 +196,5 @@ class Recipe(RecipeSection):
 
     @property
     def needs_calibration(self) -> bool:
-        """Whether texts are read to quantize; weight-only quantization looks at the weights alone."""
+        """Whether the quantization reads calibration texts; weight-only quantization does not."""
         return self.quantization not in ("none", "int8_wo", "int4_wo") or self.kv_cache_dtype != "auto"

@@ -1,4 +1,4 @@
-"""Reading a recipe: from a YAML file and from flags, which win, with one sentence for what is wrong."""
+"""Reads a recipe from a YAML file and from flags, which override the file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from inflight.common.suggestions import nearest
 
 
 def read_recipe(path: Path | None, flags: Mapping[str, Any]) -> Recipe:
-    """Return the recipe of the file `path` with `flags` over it; keys of flags are dotted ("limits.max_batch_size").
+    """Return the recipe of the file `path`, overridden by `flags`, whose keys are dotted ("limits.max_batch_size").
 
-    Raises BuildError (`invalid_parameter`) with one sentence that names the field and, for a name that no field has,
-    the nearest one.
+    Raises BuildError (`invalid_parameter`), which names the field and suggests similar names for an unknown one.
     """
     said = _load(path) if path else {}
     where = str(path) if path else "the recipe"
@@ -37,17 +36,17 @@ def read_recipe(path: Path | None, flags: Mapping[str, Any]) -> Recipe:
 
 
 def parse_value(name: str, text: str) -> Any:
-    """Return the value of the field `name` that a flag gives as YAML. Raises BuildError (`invalid_parameter`)."""
+    """Parse the YAML value that a flag gives for the field `name`. Raises BuildError (`invalid_parameter`)."""
     try:
         return load_values(text)
     except yaml.YAMLError as error:
         raise _wrong(f"The value of {name} is not valid YAML ({' '.join(str(error).split())}).") from error
     except ValueError as error:
-        raise _wrong(f"The value of {name} can't be taken: {error}.") from error
+        raise _wrong(f"The value of {name} is invalid: {error}.") from error
 
 
 def recipe_fields(part: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[tuple[str, type[BaseModel], str]]:
-    """Yield each field's dotted name, the part it is in, and its own name; parts themselves are not among them."""
+    """Yield the dotted name of each field, its section, and its name; sections themselves are skipped."""
     for name, field in part.model_fields.items():
         inner = section_type(field.annotation)
         if inner is None:
@@ -57,7 +56,7 @@ def recipe_fields(part: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[
 
 
 def section_type(annotation: Any) -> type[BaseModel] | None:
-    """Return the part that an annotation holds (`Lora | None`), None for a plain field."""
+    """Return the section in an annotation (`Lora | None`); None for a plain field."""
     choices = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     return next((one for one in choices if isinstance(one, type) and issubclass(one, BaseModel)), None)
 
@@ -70,7 +69,7 @@ def _load(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise _wrong(f"{path} is not valid YAML ({' '.join(str(error).split())}).") from error
     except ValueError as error:
-        raise _wrong(f"The recipe {path} can't be taken: {error}.") from error
+        raise _wrong(f"The recipe {path} is invalid: {error}.") from error
     if read is None:
         return {}
     if not isinstance(read, dict):
@@ -82,18 +81,18 @@ def _sentence(error: Mapping[str, Any], where: str) -> str:
     path = [str(part) for part in error["loc"]]
     name = ".".join(path)
     if error["type"] == "extra_forbidden":
-        return f"There is no field {name} in {where}; {_nearest(path)}."
+        return f"There is no field {name} in {where}; {_nearest(path)}"
     if error["type"] == "missing":
         return f"In {where}, {name} is missing; add it."
-    return f"In {where}, {name} is {error['input']!r}, and it takes {expected(error)}."
+    return f"In {where}, {name} is {error['input']!r}; it must be {expected(error)}."
 
 
 def _nearest(path: list[str]) -> str:
     every = [name for name, _, _ in recipe_fields()]
     for known, wanted in ((every, ".".join(path)), ([name.rsplit(".", 1)[-1] for name in every], path[-1])):
         if (close := nearest(wanted, known, cutoff=0.75)) is not None:
-            return f"the nearest one is {every[known.index(close)]}"
-    return f"it takes {', '.join(Recipe.model_fields)}"
+            return f"did you mean {every[known.index(close)]}?"
+    return f"its fields are {', '.join(Recipe.model_fields)}."
 
 
 def _wrong(message: str) -> BuildError:

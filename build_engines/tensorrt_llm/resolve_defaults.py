@@ -1,4 +1,4 @@
-"""What a recipe leaves open, settled with what the model is."""
+"""Resolves the defaults of a recipe from the model's config."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from build_engines.checkpoints.model_facts import ModelFacts
 from build_engines.tensorrt_llm.recipe import Limits, Plugins, Recipe
 
-# As upstream's converters do with `--dtype auto`.
+# As upstream's converters resolve `--dtype auto`.
 _AUTO_DTYPES = {"float32": "float16"}
-# With these builder.py takes fp8 attention of prompts, and so an fp8 KV cache where prompts read it in pages.
+# With these, builder.py accepts fp8 attention of prompts, and so a paged fp8 KV cache.
 FP8_PRODUCTS = ("fp8", "w4a8_awq", "nvfp4")
 
 
 def resolve_defaults(recipe: Recipe, facts: ModelFacts) -> tuple[Recipe, tuple[str, ...]]:
-    """Return the recipe without autos and Nones in dtype, context features and limits, and notes for the user."""
+    """Return the recipe with resolved dtype, context features and limits, and notes for the user."""
     dtype = _AUTO_DTYPES.get(facts.dtype, facts.dtype) if recipe.dtype == "auto" else recipe.dtype
     recipe = _absolute(recipe).model_copy(update={"dtype": dtype, "plugins": _plugins(recipe)})
     pages = _pages(recipe)
@@ -33,7 +33,7 @@ def resolve_defaults(recipe: Recipe, facts: ModelFacts) -> tuple[Recipe, tuple[s
 
 
 def _absolute(recipe: Recipe) -> Recipe:
-    """Paths that programs find from wherever they stand."""
+    """Return the recipe with absolute paths."""
     changed: dict[str, object] = {}
     if recipe.lora is not None:
         directories = tuple(directory.resolve() for directory in recipe.lora.directories)
@@ -47,16 +47,16 @@ def _absolute(recipe: Recipe) -> Recipe:
 
 
 def _plugins(recipe: Recipe) -> Plugins:
-    """Weights inside the plugin of matrix products don't stream."""
+    """Disable the GEMM plugin for weight streaming, which does not support it."""
     if recipe.weight_streaming and recipe.plugins.gemm == "auto":
         return recipe.plugins.model_copy(update={"gemm": "disable"})
     return recipe.plugins
 
 
 def _pages(recipe: Recipe) -> bool:
-    """Whether prompts can be read from the paged KV cache, by the checks of tensorrt_llm/builder.py.
+    """Return whether the prompt phase can use the paged KV cache, by the checks of tensorrt_llm/builder.py.
 
-    In float32 the attention operator falls back to kernels that aren't fused (cpp/tensorrt_llm/common/attentionOp.cpp).
+    In float32 the attention operator falls back to unfused kernels (cpp/tensorrt_llm/common/attentionOp.cpp).
     """
     if not recipe.plugins.context_fmha or recipe.dtype == "float32":
         return False
@@ -64,14 +64,14 @@ def _pages(recipe: Recipe) -> bool:
 
 
 def _fp8_attention(recipe: Recipe) -> bool:
-    """Whether prompts' attention is in fp8: in pages exactly where the KV cache is, as builder.py has it."""
+    """Return whether attention of prompts is in fp8; with paged context it follows the KV cache, as in builder.py."""
     if not recipe.plugins.context_fmha or recipe.quantization not in FP8_PRODUCTS:
         return False
     return recipe.kv_cache_dtype == "fp8"
 
 
 def _limits(recipe: Recipe, facts: ModelFacts) -> Limits:
-    """Prompts may fill all but one token; without chunks a step must hold a whole prompt."""
+    """Return the limits with defaults: a prompt takes all but one token; without chunks a step holds a whole prompt."""
     limits = recipe.limits
     length = limits.max_seq_len or facts.positions
     longest = length - 1 if recipe.chunked_context else min(length - 1, limits.max_num_tokens)

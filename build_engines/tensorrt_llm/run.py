@@ -31,12 +31,12 @@ _STEP_MESSAGES = {
 
 @contextlib.contextmanager
 def logging_to(out: Path) -> Iterator[Log]:
-    """Yield a log that outlives a failure; after success it lies in `out`."""
+    """Yield a log file that is kept after a failure and moved into `out` after success."""
     log = Log()
     try:
         yield log
     except BuildError:
-        # Its message names the log.
+        # The error's message names the log.
         log.close()
         raise
     except BaseException:
@@ -48,7 +48,7 @@ def logging_to(out: Path) -> Iterator[Log]:
 
 
 class Log:
-    """All that the programs print, and the lines that started them. A full disk ends the log, not the build."""
+    """A log of the programs' output and command lines. A full disk ends the log, not the build."""
 
     def __init__(self) -> None:
         descriptor, path = tempfile.mkstemp(prefix="inflight-build-", suffix=".log")
@@ -78,7 +78,7 @@ def run_command(
     log: Log,
     progress: BuildProgress,
 ) -> None:
-    """Run `command`; `paths` are the directories that it reads or writes, `ranks` those that it builds.
+    """Run `command`; `paths` are the directories that it reads or writes, `ranks` the ranks that it builds.
 
     Raises BuildError: `disk_full`, or `build_failed` with the program's last error and the log's path.
     """
@@ -96,7 +96,7 @@ def run_command(
         return
     if listener.disk_full:
         raise BuildError(
-            f"A disk was full while {_program_name(command)} ran; it writes beside --out and to the directory for"
+            f"A disk became full while {_program_name(command)} ran, which writes beside --out and to the directory for"
             f" temporary files. Free space or choose another --out; see {log.path}.",
             "disk_full",
         )
@@ -117,9 +117,9 @@ def _reason(code: int, listener: OutputParser) -> str:
 def _guarded(
     line: Sequence[str], end: Sequence[str], environment: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start `line` under the script guarded, in a session of its own: Ctrl-C reaches this process alone.
+    """Start `line` under child_guard.py, in a new session, so that Ctrl-C reaches only this process.
 
-    Isolated (-I), since nothing of this process' packages may come before those that the programs need.
+    Python is isolated (-I), so that this process's packages do not shadow those of the programs.
     """
     guard = [sys.executable, "-I", str(_GUARD), json.dumps(list(end)), *line]
     process = subprocess.Popen(

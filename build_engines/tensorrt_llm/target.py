@@ -29,11 +29,11 @@ from build_engines.tensorrt_llm.rules.recipe import check_model, check_recipe
 from build_engines.tensorrt_llm.run import logging_to, run_command
 from build_engines.tensorrt_llm.xgrammar_tokenizer_info import write_xgrammar_tokenizer_info
 
-# TensorRT-LLM's own checkpoint; it lies in the unfinished engine directory, and is gone from the finished one.
+# The checkpoint in TensorRT-LLM's format; removed from the engine directory at the end.
 CHECKPOINT = "tllm_checkpoint"
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _KV_PRECISIONS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
-# Bytes of a parameter, embeddings in 16 bits among them.
+# Bytes per parameter, including embeddings in 16 bits.
 _BYTES = {"none": 2.0} | dict.fromkeys(("fp8", "int8_sq", "int8_wo"), 1.2)
 _BYTES |= dict.fromkeys(("nvfp4", "int4_awq", "w4a8_awq", "int4_wo"), 0.8)
 _WITHOUT_EFFECT = ("workers", "log_level")
@@ -41,7 +41,7 @@ _WITHOUT_EFFECT = ("workers", "log_level")
 
 @dataclass(frozen=True)
 class TensorRtLlmSettings:
-    """What the target knows beyond a precision: the recipe, and where NVIDIA's programs run."""
+    """The target's settings besides the precision: the recipe, and where NVIDIA's programs run."""
 
     recipe: Recipe = field(default_factory=Recipe)
     programs: Programs = field(default_factory=Native)
@@ -49,7 +49,7 @@ class TensorRtLlmSettings:
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What will be built: the settled recipe, of which architecture and model, and what the user should know."""
+    """A resolved recipe with its architecture and model, and notes for the user."""
 
     recipe: Recipe
     architecture: Architecture
@@ -62,7 +62,7 @@ class BuildPlan:
 
 @dataclass
 class TensorRtLlmTarget:
-    """Compiles with `programs` what `recipe` says. `machine` is what `here` found: looking takes seconds in docker."""
+    """Compiles an engine from `recipe` with `programs`. `machine` is cached: detection takes seconds in docker."""
 
     recipe: Recipe
     programs: Programs
@@ -85,7 +85,7 @@ class TensorRtLlmTarget:
         return Host(versions | ({"container": container} if container else {}), machine.built_on)
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
-        """TensorRT-LLM's checkpoint and the engine stand beside one another for a while."""
+        """Return the size of TensorRT-LLM's checkpoint and the engine, which exist at the same time."""
         full = 4.0 if self.recipe.dtype == "float32" else _BYTES["none"]
         return int(2 * checkpoint.parameters * (full if self.recipe.quantization == "none" else self._bytes()))
 
@@ -105,7 +105,7 @@ class TensorRtLlmTarget:
     def _run(
         self, plan: BuildPlan, programs: Programs, checkpoint: Checkpoint, out: Path, progress: BuildProgress
     ) -> EngineConfig:
-        """Run the programs, and return what the engine that they made says of itself."""
+        """Run the programs, and return the config of the new engine."""
         model, between = checkpoint.directory.resolve(), out.resolve() / CHECKPOINT
         places = programs.paths(model, between, out.resolve())
         steps = plan.commands(places)
@@ -124,7 +124,7 @@ class TensorRtLlmTarget:
 
 
 def plan_build(recipe: Recipe, directory: Path, config: dict[str, Any]) -> BuildPlan:
-    """Settle `recipe` for the checkpoint `directory` with the parsed config.json `config`, and check both.
+    """Resolve `recipe` for the checkpoint `directory` with the parsed config.json `config`, and check both.
 
     Raises BuildError: `unsupported_architecture`, `not_a_checkpoint`, `invalid_parameter`.
     """
@@ -139,13 +139,13 @@ def plan_build(recipe: Recipe, directory: Path, config: dict[str, Any]) -> Build
 
 
 def environment(recipe: Recipe) -> dict[str, str]:
-    """Return the variables of all programs: nothing is fetched but the texts to calibrate with, where they must be."""
+    """Return the environment variables of all programs: only a calibration dataset may be downloaded."""
     fetched = recipe.needs_calibration and not os.path.isdir(recipe.calibration.dataset)
     return {} if fetched else {"HF_HUB_OFFLINE": "1"}
 
 
 def read_paths(recipe: Recipe) -> list[Path]:
-    """Directories beside the checkpoint that the programs read."""
+    """Return the directories besides the checkpoint that the programs read."""
     paths = list(recipe.lora.directories) if recipe.lora else []
     if recipe.speculation and recipe.speculation.model:
         paths.append(recipe.speculation.model)
@@ -157,12 +157,12 @@ def read_paths(recipe: Recipe) -> list[Path]:
 def target(options: BuildOptions) -> TensorRtLlmTarget:
     settings = options.settings or TensorRtLlmSettings()
     if not isinstance(settings, TensorRtLlmSettings):
-        raise BuildError("The target tensorrt-llm takes its own settings; give it a recipe.", "invalid_parameter")
+        raise BuildError("The target tensorrt-llm needs a recipe; pass TensorRtLlmSettings.", "invalid_parameter")
     return TensorRtLlmTarget(_with_options(settings.recipe, options), settings.programs)
 
 
 def _with_options(recipe: Recipe, options: BuildOptions) -> Recipe:
-    """What all targets are asked in the same words goes into the recipe."""
+    """Return the recipe with the options that all targets share."""
     changed: dict[str, Any] = {}
     dtypes = {short: dtype for dtype, short in _PRECISIONS.items()}
     if options.precision in dtypes:
@@ -177,7 +177,7 @@ def _with_options(recipe: Recipe, options: BuildOptions) -> Recipe:
 
 
 def _stamps(recipe: Recipe) -> list[Any]:
-    """What tells that a directory beside the checkpoint has changed."""
+    """Return a fingerprint of each further input, to detect changes."""
     files = (path for directory in read_paths(recipe) for path in sorted(directory.rglob("*")) if path.is_file())
     return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
 
@@ -210,7 +210,7 @@ def _compiled(
 
 
 def _features(recipe: Recipe, config: EngineConfig) -> GpuFeatures:
-    """What the engine has; of what its config doesn't say, what was asked for."""
+    """Return the engine's features: from its config, or else from the recipe."""
     speculation, paged = recipe.speculation, config.paged_context_fmha
     return GpuFeatures(
         paged_context_fmha=paged,
@@ -225,7 +225,7 @@ def _features(recipe: Recipe, config: EngineConfig) -> GpuFeatures:
 
 
 def _differences(recipe: Recipe, config: EngineConfig) -> Iterator[str]:
-    """What trtllm-build changed, with a warning in its log alone, in an engine that can be served all the same."""
+    """Yield notes on changes that trtllm-build only logs as warnings, in an engine that can be served."""
     if recipe.paged_context_fmha and not config.paged_context_fmha:
         yield (
             "trtllm-build switched paged_context_fmha off (see build.log), so prefixes are not reused and long prompts "

@@ -1,7 +1,7 @@
 """`xgrammar_tokenizer_info.json`: a tokenizer's vocabulary as guided decoding in TensorRT-LLM's backend reads it.
 
-The form is that of upstream's examples/generate_xgrammar_tokenizer_info.py (NVIDIA/TensorRT-LLM 7ed07f06), which needs
-TensorRT-LLM; all that it says is in the tokenizer.
+It has the format of upstream's examples/generate_xgrammar_tokenizer_info.py (NVIDIA/TensorRT-LLM 7ed07f06), which needs
+TensorRT-LLM; all of its content comes from the tokenizer.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ FILE_NAME = "xgrammar_tokenizer_info.json"
 def write_xgrammar_tokenizer_info(tokenizer: Any, end_ids: Sequence[int], out: Path) -> None:
     """Write the file into `out`; a guided answer may end with any of `end_ids`.
 
-    `tokenizer` is transformers' fast one. Where its ids have gaps, the list has empty texts, so that each token stands
-    at its id.
+    `tokenizer` is a fast tokenizer of transformers. Gaps in its ids become empty texts in the list.
     """
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     texts = [""] * (max(vocabulary.values()) + 1)

@@ -4,54 +4,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
 from build_engines.containers import DEFAULT_CONTAINER
-from build_engines.tensorrt_llm.recipe import Dtype, KvDtype, Quantization, SpeculationMode
+from build_engines.tensorrt_llm.recipe import Recipe
+from inflight.common.schema.cli_options import nested_options
 
 TARGET = "tensorrt-llm"
-_COUNT = click.IntRange(min=1)
 _DIRECTORY = click.Path(path_type=Path)
-# Flags for the most common settings and the recipe field of each; use --set for all others.
-_FIELDS: dict[str, tuple[str, Any, str]] = {
-    "dtype": ("dtype", click.Choice(get_args(Dtype)), "Type of weights that are not quantized."),
-    "quantization": ("quantization", click.Choice(get_args(Quantization)), "Long form of --precision."),
-    "kv_cache_dtype": ("kv_cache_dtype", click.Choice(get_args(KvDtype)), "Alias of --kv-cache-precision."),
-    "tensor_parallel": ("tensor_parallel", _COUNT, "Tensor parallel size: GPUs that share each layer."),
-    "pipeline_parallel": (
-        "pipeline_parallel",
-        _COUNT,
-        "Pipeline parallel size: GPUs that each hold some of the layers.",
-    ),
-    "max_batch_size": ("limits.max_batch_size", _COUNT, "Maximum concurrent requests."),
-    "max_input_len": ("limits.max_input_len", _COUNT, "Maximum tokens of a prompt."),
-    "max_num_tokens": ("limits.max_num_tokens", _COUNT, "Maximum tokens per step, over all requests."),
-    "opt_num_tokens": ("limits.opt_num_tokens", _COUNT, "Tokens per step that kernels are tuned for."),
-    "max_beam_width": ("limits.max_beam_width", _COUNT, "Maximum beams of one request."),
-    "speculative_decoding_mode": (
-        "speculation.mode",
-        click.Choice(get_args(SpeculationMode)),
-        "Speculative decoding: source of the drafts.",
-    ),
-    "max_draft_len": ("speculation.max_draft_len", _COUNT, "Maximum draft tokens per request and step."),
-    "draft_model": ("speculation.model", _DIRECTORY, "Draft model or heads to compile into the engine."),
-    "max_lora_rank": ("lora.max_rank", _COUNT, "Highest rank of a LoRA adapter."),
-    "calibration_dataset": ("calibration.dataset", str, "Directory of texts to calibrate the quantization with."),
-    "workers": ("workers", _COUNT, "Number of GPUs that build in parallel."),
-}
-_SWITCHES = {
-    "paged_context_fmha": "Let the prompt phase read from the paged KV cache.",
-    "fp8_context_fmha": "Compute the attention of prompts in fp8.",
-    "kv_cache_reuse": "Reuse the KV cache of known prefixes.",
-    "chunked_context": "Compute long prompts in chunks.",
-    "multiple_profiles": "Tune kernels for several step sizes.",
+# The recipe field of each flag; use --set for all others.
+_FIELDS = {
+    **{name: name for name in ("dtype", "quantization", "kv_cache_dtype", "tensor_parallel", "pipeline_parallel")},
+    **{
+        name: f"limits.{name}"
+        for name in ("max_batch_size", "max_input_len", "max_num_tokens", "opt_num_tokens", "max_beam_width")
+    },
+    "speculative_decoding_mode": "speculation.mode",
+    "max_draft_len": "speculation.max_draft_len",
+    "draft_model": "speculation.model",
+    "max_lora_rank": "lora.max_rank",
+    "calibration_dataset": "calibration.dataset",
+    "workers": "workers",
+    **{
+        name: name
+        for name in ("paged_context_fmha", "fp8_context_fmha", "kv_cache_reuse", "chunked_context", "multiple_profiles")
+    },
 }
 _PROGRAM_OPTIONS = ("docker", "image", "docker_gpus", "docker_shm_size", "examples_dir")
-# Options that all targets share under another name.
-_SAME_AS = {"quantization": "precision", "kv_cache_dtype": "kv_precision"}
+# Options that all targets share under another name, and their flags.
+_SAME_AS = {"quantization": ("precision", "--precision"), "kv_cache_dtype": ("kv_precision", "--kv-cache-precision")}
 _PREFIX = "tensorrt-llm: "
 
 
@@ -63,10 +48,7 @@ def tensorrt_llm_options(command: Any) -> Any:
 
 
 def _recipe_options() -> list[Callable[[Any], Any]]:
-    fields = [
-        click.option(f"--{name.replace('_', '-')}", type=kind, help=_PREFIX + help_text)
-        for name, (_, kind, help_text) in _FIELDS.items()
-    ]
+    options = {option.path: option for option in nested_options(Recipe)}
     return [
         click.option(
             "--recipe",
@@ -81,14 +63,17 @@ def _recipe_options() -> list[Callable[[Any], Any]]:
             metavar="FIELD=VALUE",
             help=_PREFIX + "A field of the recipe, with a YAML value (repeatable): lora.max_rank=16.",
         ),
-        *fields,
         *(
-            click.option(f"--{flag}/--no-{flag}", default=None, help=_PREFIX + help_text)
-            for name, help_text in _SWITCHES.items()
-            if (flag := name.replace("_", "-"))
+            replace(option, name=name.replace("_", "-"), help=_PREFIX + option.help + _alias_note(name)).add_to
+            for name, path in _FIELDS.items()
+            if (option := options[tuple(path.split("."))])
         ),
         click.option("--lora-dir", type=_DIRECTORY, multiple=True, help=_PREFIX + "LoRA adapter (repeatable)."),
     ]
+
+
+def _alias_note(name: str) -> str:
+    return f" Same as {_SAME_AS[name][1]}." if name in _SAME_AS else ""
 
 
 def _program_options() -> list[Callable[[Any], Any]]:
@@ -114,7 +99,7 @@ def tensorrt_llm_settings(target: str, options: dict[str, Any]) -> object:
 
     Raises click.UsageError for a flag of another target, BuildError for an invalid recipe.
     """
-    names = (*_FIELDS, *_SWITCHES, "recipe", "recipe_fields", "lora_dir", *_PROGRAM_OPTIONS)
+    names = (*_FIELDS, "recipe", "recipe_fields", "lora_dir", *_PROGRAM_OPTIONS)
     given = {name: value for name in names if (value := options.pop(name)) not in (None, ())}
     # --docker defaults to False, which is the same as not given.
     given = {name: value for name, value in given.items() if name != "docker" or value}
@@ -129,12 +114,9 @@ def tensorrt_llm_settings(target: str, options: dict[str, Any]) -> object:
 
 def _refuse_duplicates(given: dict[str, Any], options: dict[str, Any]) -> None:
     """Refuse two flags that set the same field; otherwise one would silently override the other."""
-    for name, other in _SAME_AS.items():
+    for name, (other, alias) in _SAME_AS.items():
         if name in given and options.get(other) is not None:
-            alias = {"kv_precision": "kv-cache-precision"}.get(other, other).replace("_", "-")
-            raise click.UsageError(
-                f"--{name.replace('_', '-')} and --{alias} set the same field; leave one of them out."
-            )
+            raise click.UsageError(f"--{name.replace('_', '-')} and {alias} set the same field; leave one of them out.")
     if "dtype" in given and options.get("precision") in ("bf16", "fp16", "fp32"):
         raise click.UsageError("--dtype and --precision set the same field; leave one of them out.")
 
@@ -144,8 +126,7 @@ def _settings(given: dict[str, Any]) -> object:
     from build_engines.tensorrt_llm.target import TensorRtLlmSettings
 
     fields = dict(_pair(one) for one in given.get("recipe_fields", ()))
-    fields |= {field: given[name] for name, (field, _, _) in _FIELDS.items() if name in given}
-    fields |= {name: given[name] for name in _SWITCHES if name in given}
+    fields |= {path: given[name] for name, path in _FIELDS.items() if name in given}
     if "lora_dir" in given:
         fields["lora.directories"] = list(given["lora_dir"])
     return TensorRtLlmSettings(read_recipe(given.get("recipe"), fields), _programs(given))

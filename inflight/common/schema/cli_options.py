@@ -45,7 +45,7 @@ class FieldOption:
             name=name.replace("_", "-"),
             path=path,
             help=field.description or "",
-            default=field.default,
+            default=None if field.is_required() else field.default,
             type=kind,
             choices=tuple(map(str, typing.get_args(kind))) if typing.get_origin(kind) is typing.Literal else (),
             multiple=typing.get_origin(kind) is tuple,
@@ -82,6 +82,14 @@ def field_options(
     for name, field in model.model_fields.items():
         if field.description:
             yield FieldOption.from_field((names or {}).get(name, name), (*path, name), field)
+
+
+def nested_options(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[FieldOption]:
+    """Return the options for the fields of `model` at `path` and of the models in it."""
+    yield from field_options(model, path=path)
+    for name, field in model.model_fields.items():
+        if hasattr(section := _first_type(field.annotation), "model_fields"):
+            yield from nested_options(section, (*path, name))
 
 
 def model_options(model: type[BaseModel], names: Mapping[str, str] | None = None) -> Callable[[Decorated], Decorated]:

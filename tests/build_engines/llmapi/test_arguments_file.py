@@ -87,62 +87,62 @@ def test_a_beam_search_is_made_possible_and_extra_has_the_last_word() -> None:
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ({"max_batchsize": 4}, "There is no argument max_batchsize in {}: the nearest one is max_batch_size."),
-        ({"tp": 4}, "There is no argument tp in {}: what the LLM API knows beside it goes under extra."),
+        ({"max_batchsize": 4}, "There is no argument max_batchsize in {}; did you mean max_batch_size?"),
+        ({"tp": 4}, "There is no argument tp in {}; put other arguments of tensorrt_llm.LLM under extra."),
         (
             {"kv_cache_config": {"free_memory_fraction": 0.5}},
-            "There is no argument kv_cache_config.free_memory_fraction in {}: the nearest one is"
-            " kv_cache_config.free_gpu_memory_fraction.",
+            "There is no argument kv_cache_config.free_memory_fraction in {}; did you mean"
+            " kv_cache_config.free_gpu_memory_fraction?",
         ),
         (
             {"kv_cache_config": {"zzz": 0.5}},
-            "There is no argument kv_cache_config.zzz in {}: it has no such field.",
+            "There is no argument kv_cache_config.zzz in {}; leave it out.",
         ),
-        ({"max_batch_size": 0}, "In {}, max_batch_size is 0, and it takes a number greater than 0."),
-        ({"max_batch_size": True}, "In {}, max_batch_size is True, and it takes a whole number."),
-        ({"max_batch_size": "many"}, "In {}, max_batch_size is 'many', and it takes a whole number."),
+        ({"max_batch_size": 0}, "In {}, max_batch_size is 0; it must be a number greater than 0."),
+        ({"max_batch_size": True}, "In {}, max_batch_size is True; it must be a whole number."),
+        ({"max_batch_size": "many"}, "In {}, max_batch_size is 'many'; it must be a whole number."),
         (
             {"enable_chunked_prefill": "perhaps"},
-            "In {}, enable_chunked_prefill is 'perhaps', and it takes true or false.",
+            "In {}, enable_chunked_prefill is 'perhaps'; it must be true or false.",
         ),
-        ({"dtype": "fp8"}, "In {}, dtype is 'fp8', and it takes one of auto, float16, bfloat16 or float32."),
+        ({"dtype": "fp8"}, "In {}, dtype is 'fp8'; it must be one of auto, float16, bfloat16 or float32."),
         (
             {"guided_decoding_backend": "outlines"},
-            "In {}, guided_decoding_backend is 'outlines', and it takes one of xgrammar or llguidance.",
+            "In {}, guided_decoding_backend is 'outlines'; it must be one of xgrammar or llguidance.",
         ),
         (
             {"kv_cache_config": {"free_gpu_memory_fraction": 1.5}},
-            "In {}, kv_cache_config.free_gpu_memory_fraction is 1.5, and it takes a number of at most 1.0.",
+            "In {}, kv_cache_config.free_gpu_memory_fraction is 1.5; it must be a number of at most 1.0.",
         ),
         (
             {"kv_cache_config": {"tokens_per_block": 48}},
-            "In {}, kv_cache_config.tokens_per_block is 48, and it takes one of 8, 16, 32, 64 or 128.",
+            "In {}, kv_cache_config.tokens_per_block is 48; it must be one of 8, 16, 32, 64 or 128.",
         ),
-        ({"kv_cache_config": 4}, "In {}, kv_cache_config is 4, and it takes a mapping of fields to values."),
+        ({"kv_cache_config": 4}, "In {}, kv_cache_config is 4; it must be a mapping of fields to values."),
         (
             {"speculative_config": {"max_draft_len": 4}},
-            "In {}, speculative_config is {{'max_draft_len': 4}}, and it takes fields of its own with a decoding_type"
+            "In {}, speculative_config is {{'max_draft_len': 4}}; it must be fields of its own with a decoding_type"
             " (Eagle, MTP, NGram, DraftTarget and others).",
         ),
         (
             {"extra": {"max_batch_size": 4}},
-            "In {}, extra is {{'max_batch_size': 4}}, and it takes names that have no field here, and max_batch_size"
+            "In {}, extra is {{'max_batch_size': 4}}; it must be names that have no field here, and max_batch_size"
             " has one.",
         ),
         (
             {"extra": {"model": "elsewhere"}},
-            "In {}, extra is {{'model': 'elsewhere'}}, and it takes names that the engine leaves open, and model is"
+            "In {}, extra is {{'model': 'elsewhere'}}; it must be names that the engine leaves open, and model is"
             " settled.",
         ),
         (
             {"speculative_config": {"decoding_type": "MTP", "max_draft_len": "x"}},
-            "In {}, speculative_config is {{'decoding_type': 'MTP', 'max_draft_len': 'x'}}, and it takes a"
+            "In {}, speculative_config is {{'decoding_type': 'MTP', 'max_draft_len': 'x'}}; it must be a"
             " max_draft_len that is a whole number of at least 0.",
         ),
-        ({"max_seq_len": 1}, "In {}, max_seq_len is 1, and it takes a number of at least 2."),
+        ({"max_seq_len": 1}, "In {}, max_seq_len is 1; it must be a number of at least 2."),
         (
             {"extra": {"trust_remote_code": True}},
-            "In {}, extra is {{'trust_remote_code': True}}, and it takes names that have no field here, and"
+            "In {}, extra is {{'trust_remote_code': True}}; it must be names that have no field here, and"
             " trust_remote_code has one.",
         ),
         (["tensor_parallel_size"], "{} holds a list; write arguments by name."),
@@ -162,25 +162,25 @@ def test_a_mistake_is_one_sentence_that_names_it(tmp_path: Path, written: Any, s
     [
         ("max_batch_size", "'max_batch_size' is no argument; write name=value."),
         ("=4", "'=4' is no argument; write name=value."),
-        ("max_num_token=4", "There is no argument max_num_token in the arguments: the nearest one is max_num_tokens."),
-        ("dtype.x=4", "In the arguments, dtype is {'x': 4}, and it takes one of auto, float16, bfloat16 or float32."),
+        ("max_num_token=4", "There is no argument max_num_token in the arguments; did you mean max_num_tokens?"),
+        ("dtype.x=4", "In the arguments, dtype is {'x': 4}; it must be one of auto, float16, bfloat16 or float32."),
         ("extra=[", "The value of extra is not valid YAML (while parsing"),
         ("extra={a: 1, a: 2}", "The value of extra is not valid YAML (the key a stands there twice"),
         (
             "extra={a: 2026-01-01}",
-            "The value of extra can't be taken: a is 2026-01-01, a value of another kind than",
+            "The value of extra is invalid: a is 2026-01-01, a value of another kind than",
         ),
-        ("extra={a: 2026-13-01}", "The value of extra can't be taken: month must be in 1..12."),
-        ("extra={a: [!!binary aGVsbG8=]}", "The value of extra can't be taken: a.0 is b'hello', a value of another"),
-        ("extra={a: !!set {x, y}}", "The value of extra can't be taken: a is "),
+        ("extra={a: 2026-13-01}", "The value of extra is invalid: month must be in 1..12."),
+        ("extra={a: [!!binary aGVsbG8=]}", "The value of extra is invalid: a.0 is b'hello', a value of another"),
+        ("extra={a: !!set {x, y}}", "The value of extra is invalid: a is "),
         (
             "lora_config={a: {1: 2}}",
-            "The value of lora_config can't be taken: a.1 has a name that is no text;",
+            "The value of lora_config is invalid: a.1 has a name that is no text;",
         ),
-        ("extra={a: .nan}", "The value of extra can't be taken: a is nan, a value of another kind than text, finite"),
-        ("extra=2026-01-01", "The value of extra can't be taken: it is 2026-01-01, a value of another kind"),
-        ("extra=" + 2_000 * "[", "The value of extra can't be taken: it is nested too deeply."),
-        ("extra=&x [*x]", "The value of extra can't be taken: it is nested too deeply."),
+        ("extra={a: .nan}", "The value of extra is invalid: a is nan, a value of another kind than text, finite"),
+        ("extra=2026-01-01", "The value of extra is invalid: it is 2026-01-01, a value of another kind"),
+        ("extra=" + 2_000 * "[", "The value of extra is invalid: it is nested too deeply."),
+        ("extra=&x [*x]", "The value of extra is invalid: it is nested too deeply."),
     ],
 )
 def test_so_is_one_on_the_command_line(said: str, sentence: str) -> None:

@@ -94,12 +94,12 @@ def test_what_requests_can_bring_and_ask_for(tmp_path: Path) -> None:
     [
         ("{", "its config.json can't be read"),
         ({"version": "1.2.1"}, "its config.json can't be read (KeyError: 'pretrained_config')"),
-        (changed("version", "1.1.0"), "TensorRT-LLM 1.1.0 made it, and 1.2.1 was to"),
+        (changed("version", "1.1.0"), "built by TensorRT-LLM 1.1.0 instead of 1.2.1"),
         (changed("pretrained_config.mapping.tp_size", 2), "it has tensor_parallel 2 and pipeline_parallel 1"),
-        (changed("pretrained_config.quantization.quant_algo", None), "its quantization is None, and fp8 was asked for"),
-        (changed("pretrained_config.quantization.kv_cache_quant_algo", "INT8"), "its KV cache is INT8, and fp8"),
-        (changed("build_config.max_batch_size", 4), "its max_batch_size is 4, and 8 was asked for"),
-        (changed("build_config.max_seq_len", None), "its max_seq_len is 0, and 64 was asked for"),
+        (changed("pretrained_config.quantization.quant_algo", None), "its quantization is None instead of fp8"),
+        (changed("pretrained_config.quantization.kv_cache_quant_algo", "INT8"), "its KV cache is INT8 instead of fp8"),
+        (changed("build_config.max_batch_size", 4), "its max_batch_size is 4 instead of 8"),
+        (changed("build_config.max_seq_len", None), "its max_seq_len is 0 instead of 64"),
     ],
 )
 def test_an_engine_that_is_another_is_told_with_the_log(

@@ -20,7 +20,7 @@ FORMATS = ("fp8", "nvfp4", "int8_sq", "int4_awq", "w4a8_awq")
 
 
 def field_rows() -> Iterator[str]:
-    yield "| field | takes | default | |"
+    yield "| field | values | default | description |"
     yield "|---|---|---|---|"
     for dotted, part, name in recipe_fields():
         field = part.model_fields[name]

@@ -49,7 +49,7 @@ def test_a_build_says_that_it_was_not_tried(tiny_checkpoint: TinyCheckpoint, tmp
     [
         (
             ["--llm-argument", "max_batchsize=4"],
-            "There is no argument max_batchsize in the arguments: the nearest",
+            "There is no argument max_batchsize in the arguments; did you mean",
         ),
         (["--llm-argument", "max_batch_size"], "'max_batch_size' is no argument; write name=value."),
         (["--precision", "int8"], "--target llmapi has no --precision int8"),

@@ -163,7 +163,7 @@ def test_a_wrong_recipe_is_one_sentence_with_its_code(
     assert ended.value.code == 1
     said = capsys.readouterr().err
     assert said == (
-        "Error: There is no field limits.max_batch in the recipe; the nearest one is limits.max_batch_size. "
+        "Error: There is no field limits.max_batch in the recipe; did you mean limits.max_batch_size? "
         "[invalid_parameter]\n"
     )
 
