@@ -81,7 +81,7 @@ def check_replaceable(out: Path, is_ours: Callable[[Path], bool], kind: str) -> 
         raise _build_error(error, out, kind) from error
     if foreign:
         raise BuildError(
-            f"{out} holds something that is no {kind} of inflight; choose another --out or remove it.",
+            f"{out} is not {kind} output of inflight; choose another --out or remove it.",
             "output_exists",
         )
 

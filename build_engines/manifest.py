@@ -27,10 +27,10 @@ _CHUNK = 1 << 22
 
 KvPrecision = Literal["f32", "f16", "bf16", "u8"]
 Precision = Literal["bf16", "fp16", "fp32", "int8", "int4"]
-# What TensorRT-LLM knows beyond these.
+# Further precisions of TensorRT-LLM.
 GpuPrecision = Literal["fp8", "int8_sq", "int4_awq", "w4a8_awq", "nvfp4", "int8_wo", "int4_wo"]
 GpuKvPrecision = Literal["fp8", "int8"]
-# What nothing here makes: checkpoints have it, and keep it ("mixed": each layer its own).
+# Precisions that only quantized checkpoints have ("mixed": one per layer).
 KeptPrecision = Literal["mxfp4", "mixed"]
 KeptKvPrecision = Literal["nvfp4"]
 
@@ -49,7 +49,7 @@ class EngineFile(_Frozen):
 def _inside_directory(name: str) -> str:
     """Reject a path that could lead out of its directory, since manifests are not trusted."""
     if any(part in ("", ".", "..") for part in name.split("/")) or "\\" in name or "\0" in name:
-        raise ValueError(f"{name!r} is not the path of a file inside the directory")
+        raise ValueError(f"{name!r} is not a file path inside the directory")
     return name
 
 
@@ -151,14 +151,14 @@ class Manifest(_Frozen):
             raise BuildError(f"No engine directory at {directory}; {_build_hint(directory)}.", "engine_not_found")
         if not path.is_file():
             raise BuildError(
-                f"{directory} holds no {FILE_NAME}, so it is no engine directory; {_build_hint(directory)}.",
+                f"{directory} has no {FILE_NAME}, so it is not an engine directory; {_build_hint(directory)}.",
                 "engine_not_found",
             )
         try:
             version = _FormatVersion.model_validate_json(path.read_bytes()).format
             if version != FORMAT:
                 raise BuildError(
-                    f"{path} has format {version} and this version of inflight reads {FORMAT}; build the engine again.",
+                    f"{path} has format {version}, but this inflight reads {FORMAT}; build the engine again.",
                     "engine_incompatible",
                 )
             return cls.model_validate_json(path.read_bytes())
@@ -195,7 +195,7 @@ def verify(directory: Path, *, hashes: bool | None = None) -> Manifest:
     manifest = Manifest.read(directory)
     if manifest.target not in TARGETS:
         raise BuildError(
-            f"{directory} holds an engine for {manifest.target} and this version of inflight runs those for "
+            f"{directory} has an engine for {manifest.target}, but this version of inflight runs only those for "
             f"{', '.join(TARGETS)}; build the engine again.",
             "engine_incompatible",
         )
@@ -216,7 +216,7 @@ def _refuse_links_out_of(directory: Path) -> None:
     for path in directory.rglob("*"):
         if path.is_symlink() and not any(Path(os.path.realpath(path)).is_relative_to(place) for place in places):
             raise BuildError(
-                f"{path} is a link out of the engine directory; copy the file that it names there in its place.",
+                f"{path} is a link out of the engine directory; replace it with a copy of its target.",
                 "engine_damaged",
             )
 

@@ -1,4 +1,4 @@
-"""What `build_engine` asks of a target, what the user decides, and which targets there are."""
+"""The interface of a build target, the user's options, and the list of targets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from build_engines.manifest import (
 )
 from build_engines.progress import BuildProgress
 
-# Each module has `target(options) -> Target`, and is imported when its target is asked for.
+# Each module has `target(options) -> Target`, and is imported only if its target is chosen.
 _MODULES = {
     "openvino": "build_engines.openvino.target",
     "tensorrt-llm": "build_engines.tensorrt_llm.target",
@@ -42,11 +42,11 @@ KV_PRECISIONS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What the user decides about an engine; None takes what suits the rest.
+    """The user's options; None means the target's default.
 
-    `max_seq_len` in tokens, prompt and answer together, at most what the model knows. `trial` loads the new
-    engine once and has it generate two tokens, which takes its weights' size in memory. `settings` is what the chosen
-    target alone knows, as a type of its own.
+    `max_seq_len` counts prompt and answer together, in tokens, up to the model's maximum. `smoke_test` loads the new
+    engine once and generates two tokens, which takes as much memory as the weights. `settings` are those of the chosen
+    target, in a type of that target.
     """
 
     target: str = "openvino"
@@ -60,7 +60,7 @@ class BuildOptions:
 
 @dataclass(frozen=True)
 class Host:
-    """What would build now: its `versions` by name, and the GPU where engines are bound to one."""
+    """The builder: its `versions` by name, and the GPU if engines are bound to one."""
 
     versions: dict[str, str]
     machine: GpuMachine | None = None
@@ -68,7 +68,7 @@ class Host:
 
 @dataclass(frozen=True)
 class CompiledEngine:
-    """What the manifest says of a compiled engine, in the manifest's words. `notes` are sentences for the user."""
+    """The facts of a compiled engine for its manifest. `notes` are sentences for the user."""
 
     precision: Precision | GpuPrecision | KeptPrecision
     kv_cache_precision: KvPrecision | GpuKvPrecision | KeptKvPrecision
@@ -89,28 +89,28 @@ class CompiledEngine:
 
 
 class Target(Protocol):
-    """One way to make an engine, with the user's decisions inside. The methods are called in this order."""
+    """One way to build an engine, with the user's options. The methods are called in this order."""
 
     def check_supported(self, directory: Path, config: dict[str, Any]) -> None:
         """Raise BuildError (`unsupported_architecture`) for a checkpoint that this target can't build."""
 
     def cache_key(self) -> list[Any]:
-        """Return what shapes the engine, as JSON values; two builds with the same list make the same engine."""
+        """Return everything that affects the engine, as JSON values; builds with equal lists make equal engines."""
 
     def host(self) -> Host:
         """Return the versions of the builder; an engine of another builder is rebuilt."""
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
-        """Return the disk space that a build takes at its peak, without the few megabytes beside the weights."""
+        """Return the peak disk space of a build in bytes, without the few megabytes besides the weights."""
 
     def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEngine:
-        """Write the engine into the empty directory `out`; the manifest is not its affair."""
+        """Write the engine, without the manifest, into the empty directory `out`."""
 
 
 def find_target(options: BuildOptions) -> Target:
     """Return the target that `options` name.
 
-    Raises BuildError (`invalid_parameter`) for a precision that it doesn't know, and what the target itself refuses.
+    Raises BuildError (`invalid_parameter`) for an unsupported precision, and the target's own errors.
     """
     check_precisions(options)
     found: Target = importlib.import_module(_MODULES[options.target]).target(options)
@@ -118,7 +118,7 @@ def find_target(options: BuildOptions) -> Target:
 
 
 def check_precisions(options: BuildOptions) -> None:
-    """Raise BuildError (`invalid_parameter`) where the target doesn't know a precision, naming one that does."""
+    """Raise BuildError (`invalid_parameter`) for an unsupported precision, naming a target that supports it."""
     if options.target not in _MODULES:
         raise BuildError(
             f"There is no target {options.target}; choose one of {', '.join(_MODULES)}.", "invalid_parameter"

@@ -1,9 +1,9 @@
-"""Which architectures TensorRT-LLM's LLM API runs, by the names that checkpoints give them (Hugging Face classes).
+"""The architectures (Hugging Face classes) that TensorRT-LLM's LLM API runs.
 
-Read at NVIDIA/TensorRT-LLM: what tensorrt_llm/_torch/models registers (`register_auto_model`; its __init__.py in the
-state that the release notes of v1.2.0 tell of: with K-EXAONE, Qwen3-VL and Starcoder2, without Command A of 1.3.0rc7),
-and docs/source/models/supported-models.md at 00b6d5a2 for what came after it. Left out is what generates no text, has
-an encoder for its prompt, comes in several folders (VILA), or runs with the AutoDeploy backend alone.
+From NVIDIA/TensorRT-LLM: the classes that tensorrt_llm/_torch/models registers (`register_auto_model`) as of v1.2.0
+(with K-EXAONE, Qwen3-VL and Starcoder2, without Command A of 1.3.0rc7), and docs/source/models/supported-models.md at
+00b6d5a2 for later ones. Excluded are models that generate no text, have an encoder for the prompt, consist of several
+folders (VILA), or need the AutoDeploy backend.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SUPPORTED_ARCHITECTURES = (
     "SeedOssForCausalLM",
     "Starcoder2ForCausalLM",
 )
-"""What 1.2 runs, and what comes after it."""
+"""Architectures of 1.2 and of later versions."""
 
 LATER_ARCHITECTURES = (
     "AfmoeForCausalLM",
@@ -70,4 +70,4 @@ LATER_ARCHITECTURES = (
     "Step3p5ForCausalLM",
     "Step3p7ForConditionalGeneration",
 )
-"""What only versions after 1.2 run."""
+"""Architectures of versions after 1.2 only."""

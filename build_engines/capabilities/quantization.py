@@ -1,4 +1,4 @@
-"""How a checkpoint is quantized already, and whether the LLM API reads that."""
+"""Reads how a checkpoint is quantized, and checks whether the LLM API supports it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from build_engines.errors import BuildError
 from build_engines.manifest import GpuKvPrecision, GpuPrecision, KeptKvPrecision, KeptPrecision
 
 MODELOPT_FILE = "hf_quant_config.json"
-"""What ModelOpt writes beside a checkpoint that it quantized (export_hf_checkpoint)."""
+"""The file that ModelOpt writes into a quantized checkpoint (export_hf_checkpoint)."""
 LAYERS_FILE = "quant_cfg.json"
-"""What it writes too, where each layer is quantized in its own way."""
+"""A further file of ModelOpt if layers are quantized differently."""
 
 # As TensorRT-LLM 1.2 reads them: llmapi/llm_utils.py, _update_from_hf_quant_config, and _torch/model_config.py,
-# load_modelopt_quant_config and load_hf_quant_config, of which the latter asserts the blocks' size. The names are
+# load_modelopt_quant_config and load_hf_quant_config; the latter asserts the block size. The names are
 # those of QuantAlgo.
 _ALGORITHMS: dict[str, GpuPrecision | KeptPrecision] = {
     "FP8": "fp8",
@@ -36,14 +36,17 @@ _READ = "ModelOpt's FP8, NVFP4, W4A16_AWQ, W4A8_AWQ and MIXED_PRECISION, fp8 in 
 
 @dataclass(frozen=True)
 class CheckpointQuantization:
-    """`precision` is unset if the weights are not quantized, `kv` if keys and values are not."""
+    """`precision` is None if the weights are not quantized, `kv` if keys and values are not."""
 
     precision: GpuPrecision | KeptPrecision | None = None
     kv: GpuKvPrecision | KeptKvPrecision | None = None
 
 
 def read_quantization(directory: Path, config: dict[str, Any]) -> CheckpointQuantization:
-    """Raises BuildError (`unsupported_architecture`) for what the LLM API doesn't read, and `checkpoint_damaged`."""
+    """Return how a checkpoint is quantized.
+
+    Raises BuildError: `unsupported_architecture` if the LLM API does not support it, and `checkpoint_damaged`.
+    """
     path = directory / MODELOPT_FILE
     if path.is_file():
         return _modelopt(path)
@@ -58,13 +61,13 @@ def read_quantization(directory: Path, config: dict[str, Any]) -> CheckpointQuan
         raise _refused(directory, f"fp8 in blocks of {blocks}" if blocks else "fp8 without blocks")
     if method == "mxfp4":  # gpt-oss, as it is published
         return CheckpointQuantization("mxfp4")
-    if method == "modelopt":  # newer exports say there what the file beside it says
+    if method == "modelopt":  # newer exports repeat the contents of the separate file here
         return _named(directory, found.get("quant_algo"), None)
     raise _refused(directory, method)
 
 
 def only_in_config(directory: Path, config: dict[str, Any]) -> bool:
-    """Whether ModelOpt's file is missing, in which `_update_from_hf_quant_config` up to 1.2's candidates looks."""
+    """Return whether ModelOpt's file is missing, which 1.2's release candidates read."""
     found = config.get("quantization_config")
     return (
         isinstance(found, dict)
@@ -79,7 +82,7 @@ def _modelopt(path: Path) -> CheckpointQuantization:
         algorithm, kv = found["quant_algo"], found.get("kv_cache_quant_algo")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BuildError(
-            f"{path} doesn't say how the checkpoint is quantized (quantization.quant_algo); fetch it again.",
+            f"{path} has no quantization.quant_algo; fetch the checkpoint again.",
             "checkpoint_damaged",
         ) from error
     return _named(path.parent, algorithm, kv)
@@ -91,7 +94,7 @@ def _named(directory: Path, algorithm: object, kv: object) -> CheckpointQuantiza
         raise _refused(directory, str(algorithm or _UNNAMED))
     if precision == "mixed" and not (directory / LAYERS_FILE).is_file():
         raise BuildError(
-            f"{directory} is quantized with {algorithm} and lacks {LAYERS_FILE}, which says how each layer is; fetch"
+            f"{directory} is quantized with {algorithm} but lacks {LAYERS_FILE}, which lists the layers; fetch"
             " the checkpoint again.",
             "checkpoint_damaged",
         )
@@ -104,7 +107,7 @@ def _named(directory: Path, algorithm: object, kv: object) -> CheckpointQuantiza
 
 def _refused(directory: Path, method: str) -> BuildError:
     return BuildError(
-        f"{directory} is quantized with {method}, and the LLM API reads {_READ}; take the original weights, or "
+        f"{directory} is quantized with {method}, but the LLM API supports {_READ}; use the original weights, or "
         "quantize them with ModelOpt.",
         "unsupported_architecture",
     )

@@ -1,9 +1,8 @@
-"""Which architectures a line of TensorRT-LLM compiles, with which program, and in which precisions.
+"""The architectures that a release line of TensorRT-LLM compiles, with which script, and in which precisions.
 
-Line 1.2, from NVIDIA/TensorRT-LLM: weight-only quantization, types and pipelines are what each family's
-convert_checkpoint.py takes and its network (tensorrt_llm/models) computes; what quantize.py makes is what
-docs/source/legacy/reference/precision.md and the README files of examples/models say; which architectures have no
-engine, support-matrix.md beside it.
+Sources for 1.2 in NVIDIA/TensorRT-LLM: for weight-only quantization, types and pipelines each family's
+convert_checkpoint.py and network (tensorrt_llm/models); for quantize.py docs/source/legacy/reference/precision.md and
+the README files of examples/models; for architectures without an engine support-matrix.md in the same directory.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from build_engines.errors import BuildError
 QUANTIZE_SCRIPT = "quantization/quantize.py"
 WEIGHT_ONLY = ("int8_wo", "int4_wo")
 MIN_CAPABILITY = {"fp8": (8, 9), "w4a8_awq": (8, 9), "nvfp4": (10, 0)}
-"""The first compute capability that computes a precision of weights or KV cache; those not named need none."""
-# builder.py refuses those with integers in them from 10.0 up to 12.0 (B200, B300); w4a8_awq has int4_awq's flags there.
+"""The lowest compute capability that supports a precision of weights or KV cache; absent ones have no minimum."""
+# builder.py refuses integer precisions from 10.0 up to 12.0 (B200, B300); w4a8_awq counts as int4_awq there.
 _INTEGERS = ("int8", "int8_sq", "int4_awq", "w4a8_awq", *WEIGHT_ONLY)
 _NO_INTEGERS = ((10, 0), (12, 0))
 
 
 @dataclass(frozen=True)
 class ConverterFamily:
-    """One convert_checkpoint.py: its path in the examples, and how its flags differ from the usual ones.
+    """A convert_checkpoint.py: its path in the examples, and how its flags differ from the usual ones.
 
-    `gemma_style` has --ckpt-type, --output-model-dir and --world-size. What script and network can: `pipeline`, layers
-    split over GPUs; `lora`, adapters; `lookahead`, drafts that the engine makes itself.
+    `gemma_style`: the flags are --ckpt-type, --output-model-dir and --world-size. Features: `pipeline` parallelism,
+    `lora` adapters, `lookahead` decoding.
     """
 
     name: str
@@ -45,7 +44,7 @@ class ConverterFamily:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What can be built of one Hugging Face class.
+    """The capabilities for one Hugging Face class.
 
     `formats` are those of quantize.py; `quantized_cache` says whether that also quantizes the KV cache.
     """
@@ -114,13 +113,13 @@ PYTORCH_ONLY = (
     "Qwen2_5_VLForConditionalGeneration",
     "Qwen3NextForCausalLM",
 )
-"""What TensorRT-LLM runs in PyTorch alone."""
+"""Architectures that TensorRT-LLM runs only in PyTorch."""
 
 
 def find_architecture(directory: Path, config: dict[str, Any], line: str = ENGINE_LINE) -> Architecture:
-    """Return what `line` can build of the checkpoint `directory` with the parsed config.json `config`.
+    """Return the capabilities of `line` for the checkpoint `directory` with the parsed config.json `config`.
 
-    Raises BuildError (`unsupported_architecture`) where it can build nothing, naming the target that can.
+    Raises BuildError (`unsupported_architecture`) if there are none, naming a target that supports it.
     """
     name = str(config["architectures"][0])
     if line not in CAPABILITIES:
@@ -150,7 +149,7 @@ def find_architecture(directory: Path, config: dict[str, Any], line: str = ENGIN
 
 
 def _alternative(directory: Path, config: dict[str, Any]) -> str:
-    """What to do with an architecture that no engine is compiled of."""
+    """Return the next step for an architecture without engines."""
     if not _run_by_llmapi(config):
         return "--target llmapi doesn't know it either"
     if not _read_by_llmapi(directory, config):
@@ -163,7 +162,7 @@ def _run_by_llmapi(config: dict[str, Any]) -> bool:
 
 
 def _read_by_llmapi(directory: Path, config: dict[str, Any]) -> bool:
-    """Whether it runs the architecture and reads how the weights are quantized."""
+    """Return whether the LLM API supports the architecture and its quantization."""
     try:
         read_quantization(directory, config)
     except BuildError:
@@ -172,7 +171,7 @@ def _read_by_llmapi(directory: Path, config: dict[str, Any]) -> bool:
 
 
 def refuse_precision(architecture: Architecture, quantization: str, kv_cache_dtype: str) -> None:
-    """Raise BuildError (`unsupported_architecture`) for what upstream's programs don't make of an architecture."""
+    """Raise BuildError (`unsupported_architecture`) for settings that upstream does not support for an architecture."""
     if quantization not in architecture.quantizations:
         others = [one.name for one in CAPABILITIES[ENGINE_LINE].values() if quantization in one.quantizations]
         raise _unsupported(
@@ -187,7 +186,7 @@ def refuse_precision(architecture: Architecture, quantization: str, kv_cache_dty
 
 
 def is_computed(precision: str, capability: tuple[int, ...]) -> bool:
-    """Say whether trtllm-build builds a precision of weights or KV cache for GPUs of a compute capability ((9, 0))."""
+    """Return whether trtllm-build supports a precision of weights or KV cache for a compute capability ((9, 0))."""
     begin, end = _NO_INTEGERS
     refused = precision in _INTEGERS and begin <= capability < end
     return capability >= MIN_CAPABILITY.get(precision, (0, 0)) and not refused

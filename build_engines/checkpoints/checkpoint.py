@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint directory, checked before hours of work are spent on it."""
+"""Checks a Hugging Face checkpoint directory before hours of work are spent on it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from build_engines.errors import BuildError
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
-# Any one of these is a tokenizer that transformers can read; the rest is hashed with them.
+# Each of these alone is a tokenizer that transformers can read; the rest is only hashed with it.
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tiktoken.model")
 _TOKENIZER_FILES = (
     *_TOKENIZERS,
@@ -47,7 +47,7 @@ class Checkpoint:
         return sum(path.stat().st_size for path in self.weights)
 
     def hash_weights(self, on_progress: Callable[[int, int], None]) -> str:
-        """Hash the weights, by names and contents, and the configs; `report(done, total)` hears bytes."""
+        """Hash the weights, by names and contents, and the configs; `on_progress(done, total)` gets bytes."""
         total, done = self.weight_bytes, 0
         digest = hashlib.sha256(json.dumps(self.config, sort_keys=True).encode())
         generation = self.directory / "generation_config.json"
@@ -71,7 +71,7 @@ class Checkpoint:
         return digest.hexdigest()
 
     def hash_chat_template(self) -> str | None:
-        """Hash the chat templates: files of their own, or a field of tokenizer_config.json; None without any."""
+        """Hash the chat templates: separate files, or a field of tokenizer_config.json; None without any."""
         further = sorted((self.directory / FURTHER_TEMPLATES).glob("*.jinja"))
         templates = [path for path in (self.directory / "chat_template.jinja", *further) if path.is_file()]
         if templates:
@@ -84,7 +84,7 @@ class Checkpoint:
 
 @contextmanager
 def map_read_errors(directory: Path) -> Iterator[None]:
-    """Say as BuildError (`checkpoint_damaged`) what the system doesn't let us read of a checkpoint."""
+    """Raise BuildError (`checkpoint_damaged`) for an OSError while reading a checkpoint."""
     try:
         yield
     except OSError as error:
@@ -95,11 +95,11 @@ def map_read_errors(directory: Path) -> Iterator[None]:
 
 
 def check_buildable(directory: Path, config: dict[str, Any]) -> None:
-    """Raise BuildError (`unsupported_architecture`) for what is no text generator, or quantized already."""
+    """Raise BuildError (`unsupported_architecture`) if the model does not generate text or is quantized already."""
     architecture = str(config["architectures"][0])
     if not architecture.endswith(("ForCausalLM", "LMHeadModel")):
         raise BuildError(
-            f"{directory} holds a {architecture}, and only models that generate text (…ForCausalLM) can be built.",
+            f"{directory} has the architecture {architecture}; build a model that generates text (…ForCausalLM).",
             "unsupported_architecture",
         )
     if quantized := config.get("quantization_config"):
@@ -112,11 +112,11 @@ def check_buildable(directory: Path, config: dict[str, Any]) -> None:
 
 
 def read_checkpoint(directory: Path, *, check: Callable[[Path, dict[str, Any]], None] = check_buildable) -> Checkpoint:
-    """Check `directory` and return it as a Checkpoint, reading headers only (milliseconds).
+    """Check `directory` and return it as a Checkpoint; reads only headers (milliseconds).
 
     Raises BuildError: `checkpoint_not_found`, `not_a_checkpoint` (no config, weights or tokenizer),
-    `checkpoint_damaged` (a file that is truncated, garbled, unreadable or missing from the index' list), and what
-    `refuse` raises for the directory and its config, before anything else is read.
+    `checkpoint_damaged` (a file is truncated, garbled, unreadable, or listed in the index but missing), and what
+    `check` raises for the directory and its config, before anything else is read.
     """
     with map_read_errors(directory):
         return _read(directory, check)
@@ -144,7 +144,7 @@ def gguf_error(place: str | Path) -> BuildError:
 
 
 def find_config(directory: Path) -> Path:
-    """Return the path of a checkpoint's config.json; raises BuildError as `read_checkpoint` does where it has none."""
+    """Return the path of a checkpoint's config.json; raises BuildError as `read_checkpoint` does if there is none."""
     if directory.suffix.lower() == ".gguf" and directory.exists():
         raise gguf_error(directory)
     if not directory.is_dir():
@@ -155,27 +155,27 @@ def find_config(directory: Path) -> Path:
         if any(directory.glob("*.[gG][gG][uU][fF]")):
             raise gguf_error(directory)
         raise BuildError(
-            f"{directory} holds no config.json, so it is no Hugging Face checkpoint; check the path.",
+            f"{directory} has no config.json, so it is not a Hugging Face checkpoint; check the path.",
             "not_a_checkpoint",
         )
     return path
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """Return the parsed config.json of a checkpoint; raises BuildError as `read_checkpoint` does, before `refuse`."""
+    """Return the parsed config.json of a checkpoint; raises BuildError as `read_checkpoint` does, before `check`."""
     path = find_config(directory)
     config = read_json(path)
     architectures = config.get("architectures")
     if not isinstance(config.get("model_type"), str) or not isinstance(architectures, list) or not architectures:
         raise BuildError(
-            f"{path} names no model_type or no architectures, so it is no checkpoint of a language model.",
+            f"{path} has no model_type or no architectures, so this is not the checkpoint of a language model.",
             "not_a_checkpoint",
         )
     return config
 
 
 def _find_weights(directory: Path) -> dict[Path, int]:
-    """The weight files in order, each with its number of parameters."""
+    """Return the weight files in order, each with its number of parameters."""
     index = directory / _INDEX
     if index.is_file():
         return _read_index(index)
@@ -184,14 +184,14 @@ def _find_weights(directory: Path) -> dict[Path, int]:
         return {single: sum(check_safetensors(single).values())}
     if any(directory.glob("*.bin")) or any(directory.glob("*.pt")) or any(directory.glob("*.pth")):
         raise BuildError(
-            f"{directory} holds its weights as pickles (*.bin), which can run code when read; "
+            f"{directory} has its weights as pickles (*.bin), which can run code when loaded; "
             "convert them to safetensors (save_pretrained does) and build from those.",
             "not_a_checkpoint",
         )
     if any(directory.glob("*.[gG][gG][uU][fF]")):
         raise gguf_error(directory)
     raise BuildError(
-        f"{directory} holds no weights (neither {_SINGLE} nor {_INDEX}); download the checkpoint again.",
+        f"{directory} has no weights (neither {_SINGLE} nor {_INDEX}); download the checkpoint again.",
         "not_a_checkpoint",
     )
 
@@ -214,7 +214,7 @@ def _read_index(index: Path) -> dict[Path, int]:
         absent = {name for name, file in places.items() if file == path.name} - tensors.keys()
         if absent:
             raise BuildError(
-                f"{path} lacks the tensor {min(absent)} that the index places there; fetch the checkpoint again.",
+                f"{path} lacks the tensor {min(absent)}, which the index lists; fetch the checkpoint again.",
                 "checkpoint_damaged",
             )
         found[path] = sum(tensors.values())
@@ -235,6 +235,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _reason(error: OSError) -> str:
-    """The system's words, with the file where it names one."""
+    """Return the system's error text, with the file's name if it has one."""
     words = error.strerror or str(error)
     return words if error.filename is None else f"{Path(error.filename).name}: {words}"

@@ -1,4 +1,4 @@
-"""Values of a config.json, each checked as it is read: anybody may have written the file."""
+"""Reads and checks values of a config.json, which is untrusted."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from build_engines.errors import BuildError
 
 _WORD = re.compile(r"[A-Za-z0-9_.+-]{1,100}", re.ASCII)
-# No model comes near; products of a dozen such sizes are still numbers that can be said.
+# No model comes near; products of a dozen such sizes are still finite.
 _MAX_VALUE = 10**9
 _MAX_SHOWN = 40
 
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """The parsed config.json of the checkpoint `where`. Null counts as absent; what is there must make sense.
+    """The parsed config.json of the checkpoint `where`. Null counts as absent.
 
-    `done` is what can't be done with the model otherwise, in the sentence that says so. All readers raise BuildError
-    (`not_a_checkpoint`) for a value of another kind.
+    `purpose` is the participle in the error: "can't be built". All readers raise BuildError (`not_a_checkpoint`) for a
+    value of the wrong type.
     """
 
     content: dict[str, Any]
@@ -27,14 +27,14 @@ class ConfigFile:
     purpose: str = "planned"
 
     def size(self, *names: str, least: int = 1, most: int = _MAX_VALUE) -> int:
-        """The first of `names` that is there, a whole number."""
+        """Return the first of `names` that is present, a whole number."""
         found = self.optional(*names, least=least, most=most)
         if found is None:
             raise self.error(f"{names[0]} is missing")
         return found
 
     def optional(self, *names: str, least: int = 1, most: int = _MAX_VALUE) -> int | None:
-        """The first of `names` that is there, a whole number; None without any."""
+        """Return the first of `names` that is present, a whole number; None without any."""
         for name in names:
             value = self.content.get(name)
             if value is None:
@@ -47,7 +47,7 @@ class ConfigFile:
         return None
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false, as JSON has them."""
+        """Return a JSON boolean."""
         value = self.content.get(name)
         if value is None:
             return default
@@ -56,14 +56,14 @@ class ConfigFile:
         return value
 
     def identifier(self, name: str) -> str | None:
-        """A name without spaces; None where it is absent."""
+        """Return a name without spaces; None if absent."""
         value = self.content.get(name)
         if value is None:
             return None
         return self._checked(name, value)
 
     def first_identifier(self, name: str) -> str | None:
-        """The first name of a list; None where the list is absent or empty."""
+        """Return the first name of a list; None if the list is absent or empty."""
         value = self.content.get(name)
         if value is None or value == []:
             return None
@@ -72,7 +72,7 @@ class ConfigFile:
         return self._checked(name, value[0])
 
     def part(self, name: str) -> ConfigFile | None:
-        """An object inside; None where it is absent or empty."""
+        """Return a nested object; None if absent or empty."""
         value = self.content.get(name)
         if value is None or value == {}:
             return None
@@ -93,7 +93,7 @@ class ConfigFile:
 
 
 def _shorten(value: object) -> str:
-    """A value as a sentence can hold it: short, in one line, and without what a terminal can't print."""
+    """Return a value for an error message: short, on one line, and printable."""
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"
     said = ascii(value)

@@ -1,4 +1,4 @@
-"""From what a user calls a checkpoint to a directory: a path, or a name on the Hugging Face hub."""
+"""Locates a checkpoint by its path or its name on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from build_engines.checkpoints.checkpoint import gguf_error
 from build_engines.errors import BuildError
 from build_engines.progress import BuildProgress
 
-# The hub allows neither of its two signs twice in a row.
+# The hub allows neither `--` nor `..` in a name.
 _HUB_NAME = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _INCLUDE = ["*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt"]
-# Copies of the same weights in other shapes stand in folders of their own or under this name.
+# Copies of the same weights in other formats are in subfolders or under this name.
 _EXCLUDE = ["*/*", "consolidated*"]
 
 
 def locate_checkpoint(checkpoint: str, progress: BuildProgress, *, include: Sequence[str] = _INCLUDE) -> Path:
-    """Return the directory of `checkpoint`; what is no local path but looks like a hub name is fetched.
+    """Return the directory of `checkpoint`; download it if it is not a local path but looks like a hub name.
 
-    Of what the hub has, files that match one of `wanted` are fetched.
+    Only files that match one of `include` are downloaded.
 
-    Raises BuildError (`checkpoint_not_found`) where there is no such path and the hub doesn't have it, doesn't
-    give it out or can't be reached. What was fetched before is used as it is while the hub is out of reach.
+    Raises BuildError (`checkpoint_not_found`) if there is no such path and the hub does not have it, denies access or
+    can't be reached. An earlier download is used while the hub can't be reached.
     """
     try:
         path = Path(checkpoint).expanduser()

@@ -1,4 +1,4 @@
-"""A checkpoint that we make ourselves, which appears whole or not at all."""
+"""Writes a generated checkpoint atomically."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from build_engines.progress import BuildProgress
 
 
 def make_checkpoint(out: Path, write: Callable[[Path], None], progress: BuildProgress) -> None:
-    """Have `write` fill an empty directory that becomes `out` once it is whole.
+    """Let `write` fill an empty directory that becomes `out` once it is complete.
 
-    A checkpoint that stands at `out` is replaced, if it holds what checkpoints hold. Raises BuildError as
-    `atomic_directory` does.
+    A generated checkpoint at `out` is replaced. Raises BuildError as `atomic_directory` does.
     """
     check_replaceable(out, _is_checkpoint, "checkpoint")
     with (
@@ -24,7 +23,7 @@ def make_checkpoint(out: Path, write: Callable[[Path], None], progress: BuildPro
         (directory / MARKER_FILE).write_text("Made by `inflight checkpoint`; may be replaced by it.\n")
 
 
-# A checkpoint fetched from elsewhere looks just the same and took hours to fetch, so ours are marked.
+# Marks generated checkpoints, since a downloaded one looks the same and may have taken hours.
 MARKER_FILE = ".inflight-checkpoint"
 
 

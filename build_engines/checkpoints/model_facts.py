@@ -1,4 +1,4 @@
-"""What the manifest says of a model, read from its checkpoint's configs and tokenizer alone."""
+"""Reads the manifest's facts of a model from the configs and tokenizer of its checkpoint."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from build_engines.checkpoints.checkpoint import read_json
 from build_engines.checkpoints.config_file import ConfigFile
 
-# Some families have names of their own for the same things.
+# Some families use other names for the same values.
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _HEADS = ("num_attention_heads", "n_head", "n_heads")
 _HIDDEN = ("hidden_size", "n_embd", "d_model", "n_embed")
 _INNER = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-# What transformers' Falcon has without it, and what BLOOM was trained with: ALiBi has no end of its own.
+# The default of transformers' Falcon, and the training length of BLOOM: ALiBi itself has no limit.
 _DEFAULT_POSITIONS = {"falcon": 2048, "bloom": 2048}
 _MAX_LAYERS = 1000
 _MAX_SCALING = 10_000
@@ -25,9 +25,9 @@ _DTYPES = ("bfloat16", "float16", "float32")
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Sizes, the most tokens that the model knows (`positions`), and the numbers' type in the checkpoint.
+    """Sizes, the maximum number of tokens (`positions`), and the data type of the checkpoint.
 
-    `inner` is the feed-forward layers' size, four times `hidden` where the config doesn't say it.
+    `inner` is the size of the feed-forward layers, by default four times `hidden`.
     """
 
     architecture: str
@@ -54,7 +54,7 @@ class SpecialIds:
 def read_facts(directory: Path, config: dict[str, Any]) -> ModelFacts:
     """Return the facts of the checkpoint `directory` with the parsed config.json `config`.
 
-    Raises BuildError (`not_a_checkpoint`) where the config lacks one of them, or has one that no model has.
+    Raises BuildError (`not_a_checkpoint`) if a value is missing or impossible.
     """
     file = ConfigFile(config, str(directory), "used")
     heads, hidden = file.size(*_HEADS), file.size(*_HIDDEN)
@@ -79,7 +79,7 @@ def read_facts(directory: Path, config: dict[str, Any]) -> ModelFacts:
 
 
 def read_special_ids(directory: Path, config: dict[str, Any], tokenizer: Any) -> SpecialIds:
-    """Return the ids as generation_config.json, config.json and the tokenizer say, in this order of who knows best."""
+    """Return the ids from generation_config.json, config.json or the tokenizer, in this order of preference."""
     path = directory / "generation_config.json"
     generation = read_json(path) if path.is_file() else {}
     return SpecialIds(
@@ -90,7 +90,7 @@ def read_special_ids(directory: Path, config: dict[str, Any], tokenizer: Any) ->
 
 
 def _kv_heads(file: ConfigFile, heads: int) -> int:
-    # Falcon 7B and GPT BigCode have one, whatever else Falcon's config says; Falcon 40B is of the new kind.
+    # Falcon 7B and GPT BigCode have one, even if Falcon's config says otherwise; Falcon 40B does not.
     kind = file.content.get("model_type")
     if file.flag("multi_query", kind in ("falcon", "gpt_bigcode")) and not file.flag("new_decoder_architecture", False):
         return 1
@@ -101,7 +101,7 @@ def _positions(file: ConfigFile) -> int:
     known = file.optional(*_POSITIONS) or _DEFAULT_POSITIONS.get(str(file.content.get("model_type")))
     known = known or file.size(*_POSITIONS)
     scaling = file.part("rope_scaling")
-    # With YaRN, some configs keep the length before scaling in max_position_embeddings, some the one after it.
+    # With YaRN, max_position_embeddings is the length before scaling in some configs, and after it in others.
     if scaling is None or (scaling.identifier("rope_type") or scaling.identifier("type")) != "yarn":
         return known
     original = scaling.optional("original_max_position_embeddings") or known

@@ -1,7 +1,7 @@
-"""A checkpoint made deeper with layers that change nothing: the same answers at many times the cost.
+"""Adds layers that change nothing to a checkpoint: the same answers at many times the cost.
 
-With the shallow one as its draft model, every drafted token is right: speculation at its best, measured without any
-large model at hand.
+With the original as its draft model every drafted token is accepted, so the best case of speculation can be measured
+without a large model.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from build_engines.errors import BuildError
 from build_engines.progress import BuildProgress, NoBuildProgress
 
 INDEX = "model.safetensors.index.json"
-# What a layer adds to the stream of hidden states goes through one of these; the tensors of other families have others.
+# A layer adds to the hidden states through these projections; other families have other names.
 _OUTPUTS = re.compile(r"(self_attn\.o_proj|mlp\.down_proj|attn\.c_proj|mlp\.c_proj)\.(weight|bias)$")
 _LAYER = re.compile(r"^(?P<stack>.*\b(?:layers|h))\.(?P<number>\d+)\.(?P<rest>.+)$")
 _COUNTS = ("num_hidden_layers", "n_layer")
@@ -26,11 +26,10 @@ _FAMILIES = "Llama, Mistral, Qwen2, Qwen3, GPT-2, Gemma 2 and Phi-3"
 
 
 def pad_layers(source: Path, out: Path, layers: int, progress: BuildProgress | None = None) -> None:
-    """Write the checkpoint `source` with `layers` more into the empty directory `out`.
+    """Write the checkpoint `source` with `layers` more layers into the empty directory `out`.
 
-    The new ones are copies of the last, but for their output projections, which are zero: what they add to the hidden
-    states is nothing. Raises BuildError: as `read_checkpoint`, and `unsupported_architecture` where the layers have no
-    such projections.
+    The new layers are copies of the last one with zero output projections, so they add nothing to the hidden states.
+    Raises BuildError as `read_checkpoint` does, and `unsupported_architecture` if the layers have no such projections.
     """
     progress = progress or NoBuildProgress()
     found = read_checkpoint(source)
@@ -42,7 +41,7 @@ def pad_layers(source: Path, out: Path, layers: int, progress: BuildProgress | N
     last = {} if count is None else _tensors_of_layer(found, places, found.config[count] - 1)
     if count is None or sum(bool(_OUTPUTS.search(name)) for name in last) < 2:
         raise BuildError(
-            f"{source} holds a {found.architecture}, whose layers can't be made to change nothing; choose a checkpoint "
+            f"{source} is a {found.architecture}, which does not support added layers; choose a checkpoint "
             f"of {_FAMILIES}.",
             "unsupported_architecture",
         )
@@ -56,7 +55,7 @@ def pad_layers(source: Path, out: Path, layers: int, progress: BuildProgress | N
 
 
 def _tensor_files(found: Checkpoint) -> dict[str, str]:
-    """The file of each tensor."""
+    """Return the file of each tensor."""
     from safetensors import safe_open
 
     places: dict[str, str] = {}
@@ -79,7 +78,7 @@ def _tensors_of_layer(found: Checkpoint, places: Mapping[str, str], number: int)
 
 
 def _write_layer(out: Path, like: Mapping[str, Any], number: int) -> dict[str, str]:
-    """Write one layer into a file of its own; returns the file of each of its tensors."""
+    """Write one layer into a separate file; return the file of each of its tensors."""
     import torch
     from safetensors.torch import save_file
 
@@ -91,13 +90,13 @@ def _write_layer(out: Path, like: Mapping[str, Any], number: int) -> dict[str, s
         tensors[f"{parts['stack']}.{number}.{parts['rest']}"] = silent
     file = f"model-added-{number:05}.safetensors"
     save_file(tensors, out / file, metadata={"format": "pt"})
-    # save_file lets only its owner read what it writes; a checkpoint is as readable as its other files.
+    # save_file writes files that only their owner can read; use the permissions of the other files.
     (out / file).chmod((out / "config.json").stat().st_mode)
     return dict.fromkeys(tensors, file)
 
 
 def _write_index(out: Path, places: Mapping[str, str]) -> None:
-    # transformers reads a file of this name alone, without looking at the index.
+    # If this file exists, transformers ignores the index.
     if (out / "model.safetensors").is_file():
         (out / "model.safetensors").rename(out / "model-given.safetensors")
         places = {

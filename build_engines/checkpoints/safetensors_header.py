@@ -1,7 +1,7 @@
-"""The header of a safetensors file, against the file's size.
+"""Checks the header of a safetensors file against the file's size.
 
 Layout: 8 bytes with the header's length (little-endian), the header as JSON, then the tensors' bytes; each tensor
-names its place by `data_offsets` counted from the header's end (https://huggingface.co/docs/safetensors).
+has its place in `data_offsets`, counted from the header's end (https://huggingface.co/docs/safetensors).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 
 from build_engines.errors import BuildError
 
-# The format's own limit, which keeps a garbled length from being read as gigabytes of header.
+# The limit of the format, so that a garbled length is not read as gigabytes of header.
 _MAX_HEADER_BYTES = 100_000_000
-# torch's own limit, which keeps thousands of huge lengths from being multiplied.
+# torch's limit, so that thousands of huge lengths are not multiplied.
 _MAX_DIMENSIONS = 64
 
 
 def check_safetensors(path: Path) -> dict[str, int]:
     """Return the tensors of `path`, each with its number of elements.
 
-    Raises BuildError (`checkpoint_damaged`) unless header and file fit each other to the byte.
+    Raises BuildError (`checkpoint_damaged`) unless header and file match to the byte.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -43,13 +43,13 @@ def check_safetensors(path: Path) -> dict[str, int]:
 
 
 def _place(entry: dict[str, Any]) -> tuple[int, int]:
-    """Where a tensor ends, and how many elements it has."""
+    """Return where a tensor ends, and how many elements it has."""
     start, stop = entry["data_offsets"]
     shape = [int(length) for length in entry["shape"]]
     if not 0 <= start <= stop:
         raise ValueError(f"offsets {start}, {stop}")
     if len(shape) > _MAX_DIMENSIONS or not all(0 <= length < 1 << 63 for length in shape):
-        raise ValueError("no shape of a tensor")
+        raise ValueError("not the shape of a tensor")
     return stop, math.prod(shape)
 
 

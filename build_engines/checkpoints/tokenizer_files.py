@@ -1,4 +1,4 @@
-"""The checkpoint's tokenizer, always as the fast `tokenizer.json`."""
+"""Converts a checkpoint's tokenizer to the fast `tokenizer.json`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
 )
 FURTHER_TEMPLATES = "additional_chat_templates"
-"""A directory of chat templates by their names (`tool_use.jinja`), where there are any beside the one above."""
+"""Directory of further chat templates by name (`tool_use.jinja`)."""
 
 
 def read_fast_tokenizer(checkpoint: Path) -> Any:
     """Return the tokenizer of `checkpoint` as transformers' fast one, converted if need be.
 
-    Raises BuildError (`not_a_checkpoint`) where it can't be read or has no fast form.
+    Raises BuildError (`not_a_checkpoint`) if it can't be read or converted.
     """
     from transformers import AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(checkpoint, use_fast=True, local_files_only=True)
     except Exception as error:
-        # Each kind of tokenizer fails in its own way on a file it can't read; all mean the same to the user.
+        # Each kind of tokenizer raises other errors for a damaged file; all mean the same to the user.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
         raise BuildError(
             f"The tokenizer of {checkpoint} can't be read ({reason}); copy its files there again.",
@@ -36,7 +36,7 @@ def read_fast_tokenizer(checkpoint: Path) -> Any:
         ) from error
     if not tokenizer.is_fast:
         raise BuildError(
-            f"The tokenizer of {checkpoint} has no fast form; make a tokenizer.json of it with transformers first.",
+            f"The tokenizer of {checkpoint} is not a fast one; create a tokenizer.json with transformers first.",
             "not_a_checkpoint",
         )
     return tokenizer
