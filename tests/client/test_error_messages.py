@@ -13,6 +13,7 @@ from inflight_client._compat.stop_text_buffer import StopTextBuffer
 from inflight_client._grpc.messages import GrpcInferResponse, infer_request
 from inflight_client.address import Address, validate_headers
 from inflight_client.call import Call, validate_request_id
+from inflight_client.error_mapping import connection_closed
 from inflight_client.metrics import Metrics
 from inflight_client.transport import InferRequest, Tensor
 from tritonclient.grpc import service_pb2
@@ -39,6 +40,10 @@ def text_taken_back() -> None:
     buffer = StopTextBuffer((), whole=True)
     buffer.feed("The quick")
     buffer.feed("The slow")
+
+
+def closed() -> None:
+    raise connection_closed("https://127.0.0.1:8000", "TLS")
 
 
 def asked(prompt: Any, **options: Any) -> None:
@@ -82,6 +87,7 @@ def test_sentences(tmp_path: Path) -> None:
         partial(infer_request, tensor("7")),
         partial(infer_request, InferRequest("m", "", {}, parameters={"count": 2**63})),
         without_contents,
+        closed,
         partial(Metrics.parse, "<html>"),
     ]
     check_messages(Path(__file__).with_name("messages.txt"), causes, tmp_path)

@@ -126,9 +126,9 @@ class TestTls:
         with socket.create_server(("127.0.0.1", 0)) as plain, ThreadPoolExecutor(1) as pool:
             pool.submit(_hang_up, plain, how)
             url = f"https://127.0.0.1:{plain.getsockname()[1]}"
-            with way.to(url) as caller, raises(InflightError, code, naming=url) as caught:
+            named = (url, "TLS") if how == "fin" else url
+            with way.to(url) as caller, raises(InflightError, code, naming=named):
                 caller.texts(request(), Deadline(30))
-        assert ("check the address" in str(caught.value) and "speaking TLS" in str(caught.value)) == (how == "fin")
 
     def test_a_handshake_that_does_not_go_on(self, way: HttpTransportVariant) -> None:
         with (

@@ -179,7 +179,7 @@ def test_a_name_that_does_not_exist_is_not_looked_up_again(
         raise error
 
     monkeypatch.setattr("socket.getaddrinfo", look_up)
-    with way.to("http://nobody.example") as caller, pytest.raises(InflightError) as caught:
+    url = "http://nobody.example:8000"
+    with way.to(url) as caller, raises(InflightError, code, naming=url) as caught:
         caller.texts(request())
-    assert (caught.value.code, caught.value.retry) == (code, retry)
-    assert "http://nobody.example:8000" in str(caught.value)
+    assert caught.value.retry == retry

@@ -38,7 +38,7 @@ def test_it_listens_at_home_alone(server: Server) -> None:
     for port in (server.ports.http, server.ports.grpc, server.ports.metrics):
         with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT):
             pass
-        with pytest.raises(OSError, match="refused"):
+        with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", port), timeout=TIMEOUT)
 
 
@@ -140,7 +140,7 @@ def test_a_start_that_fails_says_why_in_the_servers_own_words(tiny_engine: TinyE
     server = Server(tiny_engine("llama"), options)
     with raises(DeployError, "server_start_failed", naming="steam") as caught:
         server.start()
-    assert str(server.run_directory.log) in str(caught.value)
+    assert str(server.run_directory.log) in str(caught.value)  # known only after the start
     assert server.run_directory.log.read_text()
     assert not list(SHARED_MEMORY_DIRECTORY.glob(f"{server.run_directory.shm_prefix}*"))
 
