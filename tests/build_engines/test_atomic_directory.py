@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from build_engines.atomic_directory import atomic_directory, exclusive_writer
 from build_engines.errors import BuildError
 from tests.fixtures.errors import raises
 from tests.fixtures.other_user import as_other_user
+from tests.fixtures.waiting import wait_until
 
 
 def ours(directory: Path) -> bool:
@@ -150,9 +150,7 @@ def test_a_second_writer_waits_for_the_first_and_says_so(tmp_path: Path) -> None
     with exclusive_writer(out, heard.append):
         thread = threading.Thread(target=second)
         thread.start()
-        deadline = time.monotonic() + 10
-        while not heard and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: heard)
         order.append("first")
     thread.join(10)
     assert order == ["first", "second"]

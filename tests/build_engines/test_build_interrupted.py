@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from build_engines.manifest import Manifest
 from tests.build_engines.build_runs import StartedBuild, UntilExport, build, names
+from tests.fixtures.waiting import wait_until
 
 CLI = [sys.executable, "-c", "from inflight.cli import main; main()"]
 
@@ -82,10 +82,7 @@ def test_a_killed_build_takes_its_exporting_process_along(engine: Path, checkpoi
     os.kill(process.pid, signal.SIGKILL)
     process.wait(60)
     process.stderr.close()
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{child}").exists()
+    wait_until(lambda: not Path(f"/proc/{child}").exists(), "the end of the exporting process")
     # What it left beside is swept by the next build.
     assert len(names(engine.parent)) > 2
     with pytest.raises(StartedBuild):

@@ -9,8 +9,9 @@ from inflight_client import InflightError
 
 from inflight.batch.dispatch import endpoint
 from inflight.batch.errors import BatchError
-from tests.batch.scripted_backend import Behaviour, DispatchRun, ListFeed, ScriptedBackend, echo, wait_until
+from tests.batch.scripted_backend import Behaviour, DispatchRun, ListFeed, ScriptedBackend, echo
 from tests.fixtures.errors import raises
+from tests.fixtures.waiting import wait_until_async
 
 PROMPTS = [f"prompt {number}" for number in range(50)]
 
@@ -215,7 +216,7 @@ async def slow(server: ScriptedBackend, prompt: str) -> str | InflightError:
 async def test_a_drain_finishes_what_is_in_flight_and_sends_nothing_more() -> None:
     asked = DispatchRun([server := ScriptedBackend(slow)], ListFeed(PROMPTS), concurrency=8)
     running = asyncio.create_task(asked.run())
-    await wait_until(lambda: len(server.asked) == 8)
+    await wait_until_async(lambda: len(server.asked) == 8)
     await asked.dispatcher.drain(30.0)
     await running
     assert len(asked.answers) == len(server.asked) == 8
@@ -229,7 +230,7 @@ async def test_a_drain_cancels_what_takes_too_long() -> None:
 
     asked = DispatchRun([server := ScriptedBackend(never)], ListFeed(PROMPTS), concurrency=8)
     running = asyncio.create_task(asked.run())
-    await wait_until(lambda: len(server.asked) == 8)
+    await wait_until_async(lambda: len(server.asked) == 8)
     await asked.dispatcher.drain(0.1)
     await running
     assert sorted(server.cancelled) == sorted(server.asked)
@@ -247,7 +248,7 @@ async def test_rows_that_wait_do_not_wait_for_a_feed_that_has_nothing() -> None:
     more = asyncio.Event()
     asked = DispatchRun([ScriptedBackend(failing_first(1, "answer_damaged"))], ListFeed(PROMPTS[:3], more))
     running = asyncio.create_task(asked.run())
-    await wait_until(lambda: len(asked.answers) == 3)
+    await wait_until_async(lambda: len(asked.answers) == 3)
     assert not running.done()
     more.set()
     await running
@@ -282,9 +283,9 @@ async def test_a_row_that_is_asked_again_is_in_flight_and_does_not_wait() -> Non
 
     asked = DispatchRun([server := ScriptedBackend(slow_then)], ListFeed(PROMPTS[:3]))
     running = asyncio.create_task(asked.run())
-    await wait_until(lambda: len(server.asked) >= 3)
+    await wait_until_async(lambda: len(server.asked) >= 3)
     assert asked.dispatcher.state().in_flight + asked.dispatcher.state().pending_retries == 3
-    await wait_until(lambda: len(server.asked) == 6)
+    await wait_until_async(lambda: len(server.asked) == 6)
     assert (asked.dispatcher.state().in_flight, asked.dispatcher.state().pending_retries) == (3, 0)
     await asked.dispatcher.drain(0.0)
     await running

@@ -23,10 +23,10 @@ from tests.client.support.gated_server import (
     SourceError,
     failing,
     texts,
-    until,
     waiting_later,
 )
 from tests.fixtures.errors import raises
+from tests.fixtures.waiting import wait_until
 
 
 def waiting(prompts: Iterable[str], go: threading.Event) -> Iterator[str]:
@@ -78,7 +78,7 @@ def test_in_order_no_more_is_read_than_is_soon_handed_out(held_client: Client, h
     first: list[Generation] = []
     reader = threading.Thread(target=lambda: first.append(next(answers)))
     reader.start()
-    until(lambda: len(held.asked) == 2 * READ_AHEAD_FACTOR)
+    wait_until(lambda: len(held.asked) == 2 * READ_AHEAD_FACTOR)
     assert source.read == 2 * READ_AHEAD_FACTOR
     held.go.set()
     reader.join(SOON)

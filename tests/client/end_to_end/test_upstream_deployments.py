@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from inflight.deploy.server.server import Server
 from tests.client.support.client_variants import CLIENT_VARIANTS, ClientVariant, SyncCaller, SyncStream
 from tests.fixtures.engines import TinyCheckpoint
 from tests.fixtures.errors import raises
+from tests.fixtures.waiting import wait_until
 from tests.standins.kserve import StandInServer
 from tests.standins.kserve.repository import ModelSpec, llmapi, text_models
 
@@ -96,11 +96,7 @@ def calling(way: ClientVariant, server: StandInServer, **options: Any) -> Any:
 
 
 def idle(server: StandInServer) -> None:
-    """Wait until nothing runs there."""
-    deadline = time.monotonic() + 30
-    while server.engine.in_flight:
-        assert time.monotonic() < deadline, "a request still runs"
-        time.sleep(0.01)
+    wait_until(lambda: not server.engine.in_flight, "the end of all requests", 30)
 
 
 def check(kind: Kind, found: Generation, ours: Generation) -> None:

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 from inflight_client import AsyncClient, Client
 
 from tests.client.support.expected_answers import LONG, PROMPT
-from tests.client.support.gated_server import WAIT, until
+from tests.client.support.gated_server import WAIT
 from tests.client.support.leak_checks import no_task_left, nothing_left
+from tests.fixtures.waiting import wait_until
 
 LONGEST = 200.0
 """Seconds after which it ends, and says on standard error where its threads were."""
@@ -135,9 +136,9 @@ def many(url: str) -> None:
     with Client(url) as client:
         say(**interrupted(lambda: list(client.generate_many([WAIT] * 4, concurrency=2))))
         if prompt := heard():
-            until(no_thread_of_many)
+            wait_until(no_thread_of_many)
             say(text=client.generate(prompt.strip()).text)
-    until(no_thread_of_many)
+    wait_until(no_thread_of_many)
 
 
 def no_thread_of_many() -> bool:

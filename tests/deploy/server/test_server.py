@@ -269,9 +269,7 @@ def test_a_start_that_crashes_or_hangs_is_said_and_tried_again(tiny_engine: Tiny
     others = set(tritonservers())
 
     def crash() -> None:
-        while not (started := set(tritonservers()) - others):
-            time.sleep(0.001)
-        started.pop().send_signal(number)
+        wait_until(lambda: set(tritonservers()) - others).pop().send_signal(number)
 
     killer = threading.Thread(target=crash)
     killer.start()

@@ -23,6 +23,7 @@ from inflight.runtime.streams.chunk_channel import (
 )
 from inflight.runtime.streams.local_socket import connect
 from tests.fixtures.errors import raises
+from tests.fixtures.waiting import wait_until
 
 SOON = 30
 GARBLED = rb"""
@@ -158,9 +159,7 @@ def test_a_receiver_that_goes_while_it_is_held_up_breaks_nothing(
         to_idle.send(1, TokenEvent(1, tuple(range(200_000))))
         sender.flush()
         to_idle.send(1, TokenEvent(1, (1,)))
-    deadline = time.monotonic() + SOON
-    while reached() and time.monotonic() < deadline:  # until the sender has noticed
-        time.sleep(0.01)
+    wait_until(lambda: not reached(), "the sender to notice", SOON)
     asks.send_end(7)
     assert received.get(timeout=SOON).ended
 
