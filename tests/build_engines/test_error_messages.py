@@ -9,7 +9,8 @@ from typing import Any
 from build_engines.checkpoints.locate import locate_checkpoint
 from build_engines.checkpoints.model_facts import read_facts
 from build_engines.checkpoints.safetensors_header import check_safetensors
-from build_engines.llmapi.arguments_file import LlmArguments, read_arguments
+from build_engines.llmapi.arguments import LlmArguments
+from build_engines.llmapi.arguments_file import read_arguments
 from build_engines.llmapi.supported_models import check_architecture
 from build_engines.machine import parse_gpus
 from build_engines.plan.formats import kv_format, weight_format

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +14,11 @@ import grpc
 import pytest
 from inflight_client import NO_RETRY, Client, Delta, InflightError, Usage
 
+from tests.client.support.client_variants import ClientVariant
 from tests.client.support.scripted_answers import never_ending, whole
 from tests.client.support.scripted_server import error, response, serving
 from tests.fixtures.errors import raises
+from tests.fixtures.waiting import wait_until
 
 
 def test_deltas_come_as_they_are_sent() -> None:
@@ -117,6 +120,47 @@ def test_closing_a_stream_early_cancels_it_on_the_server() -> None:
         assert not server.cancelled.is_set()
         stream.close()
         assert server.cancelled.wait(60)
+
+
+def test_one_thread_reads_a_stream_at_a_time() -> None:
+    go_on = threading.Event()
+
+    def script(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        assert go_on.wait(60)
+        yield response("tea", "stop")
+
+    with serving(script) as (server, address), Client(address) as client, ThreadPoolExecutor(1) as pool:
+        stream = client.stream("tell")
+        reading = pool.submit(next, stream)
+        wait_until(lambda: server.requests)
+        with pytest.raises(RuntimeError, match="another thread reads"):
+            next(stream)
+        go_on.set()
+        assert reading.result(60).text == "tea"
+
+
+@pytest.mark.parametrize("way", [ClientVariant("grpc", aio=False), ClientVariant("grpc", aio=True)], ids=str)
+def test_stopping_an_answer_that_was_given_up_is_retried_while_the_queue_is_full(
+    way: ClientVariant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "_async" if way.aio else "_sync"
+    monkeypatch.setattr(f"inflight_client.{module}.connection._ABANDON_TIMEOUT", 60.0)
+    stops: list[str] = []
+
+    def script(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        if not any(tensor.name == "stop" for tensor in request.inputs):
+            yield from never_ending(request, context)
+            return
+        stops.append(request.id)
+        yield error("Exceeds maximum queue size" if len(stops) < 3 else "the request was stopped [cancelled]")
+
+    with (
+        serving(script) as (_, address),
+        way.client_at(address) as client,
+        raises(InflightError, "deadline_exceeded", naming="0.5 seconds"),
+    ):
+        client.generate("tell", request_id="mine", timeout=0.5)
+    assert stops == ["mine"] * 3
 
 
 def test_a_call_that_failed_is_let_end_before_it_is_left() -> None:
