@@ -1,4 +1,4 @@
-"""Rows that failed are asked once more, whatever the input has become: each by what it is, not by where it stood."""
+"""Rows that failed are retried, however the input has changed: each by its content, not by its position."""
 
 from __future__ import annotations
 

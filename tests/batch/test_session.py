@@ -30,7 +30,7 @@ def unfinished(folder: Path) -> Job:
 
 
 def mine(path: Path) -> bytes:
-    """A file of somebody's."""
+    """A file that is not the job's."""
     path.write_bytes(b'{"id": "v2", "text": "mine"}\n' * 1000)
     return path.read_bytes()
 

@@ -110,7 +110,7 @@ def test_what_a_killed_writer_left_is_swept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_unwinds_and_cleans_up(tmp_path: Path, number: int) -> None:
-    """In a process of its own: threads of libraries that other tests brought here may take the signal, and fall."""
+    """In a separate process: threads of libraries that other tests loaded here may take the signal, and crash."""
     out = tmp_path / "out"
     write(out, "old")
     script = (

@@ -1,4 +1,4 @@
-"""Addresses and headers: what can't be used is told when the client is made, and no secret with it."""
+"""Addresses and headers: invalid ones are refused when the client is made, without showing a secret."""
 
 from __future__ import annotations
 

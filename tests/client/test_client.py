@@ -98,7 +98,7 @@ def test_a_proxy_is_for_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
         monkeypatch.delenv(name, raising=False)
     with socket.create_server(("127.0.0.1", 0)) as proxy:
-        # It hears, and answers nobody.
+        # It accepts connections, and answers none.
         for name in ("grpc_proxy", "http_proxy", "https_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
         with serving(whole) as (_, address), Client(address) as client:

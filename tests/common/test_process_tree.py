@@ -1,4 +1,4 @@
-"""What a library has started ends with the engine, whoever started it."""
+"""What a library has started ends with the engine, whichever process started it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ print(subprocess.Popen(sleep, start_new_session=True, stdout=subprocess.DEVNULL)
 
 
 def test_orphans_are_known_by_their_mark_and_gone_afterwards() -> None:
-    """Who started them is dead, and they have a session of their own."""
+    """Their parent is dead, and they have a separate session."""
     pids = []
     try:
         for mark in ("ours", "another"):

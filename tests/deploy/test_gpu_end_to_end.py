@@ -114,7 +114,7 @@ def test_a_rank_that_can_not_load_its_engine_ends_the_start_in_its_own_words(
 
 
 def test_a_disk_without_room_for_the_run_directory_is_said(gpu_engine: GpuEngine, tmp_path: Path) -> None:
-    """On a file system of its own that is too small, which takes the right to mount one."""
+    """On a separate file system that is too small, which takes the right to mount one."""
     disk = tmp_path / "disk"
     disk.mkdir(mode=0o700)
     script = f'mount -t tmpfs -o size=64k,mode=700 tmpfs {disk} || exit 77; "$@"; echo "ended with $?"'

@@ -1,4 +1,4 @@
-"""In-flight batching as clients see it: who comes later need not wait, and nobody stands still meanwhile."""
+"""In-flight batching as clients see it: who comes later need not wait, and no stream stalls meanwhile."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ async def test_rows_that_name_another_model_are_told_of_once(served: RunOptions)
 
 
 async def overtakers(served: RunOptions, priority: int) -> list[int]:
-    """How many rows of a job ended while somebody else waited for one token, each time with two rows waiting."""
+    """How many rows of a job ended while another client waited for one token, each time with two rows waiting."""
     lengths = [20 + 37 * number % 41 for number in range(4000)]
     asked = prepared(served, [f"row {number}" for number in range(4000)], lengths, priority=priority)
     running = asyncio.create_task(asked.run())

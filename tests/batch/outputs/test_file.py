@@ -140,7 +140,7 @@ def test_what_somebody_has_made_meanwhile_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_an_output_is_never_the_input(tmp_path: Path) -> None:
-    """As of somebody who asks the rows once more that were dead letters."""
+    """As for rows that were dead letters and are retried."""
     rows = tmp_path / "y.dead.jsonl"
     rows.write_text('{"prompt": "tea"}\n')
     one = job(str(tmp_path / "y.csv")).model_copy(update={"input": InputSpec(address=str(rows))})

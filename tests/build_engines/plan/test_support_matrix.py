@@ -184,7 +184,7 @@ def test_the_llm_api_takes_what_modelopt_has_quantized() -> None:
 
 
 def quantized(directory: Path, algorithm: str, kv: str | None = None) -> PlannedModel:
-    """Llama 3.1 8B as ModelOpt writes it: the quantization stands beside its config.json."""
+    """Llama 3.1 8B as ModelOpt writes it: the quantization is beside its config.json."""
     from tests.build_engines.plan.published import SHAPES
 
     said = {"quantization": {"quant_algo": algorithm, "kv_cache_quant_algo": kv}}

@@ -1,4 +1,4 @@
-"""Builds that fail in NVIDIA's programs or are cut off: the old engine stands, and nothing runs on."""
+"""Builds that fail in NVIDIA's programs or are cut off: the old engine is kept, and nothing runs on."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_program_that_fails_is_told_in_one_sentence_and_leaves_nothing_half_do
     said: str,
     code: str,
 ) -> None:
-    # One of them over an engine that stands there; each of these builds takes a second.
+    # One of them over an existing engine; each of these builds takes a second.
     before = build(LIMITS).manifest if fail == "build:disk_full" else None
     nvidia_programs.having(fail=fail)
     with pytest.raises(BuildError) as caught:

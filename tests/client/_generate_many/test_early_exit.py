@@ -49,7 +49,7 @@ def test_ctrl_c_ends_the_calls(held: AnswerGate, held_address: str) -> None:
 
 @pytest.mark.parametrize("protocol", ["http", pytest.param("grpc", marks=pytest.mark.slow)])
 def test_ctrl_c_ends_calls_that_reached_nobody_yet(held_address: str, protocol: str) -> None:
-    """The first connection stands still, and what is asked of the server has no deadline."""
+    """The first connection stalls, and what is asked of the server has no deadline."""
     with (
         FaultyNetwork(held_address, Faults((StallAt(),), (StallAt(),))) as network,
         interruptible("many", f"{protocol}://{network.address}") as program,

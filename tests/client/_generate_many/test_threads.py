@@ -1,4 +1,4 @@
-"""Many prompts at once: when they are read, and when their answers are handed out, whatever stands still."""
+"""Many prompts at once: when they are read, and when their answers are handed out, whatever stalls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_is_answered_is_handed_out_while_the_source_waits(held_client: Clie
     with closing(answers):
         came = list(itertools.islice(answers, len(PROMPTS)))
         began = time.monotonic()
-    assert time.monotonic() - began < CLOSE_TIMEOUT  # nobody waits for the source
+    assert time.monotonic() - began < CLOSE_TIMEOUT  # no caller waits for the source
     never.set()
     assert sorted(texts(came)) == sorted(PROMPTS)
 

@@ -1,4 +1,4 @@
-"""Who is trusted over gRPC's TLS, and who is not; what stands between this machine and itself."""
+"""Who is trusted over gRPC's TLS, and who is not; proxies between this machine and itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One gRPC transport carries the calls of many threads, and starts none of its own."""
+"""One gRPC transport serves the calls of many threads, and starts none itself."""
 
 from __future__ import annotations
 

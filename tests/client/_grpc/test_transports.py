@@ -164,7 +164,7 @@ def test_nobody_there_is_unreachable(way: GrpcTransportVariant) -> None:
 def test_a_name_that_leads_nowhere_is_told_by_the_address(way: GrpcTransportVariant) -> None:
     with way.to("nobody.invalid:1") as caller, pytest.raises(InflightError) as got:
         caller.ask("live", Deadline(SOON))
-    # As the resolver answers: without a name server nobody knows whether there is such a host.
+    # As the resolver answers: without a name server it can't know whether there is such a host.
     assert got.value.code in ("host_not_found", "server_unreachable", "deadline_exceeded")
     assert got.value.code == "deadline_exceeded" or "nobody.invalid:1" in str(got.value)
 

@@ -51,7 +51,7 @@ def _context_that_ignores_eof() -> ssl.SSLContext:
 
 
 def _hang_up(listener: socket.socket, how: str) -> None:
-    """On whoever says something."""
+    """On any peer that sends something."""
     sock, _ = listener.accept()
     with sock:
         sock.recv(65536)

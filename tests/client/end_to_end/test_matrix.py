@@ -94,7 +94,7 @@ def test_a_server_is_asked_how_it_stands(way: ClientVariant, served: Server) -> 
 
 @every_client
 def test_models_are_listed_to_who_has_the_key(way: ClientVariant, served: Server) -> None:
-    """What goes with every call are the client's headers: Triton lists its models to nobody else here."""
+    """What goes with every call are the client's headers: Triton lists its models only with them here."""
     name = "triton-grpc-protocol-inflight-admin-key" if way.protocol == "grpc" else "inflight-admin-key"
     with way.client(served, headers={name: served.instance.probe.admin_key}) as caller:
         assert {model.name for model in caller.models()} >= {"ensemble", "tensorrt_llm", "preprocessing"}

@@ -1,4 +1,4 @@
-"""The same calls give the same results on NVIDIA's own repositories as on ours, and what these lack is told."""
+"""The same calls give the same results on NVIDIA's own repositories as on ours, and what these lack is reported."""
 
 from __future__ import annotations
 

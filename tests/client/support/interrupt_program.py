@@ -1,7 +1,7 @@
-"""A program that Ctrl-C interrupts in the midst of answers; it prints what then stands, a JSON object a line.
+"""A program that Ctrl-C interrupts in the midst of answers; it prints the state then, a JSON object a line.
 
 Its arguments are what to do ("grpc-threads" and the like, or "many") and a URL. Between its steps it waits for a line
-on standard input, so that whoever interrupts it can look at the server meanwhile: see interrupting.py.
+on standard input, so that the test can look at the server meanwhile: see interrupt_runner.py.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def in_threads(url: str) -> Iterator[ProgramClient]:
 
 @contextmanager
 def in_asyncio(url: str) -> Iterator[ProgramClient]:
-    """Its loop stands still between two steps. No task may be left."""
+    """Its loop does not run between two steps. No task may be left."""
 
     async def tasks() -> set[asyncio.Task[Any]]:
         return asyncio.all_tasks()

@@ -1,4 +1,4 @@
-"""Certificates and headers reach the server that a command is sent to, and what it says reaches whoever asked."""
+"""Certificates and headers reach the server that a command is sent to, and what it says reaches the user."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_it_listens_at_home_alone(server: Server) -> None:
 
 
 def test_it_listens_at_an_address_that_is_named(tiny_engine: TinyEngine) -> None:
-    """Triton's HTTP server takes numbers alone, and would answer nobody."""
+    """Triton's HTTP server takes numbers alone, and would answer no client."""
     with Server(tiny_engine("llama"), settings=ServerSettings(host="localhost", start_timeout=60)) as named:
         for address in (f"http://{named.http_address}", named.grpc_address):
             with Client(address) as client:
@@ -96,7 +96,7 @@ def test_draining_refuses_what_is_new_and_finishes_what_runs(tiny_engine: TinyEn
     while late.finished.wait(TIMEOUT) and late.completed:  # it may be quicker than the other thread
         late = BackgroundStream(server.grpc_address, 1).start()
     assert late.error is not None
-    # Refused by a server that drains; only if all was over by then, there was nobody any more.
+    # Refused by a server that drains; only if all was over by then, no server was left.
     assert late.error.code == "model_not_ready" or all(stream.finished.is_set() for stream in running), late.error
     stopping.join()
     assert drained == [True]

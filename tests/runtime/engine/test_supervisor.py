@@ -161,7 +161,7 @@ def test_an_engine_that_may_restart_answers_again(restarting: EngineProcess, lin
     assert end.error[1] == "engine_died"
     wait_until(lambda: any("stands" in line for line in lines))
     assert restarting.pid != first_pid
-    assert restarting.stats().running == 0  # nobody is left from before
+    assert restarting.stats().running == 0  # no request is left from before
     answer = EventWaiter()
     restarting.submit(request_of(), answer)
     assert answer.end().finish_reason is FinishReason.LENGTH

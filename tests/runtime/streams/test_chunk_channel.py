@@ -176,7 +176,7 @@ def test_what_comes_meanwhile_comes_together(receiver: ChunkReceiver, sender: Ch
     asks = caller(sender, receiver)
     for token in range(40):
         asks.send(1, TokenEvent(1, (token,)))
-        sender.flush()  # does not wait for who handles them, who stands still
+        sender.flush()  # does not wait for the handler, which is blocked
     first = calls.get(timeout=SOON)
     go_on.set()
     tokens = list(first.token_ids)

@@ -79,7 +79,7 @@ def test_what_goes_with_messages_counts_as_work_too(tmp_path: Path) -> None:
 
 
 def test_a_text_with_far_too_many_tokens_is_not_tokenized_to_its_end(tmp_path: Path) -> None:
-    """By its size alone it might be short enough: some token is as long as 200 of its own."""
+    """By its size alone it might be short enough: some token is as long as 200 of its tokens."""
     prompts, _ = with_a_long_token(tmp_path)
     costs = list[int]()
     with pytest.raises(RequestError) as refusal:

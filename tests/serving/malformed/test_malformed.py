@@ -1,4 +1,4 @@
-"""Malformed requests by the thousand: each is refused in one sentence, and nobody else notices anything."""
+"""Malformed requests by the thousand: each is refused in one sentence, and no other client notices anything."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ FATAL = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FATAL)
 def test_what_triton_itself_dies_of_before_a_model_sees_it(tiny_engine: TinyEngine, name: str) -> None:
-    """Where this fails with a newer Triton because the server lives on, the case belongs among those above."""
+    """Where this fails with a newer Triton because the server runs on, the case belongs among those above."""
     with Server(tiny_engine("llama")) as server:
         alone = generate(server.http_address, GOOD)
         assert over_http(server.http_address, FATAL[name]).kind in ("closed", "refused")

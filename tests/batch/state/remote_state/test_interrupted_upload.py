@@ -1,4 +1,4 @@
-"""A state that is being carried when its machine dies: there is always a whole one, or it is told."""
+"""A state that is being uploaded when its machine dies: there is always a whole one, or an error reports it."""
 
 from __future__ import annotations
 
