@@ -57,9 +57,8 @@ def test_values_within_bounds_are_taken(values: dict[str, Any]) -> None:
     ],
 )
 def test_a_value_out_of_bounds_is_named(name: str, value: Any, sentence: str) -> None:
-    with pytest.raises(InflightError) as raised:
+    with raises(InflightError, "invalid_parameter") as raised:
         Sampling(**{name: value})
-    assert raised.value.code == "invalid_parameter"
     assert str(raised.value).startswith(sentence)
 
 

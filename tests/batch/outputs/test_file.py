@@ -214,9 +214,8 @@ def test_a_storage_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    with pytest.raises(BatchError) as caught:
+    with raises(BatchError, "storage_unreachable"):
         _destination("s3://http://127.0.0.1:1/bucket/answers.csv", tmp_path).check()
-    assert caught.value.code == "storage_unreachable"
 
 
 def test_an_upload_that_dies_shows_nothing_and_the_next_one_finishes(storage: S3TestBucket, tmp_path: Path) -> None:
