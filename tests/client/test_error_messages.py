@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from inflight_client import Client, Guide, Sampling, Tls
+from inflight_client import Client, Guide, Retry, Sampling, Tls
 from inflight_client._compat.requests import build_request, build_stop_request
 from inflight_client._compat.stop_text_buffer import StopTextBuffer
 from inflight_client._grpc.messages import GrpcInferResponse, infer_request
@@ -19,6 +18,7 @@ from inflight_client.transport import InferRequest, Tensor
 from tritonclient.grpc import service_pb2
 
 from tests.client.support.deployments import find
+from tests.client.test_sampling import INVALID
 from tests.fixtures.errors import Cause, check_messages
 from tests.standins.kserve.repository import text_models
 
@@ -58,6 +58,7 @@ def generated(**options: Any) -> None:
 def test_sentences(tmp_path: Path) -> None:
     unknown: Any = "haiku"
     unsupported: dict[str, Any] = {"priority": 1}
+    retries: list[dict[str, Any]] = [{"timeout": None}, {"budget_ratio": True}, {"attempts": 0}]
     causes: list[Cause] = [
         partial(Address.parse, ""),
         partial(Address.parse, "http://me:s3cret@x"),
@@ -65,9 +66,8 @@ def test_sentences(tmp_path: Path) -> None:
         partial(validate_headers, {"x-bin": "1"}, GRPC),
         partial(Tls, ca=""),
         partial(Client, chat_template=tmp_path),
-        partial(Sampling, top_p=2),
-        partial(Sampling, temperature=math.nan),
-        partial(Sampling, stop=[".", ""]),
+        *(partial(Sampling, **{name: value}) for name, value in INVALID),
+        *(partial(Retry, **given) for given in retries),
         partial(Guide, unknown, "x"),
         partial(Guide, "regex", ""),
         partial(validate_request_id, ""),
