@@ -17,8 +17,9 @@ from inflight_client.metrics import Metrics
 from inflight_client.transport import InferRequest, Tensor
 from tritonclient.grpc import service_pb2
 
+from tests.client import test_sampling, test_settings
 from tests.client.support.deployments import find
-from tests.client.test_sampling import INVALID
+from tests.client.test_address import INVALID_HEADERS
 from tests.fixtures.errors import Cause, check_messages
 from tests.standins.kserve.repository import text_models
 
@@ -62,11 +63,11 @@ def test_sentences(tmp_path: Path) -> None:
     causes: list[Cause] = [
         partial(Address.parse, ""),
         partial(Address.parse, "http://me:s3cret@x"),
-        partial(validate_headers, {"Content-Length": "3"}, GRPC),
-        partial(validate_headers, {"x-bin": "1"}, GRPC),
+        *(partial(validate_headers, headers, GRPC) for headers, _ in INVALID_HEADERS),
+        *(partial(Client, **{name: value}) for name, value, _ in test_settings.INVALID),
         partial(Tls, ca=""),
         partial(Client, chat_template=tmp_path),
-        *(partial(Sampling, **{name: value}) for name, value in INVALID),
+        *(partial(Sampling, **{name: value}) for name, value in test_sampling.INVALID),
         *(partial(Retry, **given) for given in retries),
         partial(Guide, unknown, "x"),
         partial(Guide, "regex", ""),
