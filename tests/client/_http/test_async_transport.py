@@ -1,4 +1,4 @@
-"""What is asyncio's own: loops, tasks and their cancellation. The rest is in test_http_transport."""
+"""What is asyncio's own: loops, tasks and their cancellation. The rest is in test_transports.py."""
 
 from __future__ import annotations
 
