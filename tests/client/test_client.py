@@ -175,13 +175,12 @@ def test_stopping_an_answer_that_was_given_up_is_retried_while_the_queue_is_full
         stops.append(request.id)
         yield error("Exceeds maximum queue size" if len(stops) < 3 else "the request was stopped [cancelled]")
 
-    with (
-        serving(script) as (_, address),
-        way.client_at(address) as client,
-        raises(InflightError, "deadline_exceeded", naming="0.5 seconds"),
-    ):
-        client.generate("tell", request_id="mine", timeout=0.5)
-    assert stops == ["mine"] * 3
+    with serving(script) as (_, address), way.client_at(address) as client:
+        client.health()  # the deployment is known, however busy the machine is
+        with raises(InflightError, "deadline_exceeded", naming="0.5 seconds"):
+            client.generate("tell", request_id="mine", timeout=0.5)
+    assert len(stops) >= 3  # one more if the request was sent late
+    assert set(stops) == {"mine"}
 
 
 @both_clients
