@@ -1,4 +1,4 @@
-"""A run of pytest in which processes of a shared server are really killed: what runs once more, and what is told."""
+"""A run of pytest in which processes of a shared server are killed: what runs once more, and what is reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.fixtures.engines import ROOT, TinyEngine
 
 PLUGINS = ["tests.fixtures.crashes", "tests.fixtures.engines", "tests.fixtures.server"]
-# Each test counts its attempts in a file. The number of a signal that nobody sent is 0.
+# Each test counts its attempts in a file. The number of a signal that was not sent is 0.
 TESTS = """
 import os
 from pathlib import Path

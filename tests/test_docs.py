@@ -1,4 +1,4 @@
-"""What the documents say stands in the tree."""
+"""What the documents name exists in the repository."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.fixtures.scripts import ROOT, script
 
 def test_every_console_block_of_the_readme_runs(tmp_path: Path) -> None:
     lines = script((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert len(lines) >= 6
+    assert lines
     chosen = ports.choose_ports(ports.ListenHosts(), None, None, None)
     environment = {
         **os.environ,

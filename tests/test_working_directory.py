@@ -6,7 +6,6 @@ import ast
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
 from inflight_client import Client, Guide, Sampling
 
 from build_engines.errors import BuildError
@@ -18,6 +17,7 @@ from loadtests.run.controller import run_load_test
 from loadtests.run.worker_spec import WorkerSpec
 from loadtests.run_directory import RunDirectory
 from tests.fixtures.engines import ROOT, TinyEngine
+from tests.fixtures.errors import raises
 from tests.loadtests.run.plans import plan
 
 PACKAGES = ("inflight", "build_engines", "loadtests", "client/inflight_client", "docker")
@@ -40,9 +40,8 @@ def test_every_python_of_ours_is_told_to_leave_the_directory_out() -> None:
 
 def test_a_build_runs_nothing_of_it(poisoned: Callable[[], str], tmp_path: Path) -> None:
     task = ExportTask("nowhere", str(tmp_path), "fp32", None, {}, smoke_test=False)
-    with pytest.raises(BuildError) as refused:
+    with raises(BuildError, "build_failed"):
         compile_checkpoint(task, NoBuildProgress())
-    assert refused.value.code == "build_failed"
     assert poisoned() == ""
 
 

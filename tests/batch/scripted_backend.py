@@ -131,10 +131,3 @@ class DispatchRun:
             await self.dispatcher.run()
             await self.dispatcher.close()
         return self
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so, which nobody tells."""
-    async with asyncio.timeout(60.0):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)

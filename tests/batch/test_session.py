@@ -30,7 +30,7 @@ def unfinished(folder: Path) -> Job:
 
 
 def mine(path: Path) -> bytes:
-    """A file of somebody's."""
+    """A file that is not the job's."""
     path.write_bytes(b'{"id": "v2", "text": "mine"}\n' * 1000)
     return path.read_bytes()
 
@@ -64,9 +64,8 @@ def test_an_input_that_changed_is_refused_before_anything_is_cut(tmp_path: Path)
         file.write(b"mine\n")
     rows = Path(job.input.address).read_bytes()
     Path(job.input.address).write_bytes(rows.replace(b"tea", b"tee"))
-    with pytest.raises(BatchError) as caught:
+    with raises(BatchError, "input_changed"):
         resumed(job, JobDirectory.from_output(job.output))
-    assert caught.value.code == "input_changed"
     assert (tmp_path / "answers.jsonl").read_bytes().endswith(b"mine\n")
 
 
@@ -127,6 +126,5 @@ def test_an_output_that_can_never_be_is_no_reason_to_try_again(tmp_path: Path) -
     job = job_of(tmp_path, ("tea",))
     for output in (OutputSpec(address=str(tmp_path / "answers")), OutputSpec(address=f"sqlite:///{tmp_path}/a.db")):
         job = job.model_copy(update={"output": output})
-        with pytest.raises(BatchError) as caught:
+        with raises(BatchError, "output_invalid"):
             resumed(job, JobDirectory.from_output(output, tmp_path / "a.job"))
-        assert caught.value.code == "output_invalid"

@@ -1,4 +1,4 @@
-"""The comparison of AsyncClient with bare code runs, and both are told the same."""
+"""The comparison of AsyncClient with bare code runs, and reports both."""
 
 from __future__ import annotations
 

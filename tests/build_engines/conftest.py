@@ -28,5 +28,5 @@ def checkpoint(tmp_path: Path, tiny_checkpoint: TinyCheckpoint) -> Path:
 
 @pytest.fixture
 def engine(tmp_path: Path, checkpoint: Path, tiny_engine: TinyEngine) -> Path:
-    """A copy of a whole engine, told that it stems from this test's checkpoint."""
+    """A copy of a whole engine, with this test's checkpoint as its source in the manifest."""
     return Path(shutil.copytree(tiny_engine("llama"), tmp_path / "engine"))

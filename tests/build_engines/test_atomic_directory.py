@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from build_engines.atomic_directory import atomic_directory, exclusive_writer
 from build_engines.errors import BuildError
 from tests.fixtures.errors import raises
 from tests.fixtures.other_user import as_other_user
+from tests.fixtures.waiting import wait_until
 
 
 def ours(directory: Path) -> bool:
@@ -110,7 +110,7 @@ def test_what_a_killed_writer_left_is_swept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_unwinds_and_cleans_up(tmp_path: Path, number: int) -> None:
-    """In a process of its own: threads of libraries that other tests brought here may take the signal, and fall."""
+    """In a separate process: threads of libraries that other tests loaded here may take the signal, and crash."""
     out = tmp_path / "out"
     write(out, "old")
     script = (
@@ -150,9 +150,7 @@ def test_a_second_writer_waits_for_the_first_and_says_so(tmp_path: Path) -> None
     with exclusive_writer(out, heard.append):
         thread = threading.Thread(target=second)
         thread.start()
-        deadline = time.monotonic() + 10
-        while not heard and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: heard)
         order.append("first")
     thread.join(10)
     assert order == ["first", "second"]

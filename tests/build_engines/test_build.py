@@ -161,7 +161,7 @@ def test_force_replaces_the_engine_as_a_whole(
 
 
 class OneWaits(RecordedProgress):
-    """Begins to write only when another build was heard to wait for that."""
+    """Begins to write only when another build has reported that it waits."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Builds that are cut off: by a full disk, by a signal, by a kill. The old engine stands, and nothing runs on."""
+"""Builds that are cut off: by a full disk, by a signal, by a kill. The old engine is kept, and nothing runs on."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from build_engines.manifest import Manifest
 from tests.build_engines.build_runs import StartedBuild, UntilExport, build, names
+from tests.fixtures.waiting import wait_until
 
 CLI = [sys.executable, "-c", "from inflight.cli import main; main()"]
 
 
 def test_a_disk_that_fills_up_midway_leaves_the_old_engine(tmp_path: Path, engine: Path, checkpoint: Path) -> None:
-    """On a file system of its own that is too small, which takes the right to mount one."""
+    """On a separate file system that is too small, which takes the right to mount one."""
     size = sum(path.stat().st_size for path in engine.iterdir())
     disk = tmp_path / "disk"
     disk.mkdir()
     arguments = ["build", str(checkpoint), "--precision", "fp32", "--out", str(disk / "engine"), "--force"]
-    # The file system is gone with the namespace, so what stands on it is looked at inside.
+    # The file system is gone with the namespace, so what is on it is read inside.
     script = f"""
         mount -t tmpfs -o size={size + 600_000 >> 12 << 12} tmpfs {disk} && cp -r {engine} {disk}/engine || exit 77
         "$@"
@@ -71,7 +71,7 @@ def _children(pid: int) -> list[int]:
 
 def test_a_killed_build_takes_its_exporting_process_along(engine: Path, checkpoint: Path) -> None:
     arguments = [*CLI, "build", str(checkpoint), "--precision", "fp32", "--out", str(engine), "--force"]
-    # The log of a build that was killed stays, and shall stay with this test.
+    # The log of a build that was killed is kept; keep it with this test.
     environment = os.environ | {"TMPDIR": str(checkpoint)}
     process = subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stderr is not None
@@ -82,10 +82,7 @@ def test_a_killed_build_takes_its_exporting_process_along(engine: Path, checkpoi
     os.kill(process.pid, signal.SIGKILL)
     process.wait(60)
     process.stderr.close()
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{child}").exists()
+    wait_until(lambda: not Path(f"/proc/{child}").exists(), "the end of the exporting process")
     # What it left beside is swept by the next build.
     assert len(names(engine.parent)) > 2
     with pytest.raises(StartedBuild):

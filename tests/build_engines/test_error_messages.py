@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from build_engines.checkpoints.locate import locate_checkpoint
 from build_engines.checkpoints.model_facts import read_facts
 from build_engines.checkpoints.safetensors_header import check_safetensors
+from build_engines.llmapi.arguments import LlmArguments
 from build_engines.llmapi.arguments_file import read_arguments
+from build_engines.llmapi.supported_models import check_architecture
 from build_engines.machine import parse_gpus
 from build_engines.plan.formats import kv_format, weight_format
 from build_engines.plan.size import parse_size
@@ -18,6 +21,9 @@ from build_engines.tensorrt_llm.engine_config import check_engine
 from build_engines.tensorrt_llm.rules.calibration import check_calibration, check_path
 from tests.build_engines.checkpoints.test_model_facts import SIZES
 from tests.build_engines.tensorrt_llm.models import ARCHITECTURES, recipe_of
+from tests.build_engines.tensorrt_llm.test_engine_config import LOG, changed
+from tests.build_engines.tensorrt_llm.test_engine_config import recipe as engine_recipe
+from tests.build_engines.tensorrt_llm.test_engine_config import write as write_engine
 from tests.fixtures.errors import Cause, check_messages
 
 
@@ -25,6 +31,14 @@ def test_sentences(tmp_path: Path) -> None:
     def written(name: str, text: str) -> Path:
         (tmp_path / name).write_text(text)
         return tmp_path / name
+
+    def unsupported(architecture: str, **config: Any) -> Cause:
+        return partial(check_architecture, model, {"architectures": [architecture], **config}, False)
+
+    def engine(name: str, config: dict[str, Any]) -> Cause:
+        (tmp_path / name).mkdir()
+        write_engine(tmp_path / name, config)
+        return partial(check_engine, tmp_path / name, engine_recipe(), "1.2.1", LOG)
 
     model = Path("/models/llama")
     causes: list[Cause] = [
@@ -48,10 +62,18 @@ def test_sentences(tmp_path: Path) -> None:
         partial(check_precisions, BuildOptions(kv_precision="int8")),
         partial(check_precisions, BuildOptions(target="vulkan")),
         partial(find_target, BuildOptions(target="tensorrt-llm", settings="fp8")),
+        partial(find_target, BuildOptions("llmapi", max_seq_len=64, settings=LlmArguments(max_seq_len=32))),
+        partial(find_target, BuildOptions("llmapi", precision="fp16", settings=LlmArguments(dtype="bfloat16"))),
+        unsupported("T5ForConditionalGeneration", is_encoder_decoder=True),
+        *(unsupported(name) for name in ("BertModel", "GPT2LMHeadModel", "BrandNewForCausalLM")),
         partial(
             check_path, recipe_of({"quantization": "fp8"}), ARCHITECTURES["LlamaForCausalLM"], Path("/prompts/llama")
         ),
         partial(check_calibration, recipe_of({"quantization": "fp8", "calibration.dataset": "/nowhere"})),
-        partial(check_engine, tmp_path, recipe_of({}), "1.2.1", Path("/logs/build.log")),
+        partial(check_engine, tmp_path, recipe_of({}), "1.2.1", LOG),
+        engine("version", changed("version", "1.1.0")),
+        engine("parallel", changed("pretrained_config.mapping.tp_size", 2)),
+        engine("quantization", changed("pretrained_config.quantization.quant_algo", None)),
+        engine("limit", changed("build_config.max_batch_size", 4)),
     ]
     check_messages(Path(__file__).with_name("messages.txt"), causes, tmp_path)

@@ -1,4 +1,4 @@
-"""Addresses and headers: what can't be used is told when the client is made, and no secret with it."""
+"""Addresses and headers: invalid ones are refused when the client is made, without showing a secret."""
 
 from __future__ import annotations
 
@@ -72,30 +72,19 @@ def test_headers_are_taken_in_small_letters(address: Address) -> None:
     assert validate_headers(given, address) == {"authorization": "Bearer abc", "x-tenant_1.b": "", "host": "other"}
 
 
+INVALID_HEADERS: list[tuple[Any, str]] = [
+    *(("s3cret", "headers is a str"), ([("a", "s3cret")], "headers is a list")),
+    *(({1: "s3cret"}, "1"), ({"a b": "s3cret"}, "'a b'"), ({"": "s3cret"}, "''"), ({":path": "s3cret"}, "':path'")),
+    *(({"a": value}, "header a") for value in ("s3cret\r\nb: c", "s3crét", " s3cret", b"s3cret")),
+    *(({name: "3"}, f"header {name}") for name in ("Content-Length", "transfer-encoding", "accept-encoding")),
+]
+
+
 @pytest.mark.parametrize("address", [GRPC, HTTP])
-@pytest.mark.parametrize(
-    ("headers", "sentence"),
-    [
-        ("s3cret", "headers is a str; it must be a mapping from names to texts"),
-        ([("a", "s3cret")], "headers is a list; it must be a mapping"),
-        ({1: "s3cret"}, "1 is not a valid header name"),
-        ({"a b": "s3cret"}, "'a b' is not a valid header name"),
-        ({"": "s3cret"}, "'' is not a valid header name"),
-        ({":path": "s3cret"}, "':path' is not a valid header name"),
-        ({"a": "s3cret\r\nb: c"}, "the header a must be printable ASCII text"),
-        ({"a": "s3crét"}, "the header a must be printable ASCII text"),
-        ({"a": " s3cret"}, "the header a must be printable ASCII text without spaces around it"),
-        ({"a": b"s3cret"}, "the header a must be printable ASCII text"),
-        ({"Content-Length": "3"}, "the header Content-Length is set by the client"),
-        ({"transfer-encoding": "chunked"}, "the header transfer-encoding is set by the client"),
-        ({"accept-encoding": "gzip"}, "the header accept-encoding is set by the client"),
-    ],
-)
-def test_a_header_that_can_not_be_sent_is_refused(headers: Any, sentence: str, address: Address) -> None:
-    with pytest.raises(InflightError) as raised:
+@pytest.mark.parametrize(("headers", "named"), INVALID_HEADERS)
+def test_a_header_that_can_not_be_sent_is_refused(headers: Any, named: str, address: Address) -> None:
+    with raises(InflightError, "invalid_parameter", naming=named) as raised:
         validate_headers(headers, address)
-    assert raised.value.code == "invalid_parameter"
-    assert str(raised.value).startswith(sentence)
     assert "s3cr" not in str(raised.value)
 
 

@@ -1,4 +1,4 @@
-"""Servers' words find their stable codes, whoever says them and however they are wrapped."""
+"""Servers' messages are mapped to stable codes, however they are wrapped."""
 
 from __future__ import annotations
 

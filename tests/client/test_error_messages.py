@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from inflight_client import Client, Guide, Sampling, Tls
+from inflight_client import Client, Guide, Retry, Sampling, Tls
 from inflight_client._compat.requests import build_request, build_stop_request
 from inflight_client._compat.stop_text_buffer import StopTextBuffer
 from inflight_client._grpc.messages import GrpcInferResponse, infer_request
 from inflight_client.address import Address, validate_headers
 from inflight_client.call import Call, validate_request_id
+from inflight_client.error_mapping import connection_closed
 from inflight_client.metrics import Metrics
 from inflight_client.transport import InferRequest, Tensor
 from tritonclient.grpc import service_pb2
 
+from tests.client import test_sampling, test_settings
 from tests.client.support.deployments import find
+from tests.client.test_address import INVALID_HEADERS
 from tests.fixtures.errors import Cause, check_messages
 from tests.standins.kserve.repository import text_models
 
@@ -41,6 +43,10 @@ def text_taken_back() -> None:
     buffer.feed("The slow")
 
 
+def closed() -> None:
+    raise connection_closed("https://127.0.0.1:8000", "TLS")
+
+
 def asked(prompt: Any, **options: Any) -> None:
     build_request(find(text_models()), Call(prompt, False, **options), None, None)
 
@@ -53,16 +59,16 @@ def generated(**options: Any) -> None:
 def test_sentences(tmp_path: Path) -> None:
     unknown: Any = "haiku"
     unsupported: dict[str, Any] = {"priority": 1}
+    retries: list[dict[str, Any]] = [{"timeout": None}, {"budget_ratio": True}, {"attempts": 0}]
     causes: list[Cause] = [
         partial(Address.parse, ""),
         partial(Address.parse, "http://me:s3cret@x"),
-        partial(validate_headers, {"Content-Length": "3"}, GRPC),
-        partial(validate_headers, {"x-bin": "1"}, GRPC),
+        *(partial(validate_headers, headers, GRPC) for headers, _ in INVALID_HEADERS),
+        *(partial(Client, **{name: value}) for name, value, _ in test_settings.INVALID),
         partial(Tls, ca=""),
         partial(Client, chat_template=tmp_path),
-        partial(Sampling, top_p=2),
-        partial(Sampling, temperature=math.nan),
-        partial(Sampling, stop=[".", ""]),
+        *(partial(Sampling, **{name: value}) for name, value in test_sampling.INVALID),
+        *(partial(Retry, **given) for given in retries),
         partial(Guide, unknown, "x"),
         partial(Guide, "regex", ""),
         partial(validate_request_id, ""),
@@ -82,6 +88,7 @@ def test_sentences(tmp_path: Path) -> None:
         partial(infer_request, tensor("7")),
         partial(infer_request, InferRequest("m", "", {}, parameters={"count": 2**63})),
         without_contents,
+        closed,
         partial(Metrics.parse, "<html>"),
     ]
     check_messages(Path(__file__).with_name("messages.txt"), causes, tmp_path)

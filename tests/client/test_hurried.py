@@ -36,7 +36,7 @@ class Heard(NamedTuple):
     finish_reason: str | None
 
     def begins(self, whole: Heard) -> bool:
-        """Whether this is as much of an answer as came before somebody ended it."""
+        """Whether this is as much of an answer as came before it was ended."""
         pairs = zip(self[:3], whole[:3], strict=True)
         return self.finish_reason in (None, "cancelled") and all(part == all_[: len(part)] for part, all_ in pairs)
 

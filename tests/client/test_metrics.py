@@ -74,9 +74,8 @@ class TestFetching:
     )
     def test_errors(self, fetch: Fetch, status: str, body: bytes, code: str) -> None:
         script: Script = lambda peer, asked: peer.send(whole(status, body))  # noqa: E731
-        with scripted(script) as server, pytest.raises(InflightError) as caught:
+        with scripted(script) as server, raises(InflightError, code):
             fetch(f"{server.url}/metrics", Deadline(60))
-        assert caught.value.code == code
 
     def test_a_page_without_end_is_given_up(self, fetch: Fetch, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("inflight_client._http.channel.MAX_BODY_BYTES", 1_000_000)

@@ -19,33 +19,22 @@ def settings(**given: Any) -> ClientSettings:
     return ClientSettings.from_arguments(**{"address": "localhost:8001", **usual, **given})
 
 
+INVALID: list[tuple[str, Any, str]] = [
+    *(("timeout", value, f"timeout is {value!r}") for value in (-1, "5", 1e10, math.nan)),
+    *(("model", value, f"model is {value!r}") for value in ("", 5, "a\nb")),
+    *(("headers", "abc", "headers"), ("headers", {"x-bin": "abc"}, "'x-bin'")),
+    *(("tls", "ca.pem", "tls is 'ca.pem'"), ("retry", 3, "retry is 3"), ("retry", 0, "retry is 0")),
+    *(("chat_template", 5, "chat_template is 5"), ("chat_template", "", "chat_template is ''")),
+    *(("metrics_url", 8002, "metrics_url is 8002"), ("address", 8001, "address is 8001")),
+]
+"""Arguments that a client can't be made with, and what the error names."""
+
+
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
-@pytest.mark.parametrize(
-    ("name", "value", "sentence"),
-    [
-        ("timeout", -1, "timeout is -1; it must be a number of seconds above 0"),
-        ("timeout", "5", "timeout is '5'; it must be a number of seconds above 0"),
-        ("timeout", 1e10, "timeout is 10000000000.0; it must be a number of seconds above 0"),
-        ("timeout", math.nan, "timeout is nan; it must be a number of seconds above 0"),
-        ("model", "", "model is ''; it must be the name of a model"),
-        ("model", 5, "model is 5; it must be the name of a model"),
-        ("model", "a\nb", "model is 'a\\nb'; it must be the name of a model"),
-        ("headers", "abc", "headers is a str; it must be a mapping"),
-        ("headers", {"x-bin": "abc"}, "'x-bin' is not a valid header name for gRPC"),
-        ("tls", "ca.pem", "tls is 'ca.pem'; it must be a Tls"),
-        ("retry", 3, "retry is 3; it must be a Retry"),
-        ("retry", 0, "retry is 0; it must be a Retry"),
-        ("chat_template", 5, "chat_template is 5; it must be the directory of a checkpoint or tokenizer"),
-        ("chat_template", "", "chat_template is ''; it must be the directory"),
-        ("metrics_url", 8002, "metrics_url is 8002; it must be a URL"),
-        ("address", 8001, "the address is 8001; it must be a text"),
-    ],
-)
-def test_a_client_is_not_made_with_what_can_not_be_used(kind: Any, name: str, value: Any, sentence: str) -> None:
-    with pytest.raises(InflightError) as raised:
+@pytest.mark.parametrize(("name", "value", "named"), INVALID)
+def test_a_client_is_not_made_with_what_can_not_be_used(kind: Any, name: str, value: Any, named: str) -> None:
+    with raises(InflightError, "invalid_parameter", naming=named):
         kind(**{name: value})
-    assert raised.value.code == "invalid_parameter"
-    assert str(raised.value).startswith(sentence)
 
 
 def test_a_directory_without_a_template_is_told_at_once(tmp_path: Path) -> None:

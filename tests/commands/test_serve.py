@@ -95,7 +95,7 @@ def test_a_second_signal_stops_at_once(serve: Serve) -> None:
     [stream] = open_streams(serving.announcement["grpc"], count=1, max_tokens=ENDLESS)
     serving.process.send_signal(signal.SIGTERM)
     assert serving.process.stderr is not None
-    # Before it may stand what Triton says of a port that another program took meanwhile.
+    # Before it may be what Triton says of a port that another program took meanwhile.
     assert any(line.startswith("Stopping; running requests have 200 s to finish.") for line in serving.process.stderr)
     serving.process.send_signal(signal.SIGTERM)
     _, errors = serving.process.communicate(timeout=TIMEOUT)

@@ -1,4 +1,4 @@
-"""The commands at deployments that are not ours, here stood in for: they say what is there, and render messages."""
+"""The commands at deployments that are not ours (stand-ins here): they say what is there, and render messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that is replaced stands as it was until the new one is whole."""
+"""A file that is replaced stays as it was until the new one is whole."""
 
 from __future__ import annotations
 

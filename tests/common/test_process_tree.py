@@ -1,4 +1,4 @@
-"""What a library has started ends with the engine, whoever started it."""
+"""What a library has started ends with the engine, whichever process started it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 from inflight.common.process_tree import TAG_VARIABLE, kill_tagged
+from tests.fixtures.waiting import wait_until
 
 _FAMILY = """
 import subprocess, sys, time
@@ -29,10 +29,7 @@ def test_children_and_theirs_are_ended_and_nobody_else() -> None:
         found = subprocess.run([sys.executable, "-c", _FAMILY], capture_output=True, text=True, check=True)
         child, grandchild, status = map(int, found.stdout.split())
         assert status == -9
-        deadline = time.monotonic() + 60
-        while any(_runs(pid) for pid in (child, grandchild)):
-            assert time.monotonic() < deadline, "a descendant still runs"
-            time.sleep(0.01)
+        wait_until(lambda: not _runs(child) and not _runs(grandchild), "the end of the descendants")
         assert bystander.poll() is None
     finally:
         bystander.kill()
@@ -58,7 +55,7 @@ print(subprocess.Popen(sleep, start_new_session=True, stdout=subprocess.DEVNULL)
 
 
 def test_orphans_are_known_by_their_mark_and_gone_afterwards() -> None:
-    """Who started them is dead, and they have a session of their own."""
+    """Their parent is dead, and they have a separate session."""
     pids = []
     try:
         for mark in ("ours", "another"):

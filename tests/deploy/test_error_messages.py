@@ -16,6 +16,7 @@ from inflight.deploy.server.process_layout import choose_layout
 from inflight.deploy.server.request_log import request_log_environment
 from inflight.deploy.server.run_directory import ServerRunDirectory
 from tests.deploy.repository.tensorrt_llm.example_engines import gpu_manifest
+from tests.deploy.repository.test_model_configs import BROKEN_WIRING, check_broken
 from tests.fixtures.errors import Cause, check_messages
 from tests.fixtures.manifests import manifest
 
@@ -40,6 +41,9 @@ def test_sentences(tmp_path: Path) -> None:
         partial(S3Address.parse, "s3://models/a b"),
         partial(S3Address.parse, "s3://models/a", "ftp://host"),
         partial(parse_location, "s3://http://b:9000/models/a", "http://a:9000"),
+        partial(parse_location, "models/a", "http://a:9000"),
+        partial(parse_location, "gs://models/a"),
+        partial(parse_location, tmp_path / "a\udcff"),
         options(draft_engine=Path("draft"), prompt_lookup=True),
         options(num_draft_tokens=4),
         options(adapters=(Path("nothing.safetensors"),)),
@@ -52,6 +56,7 @@ def test_sentences(tmp_path: Path) -> None:
         partial(set_parameters, load(committed_repository())["preprocessing"], {"tokenizer": "x"}),
         partial(load, tmp_path / "models"),
         partial(load, tmp_path / "empty"),
+        *(partial(check_broken, break_it) for break_it in BROKEN_WIRING),
         partial(GrpcTls.from_options, tmp_path / "server.pem", None, None),
         partial(GrpcTls.from_options, None, None, tmp_path / "ca.pem"),
         partial(GrpcTls.from_options, tmp_path / "server.pem", tmp_path / "server.key", None),

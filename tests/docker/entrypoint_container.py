@@ -1,4 +1,4 @@
-"""What an image does at its start, without docker: in namespaces of its own, as a container has them.
+"""What an image does at its start, without docker: in separate namespaces, as a container has them.
 
 There the script is process 1, the root file system can't be written, and /dev/shm, /tmp and INFLIGHT_RUN_DIR are file
 systems as they are asked for. What this leaves out of a container is its other root, its user and its network.

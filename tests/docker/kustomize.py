@@ -1,7 +1,7 @@
 """Renders an overlay as `kubectl kustomize` does, for the few fields that ours use; any other is refused.
 
 A patch is a strategic merge: maps are merged, null removes, and a list is replaced, except for those whose entries have
-a name of their own (`_KEYS`, from the API's `patchMergeKey`).
+a key (`_KEYS`, from the API's `patchMergeKey`).
 """
 
 from __future__ import annotations

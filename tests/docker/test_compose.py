@@ -1,4 +1,4 @@
-"""The compose files: what they name stands in the tree, and a container gets what its image needs."""
+"""The compose files: what they name exists, and a container gets what its image needs."""
 
 from __future__ import annotations
 

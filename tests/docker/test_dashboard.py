@@ -1,4 +1,4 @@
-"""Grafana's dashboard and what it is provisioned with: all stands in the tree, and asks for metrics that exist."""
+"""Grafana's dashboard and what it is provisioned with: all files exist, and ask for metrics that exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GRAFANA = ROOT / "docker" / "grafana"
 DASHBOARD: dict[str, Any] = json.loads((GRAFANA / "dashboards" / "inflight.json").read_text(encoding="utf-8"))
 _METRIC = re.compile(r"\b(?:nv|inflight)_[a-z_]+\b(?!=)")
 _SUFFIX = re.compile(r"_(bucket|sum|count)$")
-# What a server without a GPU has not, and what Triton shows only where it is told to.
+# What a server without a GPU has not, and what Triton shows only where an option asks for it.
 _ELSEWHERE = ("nv_gpu_", "nv_inference_first_response_histogram_ms")
 
 

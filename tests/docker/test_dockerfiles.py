@@ -107,7 +107,7 @@ def test_the_gpu_image_is_the_container_that_engines_are_built_in() -> None:
 
 
 def test_what_the_cpu_image_leaves_out_is_there_to_be_left_out() -> None:
-    """The files that it removes from the packages of the lock stand in this environment, which has the same."""
+    """The files that it removes from the packages of the lock exist in this environment, which has the same."""
     packages = Path(sys.executable).parent.parent / "lib" / "python3.11" / "site-packages"
     (removal,) = [step for step in stages(DOCKER / "cpu.Dockerfile")[1].named("RUN") if step.rest.startswith("rm -r ")]
     patterns = removal.rest.partition("&&")[0].split()[2:]

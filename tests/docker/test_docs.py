@@ -12,7 +12,7 @@ PAGE = (ROOT / "docs" / "docker.md").read_text(encoding="utf-8")
 
 def test_the_files_that_it_names_exist() -> None:
     named = set(re.findall(r"\bdocker/[\w./-]+\w", PAGE))
-    assert len(named) > 5
+    assert named
     for path in named:
         assert (ROOT / path).exists(), path
 

@@ -148,7 +148,7 @@ def test_an_engine_that_others_may_not_read(tmp_path: Path, public: Path, closed
 
 
 def test_what_lies_at_the_root_of_a_disk_is_no_matter(tmp_path: Path, public: Path) -> None:
-    """What nobody but root may read there, and a link that leads nowhere; the engine itself is looked at."""
+    """What only root may read there, and a link that leads nowhere; the engine itself is checked."""
     (public / "lost+found").mkdir(mode=0o700)
     (public / "link").symlink_to("nowhere")
     (public / "config.json").write_text("{}")

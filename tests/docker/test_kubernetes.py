@@ -16,7 +16,7 @@ from tests.fixtures.engines import ROOT
 
 KUBERNETES = ROOT / "docker" / "kubernetes"
 OVERLAYS = ("cpu", "gpu")
-# The oldest and the newest that the package carries.
+# The oldest and the newest that the package has.
 VERSIONS = ("1.25.0", kubernetes_validate.latest_version())
 DOCKERFILE_UID = 1000
 
@@ -83,7 +83,7 @@ def test_selectors_find_the_pods(overlay: str) -> None:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_what_is_named_exists(overlay: str) -> None:
-    """Ports, volumes, the claim, the ConfigMap, and the port that Prometheus is told."""
+    """Ports, volumes, the claim, the ConfigMap, and the port that Prometheus scrapes."""
     rendered, found = manifests(overlay), container(overlay)
     ports = {port["name"]: port["containerPort"] for port in found["ports"]}
     assert ports == {"http": 8000, "grpc": 8001, "metrics": 8002}

@@ -10,13 +10,19 @@ from loadtests.analysis.comparison.compare import compare
 from loadtests.analysis.report_file import read_summary
 from loadtests.analysis.slo import Slo
 from loadtests.analysis.sweep.search import RateSearch
+from loadtests.arrivals.profile import Profile
 from loadtests.arrivals.schedule import due_times
 from loadtests.plan import Arrivals
+from loadtests.plan_options import plan_from_options
 from loadtests.workloads.exact_text import ExactTextGenerator
 from loadtests.workloads.factory import make_workload
 from loadtests.workloads.spec import WorkloadSpec
 from tests.fixtures.errors import Cause, check_messages
+from tests.loadtests import test_plan_options
+from tests.loadtests.arrivals import test_profile
 from tests.loadtests.arrivals.test_schedule import rate
+from tests.loadtests.workloads import test_distributions
+from tests.loadtests.workloads.test_factory import WITHOUT_EFFECT
 
 
 def prompts(data: bytes, **fields: Any) -> Cause:
@@ -30,7 +36,7 @@ def test_sentences(tmp_path: Path) -> None:
 
     causes: list[Cause] = [
         partial(due_times, rate("1", "gamma", 0.001), 0, 1.0),
-        partial(due_times, rate("x"), 0, 1.0),
+        *(partial(Profile.parse, text) for text in test_profile.INVALID),
         partial(due_times, Arrivals(kind="users"), 0, 1.0),
         partial(Slo.parse, "p99 error_rate <= 1%"),
         partial(Slo.parse, "ttft"),
@@ -46,6 +52,9 @@ def test_sentences(tmp_path: Path) -> None:
         prompts(b"\xff\n"),
         prompts(b'{"id": 1}\n'),
         prompts(b'{"prompt": "a"}\n', output_tokens="x"),
+        *(partial(test_distributions.made, text) for text in test_distributions.INVALID),
+        *(partial(make_workload, WorkloadSpec(**fields), {}, 0) for fields, _ in WITHOUT_EFFECT),
+        *(partial(plan_from_options, given) for given, _ in test_plan_options.INVALID),
         partial(ExactTextGenerator, b"{}", "it"),
     ]
     check_messages(Path(__file__).with_name("messages.txt"), causes, tmp_path)

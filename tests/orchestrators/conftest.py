@@ -1,4 +1,4 @@
-"""What both orchestrators run: a job on a small real server, which is told to stop in the middle once."""
+"""What both orchestrators run: a job on a small real server, which is stopped in the middle once."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Orchestrated:
         raise AssertionError("no job has begun")
 
     def counts(self, state: str) -> dict[str, Any]:
-        """Of the job, whose last life ended so."""
+        """Of the job, whose last process ended so."""
         (path,) = self.folder.glob("*.job/progress.json")
         progress = json.loads(path.read_text())
         assert progress["state"] == state
         return dict(progress["counts"])
 
     def finished(self) -> tuple[int, int]:
-        """Answers that are there, each of another row, and how many lives the job had."""
+        """Answers that are there, each of another row, and how many processes the job had."""
         (output,) = (path for path in self.folder.glob("answers*.jsonl"))
         answered = {json.loads(line)["id"] for line in output.read_text().splitlines()}
         return len(answered), int(self.counts("finished")["runs"])

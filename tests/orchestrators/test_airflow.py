@@ -21,7 +21,7 @@ def airflow(orchestrated: Callable[[str], Orchestrated]) -> Orchestrated:
             "AIRFLOW_HOME": str(found.folder / "airflow"),
             "AIRFLOW__CORE__DAGS_FOLDER": str(EXAMPLES),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            # tells nobody of its use
+            # reports its use to no server
             "SCARF_ANALYTICS": "false",
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
             "PYTHONDONTWRITEBYTECODE": "1",

@@ -1,4 +1,4 @@
-"""The Prefect flow of docs/examples, run by a real Prefect with a server of its own on loopback."""
+"""The Prefect flow of docs/examples, run by a real Prefect with a separate server on loopback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def prefect(orchestrated: Callable[[str], Orchestrated]) -> Orchestrated:
         {
             "INFLIGHT_SERVERS": found.server,
             "PREFECT_HOME": str(found.folder / "prefect"),
-            # tells nobody of its use
+            # reports its use to no server
             "DO_NOT_TRACK": "1",
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from inflight.runtime.engine.request_values import (
     guide_from,
     sampling_from,
 )
-from inflight.runtime.messages import EngineLimits, GenerationRequest, SamplingConfig
+from inflight.runtime.messages import SamplingConfig
 from inflight.runtime.streams.chunk_header import ChunkHeader
 from inflight.runtime.text.tokenizer import check_size, checked_text
 from inflight.runtime.triton.inputs import check_parameter_names
@@ -25,20 +24,18 @@ from inflight.runtime.triton.request_metadata import metadata_from
 from inflight.runtime.triton.unsupported_inputs import check_supported
 from inflight.runtime.triton.word_tensors import check_words, unpack, weighted_words
 from tests.fixtures.errors import Cause, check_messages
+from tests.runtime import test_messages
+from tests.runtime.engine.test_request_values import OUT_OF_BOUNDS
+from tests.runtime.test_messages import LIMITS
+from tests.runtime.text import test_tokenizer
 from tests.runtime.triton.request_inputs import inputs_of
-
-LIMITS = EngineLimits(vocabulary_size=512, max_seq_len=200, kv_block_tokens=32, kv_blocks=5, max_num_sequences=8)
 
 
 def test_sentences(tmp_path: Path) -> None:
     causes: list[Cause] = [
-        partial(LIMITS.check, GenerationRequest((), 4)),
-        partial(LIMITS.check, GenerationRequest((1,), 0)),
-        partial(LIMITS.check, GenerationRequest((1, 512), 4)),
-        partial(LIMITS.check, GenerationRequest((1,) * 100, 61)),
-        partial(LIMITS.check, GenerationRequest((1,), 4, sampling=SamplingConfig(beam_width=9))),
+        *(partial(LIMITS.check, request) for request, *_ in test_messages.REFUSED),
         partial(check_sampling, SamplingConfig(top_k=-3)),
-        partial(sampling_from, {"temperature": math.nan}),
+        *(partial(sampling_from, {name: value}) for name, value in OUT_OF_BOUNDS),
         partial(check_ids, np.array([3, 8]), "ids", 8),
         partial(checked_count, "num_return_sequences", 5, 4),
         partial(deadline_from, 0, 5),
@@ -49,8 +46,7 @@ def test_sentences(tmp_path: Path) -> None:
         partial(parse_messages, b"{}"),
         partial(parse_messages, b"[" * 60),
         partial(parse_kwargs, b"[]"),
-        partial(checked_text, b"\xff", "text_input"),
-        partial(checked_text, b"a\0b", "text_input"),
+        *(partial(checked_text, raw, "text_input") for raw, *_ in test_tokenizer.REFUSED),
         partial(check_size, b"x" * 61, "text_input", 6, 10),
         partial(inputs_of(streaming=[[True], [False]]).common, "streaming"),
         partial(inputs_of(streaming=[[True, True]]).common, "streaming"),

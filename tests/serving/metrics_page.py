@@ -73,7 +73,7 @@ def text_of(server: Server) -> str:
 
 
 def parse(text: str) -> MetricsPage:
-    """Raises AssertionError for a line that is none, a sample without its family before it, or one that comes twice."""
+    """Raises AssertionError for an invalid line, a sample without its family before it, or one that comes twice."""
     page = MetricsPage()
     family = ""
     for line in text.splitlines():

@@ -80,7 +80,7 @@ def string(raw: bytes) -> str:
 
 
 class GrpcCall:
-    """A gRPC stream for one or several requests, read in a thread of its own."""
+    """A gRPC stream for one or several requests, read in a separate thread."""
 
     def __init__(self, stub: Any, requests: Sequence[Any]) -> None:
         self.responses: list[TimedResponse] = []

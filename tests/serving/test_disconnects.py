@@ -12,7 +12,7 @@ from tests.serving.raw_requests import GrpcConnection, request
 
 IDS = [5, 6, 7]
 ENDLESS = 4000
-"""Tokens that nobody here sees the end of."""
+"""Tokens that no test here sees the end of."""
 SHORT = 100
 """Tokens that still are on their way when the client leaves, unless the machine is very busy."""
 

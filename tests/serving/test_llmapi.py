@@ -6,8 +6,8 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from inflight.runtime.text.tokenizer import encode, load_tokenizer
 from inflight.runtime.triton.word_tensors import pack
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyCheckpoint
+from tests.fixtures.waiting import wait_until
 from tests.runtime.backends.llmapi.standin import STANDIN
 from tests.serving.model_replies import (
     BLS,
@@ -234,14 +235,13 @@ def test_a_dead_worker_ends_every_stream_and_the_server_comes_back(server: Serve
         os.kill(_worker(server), signal.SIGKILL)
         for call in calls:
             assert "[engine_died]" in str(call.finish()[-1].error)
-    deadline = time.monotonic() + TIMEOUT
-    while True:
-        try:
-            (reply,) = ask(server, ENSEMBLE, PROMPT, 3, exclude_input_in_output=True)
-            break
-        except Exception:
-            assert time.monotonic() < deadline, "the server never came back"
-            time.sleep(0.2)
+
+    def ask_again() -> list[Any]:
+        with suppress(Exception):
+            return ask(server, ENSEMBLE, PROMPT, 3, exclude_input_in_output=True)
+        return []
+
+    (reply,) = wait_until(ask_again, "the server to come back", TIMEOUT)
     assert reply.text == text_of(server.engine, told(server, 3))
     assert "TensorRT-LLM has ended: a worker process of the stand-in died" in server.run_directory.log.read_text()
 

@@ -1,4 +1,4 @@
-"""Clients are asked after while their requests end: many short requests, and the server lives."""
+"""Clients are asked after while their requests end: many short requests, and the server runs on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""YAML that people write, as plain values: what JSON can hold, each key once."""
+"""Parses YAML into plain values: those of JSON, with unique keys."""
 
 from __future__ import annotations
 
@@ -9,58 +9,62 @@ from typing import Any
 import yaml
 
 _MAX_DEPTH = 64
-_ALLOWED_KINDS = "text, finite numbers, true, false, null, lists, or fields by name"
+_ALLOWED_KINDS = "a text, a finite number, true, false, null, a list or a mapping"
 
 
 def load_values(text: str) -> Any:
     """Parse `text`.
 
-    Raises YAMLError for what is no YAML or has a key twice, and ValueError, in a line, for a value of another kind.
+    Raises YAMLError for invalid YAML and for duplicate keys, and ValueError, on one line, for values that are not
+    allowed.
     """
-    try:
-        found = yaml.load(text, Loader=_Loader)
-        _check(found, ())
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):  # PyYAML builds values by recursion
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        _check_depth(depth)
+    found = yaml.load(text, Loader=_Loader)
+    _check(found, ())
     return found
 
 
 def put_value(fields: dict[str, Any], path: list[str], value: Any) -> None:
-    """Put `value` at `path`, a name in each field; ValueError, in a line, where a field on the way holds a value."""
+    """Set the value at `path`, a list of nested names. Raises ValueError if one of them is not a mapping."""
     for name in path[:-1]:
         inner = fields.setdefault(name, {})
         if inner is None:
             inner = fields[name] = {}
         if not isinstance(inner, dict):
-            raise ValueError(f"{name} is {inner!r}, and it takes fields of its own")
+            raise ValueError(f"{name} is {inner!r}, but it must be a mapping of fields")
         fields = inner
     fields[path[-1]] = value
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML takes the last of two equal keys, which is never what was wanted."""
+    """A loader that rejects duplicate keys, of which PyYAML would use the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         twice = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
         if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice} stands there twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice} is given twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
 
 def _check(value: Any, path: tuple[str, ...]) -> None:
-    if len(path) > _MAX_DEPTH:
-        raise ValueError("it is nested too deeply")
+    _check_depth(len(path))  # an alias may contain itself
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise ValueError(f"{'.'.join([*path, str(key)])} has a name that is no text; write it in quotes")
+                raise ValueError(f"{'.'.join([*path, str(key)])} is not a text; write the name in quotes")
             _check(inner, (*path, key))
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             _check(inner, (*path, str(index)))
     elif not (value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))):
         where = f"{'.'.join(path)} is " if path else "it is "
-        raise ValueError(
-            f"{where}{value}, a value of another kind than {_ALLOWED_KINDS}; write it in quotes if it is text"
-        )
+        raise ValueError(f"{where}{value}, which is not {_ALLOWED_KINDS}; write it in quotes if it is a text")
+
+
+def _check_depth(depth: int) -> None:
+    if depth > _MAX_DEPTH:
+        raise ValueError("it is nested too deeply")

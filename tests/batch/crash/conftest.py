@@ -1,4 +1,4 @@
-"""What the crash tests share: a real Triton before the deterministic engine, and lives of jobs that start at once."""
+"""What the crash tests share: a real Triton with the deterministic engine, and job processes that start at once."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from inflight.batch.state.line_file import merge_path
 _FULL = 2
 """What `PRAGMA synchronous` gives for FULL: a commit is on the disk when it returns."""
 _NOT_KEPT = ("progress.json", "lock", "cancel")
-"""Files of a job that nobody misses after a power cut. SQLite syncs its own files, and the names of these."""
+"""Files of a job that may be missing after a power cut. SQLite syncs its own files, and the names of these."""
 
 
 class Disk:

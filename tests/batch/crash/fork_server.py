@@ -1,6 +1,6 @@
-"""A process that has imported the command, and forks a life of a job for each line it is given: a start costs little.
+"""A process that has imported the command, and forks a job process for each line of its input: a start costs little.
 
-A life is the command itself (`inflight batch ...`), in a process of its own, and dies as any process does.
+A job process is the command itself (`inflight batch ...`), in a separate process that can be killed.
 Lines of JSON come in: {"arguments", "environment", "output", "points"} starts one, {"pid", "signal"} sends one a
 signal. Lines of JSON go out: {"pid"} of the one that was started, {"pid", "status"} of one that ended.
 """

@@ -1,4 +1,4 @@
-"""Lives of jobs, as tests start, watch and end them."""
+"""Job processes, as tests start, watch and end them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from inflight.batch.failpoints import VARIABLE
 
 SOON = 60.0
-"""Seconds in which a life of a small job ends on a machine that is slow and busy."""
+"""Seconds in which the process of a small job ends on a machine that is slow and busy."""
 
 
 class JobProcess:
@@ -32,7 +32,7 @@ class JobProcess:
         return self.status
 
     def send(self, number: signal.Signals) -> None:
-        """A life that has ended gets none."""
+        """A process that has ended gets no signal."""
         self._lives.send_command({"pid": self.pid, "signal": number})
 
     @property
@@ -47,7 +47,7 @@ class JobProcess:
 
 
 class JobProcesses:
-    """A context manager; whatever still lives at its end is killed."""
+    """A context manager; processes that still run at its end are killed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

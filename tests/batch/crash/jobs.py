@@ -80,7 +80,7 @@ class DoneRows:
 
 
 def done_rows(out: Path, scratch: Path) -> DoneRows:
-    """Look at a copy, so that the next life finds what the dead one left."""
+    """Look at a copy, so that the next process finds what the dead one left."""
     try:
         directory = JobDirectory.find(out)
     except Exception:

@@ -1,4 +1,4 @@
-"""Jobs of each kind that leave their marks in ways of their own, to die at each of these ways' points."""
+"""Jobs of each kind that changes files in a different way, killed at each point where it does."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ FAILED = 3
 
 @dataclass(frozen=True)
 class Scenario:
-    """What a job writes to ({}: its folder), and its lives: the `last` is the one that dies at each point in turn.
+    """What a job writes to ({}: its folder), and its processes: the `last` is the one killed at each point in turn.
 
-    `before` are the lives before it, and the points at which these die, if any. Where all rows are `plain` none fails.
+    `before` are those before it, and the points where these are killed, if any. Where all rows are `plain` none fails.
     """
 
     output: str = "answers.jsonl"
@@ -49,7 +49,7 @@ RAY = Scenario(options=("--runner", "ray", "--workers", "2"), seconds=200.0)
 
 @dataclass
 class Trial:
-    """One job of a scenario, in a folder of its own. `environment` is that of each life."""
+    """One job of a scenario, in a separate folder. `environment` is that of each process."""
 
     scenario: Scenario
     lives: JobProcesses
@@ -73,7 +73,7 @@ class Trial:
 
     @property
     def ended(self) -> int:
-        """The exit code of a life that comes to the job's end."""
+        """The exit code of a process that comes to the job's end."""
         return 0 if self.scenario.plain else FAILED
 
     def live(self, command: tuple[str, ...], failpoint: str = "") -> int:
@@ -81,23 +81,23 @@ class Trial:
         return life.wait(self.scenario.seconds)
 
     def noted(self) -> dict[str, int]:
-        """Live the last life to its end; the points that it came by, and how often."""
+        """Run the last process to its end; return the points that it came by, and how often."""
         arguments = self._arguments(self.scenario.last)
         life = self.lives.start(*arguments, note=True, environment=self.environment)
         assert life.wait(self.scenario.seconds) == self.ended, life.said
         return life.reached()
 
     def die(self, point: str, number: int) -> None:
-        """Let the last life die at the point, the `number`th time that it is there, and go on to the end."""
+        """Kill the last process at the point, the `number`th time that it is there, and resume to the end."""
         code = self.live(self.scenario.last, f"{point}:{number}:kill")
         assert code == -9 or (code == self.ended and number > 1), f"it ended with {code} at {point}"
         if code == -9:
             assert self.live(self._again) == self.ended, f"it does not go on from {point}"
 
     def die_at_each(self, points: list[str]) -> list[str]:
-        """Let one life after another die, each at the next point, and the last one come to the end.
+        """Kill one process after another, each at the next point, and let the last one come to the end.
 
-        Gives the points that were left when a life came to the end, since it did not come by its own.
+        Return the points that were left when a process came to the end without passing its own.
         """
         command = self.scenario.last
         for number, point in enumerate(points):

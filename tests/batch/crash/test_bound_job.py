@@ -34,7 +34,7 @@ class BoundJob:
         return (*out, "--id", "id", "--max-tokens", "8")
 
     def refusal(self, *arguments: str | Path) -> str:
-        """What is said to a life that is refused; it changes no file."""
+        """The message of a process that is refused; it changes no file."""
         before = lines_of(self.out)
         life = self._lives.run(*arguments)
         assert life.wait() == REFUSED, life.said

@@ -114,7 +114,7 @@ def test_names_that_a_dead_process_gave_are_made_to_last(tmp_path: Path, monkeyp
 
 
 def test_what_the_parts_of_a_job_agree_on_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever of them said it, and however soon it died of that."""
+    """Whichever part has written it, and however soon it is killed afterwards."""
     (tmp_path / "whole.job").mkdir()
     disk = Disk(tmp_path, monkeypatch)
     disk.settle()

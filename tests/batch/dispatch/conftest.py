@@ -1,4 +1,4 @@
-"""Coroutines are tests here: each in an event loop of its own."""
+"""Coroutines are tests here: each in a separate event loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Nobody gives a server up here for dying too often, and scripted ones never call themselves ready wrongly."""
+    """No server is given up here for dying too often, and scripted ones never call themselves ready wrongly."""
     monkeypatch.setattr(endpoint, "_CRASH_COOLDOWN_SECONDS", 0.0)
     if "served" not in request.fixturenames:
         monkeypatch.setattr(endpoint, "_AFTER_CRASH_SECONDS", 0.0)

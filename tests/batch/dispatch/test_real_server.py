@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from inflight_client import AsyncClient, InflightError
@@ -17,6 +17,7 @@ from inflight.batch.job.spec import RunOptions
 from tests.batch.scripted_backend import DispatchRun, ListFeed
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import ENDLESS, fake_engine
+from tests.fixtures.waiting import wait_until_async
 
 PLACES, QUEUE = 8, 6
 POISON = "zebra"
@@ -65,6 +66,13 @@ async def look(served: RunOptions) -> ServerLoad:
         await backend.close()
 
 
+async def load_is(served: RunOptions, condition: Callable[[ServerLoad], bool]) -> None:
+    async def is_so() -> bool:
+        return condition(await look(served))
+
+    await wait_until_async(is_so, seconds=60)
+
+
 async def test_it_fills_the_places_and_a_short_queue_and_no_more(served: RunOptions) -> None:
     # Of several lengths: rows of one length end all at once, and leave the places empty until others have come.
     asked = prepared(served, [f"row {number}" for number in range(80)], [40 + 7 * n % 41 for n in range(80)])
@@ -88,15 +96,11 @@ async def test_it_fills_the_places_and_a_short_queue_and_no_more(served: RunOpti
 async def test_what_is_drained_is_cancelled_on_the_server(served: RunOptions) -> None:
     asked = prepared(served, [f"row {number}" for number in range(20)], ENDLESS)
     running = asyncio.create_task(asked.run())
-    async with asyncio.timeout(60):
-        while (await look(served)).running != PLACES:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await load_is(served, lambda load: load.running == PLACES)
     await asked.dispatcher.drain(0.1)
     await running
     assert not asked.attempts
-    async with asyncio.timeout(20):
-        while (load := await look(served)).running or load.waiting:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await load_is(served, lambda load: not load.running and not load.waiting)
 
 
 async def test_rows_that_name_another_model_are_told_of_once(served: RunOptions) -> None:
@@ -113,16 +117,14 @@ async def test_rows_that_name_another_model_are_told_of_once(served: RunOptions)
 
 
 async def overtakers(served: RunOptions, priority: int) -> list[int]:
-    """How many rows of a job ended while somebody else waited for one token, each time with two rows waiting."""
+    """How many rows of a job ended while another client waited for one token, each time with two rows waiting."""
     lengths = [20 + 37 * number % 41 for number in range(4000)]
     asked = prepared(served, [f"row {number}" for number in range(4000)], lengths, priority=priority)
     running = asyncio.create_task(asked.run())
     counts = []
     async with AsyncClient(served.servers[0].partition(",")[0]) as client:
         for _ in range(15):
-            async with asyncio.timeout(60):
-                while ((await look(served)).waiting or 0) < 2:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await load_is(served, lambda load: (load.waiting or 0) >= 2)
             before = len(asked.answers)
             await client.generate("row", max_tokens=1)
             counts.append(len(asked.answers) - before)

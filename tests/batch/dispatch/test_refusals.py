@@ -1,4 +1,4 @@
-"""Refusals in words that no code stands for: the row's fault, or a server's that refuses whatever it is asked."""
+"""Refusals in words without a code: the row's fault, or a server's that refuses every request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROMPTS = [f"prompt {number}" for number in range(50)]
 
 
 def refusing(after: int, for_good: bool) -> Behaviour:
-    """From some request on it refuses all, in words that no code stands for, though it calls itself ready."""
+    """From some request on it refuses all, in words without a code, though it calls itself ready."""
 
     async def behave(server: ScriptedBackend, prompt: str) -> str | InflightError:
         await asyncio.sleep(0.001)

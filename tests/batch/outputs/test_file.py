@@ -140,7 +140,7 @@ def test_what_somebody_has_made_meanwhile_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_an_output_is_never_the_input(tmp_path: Path) -> None:
-    """As of somebody who asks the rows once more that were dead letters."""
+    """As for rows that were dead letters and are retried."""
     rows = tmp_path / "y.dead.jsonl"
     rows.write_text('{"prompt": "tea"}\n')
     one = job(str(tmp_path / "y.csv")).model_copy(update={"input": InputSpec(address=str(rows))})
@@ -214,9 +214,8 @@ def test_a_storage_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    with pytest.raises(BatchError) as caught:
+    with raises(BatchError, "storage_unreachable"):
         _destination("s3://http://127.0.0.1:1/bucket/answers.csv", tmp_path).check()
-    assert caught.value.code == "storage_unreachable"
 
 
 def test_an_upload_that_dies_shows_nothing_and_the_next_one_finishes(storage: S3TestBucket, tmp_path: Path) -> None:

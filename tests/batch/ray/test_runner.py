@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from inflight.deploy.repository.configure import DeploymentOptions
 from inflight.deploy.server.server import Server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import STEP_SECONDS, fake_engine
+from tests.fixtures.waiting import wait_until
 
 ROWS = 96
 TOKENS = 12
@@ -99,15 +99,8 @@ def living_part(head: subprocess.Popen[str], job: Path, done: int = 4) -> dict[s
                 found.append(progress)
         return bool(found)
 
-    wait(look)
+    wait_until(look)
     return found[0]
-
-
-def wait(there: Callable[[], bool], seconds: float = 240) -> None:
-    until = time.monotonic() + seconds
-    while not there():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 @pytest.mark.timeout(600)
@@ -122,7 +115,7 @@ def test_a_killed_worker_s_part_goes_on_elsewhere(jobs: Jobs, poisoned: Callable
         lives = [json.loads(path.read_text()) for path in (jobs.place / "ray.job").glob("parts/*.job/progress.json")]
         return any(one["counts"]["runs"] == 2 and one["pid"] != part["pid"] for one in lives)
 
-    wait(again)
+    wait_until(again)
     said, _ = head.communicate()
     assert head.returncode == 3, said
     assert jobs.lines("ray.jsonl") == jobs.lines("local.jsonl")
@@ -147,7 +140,7 @@ def test_a_head_that_is_told_to_stop_or_killed_is_gone_on_with(jobs: Jobs) -> No
     killed.communicate()
     jobs.run("ray.jsonl", *RAY)
     assert jobs.lines("ray.jsonl") == jobs.lines("local.jsonl")
-    wait(lambda: not any(one.is_running() for one in family))  # Ray's agents take a minute to see that it is gone
+    wait_until(lambda: not any(one.is_running() for one in family))  # Ray's agents take a minute to see that it is gone
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ def whole(tmp_path: Path) -> Job:
 
 
 def test_all_parts_ask_the_same_build(whole: Job) -> None:
-    """Whoever is the first to ask binds the others, before they have asked a row."""
+    """The first one to ask binds the others, before they have sent a row."""
     places = PartPlan(JobDirectory.from_output(whole.output))
     plan = split_input(open_source(whole.input), StartPoint(0, None, 0), None, workers=1)
     places.write(plan)
@@ -87,7 +87,7 @@ def test_a_part_that_workers_only_die_of_is_given_up(whole: Job) -> None:
 
 
 def test_whatever_a_worker_fails_of_the_head_is_told(whole: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also a fault of the program, in the thread that lives the part."""
+    """Also a fault of the program, in the thread that runs the part."""
 
     def faulty(runner: PartRunner) -> JobResult:
         raise ValueError("a fault")

@@ -1,4 +1,4 @@
-"""How a job stands, as one process writes it and another reads it."""
+"""The progress of a job, as one process writes it and another reads it."""
 
 from __future__ import annotations
 

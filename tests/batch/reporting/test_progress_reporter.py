@@ -1,4 +1,4 @@
-"""How far a job is, told while rows are asked in another order than they come in."""
+"""How far a job is, reported while rows are sent in another order than they are read."""
 
 from __future__ import annotations
 

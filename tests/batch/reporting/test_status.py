@@ -1,4 +1,4 @@
-"""How a job stands, as another process sees it."""
+"""The status of a job, as another process sees it."""
 
 from __future__ import annotations
 

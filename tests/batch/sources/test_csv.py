@@ -1,4 +1,4 @@
-"""CSV as rows: what is read, what is told of a row that is none, and reading from any position on."""
+"""CSV as rows: what is read, the error for an invalid row, and reading from any position on."""
 
 from __future__ import annotations
 

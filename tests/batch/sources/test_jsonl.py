@@ -1,4 +1,4 @@
-"""JSON lines as rows: what is read, what is told of a line that is none, and reading from any position on."""
+"""JSON lines as rows: what is read, the error for an invalid line, and reading from any position on."""
 
 from __future__ import annotations
 

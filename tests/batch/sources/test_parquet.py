@@ -1,4 +1,4 @@
-"""Parquet as rows: what is read, reading from any row on, and what is told of a file that is none."""
+"""Parquet as rows: what is read, reading from any row on, and the error for an invalid file."""
 
 from __future__ import annotations
 

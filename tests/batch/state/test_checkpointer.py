@@ -9,6 +9,7 @@ from pathlib import Path
 from inflight.batch.job.rows import RowResult, RowStatus
 from inflight.batch.state.checkpointer import Checkpointer
 from tests.batch.state.remote_state.machine import JobMachine
+from tests.fixtures.waiting import wait_until
 
 
 def test_the_end_waits_for_nothing_before_it_is_on_the_disk(tmp_path: Path) -> None:
@@ -29,9 +30,7 @@ def test_the_end_waits_for_nothing_before_it_is_on_the_disk(tmp_path: Path) -> N
     ledger.add(RowResult(0, 1, "0", RowStatus.OK, b"{}"))
     ending = threading.Thread(target=checkpoints.finish)
     ending.start()
-    until = time.monotonic() + 60
-    while not ledger.next and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_until(lambda: ledger.next)
     assert ending.is_alive()
     assert ledger.next == 1
     over.set()

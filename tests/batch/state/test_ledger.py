@@ -21,7 +21,7 @@ ROWS = 300
 
 
 def opened(directory: JobDirectory) -> Ledger:
-    """As a life of the job has it that goes on."""
+    """As a resumed process of the job has it."""
     ledger = Ledger(directory)
     ledger.recover()
     return ledger
@@ -47,7 +47,7 @@ def test_each_row_has_one_line_in_order_however_often_it_dies(tmp_path: Path, se
         for number in left[: chance.randrange(1, 60)]:
             ledger.add(outcome(number))
             if chance.random() < 0.1:
-                ledger.add(outcome(number))  # twice: the second one is nobody's
+                ledger.add(outcome(number))  # twice: the second one belongs to no row
             if chance.random() < 0.2:
                 ledger.checkpoint()
         die(ledger)
@@ -164,9 +164,8 @@ def test_a_full_disk_in_the_middle_ends_a_ledger_and_what_was_committed_stands(t
         ledger.add(outcome(number))
     (pages,) = ledger.database.execute("PRAGMA page_count").fetchone()
     ledger.database.execute(f"PRAGMA max_page_count = {pages + 4}")
-    with pytest.raises(BatchError) as refused:
+    with raises(BatchError, "disk_full"):
         ledger.claim_ids([(str(number), number) for number in range(ROWS, 100 * ROWS)])
-    assert refused.value.code == "disk_full"
     for call in (
         ledger.checkpoint,
         lambda: ledger.claim_ids([("a", ROWS)]),

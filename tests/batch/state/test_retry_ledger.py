@@ -1,4 +1,4 @@
-"""Rows that failed are asked once more, and their new lines stand where they belong."""
+"""Rows that failed are retried, and their new lines are where they belong."""
 
 from __future__ import annotations
 

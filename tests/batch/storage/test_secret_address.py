@@ -1,4 +1,4 @@
-"""Secrets in addresses: put in when the address is used, and shown to nobody."""
+"""Secrets in addresses: put in when the address is used, and never shown."""
 
 from __future__ import annotations
 

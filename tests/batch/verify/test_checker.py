@@ -49,7 +49,7 @@ def _job(folder: Path, rows: list[bytes], answers: str = "answers.jsonl", **more
 
 
 def _run(job: Job, rows: int | None = None, directory: JobDirectory | None = None) -> JobDirectory:
-    """A job as its life leaves it: row seven is refused, the others are answered. `rows`: stopped after so many."""
+    """A job as its process leaves it: row seven is refused, the others are answered. `rows`: stopped after so many."""
     directory = directory or JobDirectory.from_output(job.output)
     with directory.locked():
         directory.write_job(job)

@@ -88,7 +88,7 @@ def test_a_file_is_no_checkpoint(checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("missing", "says"),
     [
-        ("config.json", "holds no config.json"),
+        ("config.json", "has no config.json"),
         ("model.safetensors", "download the checkpoint again"),
         ("tokenizer.json", "has no tokenizer"),
     ],

@@ -1,4 +1,4 @@
-"""Parts of config.json files as models are published: what says how large a model is, where it stands there."""
+"""Parts of config.json files as models are published: what says how large a model is, where it is there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Known models: what their published config.json says of sizes, and what others have published of their memory.
 
 `SHAPES` are excerpts of the config.json files on the Hugging Face hub. `COUNTS`, `WEIGHTS` and `CACHES` are numbers in
-print, beside where they stand. What logs of vLLM, TensorRT-LLM and llama.cpp call GB or MB are GiB and MiB.
+print, beside where they are from. What logs of vLLM, TensorRT-LLM and llama.cpp call GB or MB are GiB and MiB.
 """
 
 from __future__ import annotations

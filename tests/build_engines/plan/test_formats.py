@@ -40,9 +40,8 @@ def test_int8_on_a_processor_is_openvinos() -> None:
 
 @pytest.mark.parametrize(("name", "embedded"), [("fp8", True), ("int3", False), ("fp32", False)])
 def test_an_unknown_precision_names_the_known_ones(name: str, embedded: bool) -> None:
-    with raises(BuildError, "invalid_parameter", naming=name) as caught:
+    with raises(BuildError, "invalid_parameter", naming=(name, "bf16")):
         weight_format(name, openvino=embedded)
-    assert "bf16" in str(caught.value)
 
 
 @pytest.mark.parametrize(("name", "embedded"), [("fp8", True), ("u8", False)])

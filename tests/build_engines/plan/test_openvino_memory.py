@@ -23,7 +23,7 @@ from tests.fixtures.manifests import manifest
 
 TOKENS = 4096
 
-# Without these instructions OpenVINO computes in f32 what it is told to compute in bf16, and holds weights so: there
+# Without these instructions OpenVINO computes in f32 what is configured as bf16, and holds weights so: there
 # an engine in f32 is measured against its own plan. int8 has been measured with them alone.
 _COMPUTES_BF16 = bool({"avx512_bf16", "amx_bf16"} & set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split()))
 _COMPUTED: Precision = "bf16" if _COMPUTES_BF16 else "fp32"

@@ -46,7 +46,7 @@ def test_every_id_of_the_models_vocabulary_decodes_to_text(tmp_path: Path, name:
 def test_transformers_reads_it_with_the_configs_special_tokens(tmp_path: Path, name: str) -> None:
     shape = SHAPES[name]
     write_tokenizer(shape, tmp_path)
-    # The class that is asked for stands in tokenizer_config.json, so no config.json is needed.
+    # The requested class is in tokenizer_config.json, so no config.json is needed.
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     assert tokenizer.eos_token_id == shape.end_ids[0]
     assert tokenizer.bos_token_id == shape.start_id

@@ -1,4 +1,4 @@
-"""A checkpoint of a test's own, and building it with the stand-ins."""
+"""A checkpoint for one test, and building it with the stand-ins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A config.json for each architecture, of the sizes of a published model of its kind, in the words of its own."""
+"""A config.json for each architecture, with the sizes and keys of a published model of that kind."""
 
 from __future__ import annotations
 

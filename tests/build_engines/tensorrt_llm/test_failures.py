@@ -1,4 +1,4 @@
-"""Builds that fail in NVIDIA's programs or are cut off: the old engine stands, and nothing runs on."""
+"""Builds that fail in NVIDIA's programs or are cut off: the old engine is kept, and nothing runs on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from build_engines.manifest import verify
 from tests.build_engines.build_runs import names
 from tests.build_engines.tensorrt_llm.conftest import Build
 from tests.fixtures.nvidia import NvidiaPrograms
+from tests.fixtures.waiting import wait_until
 
 LIMITS = {"limits.max_batch_size": 8, "limits.max_num_tokens": 1024}
 CLI = [sys.executable, "-c", "from inflight.cli import main; main()"]
@@ -62,7 +62,7 @@ def test_a_program_that_fails_is_told_in_one_sentence_and_leaves_nothing_half_do
     said: str,
     code: str,
 ) -> None:
-    # One of them over an engine that stands there; each of these builds takes a second.
+    # One of them over an existing engine; each of these builds takes a second.
     before = build(LIMITS).manifest if fail == "build:disk_full" else None
     nvidia_programs.having(fail=fail)
     with pytest.raises(BuildError) as caught:
@@ -105,7 +105,7 @@ def test_an_interrupt_ends_the_programs_and_leaves_the_old_engine(
     assert process.returncode == 130
     assert rest.splitlines()[-1] == "Interrupted."
     assert "Traceback" not in rest
-    assert ended(program)
+    wait_for_end(program)
     assert verify(tmp_path / "engine", hashes=True) == before
     assert names(tmp_path) == ["checkpoint", "engine", "logs"]
     assert not list(logs.glob("*.log"))
@@ -119,7 +119,7 @@ def test_a_killed_build_takes_the_programs_along(
     process, program = begun(tmp_path, checkpoint, nvidia_programs, docker)
     process.kill()
     process.communicate(timeout=60)
-    assert ended(program)
+    wait_for_end(program)
     # What it left beside is swept by the next build.
     if not docker:
         nvidia_programs.having(fail="")
@@ -140,14 +140,9 @@ def begun(
         env={name: value for name, value in os.environ.items() if not docker or name != "INFLIGHT_BUILD_EXAMPLES_DIR"},
     )
     mark = tmp_path / ".engine.inflight-partial" / "started"
-    deadline = time.monotonic() + 120
-    while not (mark.is_file() and mark.read_text()) and time.monotonic() < deadline and process.poll() is None:
-        time.sleep(0.05)
+    wait_until(lambda: process.poll() is not None or (mark.is_file() and mark.read_text()), "trtllm-build")
     return process, int(mark.read_text())
 
 
-def ended(pid: int) -> bool:
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not Path(f"/proc/{pid}").exists()
+def wait_for_end(pid: int) -> None:
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the end of trtllm-build")

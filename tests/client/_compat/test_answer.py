@@ -77,9 +77,8 @@ def text(deltas: list[Delta]) -> str:
 
 
 def damage(answer: AnswerDecoder, *responses: Response) -> str:
-    with pytest.raises(InflightError) as raised:
+    with raises(InflightError, "answer_damaged") as raised:
         read(answer, *responses)
-    assert raised.value.code == "answer_damaged"
     return str(raised.value)
 
 
@@ -142,9 +141,8 @@ def test_an_answer_without_an_end_is_a_server_that_has_gone() -> None:
         (theirs(API), [said("One", finish_reason="None")]),
         (theirs(), []),
     ):
-        with pytest.raises(InflightError) as raised:
+        with raises(InflightError, "server_gone"):
             read(answer, *responses)
-        assert raised.value.code == "server_gone"
 
 
 @pytest.mark.parametrize(("answer", "reason"), [(ours(), "deadline"), (theirs(API), "timeout")])

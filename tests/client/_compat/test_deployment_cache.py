@@ -1,4 +1,4 @@
-"""How long a description of a deployment is trusted, and who hears of an attempt to get one that failed."""
+"""How long a description of a deployment is trusted, and which calls share a failed attempt to get one."""
 
 from __future__ import annotations
 

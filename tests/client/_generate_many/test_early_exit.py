@@ -12,8 +12,9 @@ import pytest
 from inflight_client import Client
 from inflight_client.result_order import CLOSE_TIMEOUT
 
-from tests.client.support.gated_server import SOON, WAIT, AnswerGate, GateLoopError, until
+from tests.client.support.gated_server import SOON, WAIT, AnswerGate, GateLoopError
 from tests.client.support.interrupt_runner import interruptible
+from tests.fixtures.waiting import wait_until
 from tests.standins.faulty_network.proxy import Faults, FaultyNetwork
 from tests.standins.faulty_network.toxics import StallAt
 
@@ -21,39 +22,39 @@ from tests.standins.faulty_network.toxics import StallAt
 @contextmanager
 def no_thread_left() -> Iterator[None]:
     yield
-    until(lambda: not any(thread.name == "generate_many" for thread in threading.enumerate()))
+    wait_until(lambda: not any(thread.name == "generate_many" for thread in threading.enumerate()))
 
 
 @pytest.mark.parametrize("as_completed", [False, True])
 def test_an_error_of_the_callers_own_ends_the_calls(held_client: Client, held: AnswerGate, as_completed: bool) -> None:
     def loop() -> None:
         for _ in held_client.generate_many(["a", WAIT, WAIT], concurrency=3, as_completed=as_completed):
-            until(lambda: held.waiting == 2)
+            wait_until(lambda: held.waiting == 2)
             raise GateLoopError
 
     with no_thread_left(), pytest.raises(GateLoopError):
         loop()
-    until(lambda: held.waiting == 0)
+    wait_until(lambda: held.waiting == 0)
 
 
 def test_ctrl_c_ends_the_calls(held: AnswerGate, held_address: str) -> None:
     with interruptible("many", held_address) as program:
-        until(lambda: held.waiting == 2)
+        wait_until(lambda: held.waiting == 2)
         program.interrupt()
         assert program.said()["interrupted"]
-        until(lambda: held.waiting == 0)
+        wait_until(lambda: held.waiting == 0)
         program.go_on("last")
         assert program.said() == {"text": "last"}
 
 
 @pytest.mark.parametrize("protocol", ["http", pytest.param("grpc", marks=pytest.mark.slow)])
 def test_ctrl_c_ends_calls_that_reached_nobody_yet(held_address: str, protocol: str) -> None:
-    """The first connection stands still, and what is asked of the server has no deadline."""
+    """The first connection stalls, and what is asked of the server has no deadline."""
     with (
         FaultyNetwork(held_address, Faults((StallAt(),), (StallAt(),))) as network,
         interruptible("many", f"{protocol}://{network.address}") as program,
     ):
-        until(lambda: network.connections > 0)
+        wait_until(lambda: network.connections > 0)
         moment = program.interrupt()
         found = program.said()
     assert found["interrupted"]

@@ -1,4 +1,4 @@
-"""Many prompts at once: when they are read, and when their answers are handed out, whatever stands still."""
+"""Many prompts at once: when they are read, and when their answers are handed out, whatever stalls."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.client.support.gated_server import (
     SourceError,
     failing,
     texts,
-    until,
     waiting_later,
 )
 from tests.fixtures.errors import raises
+from tests.fixtures.waiting import wait_until
 
 
 def waiting(prompts: Iterable[str], go: threading.Event) -> Iterator[str]:
@@ -42,7 +42,7 @@ def test_what_is_answered_is_handed_out_while_the_source_waits(held_client: Clie
     with closing(answers):
         came = list(itertools.islice(answers, len(PROMPTS)))
         began = time.monotonic()
-    assert time.monotonic() - began < CLOSE_TIMEOUT  # nobody waits for the source
+    assert time.monotonic() - began < CLOSE_TIMEOUT  # no caller waits for the source
     never.set()
     assert sorted(texts(came)) == sorted(PROMPTS)
 
@@ -78,7 +78,7 @@ def test_in_order_no_more_is_read_than_is_soon_handed_out(held_client: Client, h
     first: list[Generation] = []
     reader = threading.Thread(target=lambda: first.append(next(answers)))
     reader.start()
-    until(lambda: len(held.asked) == 2 * READ_AHEAD_FACTOR)
+    wait_until(lambda: len(held.asked) == 2 * READ_AHEAD_FACTOR)
     assert source.read == 2 * READ_AHEAD_FACTOR
     held.go.set()
     reader.join(SOON)

@@ -1,4 +1,4 @@
-"""A program that uses gRPC and forks: what its child may do is printed. See test_grpc_fork.py."""
+"""A program that uses gRPC and forks: what its child may do is printed. See test_fork.py."""
 
 from __future__ import annotations
 

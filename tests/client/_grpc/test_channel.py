@@ -1,4 +1,4 @@
-"""Who is trusted over gRPC's TLS, and who is not; what stands between this machine and itself."""
+"""Who is trusted over gRPC's TLS, and who is not; proxies between this machine and itself."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from inflight_client.deadline import Deadline
 from tests.client._grpc.scripted_calls import SOON, script
 from tests.client._grpc.transports import GrpcTransportVariant, both_transports, failure, request, serving_at
 from tests.fixtures.certificates import Certificate, Certificates
+from tests.fixtures.errors import raises
 
 
 def server_credentials(shown: Certificate, asks_for: Path | None = None) -> grpc.ServerCredentials:
@@ -84,9 +85,8 @@ def test_files_that_cannot_be_used_are_named(certificates: Certificates, tmp_pat
         (Tls(certificate=mine.certificate, key=other.key), "invalid_parameter", "matching certificate and key"),
         (Tls(certificate=mine.certificate, key=nonsense), "invalid_parameter", "matching certificate and key"),
     ):
-        with pytest.raises(InflightError) as got:
+        with raises(InflightError, code) as got:
             credentials(Address.parse("grpcs://host"), tls)
-        assert got.value.code == code
         assert words in str(got.value)
 
 

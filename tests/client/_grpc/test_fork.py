@@ -1,4 +1,4 @@
-"""A forked child either can use gRPC or is told at once that it can't; its parent goes on."""
+"""A forked child either can use gRPC or gets an error at once; its parent goes on."""
 
 from __future__ import annotations
 

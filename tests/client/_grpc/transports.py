@@ -28,7 +28,7 @@ THREADS = 16
 
 @contextmanager
 def serving_at(script: Script, port: int = 0, credentials: grpc.ServerCredentials | None = None) -> Iterator[str]:
-    """A scripted server at a port of one's own choice, perhaps behind TLS; gives its address."""
+    """A scripted server at a given port, perhaps behind TLS; gives its address."""
     server = grpc.server(pool := ThreadPoolExecutor(THREADS))
     all_here = threading.Barrier(
         THREADS

@@ -1,4 +1,4 @@
-"""What is asyncio's own: loops, tasks and their cancellation. The rest is in test_http_transport."""
+"""What is asyncio's own: loops, tasks and their cancellation. The rest is in test_transports.py."""
 
 from __future__ import annotations
 
@@ -100,13 +100,11 @@ def test_cancelling_waits_for_nothing_and_the_server_learns_of_it(by_whom: str) 
             responses.cancel()
             responses.cancel()
             if reading is not None:
-                with pytest.raises(InflightError) as caught:
+                with raises(InflightError, "cancelled"):
                     await reading
-                assert caught.value.code == "cancelled"
             assert await asyncio.to_thread(server.hung_up.acquire, timeout=SOON)
-            with pytest.raises(InflightError) as caught:
+            with raises(InflightError, "cancelled"):
                 await anext(responses)
-            assert caught.value.code == "cancelled"
 
     with scripted(_endless) as server:
         run(work)
@@ -168,9 +166,8 @@ def test_closing_ends_calls_that_wait(where: str) -> None:
         waiting = asyncio.ensure_future(_texts(transport, "r"))
         await asyncio.sleep(0.1)
         await transport.close()
-        with pytest.raises(InflightError) as caught:
+        with raises(InflightError, "client_closed"):
             await asyncio.wait_for(waiting, CONNECT_TIMEOUT / 2)  # not by that limit, then
-        assert caught.value.code == "client_closed"
 
     if where == "an answer":
         with scripted(_endless) as server:

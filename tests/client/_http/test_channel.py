@@ -51,7 +51,7 @@ def _context_that_ignores_eof() -> ssl.SSLContext:
 
 
 def _hang_up(listener: socket.socket, how: str) -> None:
-    """On whoever says something."""
+    """On any peer that sends something."""
     sock, _ = listener.accept()
     with sock:
         sock.recv(65536)
@@ -103,9 +103,8 @@ class TestTls:
             if shown:
                 assert caller.texts(request("a")) == ["of ", "a"]
             else:
-                with pytest.raises(InflightError) as caught:
+                with raises(InflightError, "permission_denied"):
                     caller.texts(request())
-                assert caught.value.code == "permission_denied"
 
     def test_a_server_without_tls(self, way: HttpTransportVariant) -> None:
         with (
@@ -126,9 +125,9 @@ class TestTls:
         with socket.create_server(("127.0.0.1", 0)) as plain, ThreadPoolExecutor(1) as pool:
             pool.submit(_hang_up, plain, how)
             url = f"https://127.0.0.1:{plain.getsockname()[1]}"
-            with way.to(url) as caller, raises(InflightError, code, naming=url) as caught:
+            named = (url, "TLS") if how == "fin" else url
+            with way.to(url) as caller, raises(InflightError, code, naming=named):
                 caller.texts(request(), Deadline(30))
-        assert ("check the address" in str(caught.value) and "speaking TLS" in str(caught.value)) == (how == "fin")
 
     def test_a_handshake_that_does_not_go_on(self, way: HttpTransportVariant) -> None:
         with (

@@ -90,9 +90,8 @@ class TestDeadlines:
             peer.wait_until_gone()
 
         started = time.monotonic()
-        with scripted(script) as server, way.to(server.url) as caller, pytest.raises(InflightError) as caught:
+        with scripted(script) as server, way.to(server.url) as caller, raises(InflightError, "deadline_exceeded"):
             caller.texts(request(), **{which: Deadline(0.1)})
-        assert caught.value.code == "deadline_exceeded"
         assert 0.1 <= time.monotonic() - started < SOON / 2
 
     def test_the_first_response_may_have_less_time_than_the_last(self, way: HttpTransportVariant) -> None:
@@ -127,9 +126,8 @@ class TestDeadlines:
 
     def test_nor_one_that_does_not_answer_at_all(self, way: HttpTransportVariant) -> None:
         started = time.monotonic()
-        with black_hole() as address, way.to(f"http://{address}") as caller, pytest.raises(InflightError) as caught:
+        with black_hole() as address, way.to(f"http://{address}") as caller, raises(InflightError, "deadline_exceeded"):
             caller.texts(request(), Deadline(0.1))
-        assert caught.value.code == "deadline_exceeded"
         assert time.monotonic() - started < SOON / 2
 
     def test_one_address_that_does_not_answer_leaves_time_for_the_next(
@@ -179,7 +177,7 @@ def test_a_name_that_does_not_exist_is_not_looked_up_again(
         raise error
 
     monkeypatch.setattr("socket.getaddrinfo", look_up)
-    with way.to("http://nobody.example") as caller, pytest.raises(InflightError) as caught:
+    url = "http://nobody.example:8000"
+    with way.to(url) as caller, raises(InflightError, code, naming=url) as caught:
         caller.texts(request())
-    assert (caught.value.code, caught.value.retry) == (code, retry)
-    assert "http://nobody.example:8000" in str(caught.value)
+    assert caught.value.retry == retry

@@ -89,9 +89,9 @@ class TestAnswers:
 
     @pytest.mark.parametrize("stream", [True, False])
     def test_a_refusal_has_its_words_and_code(self, caller: HttpTransportCaller, model: str, stream: bool) -> None:
-        with pytest.raises(InflightError, match=r"^max_tokens [^\[\]]*$") as caught:
+        with raises(InflightError, "invalid_parameter", naming="max_tokens") as caught:
             _text(caller, _asking(model, tokens=0, stream=stream))
-        assert caught.value.code == "invalid_parameter"
+        assert "[" not in str(caught.value)  # where the server's sentence has the code
 
     def test_leaving_early_and_coming_late_end_on_the_server(
         self, paced_caller: HttpTransportCaller, model: str
@@ -119,9 +119,8 @@ class TestQuestions:
             caller.ask(method, "nobody", _soon())
 
     def test_the_list_of_models_is_for_who_may_see_it(self, caller: HttpTransportCaller) -> None:
-        with pytest.raises(InflightError) as caught:
+        with raises(InflightError, "permission_denied"):
             caller.ask("index", _soon())
-        assert caught.value.code == "permission_denied"
 
 
 @both_transports

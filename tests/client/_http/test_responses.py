@@ -1,4 +1,4 @@
-"""What answers over HTTP in a Triton server's place is told from one that is in trouble."""
+"""What answers over HTTP in a Triton server's place is distinguished from one that is in trouble."""
 
 from __future__ import annotations
 

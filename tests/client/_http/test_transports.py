@@ -145,9 +145,9 @@ class TestAnswers:
         got: list[str | None] = []
         script = _sending(STREAM_HEAD, event(id="r-1", text_output="a"), event(error="it died [engine_died]"), END)
         with scripted(script) as server, way.to(server.url) as caller:
-            with pytest.raises(InflightError, match=r"^it died$") as caught:
+            with raises(InflightError, "engine_died") as caught:
                 got.extend(response.text("text_output") for response in caller.responses(request()))
-            assert caught.value.code == "engine_died"
+            assert str(caught.value) == "it died"
         assert got == ["a"]
 
 
@@ -269,9 +269,8 @@ class TestConnections:
             caller.ask("close")
             caller.ask("close")
             for work in (lambda: caller.texts(request()), lambda: caller.ask("live", NEVER), lambda: next(left)):
-                with pytest.raises(InflightError) as caught:
+                with raises(InflightError, "client_closed"):
                     work()
-                assert caught.value.code == "client_closed"
 
 
 class TestThreads:

@@ -16,7 +16,7 @@ SOON = 30.0
 
 @pytest.fixture
 def nobody() -> str:
-    """An address where nobody listens."""
+    """An address where no server listens."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     return f"127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""Whoever leaves an answer in the middle, however, leaves nothing: not on the server, and not in this process."""
+"""An answer that is left in the middle, in any way, leaves nothing on the server or in this process."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_leaving_many_ends_the_whole_answers_on_their_way(way: ClientVariant, se
             answers = caller.generate_many(prompts, max_tokens=LONG, concurrency=3, return_errors=True, timeout=40)
             with closing(answers):  # type: ignore[type-var]
                 assert isinstance(next(answers), InflightError)
-                if at_work and not way.aio:  # whose loop stands still now; else the engine may not have seen them
+                if at_work and not way.aio:  # whose loop does not run now; else the engine may not have seen them
                     page_when(served, lambda page: page.requests["active"] == 2)
             ends_soon(served)
 

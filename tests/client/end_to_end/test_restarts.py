@@ -28,7 +28,7 @@ RESTARTED = 4 * TIMEOUT
 
 
 class Visit:
-    """One way's calls around the server's death, in a thread of its own."""
+    """One way's calls around the server's death, in a separate thread."""
 
     def __init__(self, way: ClientVariant, server: Server, victim: str) -> None:
         self.way = way
@@ -66,7 +66,7 @@ class Visit:
             return type(caught.value), caught.value.code
 
     def _is_away(self) -> None:
-        """Whoever does not wait for the server to come back is told that it is away, by a typed error or in words."""
+        """A caller that does not wait for the server to come back gets a typed error or a message that it is away."""
         with self.way.client(self.server, retry=NO_RETRY) as impatient:
             with pytest.raises((ServerGone, ModelNotReady)):
                 impatient.generate(PROMPT, max_tokens=5)

@@ -77,7 +77,7 @@ def asked(caller: SyncCaller, server: Server, prompt: str, seconds: float, strea
 def struck(
     way: ClientVariant, server: Server, faults: Faults, seconds: float = SOON, later: Faults = CLEAN
 ) -> list[str]:
-    """The codes of calls on a connection that is struck when it has carried an answer already.
+    """The codes of calls on a connection that is damaged after an answer has passed over it.
 
     Further connections have the faults `later`. When the network is well again, so are calls.
     """

@@ -1,6 +1,6 @@
 """Other people's deployments over networks that cut, lose and double: their answers have no count, and are never cut.
 
-Whole responses of a stream that are doubled or lost can't be told from others there, as docs/client.md says.
+Whole responses of a stream that are doubled or lost can't be distinguished from others there, as docs/client.md says.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def said(caller: SyncCaller, seconds: float, stream: bool = True) -> str | Infli
 
 
 def struck(way: ClientVariant, served: Served, toxic: Toxic, stream: bool = True) -> str | InflightError:
-    """What a call says on a connection that is struck when it has carried an answer already."""
+    """What a call says on a connection that is damaged after an answer has passed over it."""
     with (
         FaultyNetwork(served.port(way)) as network,
         way.client_at(way.url(network.address), retry=NO_RETRY) as caller,

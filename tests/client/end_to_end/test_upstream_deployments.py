@@ -1,9 +1,8 @@
-"""The same calls give the same results on NVIDIA's own repositories as on ours, and what these lack is told."""
+"""The same calls give the same results on NVIDIA's own repositories as on ours, and what these lack is reported."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from inflight.deploy.server.server import Server
 from tests.client.support.client_variants import CLIENT_VARIANTS, ClientVariant, SyncCaller, SyncStream
 from tests.fixtures.engines import TinyCheckpoint
 from tests.fixtures.errors import raises
+from tests.fixtures.waiting import wait_until
 from tests.standins.kserve import StandInServer
 from tests.standins.kserve.repository import ModelSpec, llmapi, text_models
 
@@ -96,11 +96,7 @@ def calling(way: ClientVariant, server: StandInServer, **options: Any) -> Any:
 
 
 def idle(server: StandInServer) -> None:
-    """Wait until nothing runs there."""
-    deadline = time.monotonic() + 30
-    while server.engine.in_flight:
-        assert time.monotonic() < deadline, "a request still runs"
-        time.sleep(0.01)
+    wait_until(lambda: not server.engine.in_flight, "the end of all requests", 30)
 
 
 def check(kind: Kind, found: Generation, ours: Generation) -> None:
@@ -201,9 +197,8 @@ def test_leaving_a_stream_ends_the_request(served: tuple[Kind, StandInServer], c
 
 def test_a_time_too_short_ends_the_request(served: tuple[Kind, StandInServer], caller: SyncCaller) -> None:
     caller.health()  # the deployment is known, whatever the machine does meanwhile
-    with pytest.raises(InflightError) as raised:
+    with raises(InflightError, "deadline_exceeded"):
         caller.generate(PROMPT, max_tokens=ENDLESS, timeout=0.3)
-    assert raised.value.code == "deadline_exceeded"
     idle(served[1])
 
 

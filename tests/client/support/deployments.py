@@ -26,7 +26,7 @@ Refusals = Mapping[tuple[str, str], str]
 
 
 def repository(path: Path, **parameters: str) -> dict[str, ModelSpec]:
-    """The models whose config.pbtxt stand there; `parameters` are set where a model has them."""
+    """The models whose config.pbtxt are there; `parameters` are set where a model has them."""
     models = {}
     for name, config in model_configs.load(path).items():
         own = {key: value.string_value for key, value in config.parameters.items()}

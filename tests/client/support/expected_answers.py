@@ -19,7 +19,7 @@ TOO_LONG = "far too much to read " * 2000
 
 
 def expected(server: Server, max_tokens: int, prompt: str = PROMPT) -> str:
-    """The answer as the server gives it to somebody without a client."""
+    """The answer as the server sends it without our client."""
     return _expected(server.http_address, max_tokens, prompt)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 import grpc
@@ -54,13 +53,6 @@ class AnswerGate:
 def _prompt(request: Any) -> str:
     at = next(place for place, tensor in enumerate(request.inputs) if tensor.name == "text_input")
     return str(request.raw_input_contents[at][4:].decode())
-
-
-def until(there: Callable[[], bool]) -> None:
-    end = time.monotonic() + SOON
-    while not there():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def texts(came: Iterable[Any]) -> list[str]:

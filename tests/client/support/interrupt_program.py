@@ -1,7 +1,7 @@
-"""A program that Ctrl-C interrupts in the midst of answers; it prints what then stands, a JSON object a line.
+"""A program that Ctrl-C interrupts in the midst of answers; it prints the state then, a JSON object a line.
 
 Its arguments are what to do ("grpc-threads" and the like, or "many") and a URL. Between its steps it waits for a line
-on standard input, so that whoever interrupts it can look at the server meanwhile: see interrupting.py.
+on standard input, so that the test can look at the server meanwhile: see interrupt_runner.py.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 from inflight_client import AsyncClient, Client
 
 from tests.client.support.expected_answers import LONG, PROMPT
-from tests.client.support.gated_server import WAIT, until
+from tests.client.support.gated_server import WAIT
 from tests.client.support.leak_checks import no_task_left, nothing_left
+from tests.fixtures.waiting import wait_until
 
 LONGEST = 200.0
 """Seconds after which it ends, and says on standard error where its threads were."""
@@ -80,7 +81,7 @@ def in_threads(url: str) -> Iterator[ProgramClient]:
 
 @contextmanager
 def in_asyncio(url: str) -> Iterator[ProgramClient]:
-    """Its loop stands still between two steps. No task may be left."""
+    """Its loop does not run between two steps. No task may be left."""
 
     async def tasks() -> set[asyncio.Task[Any]]:
         return asyncio.all_tasks()
@@ -135,9 +136,9 @@ def many(url: str) -> None:
     with Client(url) as client:
         say(**interrupted(lambda: list(client.generate_many([WAIT] * 4, concurrency=2))))
         if prompt := heard():
-            until(no_thread_of_many)
+            wait_until(no_thread_of_many)
             say(text=client.generate(prompt.strip()).text)
-    until(no_thread_of_many)
+    wait_until(no_thread_of_many)
 
 
 def no_thread_of_many() -> bool:

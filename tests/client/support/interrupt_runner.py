@@ -1,4 +1,4 @@
-"""Interrupts come in a process of their own: in the test's own they could end whatever runs the tests."""
+"""Interrupts come in a separate process: in the test's process they could end the test run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Program:
 
 @contextmanager
 def interruptible(what: str, url: str) -> Iterator[Program]:
-    """The program at its work; it must end well, and silently: an exception that Python ignores is told there too.
+    """The program at its work; it must end well, and silently: an exception that Python ignores is reported there too.
 
     What goes wrong meanwhile is raised with how the program ended, a crash perhaps, and what it wrote by then.
     """

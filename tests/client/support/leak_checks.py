@@ -46,8 +46,8 @@ def held_resources() -> HeldResources:
 def nothing_left(*servers: Server) -> Iterator[None]:
     """What is done inside leaves no thread and no socket here, and no request on these servers.
 
-    Each of them gets SOON to go; whatever is there before may stay. What comes later is somebody else's: the session's
-    servers are watched by threads of this process, with connections of their own.
+    Each of them gets SOON to go; whatever is there before may stay. What comes later is not counted: the session's
+    servers are watched by threads of this process, with separate connections.
     """
     before = held_resources()
     yield
@@ -90,7 +90,7 @@ async def no_task_left(before: set[asyncio.Task[Any]]) -> None:
 
 
 def _more(before: HeldResources) -> HeldResources:
-    """What is held now and was not then; what only waits for the collector of garbage is none of it."""
+    """What is held now and was not then; what only waits for the garbage collector does not count."""
     now = held_resources()
     if now != before:
         gc.collect()

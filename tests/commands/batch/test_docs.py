@@ -16,7 +16,7 @@ from tests.fixtures.scripts import ROOT, script
 @pytest.mark.slow
 def test_every_console_block_of_the_page_runs(server: Server, tmp_path: Path) -> None:
     lines = script((ROOT / "docs/batch.md").read_text(encoding="utf-8"))
-    assert len(lines) >= 6
+    assert lines
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",

@@ -1,4 +1,4 @@
-"""A life of a job whose terminal goes, or whose output nobody reads any more."""
+"""A job whose terminal closes, or whose output is no longer read."""
 
 from __future__ import annotations
 

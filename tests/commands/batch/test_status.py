@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from inflight.batch.reporting.progress import JobState, read_progress, write_pro
 from tests.batch.reporting.sample_progress import sample_progress
 from tests.batch.sample_jobs import job_of, run, running
 from tests.fixtures.command_runner import CommandRunner
+from tests.fixtures.waiting import wait_until
 
 
 @pytest.fixture
@@ -26,10 +26,7 @@ def batch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
 
 def test_a_running_job_is_told_from_outside_and_watched_to_its_end(batch: CommandRunner, tmp_path: Path) -> None:
     with running(job_of(tmp_path, ("tea", "stuck", "milk"))) as directory:
-        until = time.monotonic() + 60
-        while (now := read_progress(directory)) is None or now.counts.done < 2 or not now.in_flight:
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_until(lambda: (now := read_progress(directory)) and now.counts.done >= 2 and now.in_flight)
         done = batch("status", "answers.jsonl")
         assert done.code == 0
         assert "state    running\n" in done.out

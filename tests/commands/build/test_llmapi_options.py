@@ -1,4 +1,4 @@
-"""`inflight build --target llmapi`: what it is told, what it prints, and how it refuses."""
+"""`inflight build --target llmapi`: its options, what it prints, and how it refuses."""
 
 from __future__ import annotations
 

@@ -173,12 +173,12 @@ def test_a_wrong_recipe_is_one_sentence_with_its_code(
 def test_a_disk_that_fills_up_midway_leaves_the_old_engine(
     tmp_path: Path, tiny_checkpoint: TinyCheckpoint, nvidia_programs: NvidiaPrograms
 ) -> None:
-    """On a file system of its own that is too small, which takes the right to mount one."""
+    """On a separate file system that is too small, which takes the right to mount one."""
     disk = tmp_path / "disk"
     disk.mkdir()
     checkpoint = tiny_checkpoint("llama")
     options = ["--target", "tensorrt-llm", "--out", str(disk / "engine"), "--max-batch-size", "8", "--force"]
-    # The file system is gone with the namespace, so what stands on it is looked at inside.
+    # The file system is gone with the namespace, so what is on it is read inside.
     script = f"""
         mount -t tmpfs -o size=8m tmpfs {disk} || exit 77
         "$@" && sha256sum {disk}/engine/rank0.engine

@@ -118,7 +118,7 @@ def test_what_can_not_be_written_costs_nothing(tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     conversation("a").save(path)
     before = path.read_bytes()
-    with pytest.raises(ValueError, match="surrogates not allowed"):
+    with pytest.raises(UnicodeEncodeError):
         conversation("\udcff").save(path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]

@@ -44,7 +44,7 @@ def load(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
 
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
-    """The same as a process of its own; what it says goes to the file `said` there."""
+    """The same in a separate process; what it says goes to the file `said` there."""
 
     def begin(
         *arguments: str, said: str = "said", under: tuple[str, ...] = ()

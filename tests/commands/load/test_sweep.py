@@ -96,7 +96,7 @@ def test_the_highest_number_of_users_is_as_many_as_there_are_places(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     load = CommandRunner(monkeypatch, capsys, "load")
-    # Whoever has to wait for a place waits for a whole answer.
+    # A request that has to wait for a place waits for a whole answer.
     slo = ("--slo", f"p50 ttft <= {TOKENS * STEP_SECONDS * 0.75 * 1e3:g}ms")
     done = load("sweep", *options(small_server), "--by", "users", "--start", "1", "--seconds", "3", *slo)
     assert done.code == 0, done.err

@@ -1,8 +1,7 @@
-"""Certificates and headers reach the server that a command is sent to, and what it says reaches whoever asked."""
+"""Certificates and headers reach the server that a command is sent to, and what it says reaches the user."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from inflight.deploy.server.server import Server
 from tests.client.support.scripted_server import ScriptedServer, error, response, serving
 from tests.fixtures.certificates import Certificates
 from tests.fixtures.command_runner import CommandRunner
+from tests.fixtures.waiting import wait_until
 
 
 def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
@@ -92,9 +92,10 @@ def test_a_server_of_another_version_is_told_in_a_line(
     assert done.code == 0
     lines = done.err.splitlines()
     assert sum(line.startswith("Warning: the server was deployed by inflight ") for line in lines) == 1
+
     # The server says so too, once; its log is this process's standard error, and no later test should find it there.
-    end = time.monotonic() + 60
-    while not any("9.8.7" in line and not line.startswith("Warning: ") for line in lines):
-        assert time.monotonic() < end
-        time.sleep(0.1)
-        lines += capsys.readouterr().err.splitlines()
+    def server_has_said_so() -> bool:
+        lines.extend(capsys.readouterr().err.splitlines())
+        return any("9.8.7" in line and not line.startswith("Warning: ") for line in lines)
+
+    wait_until(server_has_said_so)

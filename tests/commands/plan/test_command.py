@@ -243,7 +243,7 @@ def hub(config: bytes) -> Iterator[tuple[str, list[str]]]:
 
 
 def test_of_the_hub_it_fetches_the_config_alone(checkpoint: Path, tmp_path: Path) -> None:
-    # In a process of its own, as the library takes its settings when it is loaded.
+    # In a separate process, as the library takes its settings when it is loaded.
     program = "from inflight.cli import main; main()"
     with hub((checkpoint / "config.json").read_bytes()) as (address, asked):
         done = subprocess.run(

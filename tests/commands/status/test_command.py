@@ -1,4 +1,4 @@
-"""`inflight status` says how a real server stands, and that there is none."""
+"""`inflight status` reports the state of a real server, and that there is no server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands whose standard input or output is closed, full, or nobody's."""
+"""Commands whose standard input or output is closed, full, or no longer read."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_what_somebody_has_put_into_a_repository_does_not_go_with_it(
     out = tmp_path / "out"
     publish_repository(order(), out, silent)
     (out / "tensorrt_llm" / "__pycache__").mkdir()
-    (out / "tensorrt_llm" / "__pycache__" / "model.pyc").touch()  # what Python leaves is nobody's
+    (out / "tensorrt_llm" / "__pycache__" / "model.pyc").touch()  # what Python leaves belongs to no engine
     assert publish_repository(order(max_num_sequences=3), out, silent).updated
     notes = out / "tensorrt_llm" / "notes.txt"
     notes.write_text("dear")
@@ -160,7 +160,7 @@ def test_a_kill_in_the_middle_leaves_the_old_one_and_the_next_run_sweeps(
 
 
 def test_a_disk_that_fills_up_midway_leaves_the_old_one(order: Order_, engine: Path, tmp_path: Path) -> None:
-    """On a file system of its own that is too small, which takes the right to mount one."""
+    """On a separate file system that is too small, which takes the right to mount one."""
     publish_repository(order(), tmp_path / "old", silent)
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -84,15 +84,13 @@ def test_a_place_is_a_directory_or_an_address() -> None:
 @pytest.mark.parametrize(
     ("text", "endpoint", "said"),
     [
-        ("s3:/models/a", None, "'s3:/models/a' is neither a directory nor an address on S3; give a path, or s3://"),
-        ("gs://models/a", None, "is neither a directory nor an address on S3"),
-        ("a\udcff", None, "holds bytes that are no UTF-8; rename it"),
-        ("models/a", "http://a:9000", "--endpoint-url http://a:9000 is for a place on S3, and models/a is a directory"),
-        ("s3://http://b:9000/models/a", "http://a:9000", "names its endpoint already; leave --endpoint-url out"),
+        ("s3:/models/a", None, "'s3:/models/a'"),
+        ("gs://models/a", None, "'gs://models/a'"),
+        ("a\udcff", None, "'a\ufffd'"),
+        ("models/a", "http://a:9000", ("--endpoint-url http://a:9000", "models/a")),
+        ("s3://http://b:9000/models/a", "http://a:9000", ("s3://http://b:9000/models/a", "--endpoint-url")),
     ],
 )
-def test_what_is_neither_is_refused(text: str, endpoint: str | None, said: str) -> None:
-    with pytest.raises(DeployError) as caught:
+def test_what_is_neither_is_refused(text: str, endpoint: str | None, said: str | tuple[str, ...]) -> None:
+    with raises(DeployError, "invalid_parameter", naming=said):
         parse_location(text, endpoint)
-    assert said in str(caught.value)
-    assert caught.value.code == "invalid_parameter"

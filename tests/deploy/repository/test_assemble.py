@@ -254,9 +254,8 @@ def test_a_card_names_files_of_its_repository_alone(engine: Path, tmp_path: Path
         written(AssemblyRequest(engine, verify(engine), DeploymentOptions()), tmp_path / "out").content()
     )
     found["files"]["../x"] = {"sha256": "", "bytes": 0}
-    with pytest.raises(DeployError) as caught:
+    with raises(DeployError, "engine_damaged"):
         card.RepositoryManifest.parse(json.dumps(found).encode(), "there/inflight.json")
-    assert caught.value.code == "engine_damaged"
 
 
 def test_what_can_not_be_read_lists_nothing() -> None:
@@ -269,9 +268,8 @@ def test_no_file_is_put_behind_a_link_out_of_a_repository(tmp_path: Path) -> Non
     (tmp_path / "repository").mkdir()
     (tmp_path / "repository" / "model").symlink_to(tmp_path)
     for name in ("model/x", "../x"):
-        with pytest.raises(DeployError) as caught:
+        with raises(DeployError, "engine_damaged"):
             card.path_inside(tmp_path / "repository", name)
-        assert caught.value.code == "engine_damaged"
 
 
 def test_a_repository_of_another_version_is_refused_unless_it_brings_its_own(engine: Path, tmp_path: Path) -> None:

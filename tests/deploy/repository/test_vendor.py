@@ -1,4 +1,4 @@
-"""Repositories on somebody else's Triton: a plain tritonserver, whose Python has no inflight of ours."""
+"""Repositories on another Triton: a plain tritonserver, whose Python has no inflight of ours."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ForeignTriton:
 
     @contextmanager
     def started(self, repository: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-        """As somebody else starts it; its HTTP address goes with it, its log is in `log`."""
+        """As it is started without inflight; yields its HTTP address too; its log is in `log`."""
         chosen = ports.choose_ports(ports.ListenHosts(), None, None, None)
         command = [
             *(str(self.installation.program), f"--model-repository={repository}"),

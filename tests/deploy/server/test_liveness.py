@@ -24,7 +24,7 @@ def test_a_server_that_generates_nothing_though_it_is_ready_is_started_again(tin
     reports: list[str] = []
     with Server(tiny_engine("llama"), settings=ServerSettings(liveness=SHORT), on_message=reports.append) as server:
         engine = next(member for member in server.instance.process_tree if member.name.startswith(ENGINE_PROCESS))
-        os.kill(engine.pid, signal.SIGSTOP)  # it lives, the server says that it is ready, and nothing comes
+        os.kill(engine.pid, signal.SIGSTOP)  # it runs, the server says that it is ready, and nothing comes
         wait_until(lambda: server.restarts > 0)
         assert any("has generated nothing for" in line for line in reports), reports
         assert not engine.is_running()

@@ -61,9 +61,8 @@ def test_loopback_is_what_no_other_machine_reaches(host: str, loopback: bool) ->
 
 @pytest.mark.parametrize("host", ["", "no.such.host.invalid", "[::1]", "a" * 70])
 def test_a_name_without_an_address_is_refused(host: str) -> None:
-    with pytest.raises(DeployError) as caught:
+    with raises(DeployError, "invalid_parameter"):
         numeric(host)
-    assert caught.value.code == "invalid_parameter"
 
 
 def test_a_name_stands_for_its_ipv4_address_if_it_has_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ TOO_LONG = "x" * 200_000
 def nothing_is_left() -> Iterator[None]:
     open_before, children_before = set(os.listdir("/proc/self/fd")), psutil.Process().children()
     yield
-    # What watches the servers of other tests may open a file of its own meanwhile.
+    # The threads that watch the servers of other tests may open a file meanwhile.
     wait_until(lambda: set(os.listdir("/proc/self/fd")) <= open_before)
     assert set(psutil.Process().children()) <= set(children_before)
 

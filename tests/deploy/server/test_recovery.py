@@ -91,7 +91,7 @@ def test_a_model_that_gets_no_processor_for_seconds_goes_on_where_it_was(mortal:
     [
         ((ENGINE,), {"engine_died"}),
         pytest.param(("the stub of tensorrt_llm",), {"engine_died", "server_gone"}, marks=pytest.mark.slow),
-        # The connection breaks, unless the next chunk comes before the server is stopped and finds nobody to decode it.
+        # The connection breaks, unless the next chunk comes before the server is stopped, with no model to decode it.
         pytest.param(("the stub of postprocessing",), {"server_gone", "model_not_ready"}, marks=pytest.mark.slow),
         pytest.param(("the stub of preprocessing",), {"server_gone"}, marks=pytest.mark.slow),
         (("tritonserver",), {"server_gone"}),

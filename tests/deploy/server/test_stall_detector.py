@@ -15,7 +15,7 @@ from tests.fixtures.waiting import wait_until
 SECONDS = 2.0
 SLEEPS = "import time; time.sleep(600)"
 COMPUTES = "while True: pass"
-# Until somebody writes into the pipe, opening it keeps the new process from beginning, and that its parent in the state
+# Until the pipe is written to, opening it keeps the new process from beginning, and that its parent in the state
 # in which a process waits for a disk.
 WAITS_FOR_DISK = """
 import os, sys

@@ -69,7 +69,7 @@ def place(paced_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Pat
         }
         port = commands["master"][-1]
         wait_until(lambda: answers(port), "the master")
-        with pytest.raises(ConnectionRefusedError):  # but on loopback nobody can become a worker
+        with pytest.raises(ConnectionRefusedError):  # but on loopback no process can become a worker
             socket.create_connection(("127.0.0.2", int(port)))
         for name, process in processes.items():
             (place / f"{name}.code").write_text(str(process.wait(TIMEOUT)))
@@ -166,7 +166,7 @@ def entries(web: str) -> dict[str, Any]:
 
 
 def test_the_web_page_starts_and_stops_tests_and_shows_each_quantity(web: str) -> None:
-    for round_ in range(2):  # a second test is a run of its own
+    for round_ in range(2):  # a second test is another run
         started_ = ask(f"{web}/swarm", {"user_count": "2", "spawn_rate": "2", "output_tokens": str(TOKENS)})
         assert started_["success"], started_
         wait_until(lambda: entries(web).get("E2E", {}).get("num_requests", 0) >= 3, f"answers of test {round_}")

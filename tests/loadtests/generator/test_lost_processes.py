@@ -1,4 +1,4 @@
-"""A process of the load is killed, or who asked for it is: nothing hangs or goes on alone, what was told stays."""
+"""A process of the load is killed, or its parent is: nothing hangs or goes on alone, what was reported is kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHORT = WorkloadSpec(input_tokens="6", output_tokens="4")
 SECONDS = 6.0
 """Of a run that goes on to its end, long enough for a slow machine to kill one of its processes well before that."""
 LONG = 600.0
-"""Seconds of a run that nobody sees the end of."""
+"""Seconds of a run that no test sees the end of."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class RunningLoad:
 
 @contextmanager
 def running(server: Server, place: Path, seconds: float, workers: int, through: str = "") -> Iterator[RunningLoad]:
-    """A closed loop; `through`: by a process of its own, as whoever asks for a run has it."""
+    """A closed loop; `through`: by a separate process, as a user starts a run."""
     plan = LoadPlan(
         server=server.grpc_address,
         workload=SHORT,
@@ -96,7 +96,7 @@ def test_a_run_ends_with_the_process_that_asked_for_it(paced_server: Server, tmp
         asker, generator = run.process_tree()
         asker.kill()
         assert psutil.wait_procs([generator], TIMEOUT)[1] == []
-    # It told what was on its way, as at any other end.
+    # It reported what was in flight, as at any other end.
     records = run.directory.records()
     last = run.directory.generator_samples()[-1]
     assert len(records) == last["sent"]

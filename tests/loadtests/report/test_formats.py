@@ -1,4 +1,4 @@
-"""Figures and foreign texts, as they stand on a page."""
+"""Figures and foreign texts, as a page shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands on a page, without a browser."""
+"""The contents of a page, without a browser."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from inflight_client.metrics import Metrics
 from loadtests.plan import LoadPlan
 from loadtests.run.server_metrics import ServerMetricsRecorder, samples_by_series
 from loadtests.run_directory import RunDirectory
+from tests.fixtures.waiting import wait_until
 
 
 class FakeMetricsPage:
@@ -58,10 +59,8 @@ def watch_of(url: str, place: Path) -> tuple[ServerMetricsRecorder, RunDirectory
 
 
 def await_seen(page: FakeMetricsPage, more: int) -> None:
-    wanted, until = page.seen + more, time.monotonic() + 60
-    while page.seen < wanted:
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    wanted = page.seen + more
+    wait_until(lambda: page.seen >= wanted)
 
 
 def test_samples_are_before_during_and_after_and_gaps_are_left_out(page: FakeMetricsPage, tmp_path: Path) -> None:

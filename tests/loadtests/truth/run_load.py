@@ -27,7 +27,7 @@ class LoadRun:
 
 
 def run_together(plans: Iterable[LoadPlan], place: Path) -> list[LoadRun]:
-    """Make runs at the same time, each by a process of its own, in new directories under `place`."""
+    """Make runs at the same time, each by a separate process, in new directories under `place`."""
     numbered = list(enumerate(plans))
     with ThreadPoolExecutor(len(numbered)) as pool:
         return list(pool.map(lambda one: run_load(one[1], place / f"run-{one[0]}"), numbered))

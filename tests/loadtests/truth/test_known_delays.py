@@ -205,7 +205,7 @@ def wrong_percentiles(quantity: str, told: DistributionSummary, true: Floats, lo
 
 
 def far_off(run: LoadRun, answers: list[TimedRequest]) -> Iterator[str]:
-    """The quantities whose median is told as something else altogether."""
+    """The quantities whose median is reported as something else altogether."""
     for quantity, true in times(answers, run.plan.mode).items():
         told, truth = run.summary.latencies.get(quantity), float(np.median(true))
         if told is None or abs(told.p50 - truth) > FAR * truth:

@@ -1,4 +1,4 @@
-"""A server that stands still for a second: an open loop shows it, as those who come meanwhile wait; a closed one hides
+"""A server that stalls for a second: an open loop shows it, as those who come meanwhile wait; a closed one hides
 it, as its users don't come."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TTFT = 0.03
 RATE = 20
 SECONDS = 7
 STALLS = {"opened": 60, "closed": 15}
-"""The session with which the second begins that the server stands still for. A closed loop gets there as fast as the
+"""The session with which the second begins for which the server stalls. A closed loop gets there as fast as the
 machine answers, so there it is an early one."""
 LOOPS = {
     "opened": Arrivals(kind="rate", profile=str(RATE), process="constant"),

@@ -1,4 +1,4 @@
-"""Workloads are read here as in a process of their own."""
+"""Workloads are read here as in a separate process."""
 
 import csv
 

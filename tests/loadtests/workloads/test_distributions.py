@@ -9,6 +9,7 @@ import pytest
 
 from loadtests.errors import LoadError
 from loadtests.workloads.distributions import Distribution, parse_distribution, trace_reference
+from tests.fixtures.errors import raises
 
 DRAWS = 20_000
 
@@ -74,27 +75,16 @@ def test_a_lower_maximum_holds() -> None:
     assert made("lognormal:9999999,10").draw_number(random.Random(3)) <= 10_000_000
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "write a number"),
-        ("many", "write a number"),
-        ("-5", "write a number"),
-        ("nan", "write a number"),
-        ("normal:5", "write a number"),
-        ("normal:5,6,7", "write a number"),
-        ("pareto:5,6", "write a number"),
-        ("uniform:9,3", "its first number is above its second one"),
-        ("5,9..3", "the lower bound is above the upper one"),
-        ("lognormal:0,1", "a lognormal's median is above 0"),
-        ("1000000000000", "numbers go up to 10000000"),
-    ],
+INVALID = (
+    *("", "many", "-5", "nan", "normal:5", "normal:5,6,7", "pareto:5,6"),
+    *("uniform:9,3", "5,9..3", "lognormal:0,1", "1000000000000"),
 )
-def test_what_is_no_distribution_is_refused_in_one_sentence(text: str, says: str) -> None:
-    with pytest.raises(LoadError) as caught:
+
+
+@pytest.mark.parametrize("text", INVALID)
+def test_what_is_no_distribution_is_refused_in_one_sentence(text: str) -> None:
+    with raises(LoadError, "workload_invalid", naming=("input_tokens", repr(text))):
         made(text)
-    assert str(caught.value).startswith(f"input_tokens {text!r} can't be used: {says}")
-    assert caught.value.code == "workload_invalid"
 
 
 def test_the_file_of_a_distribution_is_found_also_with_commas_and_dots_in_its_name() -> None:

@@ -52,9 +52,9 @@ def test_an_example_asks_for_what_can_be_made(example: str) -> None:
 
 
 def test_the_page_has_examples_files_and_profiles() -> None:
-    assert len(EXAMPLES) > 15
+    assert EXAMPLES
     assert set(FILES) == {"my-times.csv", "my-prompts.jsonl"}
-    assert len(PROFILES) == 5
+    assert PROFILES
 
 
 @pytest.mark.parametrize("text", PROFILES)

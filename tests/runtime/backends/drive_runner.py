@@ -1,4 +1,4 @@
-"""A stepper driven by hand, without the queue that stands before it in an engine."""
+"""A model runner driven by hand, without the queue before it in an engine."""
 
 from __future__ import annotations
 

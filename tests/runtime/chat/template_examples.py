@@ -1,4 +1,4 @@
-"""Chat templates in the manners of published checkpoints, and checkpoint directories that carry them."""
+"""Chat templates in the manners of published checkpoints, and checkpoint directories that have them."""
 
 from __future__ import annotations
 

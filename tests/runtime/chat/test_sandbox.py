@@ -123,9 +123,8 @@ DOUBLING = (
 )
 def test_nothing_grows_without_bounds(source: str) -> None:
     began = time.monotonic()
-    with pytest.raises(RequestError) as refusal:
+    with raises(RequestError, "invalid_messages"):
         render(source)
-    assert refusal.value.code == "invalid_messages"
     assert time.monotonic() - began < 60
 
 
@@ -139,9 +138,8 @@ def test_nothing_grows_without_bounds(source: str) -> None:
 )
 def test_nothing_goes_on_for_ever(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_CPU_SECONDS", 0.1)
-    with pytest.raises(RequestError) as refusal:
+    with raises(RequestError, "invalid_messages"):
         render(source)
-    assert refusal.value.code == "invalid_messages"
 
 
 @pytest.mark.parametrize(

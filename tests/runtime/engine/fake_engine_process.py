@@ -12,7 +12,7 @@ FAILURES = {"fail_token": str(FAIL_TOKEN), "die_token": str(DIE_TOKEN)}
 SOON = 60.0
 """Seconds that anything here may take at most; a busy machine included."""
 ENDLESS = 60_000
-"""Tokens of an answer that nobody sees the end of: at 2 ms a step it takes twice as long as SOON."""
+"""Tokens of an answer that no test sees the end of: at 2 ms a step it takes twice as long as SOON."""
 
 
 class EventWaiter:

@@ -139,7 +139,7 @@ def test_two_adapters_in_one_batch_are_refused() -> None:
 
 @pytest.mark.parametrize("what", ["leak_bytes_per_request", "leak_bytes_per_step"])
 def test_a_leak_is_real(what: str) -> None:
-    """The memory is resident, and stays. A process of its own, where no freed memory waits to be used again."""
+    """The memory is resident, and stays. A separate process, where no freed memory waits to be used again."""
     program = textwrap.dedent(f"""
         import psutil
         from inflight.runtime.messages import GenerationRequest

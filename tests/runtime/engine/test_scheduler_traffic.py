@@ -138,7 +138,7 @@ class RandomTraffic(RuleBasedStateMachine):
         assert told == sorted({0, len(answer.events) - 1})
         if answer.reason in (FinishReason.CANCELLED, FinishReason.DEADLINE):
             assert handle in self.cancelled or request.deadline_ns is not None
-            # What may have become a stop word is told, since it did not.
+            # What may have become a stop word is sent, since it did not.
             assert answer.tokens == expected_answer(request)[: len(answer.tokens)]
             assert not any(word == tuple(answer.tokens[-len(word) :]) for word in request.stop_ids)
         elif request.sampling.beam_width > 1:

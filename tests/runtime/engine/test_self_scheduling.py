@@ -14,11 +14,11 @@ from inflight.runtime.messages import FinishReason, GenerationRequest
 from tests.runtime.engine.fake_scheduler import EventCollector, run_dry
 
 AHEAD = 4
-"""Steps that are told in one look."""
+"""Steps that are reported in one poll."""
 
 
 class AheadRunner(FakeModelRunner):
-    """Tells AHEAD steps at once, each by a progress of its own."""
+    """Reports AHEAD steps at once, each by a separate progress."""
 
     def __init__(self) -> None:
         super().__init__(EngineOptions("fake", "", kv_cache_tokens=4096))

@@ -79,7 +79,7 @@ def test_bytes_that_are_no_text_harm_nothing_else(
 ) -> None:
     """Byte tokens that make no character show as replacement characters; the text around them stays."""
     tokenizer = tokenizer_of(kind)
-    # A word before the bytes, so that theirs is a run of its own.
+    # A word before the bytes, so that they are a separate run.
     token_ids = tokenizer.encode(before + " the", add_special_tokens=False).ids
     token_ids += [tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in garbage]
     token_ids += tokenizer.encode(f"{ADDED}{after}", add_special_tokens=False).ids

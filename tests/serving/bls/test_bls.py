@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from inflight.deploy.server.server import Server
 from tests.fixtures.server import STEP_SECONDS
+from tests.fixtures.waiting import wait_until
 from tests.serving.bls.bls_requests import BLS, PROMPTS, answers, ask, of_both, same, told, words
 from tests.serving.metrics_page import page_when
 from tests.serving.raw_requests import GrpcConnection, TimedResponse, generate, generate_stream, request
@@ -193,10 +193,7 @@ def test_a_misspelt_input_is_refused(paced_server: Server) -> None:
 def test_where_each_request_keeps_a_thread_one_too_many_is_refused_at_once(foreign_server: Server) -> None:
     with GrpcConnection(foreign_server.grpc_address) as connection:
         calls = [ask(connection, PROMPTS[0], 4000, stream=False) for _ in range(MOST_KEPT + 6)]
-        patient = time.monotonic() + 60
-        while sum(call.ended.is_set() for call in calls) < 6:
-            assert time.monotonic() < patient
-            time.sleep(0.05)
+        wait_until(lambda: sum(call.ended.is_set() for call in calls) >= 6)
         refused = [call.error() for call in calls if call.ended.is_set()]
         for call in calls:
             call.cancel()

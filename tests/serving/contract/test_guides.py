@@ -37,7 +37,7 @@ def test_a_grammar_holds_the_answer_to_its_form(demo_server: Server, model: str)
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_schema_holds_the_answer_to_its_form(demo_server: Server, model: str) -> None:
-    # Between the parts of an object any blanks may stand, and this model writes nothing else there.
+    # Between the parts of an object any blanks may be, and this model writes nothing else there.
     assert guided(demo_server, model, "json_schema", json.dumps({"enum": ["red", "blue"]})) in ('"red"', '"blue"')
 
 
@@ -56,7 +56,7 @@ def test_a_guide_that_is_none_is_refused(demo_server: Server, model: str) -> Non
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_guide_that_nothing_reads_is_refused(paced_server: Server, model: str) -> None:
-    """Somebody who sends one means a schema, and would get any JSON."""
+    """A client that sends one means a schema, and would get any JSON."""
     guides = {"guided_decoding_guide_type": "json", "guided_decoding_guide": json.dumps({"enum": ["red"]})}
     error = refusal(paced_server, model, prompt_for(paced_server, model, PROMPT), 4, **guides)
     assert "guided_decoding_guide_type json takes no guided_decoding_guide; json_schema does" in error

@@ -14,6 +14,7 @@ from inflight.deploy.server.server import Server
 from tests.fixtures.crashes import shared_server
 from tests.fixtures.engines import TinyEngine
 from tests.fixtures.server import ENDLESS, paced
+from tests.fixtures.waiting import wait_until
 from tests.serving.metrics_page import MetricsPage, page_when
 from tests.serving.model_replies import DIRECT, MODELS, TEXT_MODELS, ask, message, prompt_for, stream_of, together
 from tests.serving.raw_requests import TIMEOUT, GrpcCall, GrpcConnection, generate, request
@@ -174,11 +175,8 @@ def test_over_the_queues_bound_a_request_is_refused_and_the_others_go_on(
 
 def _ended(calls: list[GrpcCall], count: int) -> list[GrpcCall]:
     """So many calls that have ended, once they have."""
-    deadline = time.monotonic() + TIMEOUT
-    while len(ended := [call for call in calls if call.ended.is_set()]) < count:
-        assert time.monotonic() < deadline, f"{len(ended)} of {count} have ended"
-        time.sleep(0.02)
-    return ended
+    wait_until(lambda: sum(call.ended.is_set() for call in calls) >= count, f"the end of {count} calls", TIMEOUT)
+    return [call for call in calls if call.ended.is_set()]
 
 
 @pytest.mark.parametrize("model", TEXT_MODELS)

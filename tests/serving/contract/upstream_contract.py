@@ -215,7 +215,7 @@ def upstreams() -> dict[Key, dict[str, Any]]:
         more = contract["additions_1x"].get(name, {})
         facts[name, "model", "backend"] = {"text": model["backend"]}
         facts[name, "model", "dynamic_batching"] = {"used": model["dynamic_batching"]}
-        # An ensemble streams where its engine does; it has no policy of its own.
+        # An ensemble streams where its engine does; it has no policy itself.
         facts[name, "model", "decoupled"] = {"used": model["decoupled_allowed"] and model["backend"] != "ensemble"}
         for kind in ("input", "output"):
             for tensor in [*model[kind], *more.get(kind, [])]:

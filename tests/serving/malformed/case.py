@@ -24,7 +24,7 @@ class HttpCase:
 
 @dataclass(frozen=True)
 class GrpcCase:
-    """A serialized ModelInferRequest, or what is none, for a stream or a single call; otherwise as `HttpCase`."""
+    """A serialized ModelInferRequest, or other bytes, for a stream or a single call; otherwise as `HttpCase`."""
 
     kind: str
     name: str

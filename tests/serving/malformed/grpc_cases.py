@@ -92,7 +92,7 @@ def _fits(name: str, value: Any) -> bool:
 
 
 def _place(source: random.Random, message: Any) -> int:
-    """Where an input stands that is required."""
+    """Where a required input is."""
     return source.choice([at for at, tensor in enumerate(message.inputs) if tensor.name not in _FLAGS] or [0])
 
 

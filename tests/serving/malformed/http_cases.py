@@ -143,7 +143,7 @@ def _binary_extension(source: random.Random, model: str) -> HttpCase:
 
 
 def _wrong_address(source: random.Random, model: str) -> HttpCase:
-    """A valid body, sent to nobody."""
+    """A valid body, sent to an address that no model has."""
     path = source.choice(
         [
             *(

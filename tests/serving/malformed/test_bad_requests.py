@@ -1,4 +1,4 @@
-"""Bad requests: each is answered with a sentence that names what is wrong, and nobody else notices."""
+"""Bad requests: each is answered with a sentence that names what is wrong, and no other client notices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GOOD = {"text_input": "hello", "max_tokens": 4, "stream": True}
 
 @pytest.fixture(autouse=True, scope="module")
 def streams_run_unharmed(server: Server) -> Iterator[None]:
-    """Beside all that is bad here streams run, one after the other, and end as they would alone; it lives on."""
+    """Beside all that is bad here streams run, one after the other, and end as they would alone; the server runs on."""
     with GrpcConnection(server.grpc_address) as connection:
 
         def answer() -> str:

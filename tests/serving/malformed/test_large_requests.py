@@ -1,4 +1,4 @@
-"""One large request keeps nobody waiting: it is refused by its size, or others pass it."""
+"""One large request keeps no other waiting: it is refused by its size, or others pass it."""
 
 from __future__ import annotations
 

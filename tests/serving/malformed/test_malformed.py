@@ -1,4 +1,4 @@
-"""Malformed requests by the thousand: each is refused in one sentence, and nobody else notices anything."""
+"""Malformed requests by the thousand: each is refused in one sentence, and no other client notices anything."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from benchmarks.process_memory import resident_bytes
 from inflight.deploy.server.server import Server
 from tests.fixtures.engines import TinyEngine
+from tests.fixtures.waiting import wait_until
 from tests.serving.malformed.case import HttpCase
 from tests.serving.malformed.cases import case
 from tests.serving.malformed.http_cases import http_post, json_tensors
@@ -117,12 +118,9 @@ FATAL = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FATAL)
 def test_what_triton_itself_dies_of_before_a_model_sees_it(tiny_engine: TinyEngine, name: str) -> None:
-    """Where this fails with a newer Triton because the server lives on, the case belongs among those above."""
+    """Where this fails with a newer Triton because the server runs on, the case belongs among those above."""
     with Server(tiny_engine("llama")) as server:
         alone = generate(server.http_address, GOOD)
         assert over_http(server.http_address, FATAL[name]).kind in ("closed", "refused")
-        deadline = time.monotonic() + 60
-        while not (server.restarts == 1 and server.ready):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: server.restarts == 1 and server.ready)
         assert generate(server.http_address, GOOD) == alone

@@ -138,7 +138,7 @@ _OF_OTHERS = {
 
 
 def wrong_values(model: str) -> dict[str, list[Any]]:
-    """By input, values of its own type, or nearly, that the model must refuse."""
+    """By input, values of its type, or nearly, that the model must refuse."""
     return _OF_OTHERS.get(model, _OF_TEXT)
 
 

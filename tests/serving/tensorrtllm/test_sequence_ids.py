@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from inflight.deploy.server import ports, triton
 from inflight.deploy.server.probe import Probe
 from inflight.deploy.server.run_directory import remove_shared_memory
+from tests.fixtures.waiting import wait_until
 from tests.serving.raw_requests import generate_stream
 
 NAMER = Path(__file__).resolve().parents[2] / "standins" / "sequence_ids" / "namer.c"
@@ -100,11 +100,9 @@ def address(tmp_path: Path) -> Iterator[str]:
     with (tmp_path / "log").open("wb") as log:
         server = subprocess.Popen(command, env=triton.server_environment(installation), stdout=log, stderr=log)
     try:
-        patient = time.monotonic() + 60
-        while not Probe("127.0.0.1", chosen.http, "key").ready():
-            assert server.poll() is None, (tmp_path / "log").read_text()[-2000:]
-            assert time.monotonic() < patient
-            time.sleep(0.1)
+        probe = Probe("127.0.0.1", chosen.http, "key")
+        wait_until(lambda: server.poll() is not None or probe.ready())
+        assert server.poll() is None, (tmp_path / "log").read_text()[-2000:]
         yield f"127.0.0.1:{chosen.http}"
     finally:
         server.terminate()

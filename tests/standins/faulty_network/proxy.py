@@ -33,7 +33,7 @@ class _Direction:
     sink: socket.socket
     line: DirectionFilter
     silent: bool = False
-    """Whether the sink must not hear of the source's end: it was stalled, or has heard of an end already."""
+    """Whether the source's end must not be passed to the sink: it was stalled, or has received an end already."""
 
 
 class _Connection:
@@ -94,7 +94,7 @@ class FaultyNetwork:
         self._call(change)
 
     def disturb(self, faults: Faults) -> None:
-        """Treat the open connections so, with offsets from where each of them stands; further ones as before."""
+        """Treat the open connections so, with offsets from where each of them is; further ones as before."""
 
         def change() -> None:
             for connection in self._open:
@@ -106,7 +106,7 @@ class FaultyNetwork:
         self._call(change)
 
     def refuse(self) -> None:
-        """Nobody listens any more; open connections go on."""
+        """Stop listening; open connections go on."""
         self._call(self._close_listener)
 
     def listen(self) -> None:
@@ -166,7 +166,7 @@ class FaultyNetwork:
         task.add_done_callback(self._tasks.discard)
 
     async def _carry(self, client: socket.socket, faults: Faults, seed: int) -> None:
-        """The life of a connection: both ways until each has ended, or something has cut both."""
+        """Run a connection: both ways until each has ended, or something has cut both."""
         with client, socket.socket() as server:
             connection = _Connection(client, server, faults, seed)
             for end in connection.ends:
@@ -179,7 +179,7 @@ class FaultyNetwork:
                 work.append(asyncio.gather(*(self._run(connection, way) for way in connection.directions)))
                 await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
             except OSError:
-                connection.cut("rst")  # there is nobody behind
+                connection.cut("rst")  # there is no server behind
             finally:
                 self._open.discard(connection)
                 for task in work:
@@ -203,7 +203,7 @@ class FaultyNetwork:
             if not way.silent:
                 way.sink.shutdown(socket.SHUT_WR)
         except OSError:
-            connection.cut("rst")  # one end has broken the connection, so the other one hears of it too
+            connection.cut("rst")  # one end has broken the connection, so the other one gets a reset too
 
     @staticmethod
     def _interrupt(connection: _Connection, way: _Direction, step: Step) -> None:

@@ -1,6 +1,6 @@
 """A stand-in for proxies that lose or double whole units of a protocol: HTTP/2's DATA frames, HTTP/1.1's messages.
 
-HTTP/2 is taken without the client's preface, HTTP/1.1 as messages that stand one behind the other.
+HTTP/2 is taken without the client's preface, HTTP/1.1 as messages one behind the other.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Literal, Protocol
 
 UnitName = Literal["frame", "chunk", "message"]
-"""A DATA frame that carries bytes; a chunk that carries bytes; an HTTP/1.1 message with a Content-Length."""
+"""A DATA frame with bytes; a chunk with bytes; an HTTP/1.1 message with a Content-Length."""
 
 _FRAME_HEAD = 9
 _DATA = 0

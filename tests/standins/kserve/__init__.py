@@ -1,4 +1,4 @@
-"""Stands in for servers with NVIDIA's own model repositories: KServe v2 over gRPC and HTTP, and no model behind it.
+"""A stand-in for servers with NVIDIA's own model repositories: KServe v2 over gRPC and HTTP, and no model behind it.
 
 It has the tensors of upstream's `ensemble` and `tensorrt_llm_bls` (tests/data/tensorrt_llm_triton.json) and of its
 `llmapi` model (triton_backend/all_models/llmapi/tensorrt_llm at 0a710573 and 044a90d2 of NVIDIA/TensorRT-LLM), and

@@ -40,7 +40,7 @@ class StopWordMatcher:
 def answer(
     engine: StandInEngine, request: ModelRequest, end_ids: tuple[int, ...], special_tokens: bool
 ) -> Iterator[ModelResponse]:
-    """The responses of `ensemble` and `tensorrt_llm_bls`; `special_tokens` is what preprocessing was told."""
+    """The responses of `ensemble` and `tensorrt_llm_bls`; `special_tokens` is preprocessing's parameter."""
     scripted = not request.model.steps
     if request.value("max_tokens") <= 0:
         raise ValueError("max_tokens must be a single value > 0")

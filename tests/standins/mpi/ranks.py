@@ -1,4 +1,4 @@
-"""Stands in for what TensorRT-LLM's backend does with MPI: its ranks wait for each other, or workers are spawned."""
+"""A stand-in for what TensorRT-LLM's backend does with MPI: its ranks wait for each other, or workers are spawned."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stands in for TensorRT-LLM's convert_checkpoint.py of every family; it converts nothing.
+"""A stand-in for TensorRT-LLM's convert_checkpoint.py of every family; it converts nothing.
 
 Which family's it is says the folder in which it is called: examples/models/core/llama, for instance.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stands in for TensorRT-LLM's examples/quantization/quantize.py; it quantizes nothing."""
+"""A stand-in for TensorRT-LLM's examples/quantization/quantize.py; it quantizes nothing."""
 
 import os
 import sys

@@ -1,8 +1,8 @@
-"""Stands in for NVIDIA's programs in tests: what the scripts beside this file share. Nothing here computes a model.
+"""A stand-in for NVIDIA's programs in tests: what the scripts beside this file share. Nothing here computes a model.
 
-Each script parses its arguments with the flag table of the program that it stands in for, prints lines like that
-program's, and writes files of the same names and configs of the same form. What is on the machine, and what shall go
-wrong, stands in a JSON file that STANDIN_NVIDIA names.
+Each script parses its arguments with the flag table of the program that it replaces, prints lines like that
+program's, and writes files of the same names and configs of the same form. What is on the machine, and what goes
+wrong, is in a JSON file that STANDIN_NVIDIA names.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def write_checkpoint(
 
 
 def read_engine(path: Path) -> dict[str, Any]:
-    """Return what stands at the head of a stand-in's engine file: sm, tensorrt_llm, tensorrt and rank."""
+    """Return the head of a stand-in's engine file: sm, tensorrt_llm, tensorrt and rank."""
     head = path.read_bytes().split(b"\n", 1)[0]
     if not head.startswith(ENGINE_MAGIC):
         raise ValueError(f"{path} was not written by the stand-in for trtllm-build")

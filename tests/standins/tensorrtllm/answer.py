@@ -1,4 +1,4 @@
-"""Stands in for an answer of TensorRT-LLM's executor: the prompt's tokens over and over, told as upstream tells it."""
+"""A stand-in for an answer of TensorRT-LLM's executor: the prompt's tokens over and over, sent as upstream does."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class SequenceAnswer:
         return pb_utils.InferenceResponse([*tensors, *self._figures(len(ids) * self._beams)])
 
     def _figures(self, told: int) -> list[Any]:
-        """Of the answer, and of this response: `told` is how many ids it holds, a prompt's and all beams' among them.
+        """Of the answer, and of this response: `told` is how many ids it has, a prompt's and all beams' among them.
 
         As fillTritonResponse in model_instance_state.cc has it, both counts come with each response.
         """

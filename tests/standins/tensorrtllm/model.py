@@ -1,4 +1,4 @@
-"""Stands in for TensorRT-LLM's C++ backend in tests, as a backend that Triton runs in Python; it computes no model.
+"""A stand-in for TensorRT-LLM's C++ backend in tests, as a backend that Triton runs in Python; it computes no model.
 
 An answer is its prompt's tokens over and over, one a step of STANDIN_STEP_SECONDS, for all requests at once.
 What it knows of upstream's backend it does in its words (triton_backend/inflight_batcher_llm/src at c8c6df08 of

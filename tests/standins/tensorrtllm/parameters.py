@@ -1,4 +1,4 @@
-"""Stands in for the reading of parameters by TensorRT-LLM's backend: each by its type, and none unknown."""
+"""A stand-in for the reading of parameters by TensorRT-LLM's backend: each by its type, and none unknown."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def read_parameters(texts: dict[str, str]) -> dict[str, Any]:
     """Raise RuntimeError for one that is missing, unknown or can't be parsed.
 
     The backend asks for its parameters by name and never lists them, so those of a deployment's maker stay unread; all
-    others it does not know are errors here, since nobody means them.
+    others it does not know are errors here, as they are mistakes.
     """
     for name in REQUIRED:
         if name not in texts:

@@ -1,4 +1,4 @@
-"""Stands in for TensorRT's reading of an engine: a file of the stand-in for trtllm-build, checked for what it was made.
+"""A stand-in for TensorRT's engine reader: a file of the stand-in for trtllm-build, checked for what it was made.
 
 The GPU and the versions of "this machine" are those of the other stand-ins (STANDIN_NVIDIA), else an H100 with 1.2.1.
 """

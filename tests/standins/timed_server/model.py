@@ -1,4 +1,4 @@
-"""Stands in for an LLM in tests, as a Triton model of upstream's `ensemble` tensors whose every delay is known.
+"""A stand-in for an LLM in tests, as a Triton model of upstream's `ensemble` tensors whose every delay is known.
 
 It computes nothing: each token of an answer has a moment, which is computed from the request's arrival, and goes out
 then, whatever went out late before it. A prompt says what its answer is like, such as "ttft=0.4 itl=0.1": seconds to

@@ -1,4 +1,4 @@
-"""Stands in for a server of an LLM in tests: a real Triton that serves the model whose every delay is known."""
+"""A stand-in for a server of an LLM in tests: a real Triton that serves the model whose every delay is known."""
 
 from __future__ import annotations
 

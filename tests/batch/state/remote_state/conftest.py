@@ -1,4 +1,4 @@
-"""A job on one machine, whose state is carried, and an empty second machine."""
+"""A job on one machine, whose state is uploaded, and an empty second machine."""
 
 from __future__ import annotations
 

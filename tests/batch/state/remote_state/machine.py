@@ -1,4 +1,4 @@
-"""A machine that runs a job whose state is carried, and may be lost."""
+"""A machine that runs a job whose state is uploaded, and may be lost."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def test_another_machine_goes_on_where_the_first_was_seen_last(first: JobMachine
     for count in (7, 12, 1):
         first.answer(count)
         first.send()
-    first.answer(30)  # what nobody has carried is asked again
+    first.answer(30)  # rows that were not uploaded are sent again
     assert second.remote_state.fetch() is True
     assert second.recovered()[0] == 20
     assert second.recovered()[1] == first.directory.result_file(RowStatus.OK).read_bytes().splitlines()[:16]
@@ -104,7 +104,7 @@ def test_lines_that_were_made_anew_replace_those_that_were_carried(first: JobMac
 def test_two_that_begin_at_once_are_told_apart(
     storage: S3TestBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both have looked, and found nobody; the storage lets one of them write."""
+    """Both have looked, and found no other; the storage lets one of them write."""
     machines = [JobMachine(tmp_path / name, storage.address("at-once.job")) for name in ("first", "second")]
     for machine in machines:
         machine.begin()
@@ -191,7 +191,7 @@ def test_what_is_committed_while_a_state_is_sent_goes_with_the_next(
 
 
 def test_ids_that_were_claimed_since_the_checkpoint_stay_claimed(tmp_path: Path) -> None:
-    """Here and there: a later row with the same id must be told apart."""
+    """Here and there: a later row with the same id must be distinguished."""
     machine = JobMachine(tmp_path / "first", str(tmp_path / "carried"))
     machine.begin()
     assert machine.ledger is not None

@@ -148,7 +148,7 @@ def test_a_finished_job_is_nobody_s(machines: Machines) -> None:
     """Looked at on another machine it tells its status there, and keeps no third one away."""
     assert machines.live("first").exit_code == 0
     told = read_progress(machines.directory("first"))
-    assert told is not None  # killed before the end of it was told, it would say that it runs
+    assert told is not None  # killed before its end was reported, it would say that it runs
     write_progress(machines.directory("first"), told.model_copy(update={"state": JobState.RUNNING}))
     for name in ("first", "second", "third"):
         assert machines.live(name).exit_code == 0
@@ -205,7 +205,7 @@ def test_a_machine_keeps_its_job_however_long_a_step_takes(
         monkeypatch.setattr(ObjectStore, "read_blocks", slow_blocks)
     end = machines.live("first", ScriptedBackend(slow_answer if long == "a pause" else echo))
     assert (end.exit_code, end.message, seen) == (0, "", [True])
-    assert machines.live("second", ScriptedBackend(die)).exit_code == 0  # nobody has it any more
+    assert machines.live("second", ScriptedBackend(die)).exit_code == 0  # no machine has it any more
 
 
 def test_a_machine_that_lost_its_job_is_told_between_two_sendings(

@@ -15,7 +15,7 @@ LLAMA = ARCHITECTURES["LlamaForCausalLM"]
 
 
 def test_a_path_that_quantize_py_would_misread_is_told_before_it_does() -> None:
-    """Whoever keeps checkpoints under "prompts" gets an MPT."""
+    """A checkpoint under "prompts" is taken for an MPT."""
     check_path(recipe_of({}), LLAMA, Path("/prompts/llama"))
     fp8 = recipe_of({"quantization": "fp8"})
     with raises(BuildError, "invalid_parameter", naming=("mpt", "/prompts/llama")):

@@ -166,7 +166,7 @@ def test_counts_agree_when_every_request_is_accounted_for(tmp_path: Path) -> Non
     after = {
         **ends(LENGTH=105, STOP=2, CANCELED=1, REJECTED=1, DEADLINE=1, ERROR=1),
         **runs_of("preprocessing", 211),
-        **tokens(1000 + 80, 1000 + 25 + 3 + 4 + 1),  # two of the cancelled one's tokens were seen by nobody
+        **tokens(1000 + 80, 1000 + 25 + 3 + 4 + 1),  # two of the cancelled one's tokens were not received
     }
     made = found(summary(tmp_path, whole(before, after), records))
     assert {name: (match.client, match.server) for name, match in made.items()} == {

@@ -126,16 +126,15 @@ def _children(pid: int) -> list[int]:
             {},
             "CUDA out of memory. Tried to allocate 2 GiB",
         ),
-        ({}, {"max_batchsize": 4}, "LLM got invalid argument: max_batchsize"),
+        ({}, {"max_batchsize": 4}, "max_batchsize"),
         ({}, {"kv_cache_config": {"tokens_a_block": 4}}, "tokens_a_block"),
     ],
 )
 def test_an_engine_that_can_not_be_loaded_says_why_in_a_line(
     llmapi_engines: Engines, wishes: dict[str, Any], arguments: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(RuntimeError) as raised:
+    with raises(RuntimeError, naming=said) as raised:
         llmapi_engines(wishes, **arguments)
-    assert said in str(raised.value)
     assert "\n" not in str(raised.value)
 
 

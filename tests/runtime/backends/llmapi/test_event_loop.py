@@ -1,4 +1,4 @@
-"""How what the library pushes is announced and told: once for all that came."""
+"""How what the library pushes is announced and reported: once for all that came."""
 
 from __future__ import annotations
 

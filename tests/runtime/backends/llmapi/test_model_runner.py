@@ -1,4 +1,4 @@
-"""The LLM API's adapter on the stand-in: what its answers, ends and failures become, in a process of its own."""
+"""The LLM API's adapter on the stand-in: what its answers, ends and failures become, in a separate process."""
 
 from __future__ import annotations
 

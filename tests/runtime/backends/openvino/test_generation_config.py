@@ -196,7 +196,7 @@ def test_penalties_count_what_they_say(stepper: OpenVinoModelRunner, model: Any,
 
 
 def test_a_seed_holds_among_others(stepper: OpenVinoModelRunner) -> None:
-    """Each request has a random generator of its own; at fp32 the company changes no logit by enough to matter."""
+    """Each request has a separate random generator; at fp32 the company changes no logit by enough to matter."""
     request = GenerationRequest(PROMPT, 40, sampling=SamplingConfig(temperature=1.3, top_k=50, top_p=0.95, seed=7))
     (alone,) = run(stepper, request)
     source = random.Random(3)

@@ -150,7 +150,7 @@ def test_a_cancelled_request_frees_its_blocks(engine: Scheduler) -> None:
 
 
 def test_the_cache_may_be_filled_to_the_last_block(engine: Scheduler) -> None:
-    """Four requests of exactly four blocks fill sixteen; the rest wait, and nobody is preempted."""
+    """Four requests of exactly four blocks fill sixteen; the rest wait, and no request is preempted."""
     requests = [GenerationRequest(tuple(range(600 + n, 664 + n)), 64) for n in range(12)]
     results = answers(engine, *requests)
     assert [(len(tokens), reason) for tokens, reason in results] == [(64, FinishReason.LENGTH)] * 12

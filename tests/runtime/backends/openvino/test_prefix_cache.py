@@ -1,4 +1,4 @@
-"""What stands in the prefix cache is what was computed, whenever a request was cancelled."""
+"""What is in the prefix cache is what was computed, whenever a request was cancelled."""
 
 from __future__ import annotations
 

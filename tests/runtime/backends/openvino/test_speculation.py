@@ -173,9 +173,9 @@ def test_every_block_comes_back(steppers: dict[str, OpenVinoModelRunner], way: s
 def test_what_is_offered_is_counted_as_the_library_offers(options: EngineOptions) -> None:
     count = DraftCounter(GenerationRequest((7, 8, 9, 7, 8), 20), replace(options, prompt_lookup=True))
     assert count.update((9,), False) == SpeculationStats(0, 0)
-    # (7, 8, 9) stood at the beginning, and (7, 8, 9) followed: three tokens.
+    # (7, 8, 9) was at the beginning, and (7, 8, 9) followed: three tokens.
     assert count.update((7, 8), False) == SpeculationStats(3, 1)
-    # (9, 7, 8) stood before: the four tokens behind it are as many as may be drafted.
+    # (9, 7, 8) was before: the four tokens behind it are as many as may be drafted.
     assert count.update((5,), False) == SpeculationStats(6, 1)
     assert count.update((5,), True) == SpeculationStats(6, 1)
     short = DraftCounter(GenerationRequest((7,), 4), replace(options, draft_dir="x"))

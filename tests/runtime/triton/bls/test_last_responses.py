@@ -9,6 +9,7 @@ import pytest
 
 from inflight.runtime.messages import RequestError
 from inflight.runtime.triton.bls.last_responses import LastResponses, only_response
+from tests.fixtures.errors import raises
 
 
 def last(**indices: int) -> dict[str, Any]:
@@ -38,9 +39,8 @@ def test_each_answer_gets_its_own_whatever_the_order() -> None:
     ],
 )
 def test_what_can_not_be_paired_fails(prompts: int, sequences: int, came: list[dict[str, Any]]) -> None:
-    with pytest.raises(RequestError) as failure:
+    with raises(RequestError, "answer_damaged"):
         LastResponses(prompts, sequences).take_last(0, iter(came))
-    assert failure.value.code == "answer_damaged"
 
 
 def test_an_answer_is_not_given_twice() -> None:

@@ -13,7 +13,7 @@ from inflight.common.process_tree import start_time
 from inflight.runtime.triton.stub.guard import wait_for_any_exit
 
 SOON = 60.0
-# It starts a stub, says what runs, and lives on.
+# It starts a stub, says what runs, and runs on.
 SERVER = """
 import subprocess, sys, time
 FORBID

@@ -11,7 +11,7 @@ from inflight.runtime.triton.stub.retained_responses import RetainedResponses
 
 
 class StubResponses:
-    """Stands for Triton's iterator, to be seen when it goes."""
+    """A stand-in for Triton's iterator, to be seen when it goes."""
 
 
 def kept(spent: RetainedResponses) -> weakref.ref[StubResponses]:

@@ -18,6 +18,7 @@ from inflight.runtime.backends.openvino.guided_decoding.watchdog import Compiled
 from inflight.runtime.backends.openvino.model_runner import OpenVinoModelRunner
 from inflight.runtime.engine.interface import EngineOptions
 from inflight.runtime.messages import DecodingGuide, FinishReason, GenerationRequest, GuideType, RequestError
+from tests.fixtures.errors import raises
 from tests.runtime.backends.drive_runner import run
 
 PROMPT = tuple(range(10, 50))
@@ -109,5 +110,5 @@ def test_a_guide_that_fooled_its_trial_is_ended_alone(options: EngineOptions) ->
     assert guilty.error is not None
     assert guilty.error[0].startswith("guided_decoding_guide makes finding the allowed tokens take ever longer")
     assert time.monotonic() - started < 100
-    with pytest.raises(RequestError, match="ever longer"):
+    with raises(RequestError, "invalid_parameter", naming="guided_decoding_guide"):
         stepper.ready(GenerationRequest(PROMPT, 5, (1,), guide=ambiguous))

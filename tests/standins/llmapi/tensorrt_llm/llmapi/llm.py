@@ -1,4 +1,4 @@
-"""A stand-in for NVIDIA's tensorrt_llm.llmapi.llm: LLM and the answers that it gives, fed by a process of its own."""
+"""A stand-in for NVIDIA's tensorrt_llm.llmapi.llm: LLM and the answers that it gives, fed by a separate process."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class LLM:
         threading.Thread(target=self._dispatch, daemon=True).start()
 
     def _fail_late(self, model: Path, error: str) -> None:
-        """As where another rank finds no memory: the worker stands, and hears nothing, as one in a CUDA call."""
+        """As where another rank finds no memory: the worker blocks, and receives nothing, as one in a CUDA call."""
         os.kill(self._worker.pid, signal.SIGSTOP)
         (model / "worker.pid").write_text(str(self._worker.pid))
         raise RuntimeError(error)
