@@ -1,4 +1,4 @@
-"""Options of a command from the fields of a pydantic model: each field with a description is one."""
+"""Creates options of a command from the fields of a pydantic model that have a description."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from inflight.common.schema.validation_errors import problem
 
-if TYPE_CHECKING:  # the client's commands import this too, and need no pydantic
+if TYPE_CHECKING:  # the client's commands import this too, without pydantic
     from pydantic import BaseModel, ValidationError
     from pydantic.fields import FieldInfo
 
@@ -19,15 +19,15 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class Lines(click.types.StringParamType):
-    """A repeatable text option; its environment variable holds one value a line."""
+    """A repeatable text option; its environment variable holds one value per line."""
 
     envvar_list_splitter = "\n"
 
 
 def model_options(model: type[BaseModel], names: Mapping[str, str] | None = None) -> Callable[[Decorated], Decorated]:
-    """Decorate a command with them; it gets them by keyword, those not given as None.
+    """Decorate a command with the options, which it gets by keyword; None if not given.
 
-    `names`: what options are called whose fields are called otherwise.
+    `names` maps fields to option names that differ.
     """
 
     def decorate(function: Decorated) -> Decorated:
@@ -42,7 +42,7 @@ def model_options(model: type[BaseModel], names: Mapping[str, str] | None = None
 def collect_options(
     model: type[BaseModel], asked: dict[str, Any], names: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """The fields that options gave, by their own names; the options are taken out of `asked`."""
+    """Remove the given options from `asked` and return them by field name."""
     found = {}
     for name, field in model.model_fields.items():
         if field.description:
@@ -53,7 +53,7 @@ def collect_options(
 
 
 def usage_error(error: ValidationError, names: Mapping[str, str]) -> click.UsageError:
-    """The first thing that is wrong, by its option."""
+    """Return the first error, with its option's name."""
     first = error.errors()[0]
     field = str(first["loc"][-1]) if first["loc"] else ""
     return click.UsageError(f"--{names.get(field, field).replace('_', '-')} is {first['input']!r}: {problem(first)}")

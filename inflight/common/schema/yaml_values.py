@@ -1,4 +1,4 @@
-"""YAML that people write, as plain values: what JSON can hold, each key once."""
+"""Reads YAML as plain values: those that JSON can represent, with unique keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ALLOWED_KINDS = "text, finite numbers, true, false, null, lists, or fields by n
 def load_values(text: str) -> Any:
     """Parse `text`.
 
-    Raises YAMLError for what is no YAML or has a key twice, and ValueError, in a line, for a value of another kind.
+    Raises YAMLError for invalid YAML or a duplicate key, and ValueError, in a line, for a value of another kind.
     """
     try:
         found = yaml.load(text, Loader=_Loader)
@@ -26,25 +26,25 @@ def load_values(text: str) -> Any:
 
 
 def put_value(fields: dict[str, Any], path: list[str], value: Any) -> None:
-    """Put `value` at `path`, a name in each field; ValueError, in a line, where a field on the way holds a value."""
+    """Put `value` at `path`, a list of field names. Raises ValueError, in a line, if a field on the path holds a value."""
     for name in path[:-1]:
         inner = fields.setdefault(name, {})
         if inner is None:
             inner = fields[name] = {}
         if not isinstance(inner, dict):
-            raise ValueError(f"{name} is {inner!r}, and it takes fields of its own")
+            raise ValueError(f"{name} is {inner!r}, and it takes fields")
         fields = inner
     fields[path[-1]] = value
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML takes the last of two equal keys, which is never what was wanted."""
+    """PyYAML keeps the last of two equal keys, which hides a mistake."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         twice = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
         if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice} stands there twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice} is there twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -54,7 +54,7 @@ def _check(value: Any, path: tuple[str, ...]) -> None:
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
-                raise ValueError(f"{'.'.join([*path, str(key)])} has a name that is no text; write it in quotes")
+                raise ValueError(f"{'.'.join([*path, str(key)])} has a name that is not text; write it in quotes")
             _check(inner, (*path, key))
     elif isinstance(value, list):
         for index, inner in enumerate(value):

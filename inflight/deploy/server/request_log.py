@@ -12,10 +12,10 @@ _VARIABLE = "INFLIGHT_REQUEST_LOG"
 
 
 def request_log_environment(path: Path | None, manifest: Manifest) -> dict[str, str]:
-    """What goes into the server's environment for it; nothing without a path.
+    """Return the server's environment variable for the request log; empty without a path.
 
     Raises DeployError `invalid_parameter` for a file that can't be written, and for TensorRT-LLM's C++ backend, which
-    writes none.
+    doesn't support it.
     """
     if path is None:
         return {}
@@ -26,7 +26,7 @@ def request_log_environment(path: Path | None, manifest: Manifest) -> dict[str, 
             "invalid_parameter",
         )
     try:
-        # As the engine's model would make it: lines name tenants.
+        # The same mode as in the engine's model: lines name tenants.
         os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640))
     except OSError as error:
         raise DeployError(

@@ -1,6 +1,6 @@
-"""What parameters of TensorRT-LLM's backend must have in common, with each other and with the engine.
+"""Rules that relate parameters of TensorRT-LLM's backend to each other and to the engine.
 
-The backend itself finds most of these only once the engine is loaded, or passes over them in silence.
+The backend itself detects most violations only after the engine is loaded, or ignores them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PATH_PARAMETERS = ("xgrammar_tokenizer_info_path", "lora_prefetch_dir", "encode
 def check_parameters(
     parameters: TensorRtLlmParameters, given: Collection[str], manifest: Manifest, *, decoupled: bool = True
 ) -> None:
-    """Raise DeployError `invalid_parameter` at the first rule that is broken. `given` names those that people set."""
+    """Raise DeployError `invalid_parameter` for the first violated rule. `given` names the parameters that users set."""
     features = manifest.features or GpuFeatures()
     rules = (
         _fmha(parameters, features),
@@ -44,9 +44,9 @@ def check_parameters(
 
 
 def check_paths(parameters: Mapping[str, str]) -> None:
-    """Raise DeployError `invalid_parameter` for a path, among the texts of a repository, that is not on this machine.
+    """Raise DeployError `invalid_parameter` for a path in a repository's parameters that is not on this machine.
 
-    That is for who serves: a repository may be assembled for another machine.
+    Only serving checks this: a repository may be assembled for another machine.
     """
     for name in _PATH_PARAMETERS:
         place = parameters.get(name, "")
@@ -57,9 +57,9 @@ def check_paths(parameters: Mapping[str, str]) -> None:
 
 
 def lookahead_draft_tokens(window: int, ngram: int, verification_set: int) -> int:
-    """The draft tokens that an engine must take for these sizes (`--max_draft_len`).
+    """Return the draft tokens that an engine must support for these sizes (`--max_draft_len`).
 
-    As TensorRT-LLM's example of lookahead decoding has it: 83 for 7, 7 and 7.
+    The formula is that of TensorRT-LLM's example of lookahead decoding: 83 for 7, 7 and 7.
     """
     return max(ngram - 2, 0) + (window - 1 + verification_set) * (ngram - 1)
 
@@ -120,7 +120,7 @@ def _draft_length(parameters: TensorRtLlmParameters, built: str | None, features
     if built is not None and len(set(parameters.max_attention_window_size or ())) > 1:
         yield (
             f"The parameter max_attention_window_size holds different numbers, and the engine was built for {built},"
-            " which can't go back in windows of several sizes; give one number."
+            " which doesn't support windows of several sizes; give one number."
         )
     if parameters.speculative_decoding_fast_logits and parameters.participant_ids is None:
         yield (
@@ -166,7 +166,9 @@ def _lookahead(parameters: TensorRtLlmParameters, features: GpuFeatures) -> Iter
 
 
 def _cache(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[str]:
-    """A cache of less than the longest sequence will do: the backend takes shorter ones then, with a warning."""
+    """Check the cache. A cache smaller than the longest sequence is valid: the backend shortens sequences with a
+    warning.
+    """
     tokens, width = parameters.max_tokens_in_paged_kv_cache, parameters.max_beam_width
     if tokens is not None and tokens < _MIN_CACHE_TOKENS * width:
         yield (
@@ -192,9 +194,9 @@ def _cache(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[st
 
 
 def _encoder(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[str]:
-    # The name that Hugging Face gives models with an encoder and a decoder (T5, BART, Whisper, ...).
+    # Hugging Face's suffix for models with an encoder and a decoder (T5, BART, Whisper, ...).
     if parameters.encoder_model_path is not None and not manifest.architecture.endswith("ForConditionalGeneration"):
-        yield (f"The parameter encoder_model_path is for models with an encoder, which {manifest.name} has not.")
+        yield (f"The parameter encoder_model_path is for models with an encoder, which {manifest.name} doesn't have.")
     if parameters.cross_kv_cache_fraction is not None and parameters.encoder_model_path is None:
         yield "The parameter cross_kv_cache_fraction is for models with an encoder, and goes with encoder_model_path."
 
