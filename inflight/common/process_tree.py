@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterable
 
 TAG_VARIABLE = "INFLIGHT_PROCESS_TAG"
-"""A variable in the environment of the engine's process and its whole process tree, orphans included. Its value begins
-with the tag of the stub that started the engine.
+"""A variable in the environment of the engine's process tree, orphans included.
+
+Its value begins with the tag of the stub that started the engine.
 """
 KILL_TIMEOUT_S = 10.0
 """How long to wait for a killed process: freeing GPU memory takes the driver some time."""
@@ -70,7 +71,7 @@ def _has_variable(pid: int, variable: bytes) -> bool:
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """Return the fields after the name, which is in brackets and may hold any character (proc(5)): state, parent, ..."""
+    """Return the fields after the bracketed name, which may hold any character (proc(5)): state, parent, ..."""
     try:
         with open(f"/proc/{pid}/stat", errors="replace") as file:
             return file.read().rpartition(")")[2].split()

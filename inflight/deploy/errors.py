@@ -27,7 +27,7 @@ def system_error(error: Exception) -> DeployError:
     # shutil.copytree combines errors into one without an errno.
     full = isinstance(error, OSError) and (error.errno == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(error))
     return DeployError(
-        f"The machine refuses what the server's start needs: {error}; look at its disk space, memory, processes and"
-        " open files.",
+        f"The machine lacks a resource that the server needs to start: {error}; check its disk space, memory,"
+        " processes and open files.",
         "disk_full" if full else "server_start_failed",
     )

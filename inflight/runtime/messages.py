@@ -198,9 +198,7 @@ class EngineLimits:
     max_num_sequences: int
 
     def check(self, request: GenerationRequest, names: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Raise RequestError for a request that the engine can't run; `names` maps field names to the sender's input
-        names.
-        """
+        """Raise RequestError for a request that the engine can't run; `names` maps fields to the sender's names."""
         if not request.prompt_ids:
             raise RequestError("the prompt holds no token; send at least one", "empty_prompt")
         if request.max_tokens < 1:
@@ -229,7 +227,7 @@ class EngineLimits:
             )
 
     def check_length(self, prompt: int, max_tokens: int, beams: int = 1, name: str = "max_tokens") -> None:
-        """Raise RequestError (`prompt_too_long`) if a prompt of this many tokens and its answer are too long together."""
+        """Raise RequestError (`prompt_too_long`) if a prompt of this many tokens and its answer exceed a limit."""
         tokens = prompt + max_tokens
         of_cache = self.kv_blocks // beams * self.kv_block_tokens
         most = min(self.max_seq_len, of_cache)

@@ -26,7 +26,7 @@ def load_values(text: str) -> Any:
 
 
 def put_value(fields: dict[str, Any], path: list[str], value: Any) -> None:
-    """Put `value` at `path`, a list of field names. Raises ValueError, in a line, if a field on the path holds a value."""
+    """Put `value` at `path`, a list of field names. Raises ValueError, in a line, if a field on it has a value."""
     for name in path[:-1]:
         inner = fields.setdefault(name, {})
         if inner is None:

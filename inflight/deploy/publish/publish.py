@@ -82,8 +82,8 @@ def _publish_to_s3(
             sent = repository.upload(staged, card, on_message, force=force)
     except OSError as error:
         raise DeployError(
-            f"The repository can't be assembled in {tempfile.gettempdir()} ({error.strerror or error}); free space there,"
-            " or name another place with TMPDIR.",
+            f"The repository can't be assembled in {tempfile.gettempdir()} ({error.strerror or error}); free space"
+            " there, or name another place with TMPDIR.",
             "disk_full",
         ) from error
     return PublishedRepository(card, updated=sent > 0)

@@ -96,7 +96,7 @@ def _from_client_error(error: ClientError, address: S3Address) -> DeployError:
     code, words = said.get("Code", ""), said.get("Message", "")
     if code in _ABSENT:
         return DeployError(
-            f"There is no bucket {address.bucket!r} for {address}; make it, or name another.", "storage_not_found"
+            f"There is no bucket {address.bucket!r} for {address}; create it, or name another.", "storage_not_found"
         )
     if code in _DENIED:
         return DeployError(
@@ -137,8 +137,7 @@ class S3Repository:
             self._client = _client(address)
 
     def read_manifest(self) -> RepositoryManifest:
-        """Read and verify the manifest. Raises DeployError `engine_not_found` without one, `engine_damaged` if
-        incomplete.
+        """Read and verify the manifest. Raises DeployError `engine_not_found` or `engine_damaged`.
 
         An object whose tag differs from the manifest's (a tool copied or replaced it) is read and hashed, the small
         ones first, up to 2 GiB in total, as in a directory.
@@ -152,8 +151,8 @@ class S3Repository:
                 )
             if cards.MANIFEST_FILE not in there:
                 raise DeployError(
-                    f"{self.address} holds no {cards.MANIFEST_FILE}, so it is not a repository of inflight; write one with"
-                    " `inflight assemble`.",
+                    f"{self.address} holds no {cards.MANIFEST_FILE}, so it is not a repository of inflight; write one"
+                    " with `inflight assemble`.",
                     "engine_not_found",
                 )
             card = RepositoryManifest.parse(self.read(cards.MANIFEST_FILE), f"{self.address}/{cards.MANIFEST_FILE}")
@@ -235,13 +234,14 @@ class S3Repository:
         foreign = sorted(set(there) - listed)
         if foreign and not listed:
             raise DeployError(
-                f"{self.address} holds something other than a repository of inflight; choose another --out or remove it.",
+                f"{self.address} holds something other than a repository of inflight; choose another --out or"
+                " remove it.",
                 "output_exists",
             )
         if foreign:
             raise DeployError(
-                f"{self.address} holds {foreign[0]}, which is not of the repository there; choose another --out, or"
-                " take it away.",
+                f"{self.address} holds {foreign[0]}, which is not part of the repository there; choose another --out,"
+                " or remove it.",
                 "output_exists",
             )
 

@@ -144,9 +144,7 @@ def verify_repository(directory: Path, *, hashes: bool | None = None) -> Reposit
 
 
 def path_inside(root: Path, name: str) -> Path:
-    """Return the path of a repository's file below `root`. Raises DeployError `engine_damaged` for a path outside of
-    it.
-    """
+    """Return a repository file's path below `root`. Raises DeployError `engine_damaged` for a path outside of it."""
     place = root / name
     if not place.resolve().is_relative_to(root.resolve()):
         raise DeployError(f"{name!r} would lie outside of {root}; build the engine again.", "engine_damaged")

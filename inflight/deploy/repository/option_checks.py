@@ -21,8 +21,8 @@ def check_options(options: DeploymentOptions, engine: Path, manifest: Manifest) 
         raise invalid("A draft engine and prompt lookup were both given; leave one of them out.")
     if options.num_draft_tokens is not None and options.draft_engine is None and not options.prompt_lookup:
         raise invalid(
-            f"A number of draft tokens ({options.num_draft_tokens}) was given without anything to draft them; ask for"
-            " a draft engine or prompt lookup too."
+            f"A number of draft tokens ({options.num_draft_tokens}) was given without a draft engine or prompt"
+            " lookup; give one of them too."
         )
     check_readable(engine, options.draft_engine or "", *options.adapters)
     for path in options.adapters:

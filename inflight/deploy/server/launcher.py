@@ -26,7 +26,7 @@ _EXIT_TIMEOUT = 4
 
 @dataclass(frozen=True)
 class ServerLauncher:
-    """The configuration of a server's starts: the program, the repository, the process layout, and the run directory."""
+    """The configuration of a server's starts: program, repository, process layout and run directory."""
 
     installation: triton.TritonInstallation
     repository: PreparedRepository

@@ -59,7 +59,7 @@ def find_problems(manifest: Manifest, machine: Machine, backends: Path) -> Itera
 
 
 def visible_gpus(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves; of names other than numbers (parts of a GPU), only the count."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves; names other than numbers (parts of a GPU) are only counted."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is None:
         return gpus

@@ -155,8 +155,7 @@ class TritonProcess:
         return ranks[0].pid if ranks else self.pid
 
     def process_tree(self) -> list[ProcessInfo]:
-        """Return the server, its models' stubs and the processes that these started; with mpirun, also mpirun and all
-        ranks.
+        """Return the server, its models' stubs and their child processes; with mpirun, also mpirun and all ranks.
 
         The first rank is the first server.
         """

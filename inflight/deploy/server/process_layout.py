@@ -107,7 +107,7 @@ def choose_layout(manifest: Manifest, parameters: Mapping[str, str], asked: Mult
     if parameters.get("num_nodes", "1") != "1":
         raise DeployError(
             f"The parameter num_nodes is {parameters['num_nodes']}, and `inflight serve` starts ranks on this machine"
-            " alone; assemble a repository and start it with the cluster's own launcher.",
+            " only; assemble a repository and start it with the cluster's own launcher.",
             "invalid_parameter",
         )
     _check_participants(named)
@@ -134,7 +134,8 @@ def _check_gpus(named: list[int], count: int) -> None:
     for number in named:
         if number >= count:
             raise DeployError(
-                f"The parameter gpu_device_ids names GPU {number}, and this machine has {count}, numbered from 0; name others.",
+                f"The parameter gpu_device_ids names GPU {number}, and this machine has {count}, numbered from 0;"
+                " name others.",
                 "gpu_missing",
             )
 

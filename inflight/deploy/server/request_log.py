@@ -21,8 +21,7 @@ def request_log_environment(path: Path | None, manifest: Manifest) -> dict[str, 
         return {}
     if manifest.target == "tensorrt-llm":
         raise DeployError(
-            "--request-log is written by engines that run in a model of ours, and this one runs in TensorRT-LLM's C++"
-            " backend; leave it out.",
+            "--request-log is not supported by TensorRT-LLM's C++ backend, in which this engine runs; leave it out.",
             "invalid_parameter",
         )
     try:

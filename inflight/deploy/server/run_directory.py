@@ -41,7 +41,7 @@ class ServerRunDirectory:
         if not _SAFE_PATH.fullmatch(str(home)):
             raise DeployError(
                 f"{home} holds characters that Triton can't start a model's process with; name a place of letters,"
-                " digits and ./_- alone with INFLIGHT_RUN_DIR.",
+                " digits and ./_- only with INFLIGHT_RUN_DIR.",
                 "server_start_failed",
             )
         token = secrets.token_hex(6)

@@ -188,7 +188,8 @@ class Server:
         return drained
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the server has stopped, at most `seconds`; return whether it has. Raises DeployError if it failed."""
+        """Wait until the server has stopped, at most `seconds`; return whether it has. Raises DeployError if it fails.
+        """
         over = self._finished.wait(seconds)
         if self.failure is not None:
             raise self.failure

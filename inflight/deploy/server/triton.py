@@ -83,7 +83,7 @@ def stub_path(installation: TritonInstallation) -> Path:
 
 
 def shared_python() -> Path:
-    """Return the directory of this Python's shared library, which the stub needs. Raises DeployError if it is missing."""
+    """Return the directory of this Python's shared library, which the stub needs. Raises DeployError without one."""
     name = sysconfig.get_config_var("INSTSONAME") or ""
     multiarch = sysconfig.get_config_var("MULTIARCH") or ""
     places = [sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("LIBPL"), f"{sys.base_prefix}/lib"]

@@ -136,7 +136,7 @@ _spent = _Spent()
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Apply the limits of one template to everything rendered in this context; in nested contexts the outermost counts."""
+    """Apply the limits of one template to all rendering in this context; of nested contexts, the outermost counts."""
     if _spent.until is not None:
         yield
         return

@@ -77,7 +77,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         del self.globals["lipsum"]  # generates as many words as requested, and templates don't use it
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """Make each loop iteration, macro call and `~` call `account` or `concatenated`; jinja2 has no hooks for them."""
+        """Make each loop iteration, macro call and `~` call `account` or `concatenated`; jinja2 has no hook for it."""
         tree = super()._parse(source, name, filename)
         for block in list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock))):
             told = sum(len(data.data) for data in block.find_all(nodes.TemplateData))
@@ -125,8 +125,9 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 class SandboxedTemplate:
-    """One template, compiled with transformers' settings. Raises RequestError (`no_chat_template`) for an invalid
-    template.
+    """One template, compiled with transformers' settings.
+
+    Raises RequestError (`no_chat_template`) for an invalid template.
     """
 
     def __init__(self, name: str, source: str) -> None:
@@ -141,7 +142,7 @@ class SandboxedTemplate:
             ) from None
 
     def render(self, variables: Mapping[str, Any]) -> str:
-        """Return the text. Raises RequestError (`invalid_messages`) for any error, and if the template exceeds a limit."""
+        """Return the text. Raises RequestError (`invalid_messages`) for any error, and for exceeding a limit."""
         pieces = []
         length = 0
         try:

@@ -80,7 +80,7 @@ class ChatRenderer:
         if resume and given.get("add_generation_prompt"):
             raise invalid_messages(
                 "continue_final_message and add_generation_prompt exclude each other; continue the last message, or"
-                " have a new one begun"
+                " begin a new one"
             )
         given.setdefault("add_generation_prompt", not resume)
         template = self._select_template(given.pop("chat_template", None), given.get("tools"))
@@ -190,7 +190,7 @@ def _check(chat: list[Any], kwargs: Mapping[str, Any]) -> None:
         if value is not None and not (isinstance(value, list) and all(isinstance(one, dict) for one in value)):
             raise invalid_messages(f"chat_template_kwargs has {name} that are no list of objects; send them as such")
     if "messages" in kwargs:
-        raise invalid_messages("chat_template_kwargs has messages; send them as messages alone")
+        raise invalid_messages("chat_template_kwargs has messages; send them only as messages")
 
 
 def _mark_last_text(chat: list[Any]) -> str:

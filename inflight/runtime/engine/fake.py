@@ -27,14 +27,14 @@ class FakeModelRunner:
     parameters. `extra` accepts
 
     - `step_seconds` (0; several, as "0.001,0.005", take turns), `prefill_seconds_per_token` (0),
-    `vocabulary_size` (512), `max_seq_len` (4096),
+      `vocabulary_size` (512), `max_seq_len` (4096),
     - `traceable` (0): whether the answer to a request with a seed begins that many tokens later in the prompt, and log
-    probabilities identify their token (`traced_log_prob`), so that no two answers look the same,
+      probabilities identify their token (`traced_log_prob`), so that no two answers look the same,
     - `prefill_tokens_per_step` (0: no limit): longer prompts take several steps before their first token,
     - `guide_probes` (0): how often `prepare` is called before a guide is probed; one guide is probed at a time,
     - `leak_bytes_per_request` and `leak_bytes_per_step` (0): memory that is never freed, to test leak detection,
-    - tokens (unset) at the beginning of a prompt that make it fail: `add` refuses `refuse_token`, the step that computes
-    `fail_token` raises, `die_token` kills the engine's process as SIGKILL does.
+    - tokens (unset) at the beginning of a prompt that make it fail: `add` refuses `refuse_token`, the step with
+      `fail_token` raises, `die_token` kills the engine's process as SIGKILL does.
     """
 
     def __init__(self, options: EngineOptions) -> None:
@@ -80,9 +80,7 @@ class FakeModelRunner:
         return True
 
     def add(self, handle: int, request: GenerationRequest) -> None:
-        """Add a request. Raises ValueError for `refuse_token`, and for an adapter other than that of the running
-        requests.
-        """
+        """Add a request. Raises ValueError for `refuse_token`, and for another adapter than the running requests'."""
         if request.prompt_ids[0] == self._refuse_token:
             raise ValueError("the fake engine refused\nbecause it was asked to")
         if any(running.adapter != request.adapter for running, _ in self._running.values()):
@@ -174,8 +172,9 @@ def _next_output(handle: int, request: GenerationRequest, produced: int) -> Step
 
 
 def _next_beams_output(handle: int, request: GenerationRequest, produced: int) -> StepOutput | None:
-    """Generate one more token of each beam; return all beams when the last has ended, after as many steps as they have
-    tokens.
+    """Generate one more token of each beam; return all beams once the last one has ended.
+
+    A search takes as many steps as its beams have tokens.
     """
     beams = expected_beams(request)
     if produced == min(request.max_tokens, max(len(beam.token_ids) for beam in beams) + 1):

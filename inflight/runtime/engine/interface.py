@@ -149,7 +149,7 @@ class EngineOptions:
 def load_model_runner(options: EngineOptions) -> ModelRunner:
     """Load the library and model of `options.engine`."""
     if options.engine not in BACKENDS:
-        raise ValueError(f"no engine is called {options.engine!r}; there are {', '.join(sorted(BACKENDS))}")
+        raise ValueError(f"there is no engine {options.engine!r}; choose one of {', '.join(sorted(BACKENDS))}")
     module, name = BACKENDS[options.engine].split(":")
     stepper: ModelRunner = getattr(importlib.import_module(module), name)(options)
     return stepper

@@ -35,8 +35,7 @@ def error_from_exception(error: Exception) -> tuple[str, str]:
 
 @dataclass(eq=False)
 class ScheduledRequest:
-    """A request of the scheduler: `kv_blocks` is its worst case, `generated_tokens` counts the model runner's tokens,
-    cut or not.
+    """A request of the scheduler: `kv_blocks` is its worst case, `generated_tokens` counts all tokens, cut or not.
 
     `emitted` says that an event with its tokens was sent, `unready` that its guide's probe was pending when the model
     runner was last asked, `ended` that its last event was sent though it still runs.

@@ -86,7 +86,7 @@ def guide_from(guide_type: str | None, text: str | None) -> DecodingGuide | None
     if guide_type is None:
         if text is None:
             return None
-        raise RequestError("guided_decoding_guide goes with guided_decoding_guide_type; send both", "invalid_parameter")
+        raise RequestError("guided_decoding_guide requires guided_decoding_guide_type; send both", "invalid_parameter")
     if guide_type not in GUIDE_TYPES:
         raise RequestError(
             f"guided_decoding_guide_type is {guide_type[:40]!r}; it must be one of {', '.join(GUIDE_TYPES)}",

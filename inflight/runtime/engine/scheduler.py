@@ -197,9 +197,7 @@ class Scheduler:
                 self._emit_last(entry, FinishReason.DEADLINE)
 
     def _admissible(self) -> Iterator[ScheduledRequest]:
-        """Yield the requests that can be admitted together, from the head of the queue; those that can't start are
-        skipped.
-        """
+        """Yield the requests at the head of the queue that can be admitted together, without those that can't start."""
         adapter = self._adapter if self._running and not self._self_scheduling else None
         sequences, blocks, passed = self._sequences, self._kv_blocks_reserved, 0
         ahead: list[GenerationRequest] = []

@@ -20,7 +20,7 @@ class DraftVerifier:
         return SpeculationStats(len(self._draft_ids), self._accepted)
 
     def verify(self, token_ids: Sequence[int]) -> int | None:
-        """Compare the next tokens; return how many of them the answer keeps if it ends here, None while it continues."""
+        """Compare the next tokens; return how many of them the answer keeps if it ends here, None if it continues."""
         for count, token in enumerate(token_ids, start=1):
             if self._accepted == len(self._draft_ids) or token != self._draft_ids[self._accepted]:
                 return count

@@ -155,9 +155,7 @@ class EngineProcess:
             pass  # the child exited first
 
     def _read(self) -> None:
-        """Deliver the child's events, and replace a child that died; return when closed or when no process may be
-        started.
-        """
+        """Deliver the child's events and replace a child that died; return once closed or without restarts."""
         while True:
             try:
                 message = self._connection.recv()

@@ -69,7 +69,7 @@ class TokenChunk(NamedTuple):
         return RequestTimings(*self.moments) if self.moments else None
 
     def merged(self, later: TokenChunk) -> TokenChunk:
-        """Return this chunk and a later one of the same answer as one; a failed one if tokens between them are missing."""
+        """Return this chunk and a later one of the same answer as one; a failed one if tokens between them are lost."""
         token_ids, log_probs = [*self.token_ids, *later.token_ids], [*self.log_probs, *later.log_probs]
         error, moments = self.error or later.error, later.moments or self.moments
         if error is None and later.position != self.end:
@@ -211,9 +211,7 @@ class ChunkSender:
         self._thread.start()
 
     def connect(self, receiver: str) -> None:
-        """Connect to a receiver before chunks are added for it. Raises RequestError if it isn't one of this user
-        account.
-        """
+        """Connect to a receiver before chunks are added for it. Raises RequestError for a receiver of another user."""
         if receiver in self._outboxes:
             return
         try:

@@ -27,8 +27,7 @@ def sequence_key(key: int, sequence: int) -> int:
 
 
 class ChunkHeader(NamedTuple):
-    """The tensor `chunk_header`, INT32 [4 + context]: two halves of `key`, `following`, `dropped_characters`, and
-    `context_ids`.
+    """The tensor `chunk_header`, INT32 [4 + context]: two halves of `key`, then the other fields.
 
     `key` is the number with which postprocessing acknowledges the chunk; 0 in the last chunk, which is not
     acknowledged. `following` is how many more chunks the same engine step made, which come right after this one.
@@ -48,7 +47,7 @@ class ChunkHeader(NamedTuple):
 
     @classmethod
     def from_row(cls, row: Any) -> ChunkHeader:
-        """Read one row of the tensor. Raises RequestError (`invalid_request`) for values that no engine's model sends."""
+        """Read one row of the tensor. Raises RequestError (`invalid_request`) for invalid values."""
         if not _FIXED_VALUES <= row.size <= _MAX_VALUES or row[2:].min() < 0:
             raise RequestError("CHUNK_HEADER is not what the engine's model sends; leave it out", "invalid_request")
         values = row.tolist()

@@ -18,9 +18,7 @@ IDLE_SECONDS = 600.0
 
 
 class ContextCache:
-    """Remembers the context of each stream; not thread-safe. Tokens in `special_token_ids` have no text and are not
-    kept.
-    """
+    """Remembers the context of each stream, without `special_token_ids`, which have no text; not thread-safe."""
 
     def __init__(
         self,

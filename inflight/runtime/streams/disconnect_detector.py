@@ -133,7 +133,7 @@ class DisconnectDetector:
         self._thread.close(wake=self._wake.set)
 
     def next_chunk_key(self, key: int, handle: int) -> int:
-        """Return the key of the next chunk of the stream `key` of request `handle`; call `mark_sent` after sending it."""
+        """Return the key of the next chunk of stream `key` and request `handle`; call `mark_sent` after sending it."""
         with self._lock:
             stream = self._streams.setdefault(key, _Stream(key, handle))
             stream.numbered += 1

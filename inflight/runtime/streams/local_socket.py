@@ -112,7 +112,7 @@ def server_id() -> str:
 
 
 def _is_same_user(connection: socket.socket) -> bool:
-    """Return whether the process at the other end has this user; the kernel recorded it at its `connect` or `listen`."""
+    """Return whether the other end's process has this user; the kernel recorded it at its `connect` or `listen`."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(raw)
     return bool(user == os.geteuid())

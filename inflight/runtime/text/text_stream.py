@@ -81,9 +81,7 @@ class BufferedText:
 
 
 class TextDecoderFactory(NamedTuple):
-    """Creates the text decoders of a prompt's answers. `stop_words` creates a search for each answer; None without
-    words.
-    """
+    """Creates the text decoders of a prompt's answers; `stop_words` creates a search for each, or is None."""
 
     detokenizer: Detokenizer
     stop_words: Callable[[], StopWords | None]

@@ -47,7 +47,7 @@ def vocabulary_size(tokenizer: Tokenizer) -> int:
 
 
 def check_size(raw: bytes, name: str, longest_token: int, max_tokens: int) -> None:
-    """Refuse text that is too long for any tokenization: tokenizing megabytes takes seconds and blocks other requests."""
+    """Refuse text that is too long in any tokenization: tokenizing megabytes takes seconds and delays others."""
     if len(raw) > longest_token * max_tokens:
         raise RequestError(
             f"{name} has {len(raw)} bytes, more than the {max_tokens} tokens of the engine can hold; shorten it",

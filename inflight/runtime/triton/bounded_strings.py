@@ -13,7 +13,7 @@ MAX_STRINGS = 64 * MAX_WORDS
 
 
 class _Unread(np.ndarray[Any, Any]):
-    """A placeholder for a tensor that holds too many strings: it has the tensor's shape, and one element in all places."""
+    """A placeholder for a tensor with too many strings: it has the tensor's shape, and one element in all places."""
 
     def reshape(self, *shape: Any, **_: Any) -> Any:
         return np.broadcast_to(np.array(b"", dtype=np.object_), *shape)

@@ -69,8 +69,7 @@ def check_parameter_names(
             raise RequestError(f"there is no input {name!r}; {next_step}", "invalid_request")
         if value != _WHOLE_REQUEST:
             raise RequestError(
-                f"{_REQUEST_TYPE} is {str(value)[:40]!r}, and prompt and answer are computed in one place; leave it"
-                " out",
+                f"{_REQUEST_TYPE} is {str(value)[:40]!r}, and disaggregated serving is not supported; leave it out",
                 "unsupported_input",
             )
 
@@ -133,8 +132,8 @@ class Inputs:
         value = self.scalar(name, default=default)
         if array is not None and len(array) > 1 and (array != array[0]).any():
             raise RequestError(
-                f"{self.label(name)} must be the same for all prompts of a request; send those that differ in it as"
-                " requests of their own",
+                f"{self.label(name)} must be the same for all prompts of a request; send prompts with other values"
+                " in separate requests",
                 "invalid_request",
             )
         return value

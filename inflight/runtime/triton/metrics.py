@@ -12,7 +12,7 @@ from inflight.runtime.metrics.engine_metrics import MetricsSink, NullSink
 
 
 def create_metrics_sink(args: dict[str, str]) -> MetricsSink:
-    """Return a sink for the model's metrics; one that discards them, with a log line, if Triton has metrics disabled."""
+    """Return a sink for the model's metrics; one that discards them, and a log line, if Triton's are disabled."""
     try:
         return TritonMetricsSink(args["model_name"], args["model_version"])
     except Exception as error:

@@ -93,7 +93,7 @@ def engine_options(settings: dict[str, str], args: dict[str, str]) -> EngineOpti
 
 
 def _kv_cache_tokens(settings: dict[str, str]) -> int:
-    """Return the size of the KV cache; 0 if it is unset, which only TensorRT-LLM allows. Raises ValueError otherwise."""
+    """Return the size of the KV cache; 0 if unset, which only TensorRT-LLM allows. Raises ValueError otherwise."""
     tokens = settings.get("max_tokens_in_paged_kv_cache")
     if tokens is None and settings["inflight_engine"] not in _SIZES_OWN_KV_CACHE:
         raise ValueError("parameter max_tokens_in_paged_kv_cache is empty; give it a number of tokens")

@@ -19,10 +19,10 @@ UNKNOWN = -1
 
 
 def perf_tensors(event: TokenEvent, timings: RequestTimings) -> list[Any]:
-    """Return all performance tensors, each [1, 1]; times are nanoseconds of the machine's monotonic clock, 0 if
-    unknown.
+    """Return all performance tensors, each [1, 1].
 
-    The last response of an answer has the final values; earlier ones have the times known so far.
+    Times are nanoseconds of the machine's monotonic clock, 0 if unknown. The last response of an answer has the final
+    values; earlier ones have the times known so far.
     """
     speculation = event.speculation or SpeculationStats()
     rate = speculation.accepted / speculation.drafted if speculation.drafted else 0.0

@@ -44,8 +44,7 @@ class PromptReader:
             self._refusal = error
 
     def read(self, inputs: Inputs) -> IncrementalWork:
-        """Return the token ids of each prompt. Raises RequestError for an invalid prompt, or one too long for the
-        engine.
+        """Return the token ids of each prompt. Raises RequestError for an invalid or too long prompt.
 
         Rendered messages include special tokens, so none are added.
         """
@@ -92,7 +91,7 @@ class PromptReader:
         kwargs: Any = inputs.scalar("CHAT_TEMPLATE_KWARGS", row, b"")
         if not messages:
             if kwargs:
-                raise RequestError("chat_template_kwargs goes with messages; send both or neither", "invalid_messages")
+                raise RequestError("chat_template_kwargs requires messages; send both or neither", "invalid_messages")
             return None
         if has_text:
             raise RequestError("text_input and messages are both given; leave one of them empty", "invalid_messages")

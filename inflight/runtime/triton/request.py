@@ -58,9 +58,7 @@ def check_parameters(given: Mapping[str, Any], inputs: Inputs) -> None:
 
 
 def response_options(inputs: Inputs, exclude_input: bool) -> ResponseOptions:
-    """Read the options; `exclude_input` is the model's default. Raises RequestError for options that exclude each
-    other.
-    """
+    """Read the options; `exclude_input` is the model's default. Raises RequestError if options exclude each other."""
     sequences = inputs.common("num_return_sequences", default=1)
     beams = inputs.common("beam_width", default=1)
     rows = inputs.array("input_ids")

@@ -57,8 +57,8 @@ class ClientVersions:
         self._seen.add(client)
         if not compatible(client, __version__):
             self._report(
-                f"a client of inflight {client} sends requests to this server of {__version__}; what one of them does"
-                " not know is missing or refused, so install the same version on both sides"
+                f"a client of inflight {client} sends requests to this server of {__version__}; values that only one of"
+                " them supports are missing or refused, so install the same version on both sides"
             )
 
 

@@ -62,7 +62,7 @@ class Responder:
             self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def send_empty(self) -> None:
-        """Send an empty response, so that a caller that waits for the first response need not wait for the first token."""
+        """Send an empty response, so that a caller that waits for the first response need not wait for a token."""
         self._sender.send(pb_utils.InferenceResponse([]))
 
     def is_disconnected(self) -> bool:

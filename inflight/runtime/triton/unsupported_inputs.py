@@ -105,14 +105,15 @@ UNSUPPORTED_INPUTS = {
     "fake": _ALL_ENGINES | _EMBEDDED,
     "llmapi": _ALL_ENGINES | _LLM_API,
 }
-"""By engine; the fake one imitates the embedded one. Neutral values (empty, zeros, false, upstream's default) are
-accepted.
+"""By engine; the fake one imitates the embedded one.
+
+Neutral values (empty, zeros, false, upstream's default) are accepted.
 """
 _ENGINE_LABELS = {"openvino": "the embedded engine", "fake": "the embedded engine", "llmapi": "the LLM API's engine"}
 
 
 def check_supported(engine: str, name: str, values: Any, label: str) -> None:
-    """Raise RequestError (`unsupported_input`), naming the input by `label`, if `values` ask for something unsupported."""
+    """Raise RequestError (`unsupported_input`), naming the input by `label`, if `values` need what it lacks."""
     unsupported = UNSUPPORTED_INPUTS[engine].get(name)
     if unsupported is not None and unsupported.used(values):
         raise RequestError(

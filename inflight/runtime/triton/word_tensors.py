@@ -45,7 +45,7 @@ def weighted_words(words: Sequence[str], weights: Sequence[float]) -> list[tuple
     if not any(words) and not any(weights):
         return []
     if not words:
-        raise RequestError("embedding_bias_weights goes with embedding_bias_words; send both", "invalid_parameter")
+        raise RequestError("embedding_bias_weights requires embedding_bias_words; send both", "invalid_parameter")
     raise RequestError(
         f"embedding_bias_words holds {len(words)} words and embedding_bias_weights {len(weights)} weights; send one"
         " weight for each word",
@@ -69,9 +69,7 @@ def pack(rows: Sequence[Sequence[Sequence[int]]]) -> Any:
 
 
 def unpack(row: Any, name: str) -> tuple[tuple[int, ...], ...]:
-    """Return the words of one prompt from an array [2, length]. Raises RequestError (`invalid_request`) for invalid
-    ends.
-    """
+    """Return a prompt's words from an array [2, length]. Raises RequestError (`invalid_request`) for invalid ends."""
     if row.ndim != 2 or row.shape[0] != 2:
         raise RequestError(
             f"{name} has the shape {list(row.shape)}; it must be [2, length], ids and ends", "invalid_request"

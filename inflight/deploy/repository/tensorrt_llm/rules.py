@@ -25,7 +25,7 @@ _PATH_PARAMETERS = ("xgrammar_tokenizer_info_path", "lora_prefetch_dir", "encode
 def check_parameters(
     parameters: TensorRtLlmParameters, given: Collection[str], manifest: Manifest, *, decoupled: bool = True
 ) -> None:
-    """Raise DeployError `invalid_parameter` for the first violated rule. `given` names the parameters that users set."""
+    """Raise DeployError `invalid_parameter` for the first violated rule. `given` names the user's parameters."""
     features = manifest.features or GpuFeatures()
     rules = (
         _fmha(parameters, features),
@@ -69,7 +69,7 @@ def _fmha(parameters: TensorRtLlmParameters, features: GpuFeatures) -> Iterator[
         if not parameters.kv_cache_onboard_blocks:
             yield (
                 "The parameter kv_cache_onboard_blocks is false, and an engine with paged context FMHA needs its blocks"
-                " brought back; leave it out."
+                " copied back; leave it out."
             )
         return
     for name in ("enable_kv_cache_reuse", "enable_chunked_context"):
@@ -88,7 +88,7 @@ def _beams(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[st
         yield "The parameter decoding_mode is beam_search and max_beam_width is 1; give a max_beam_width of 2 or more."
     if mode != "beam_search" and width > 1:
         yield (
-            f"The parameter max_beam_width is {width} and decoding_mode {mode} knows one beam alone; leave one of the"
+            f"The parameter max_beam_width is {width} and decoding_mode {mode} supports only one beam; leave one of the"
             " two out."
         )
 
@@ -166,9 +166,7 @@ def _lookahead(parameters: TensorRtLlmParameters, features: GpuFeatures) -> Iter
 
 
 def _cache(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[str]:
-    """Check the cache. A cache smaller than the longest sequence is valid: the backend shortens sequences with a
-    warning.
-    """
+    """Check the cache, which may be smaller than the longest sequence: the backend then shortens it with a warning."""
     tokens, width = parameters.max_tokens_in_paged_kv_cache, parameters.max_beam_width
     if tokens is not None and tokens < _MIN_CACHE_TOKENS * width:
         yield (

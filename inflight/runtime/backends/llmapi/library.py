@@ -57,9 +57,7 @@ class LlmApiLibrary:
         return Sampler(str(name), whole)
 
     def _sampler_type(self, settings: LlmApiSettings) -> str | None:
-        """Select the C++ sampler where the PyTorch one would ignore inputs, unless the engine speculates: only the
-        PyTorch sampler supports speculation.
-        """
+        """Return the C++ sampler where the PyTorch one would ignore inputs, except with speculation."""
         if self.version >= _FULL_SAMPLER_VERSION or settings.arguments.get("speculative_config"):
             return None
         return "TRTLLMSampler"
@@ -96,7 +94,7 @@ class LlmApiLibrary:
             if not hasattr(type(params), "_bad_word_ids"):
                 raise RequestError(
                     "bad_words_list holds words of several tokens, which this version of TensorRT-LLM takes as text"
-                    " alone; send words of one token",
+                    " only; send words of one token",
                     "unsupported_input",
                 )
             params.bad = [""] * len(bad_words)

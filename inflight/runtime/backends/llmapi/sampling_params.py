@@ -27,15 +27,14 @@ class SamplingParamsBuilder:
         self._sampler = sampler
 
     def end_ids_for(self, request: GenerationRequest) -> tuple[int, ...]:
-        """Return the request's end tokens; under a guide, the model's own if there are none: the answer would continue
-        unguided.
+        """Return the request's end tokens; with a guide and without any, the model's own.
+
+        An answer without end tokens would continue unguided after the end of the guide.
         """
         return request.end_ids or (self._settings.end_ids if request.guide is not None else ())
 
     def build(self, request: GenerationRequest) -> dict[str, Any]:
-        """Return the arguments; `guide` and `bad_words` have plain values, which `LlmApiLibrary.sampling_params`
-        converts.
-        """
+        """Return the arguments, with `guide` and `bad_words` as plain values for `LlmApiLibrary.sampling_params`."""
         ends = self.end_ids_for(request)
         known = (*ends, *self._settings.end_ids, 0)
         words: dict[str, Any] = {
@@ -139,8 +138,9 @@ def _check_schema(schema: object) -> None:
 
 
 def _token_choice(sampling: SamplingConfig) -> dict[str, Any]:
-    """Return the sampling arguments. The library samples if only a temperature is set, and uses one seed for all
-    requests without one.
+    """Return the sampling arguments.
+
+    The library samples if only a temperature is set, and uses one seed for all requests without one.
     """
     if sampling.greedy:
         return {"top_k": 1}

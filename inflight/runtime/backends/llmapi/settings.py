@@ -34,8 +34,9 @@ class LlmApiSettings:
 
     @classmethod
     def from_options(cls, options: EngineOptions) -> LlmApiSettings:
-        """Read an engine's settings. Raises ValueError for options that don't apply to this engine, OSError for a
-        missing file.
+        """Read an engine's settings.
+
+        Raises ValueError for options that don't apply to this engine, OSError for a missing file.
         """
         _check(options)
         directory = Path(options.model_dir)
@@ -73,15 +74,13 @@ class LlmApiSettings:
 def _check(options: EngineOptions) -> None:
     if options.draft_dir or options.prompt_lookup:
         raise ValueError(
-            "speculation of the LLM API is configured when its engine is built (speculative_config); leave out the draft"
-            " engine and the prompt lookup"
+            "speculation of the LLM API is configured when its engine is built (speculative_config); leave out the"
+            " draft engine and the prompt lookup"
         )
 
 
 def _arguments(path: Path, options: EngineOptions) -> dict[str, Any]:
-    """Read model.yaml; the deployment can disable reuse and chunked prefill, and lower the sizes of the cache and a
-    step.
-    """
+    """Read model.yaml; a deployment can disable reuse and chunked prefill, and lower cache and step sizes."""
     import yaml  # part of NVIDIA's container; other engines don't need it
 
     arguments = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -33,8 +33,8 @@ def check_request(request: GenerationRequest, options: EngineOptions) -> None:
         _check_beam_search(request, options)
     if request.guide is not None and sampling.min_tokens:
         raise _invalid_parameter(
-            f"min_tokens is {sampling.min_tokens} beside guided_decoding_guide, which alone says when the answer is"
-            " whole; leave min_tokens out"
+            f"min_tokens is {sampling.min_tokens} beside guided_decoding_guide, which decides when the answer"
+            " ends; leave min_tokens out"
         )
 
 
@@ -67,7 +67,8 @@ def _check_beam_search(request: GenerationRequest, options: EngineOptions) -> No
     ):
         if used:
             raise _invalid_parameter(
-                f"beam_width is {sampling.beam_width} and this engine's beam search doesn't support {name}; leave one out"
+                f"beam_width is {sampling.beam_width} and this engine's beam search doesn't support {name}; leave"
+                " one out"
             )
 
 
@@ -81,8 +82,7 @@ def _invalid_parameter(message: str) -> RequestError:
 
 
 def generation_config(request: GenerationRequest, options: EngineOptions) -> openvino_genai.GenerationConfig:
-    """Translate a request that passed `check_request`; every setting is explicit, so the library's defaults don't
-    apply.
+    """Translate a request that passed `check_request`, without using the library's defaults.
 
     Log probabilities are of the model's own distribution, before temperature, penalties and guide.
     """
@@ -168,9 +168,7 @@ def _set_sampling(config: openvino_genai.GenerationConfig, sampling: SamplingCon
 
 
 def _seed(seed: int | None) -> int:
-    """Return the seed as 32 bits, which mt19937 starts from; a random one without a seed, since the library's is
-    constant.
-    """
+    """Return the seed as 32 bits for mt19937; a random one without a seed, since the library's default is constant."""
     if seed is None:
         return secrets.randbits(32)
     return (seed ^ (seed >> 32) * 0x9E3779B1) & 0xFFFFFFFF  # Knuth's multiplier spreads the upper half

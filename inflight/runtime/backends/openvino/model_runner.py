@@ -129,9 +129,7 @@ class OpenVinoModelRunner:
         running.generation = self._pipeline.add_request(handle, _prompt(running.request), config)
 
     def _start_pending(self) -> None:
-        """Start pending requests. With a draft model, a step computes all started prompts whole, so few start at a
-        time.
-        """
+        """Start pending requests, few at a time with a draft model: a step then computes whole prompts."""
         tokens = 0
         while self._pending:
             running = self._running[self._pending[0]]

@@ -84,7 +84,7 @@ def kv_blocks(options: EngineOptions) -> int:
 
 
 def _spare_blocks(options: EngineOptions) -> int:
-    """Return the blocks needed beyond those of requests: one for the engine's own probe of a step, and some for drafts."""
+    """Return the blocks needed beyond those of requests: one for the engine's probe of a step, and some for drafts."""
     speculates = options.draft_dir or options.prompt_lookup
     drafted = -(-options.num_draft_tokens // KV_BLOCK_TOKENS) * options.max_num_sequences if speculates else 0
     return 1 + drafted

@@ -28,8 +28,8 @@ def check_speculation(request: GenerationRequest, options: EngineOptions) -> Non
     ):
         if used:
             raise RequestError(
-                f"this deployment speculates {how} and so can't serve {name}; leave it out, or ask one that doesn't"
-                " speculate",
+                f"this deployment speculates {how} and can't serve {name}; leave it out, or use a deployment that"
+                " doesn't speculate",
                 "invalid_parameter",
             )
 

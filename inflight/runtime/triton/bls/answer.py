@@ -35,9 +35,7 @@ class TextAnswer:
         key: int,
         limits: tuple[int, int],
     ) -> None:
-        """`index_tensors` distinguish it from other answers; `limits` are its prompt's number of tokens and
-        `max_tokens`.
-        """
+        """`index_tensors` distinguish it from other answers; `limits` are its prompt's tokens and `max_tokens`."""
         self.responder = responder
         self.key = key
         self.handle = 0
@@ -69,7 +67,7 @@ class TextAnswer:
     def push(
         self, token_ids: Sequence[int], log_probs: Sequence[float] = (), timings: RequestTimings | None = None
     ) -> None:
-        """Add tokens that are not the last ones; ignored once the answer is stopped. The first call includes timings."""
+        """Add tokens that are not the last ones, unless the answer is stopped. The first call includes timings."""
         self._timings = timings or self._timings
         if self.closed or self.stopped:
             return

@@ -56,9 +56,7 @@ class BlsCall:
         self.client_id = request_id
         # Clients may omit the id, and a request without one can't be stopped.
         self.id = f"{request_id}#{secrets.token_hex(8)}" if private_id or not request_id else request_id
-        """The id of the engine's requests. Engines without stream keys stop all requests with an id, of any client, so
-        each request gets a unique one.
-        """
+        """The id of the engine's requests; unique, since engines without stream keys stop all requests with an id."""
         self.stop_requested = False
         self.request = request
         self.prepared = prepared
@@ -73,9 +71,7 @@ class BlsCall:
         """Whether this model searches for stop words."""
 
     def create_answers(self, detokenizer: Detokenizer, accumulate: bool, search: bool) -> None:
-        """Create the answers; with `search`, this model searches for stop words. Raises RequestError for invalid stop
-        words.
-        """
+        """Create the answers; with `search`, this model searches for stop words. Raises RequestError if it can't."""
         request = self.request
         for row in range(request.prompts):
             words = request.stop_word_request(self.prepared, row) if search else None
@@ -99,13 +95,11 @@ class BlsCall:
         return ids
 
     def answer_for(self, tensors: Mapping[str, Any]) -> TextAnswer:
-        """Return the answer of a response of the engine's model. Raises RequestError if it belongs to none of this
-        call.
-        """
+        """Return the answer of a response of the engine's model. Raises RequestError if there is no such answer."""
         return self.answers[self._lasts.answer_index(tensors)]
 
     def last_response(self, answer: TextAnswer) -> Mapping[str, Any]:
-        """Return the last response of an answer whose end was announced. Raises RequestError if another response comes."""
+        """Return the last response of an answer whose end was announced. Raises RequestError for any other response."""
         return self._lasts.take_last(self.answers.index(answer), self.responses.result())
 
     def mark_stoppable(self) -> None:

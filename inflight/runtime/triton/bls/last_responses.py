@@ -54,7 +54,7 @@ class LastResponses:
 
 
 def only_response(responses: Iterator[Tensors]) -> Tensors:
-    """Return the only remaining response, ignoring an empty one. Raises RequestError if there is no other one, or two."""
+    """Return the only remaining response, ignoring an empty one. Raises RequestError for more or fewer than one."""
     found = [tensors for tensors in responses if tensors]
     if len(found) != 1:
         raise mismatched_response()

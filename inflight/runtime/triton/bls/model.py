@@ -37,12 +37,14 @@ from inflight.runtime.triton.tensors import tensor
 
 _THREADS = 256
 _MAX_LONG_REQUESTS = 224
-"""Limit of requests that occupy a thread to their end: those without the chunk channel, and those generated in rounds.
+"""Limit of requests that occupy a thread to their end: those without the chunk channel or generated in rounds.
+
 The remaining threads serve short tasks: other requests, refusals and stop requests.
 """
 _MAX_PENDING_CALLS = 24
-"""Limit of calls that wait for their first response. Each occupies one of Triton's 32 threads, and some must remain to
-send responses.
+"""Limit of calls that wait for their first response.
+
+Each occupies one of Triton's 32 threads, and some must remain to send responses.
 """
 
 ChunkHandler = Callable[[TokenChunk], None]

@@ -57,7 +57,7 @@ def map_health_flag(path: str, offset: str) -> Iterator[Callable[[], None] | Non
 
 
 def wait_for_any_exit(processes: dict[int, int], health: Callable[[], None] | None = None) -> None:
-    """Return once one of these processes, given by id and start time, has exited. Until then call `health` regularly."""
+    """Return once one of these processes, given by id and start time, has exited; meanwhile call `health` regularly."""
     ends, period = select.poll(), None
     for pid in processes:
         try:

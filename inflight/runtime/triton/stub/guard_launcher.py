@@ -46,9 +46,7 @@ def end_with_server() -> None:
 
 
 def _arguments() -> list[str]:
-    """Return this process's arguments: the stub, a model, the name of a shared memory region, two sizes, the server,
-    ...
-    """
+    """Return this process's arguments: the stub, a model, a shared memory region, two sizes, the server, ..."""
     with open("/proc/self/cmdline", encoding="utf-8", errors="replace") as file:
         return file.read().split("\0")
 

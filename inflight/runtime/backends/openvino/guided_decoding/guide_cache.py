@@ -31,7 +31,7 @@ class GuideCache:
             self._refusal = "this model has no end token, so a guided answer would never end; leave the guide out"
 
     def check(self, guide: DecodingGuide) -> None:
-        """Raise RequestError (`invalid_parameter`) if the guide is invalid without a probe, or failed an earlier one."""
+        """Raise RequestError (`invalid_parameter`) if the guide is invalid without a probe, or failed one before."""
         self._check_engine(guide)
         if len(guide.text) > MAX_GUIDE_CHARACTERS:
             raise _invalid_guide(
@@ -100,7 +100,7 @@ class GuideCache:
             )
 
     def _next(self, waiting: Sequence[tuple[str, DecodingGuide]]) -> DecodingGuide:
-        """Return the first guide of the tenant whose turn it is; a tenant that returns queues behind those that wait."""
+        """Return the first guide of the tenant whose turn it is; a returning tenant queues behind those that wait."""
         first: dict[str, DecodingGuide] = {}
         for tenant, guide in waiting:
             first.setdefault(tenant, guide)

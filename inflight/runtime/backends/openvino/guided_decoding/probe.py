@@ -80,7 +80,7 @@ class GuideProbe:
         return ""
 
     def _walk(self, guide: DecodingGuide, tokens: int, seed: int) -> tuple[float, float, list[float]]:
-        """Return the processor time of the first step, the mean of the others, and the log probabilities of the tokens."""
+        """Return the processor time of the first step, the mean of the others, and the tokens' log probabilities."""
         config = openvino_genai.GenerationConfig()
         config.max_new_tokens = tokens
         config.eos_token_id = self._end_ids[0]
