@@ -70,8 +70,8 @@ def test_built_assembled_moved_and_served_by_two_ranks(
             "engine_incompatible",
             r"GPU 1 here is NVIDIA A100.* or hide that GPU",
         ),
-        ({"gpus": [H100]}, "gpu_missing", r"takes 2 GPUs .* and 1 of this machine are visible"),
-        ({"gpus": []}, "gpu_missing", r"takes 2 GPUs .* and nvidia-smi names none here"),
+        ({"gpus": [H100]}, "gpu_missing", r"needs 2 GPUs .* and this machine has 1 visible"),
+        ({"gpus": []}, "gpu_missing", r"needs 2 GPUs .* and nvidia-smi lists no GPUs here"),
     ],
 )
 def test_on_a_machine_that_it_does_not_fit_nothing_is_started(
@@ -112,7 +112,7 @@ def test_a_rank_that_can_not_load_its_engine_ends_the_start_in_its_own_words(
     manifest = Manifest.read(engine)
     manifest.model_copy(update={"versions": {**manifest.versions, "tensorrt_llm": "1.2.1"}}).write(engine)
     server = Server(engine, on_message=silent)
-    with pytest.raises(DeployError, match=r"did not come up: it ended with status \d+: .*Serialization") as caught:
+    with pytest.raises(DeployError, match=r"did not start: it ended with status \d+: .*Serialization") as caught:
         server.start()
     assert caught.value.code == "server_start_failed"
     assert not list(SHARED_MEMORY_DIRECTORY.glob(f"{server.run_directory.shm_prefix}*"))

@@ -81,7 +81,7 @@ class AssemblyRequest:
         for name, given in (("--engine-path", self.engine_path), ("--repository-path", self.repository_path)):
             if given is not None and not os.path.isabs(given):
                 shown = "empty" if str(given) in ("", ".") else f"{str(given)!r}"
-                raise invalid(f"{name} is {shown}; give an absolute path, as it is on the machine that will serve.")
+                raise invalid(f"{name} is {shown}; give the absolute path on the serving machine.")
         if self.repository_path is not None and self.manifest.target != "tensorrt-llm":
             raise invalid(
                 f"--repository-path is for engines of target tensorrt-llm, and this one is for"
@@ -103,17 +103,16 @@ class AssemblyRequest:
             if isinstance(destination, Path):
                 found.append(
                     f"tritonserver finds the engine at {engine_path_inside(self.repository_path or destination)}"
-                    " alone; say with --repository-path where the"
-                    " repository will stand, or with --engine-path where the engine will lie. `inflight serve` finds it"
-                    " wherever the repository is."
+                    " only; pass the repository's path on the serving machine as --repository-path, or the engine's as"
+                    " --engine-path. `inflight serve` finds it in any place."
                 )
             else:
                 found.append(
-                    "only `inflight serve` finds an engine of TensorRT-LLM on S3; for tritonserver say with"
-                    " --engine-path where it will lie."
+                    "only `inflight serve` finds an engine of TensorRT-LLM on S3; for tritonserver pass its path as"
+                    " --engine-path."
                 )
         if not self.vendored:
-            found.append(f"it takes the package inflight {__version__} beside that Triton; --vendor includes it.")
+            found.append(f"it requires the package inflight {__version__} in that Triton; --vendor includes it.")
         return found
 
     def options_digest(self) -> str:

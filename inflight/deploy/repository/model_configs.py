@@ -166,7 +166,7 @@ def _check_ensemble(ensemble: Any, configs: Configs) -> None:
             if name not in outputs:
                 raise _wiring_error(f"{where}: the model has no output {name!r}")
             if target in types:
-                raise _wiring_error(f"{where}: two steps produce the tensor {target!r}")
+                raise _wiring_error(f"{where}: the tensor {target!r} is produced twice")
             types[target] = outputs[name].data_type
     for tensor in ensemble.output:
         if tensor.name not in types:

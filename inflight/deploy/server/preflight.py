@@ -74,7 +74,7 @@ def _our_version(manifest: Manifest) -> Iterator[Problem]:
     if built and not compatible(built, __version__):
         yield Problem(
             f"The engine {manifest.name} was built by inflight {built} and this is {__version__}; if it does not load,"
-            " or answers otherwise than before, build it again.",
+            " or answers differently, build it again.",
             None,
         )
 
@@ -105,7 +105,7 @@ def _versions(manifest: Manifest, here: Machine) -> Iterator[Problem]:
         elif built != found:
             place = container_name(manifest) or f"a container with {name} {built}"
             yield Problem(
-                f"The engine {manifest.name} was compiled by {name} {built} and here is {found}, which can't read it;"
+                f"The engine {manifest.name} was compiled by {name} {built}, and {found} here can't read it;"
                 f" serve it in {place}, or build it again here.",
                 "engine_incompatible",
             )
@@ -117,11 +117,11 @@ def _gpus(manifest: Manifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
         return
     # The LLM API itself reports what is missing; it decides on machines without nvidia-smi.
     fatal = bool(gpus) or manifest.target == "tensorrt-llm"
-    found = f"{len(gpus)} of this machine are visible" if gpus else "nvidia-smi lists no GPUs here"
+    found = f"this machine has {len(gpus)} visible" if gpus else "nvidia-smi lists no GPUs here"
     yield Problem(
-        f"The engine {manifest.name} takes {needed} GPU{'s' if needed > 1 else ''} (tensor parallel"
-        f" {manifest.tensor_parallel}, pipeline parallel {manifest.pipeline_parallel}) and {found}; serve it where"
-        " there are so many, or build it for fewer.",
+        f"The engine {manifest.name} needs {needed} GPU{'s' if needed > 1 else ''} (tensor parallel"
+        f" {manifest.tensor_parallel}, pipeline parallel {manifest.pipeline_parallel}) and {found}; serve it on a"
+        " machine with enough, or build it for fewer.",
         "gpu_missing" if fatal else None,
     )
 

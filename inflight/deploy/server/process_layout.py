@@ -98,7 +98,7 @@ def choose_layout(manifest: Manifest, parameters: Mapping[str, str], asked: Mult
         return ProcessLayout()
     if mode == "leader" and named:
         raise _layout_error(
-            "The parameter participant_ids names the ranks of an orchestrator, and leader mode is without them"
+            "The parameter participant_ids names the ranks of an orchestrator, and leader mode has no orchestrator"
         )
     if mode == "leader" and instances > 1:
         raise _layout_error(
@@ -143,8 +143,8 @@ def _check_gpus(named: list[int], count: int) -> None:
 def _check_worker(path: str) -> None:
     if not os.access(path, os.X_OK):
         raise DeployError(
-            f"There is no program {path or 'of the workers'}, which an orchestrator spawns for each rank; say where it"
-            " is with --set executor_worker_path=PATH.",
+            f"There is no program {path or 'of the workers'}, which an orchestrator spawns for each rank; set its path"
+            " with --set executor_worker_path=PATH.",
             "server_not_found",
         )
 

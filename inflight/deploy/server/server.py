@@ -84,7 +84,7 @@ class ServerSettings:
         reached = tuple(host for host in reached if not is_loopback(host))
         if reached and not self.behind_proxy:
             raise DeployError(
-                f"At {reached[0]} other machines can reach the server, and any client can crash it (docs/security.md);"
+                f"Other machines can reach the server at {reached[0]}, and any client can crash it (docs/security.md);"
                 " listen on 127.0.0.1, or put a proxy in front of it and pass --behind-proxy.",
                 "invalid_parameter",
             )
@@ -188,8 +188,7 @@ class Server:
         return drained
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the server has stopped, at most `seconds`; return whether it has. Raises DeployError if it fails.
-        """
+        """Wait until the server has stopped, at most `seconds`; return whether it has. Raises DeployError if it fails."""
         over = self._finished.wait(seconds)
         if self.failure is not None:
             raise self.failure

@@ -74,8 +74,8 @@ def find_source(location: str | Path, options: DeploymentOptions) -> ServingSour
     card.check_version(str(where))
     if card.engine_path is not None and engines.verify(Path(card.engine_path)) != card.engine:
         raise DeployError(
-            f"{where} was assembled for the engine {card.engine.name} of {card.engine.created}, and at"
-            f" {card.engine_path} lies another one; put that engine there, or assemble the repository again.",
+            f"{where} was assembled for the engine {card.engine.name} of {card.engine.created}, and"
+            f" {card.engine_path} holds another one; put that engine there, or assemble the repository again.",
             "engine_incompatible",
         )
     return ServingSource(where, card.engine, card)

@@ -122,7 +122,7 @@ def _compiled(name: str, source: str) -> _Template:
         ) from None
     if tuple(map(int, re.findall(r"\d+", version)[:3])) < _MIN_JINJA2:
         raise RequestError(
-            f"messages need jinja2 3.1.6 or later, and here is {version}, whose sandbox lets a template out; install a"
+            f"messages need jinja2 3.1.6 or later, and the sandbox of the installed {version} is unsafe; install a"
             " later one where the template is rendered, or send text",
             "no_chat_template",
         )
@@ -188,7 +188,7 @@ def _check(chat: list[Any], kwargs: Mapping[str, Any]) -> None:
     for name in ("tools", "documents"):
         value = kwargs.get(name)
         if value is not None and not (isinstance(value, list) and all(isinstance(one, dict) for one in value)):
-            raise invalid_messages(f"chat_template_kwargs has {name} that are no list of objects; send them as such")
+            raise invalid_messages(f"{name} in chat_template_kwargs is not a list of objects; send one")
     if "messages" in kwargs:
         raise invalid_messages("chat_template_kwargs has messages; send them only as messages")
 

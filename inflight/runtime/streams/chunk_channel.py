@@ -104,7 +104,9 @@ class ChunkReceiver:
         # Reading is separate from handling: otherwise the engine's model, which serves others too, would wait for
         # handling.
         self._reader = BackgroundLoop("chunk-reader", self._read, "tokens of streams could not be read", report)
-        self._handler = BackgroundLoop("chunks", self._handle, "tokens of a stream could not be handed on", report)
+        self._handler = BackgroundLoop(
+            "chunk-handler", self._handle, "tokens of a stream could not be handed on", report
+        )
         self._reader.start()
         self._handler.start()
 
@@ -207,7 +209,7 @@ class ChunkSender:
         """Receivers that did not accept all chunks, which the thread retries."""
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._thread = BackgroundLoop("chunks-send", self._retry, "tokens of streams could not be sent", report)
+        self._thread = BackgroundLoop("chunk-sender", self._retry, "tokens of streams could not be sent", report)
         self._thread.start()
 
     def connect(self, receiver: str) -> None:

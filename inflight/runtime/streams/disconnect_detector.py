@@ -39,7 +39,7 @@ class ChunkAckListener:
     ) -> None:
         self._on_ack = on_ack
         self._listener = SocketListener(ack_socket_name(engine_model))
-        self._thread = BackgroundLoop("receipts", self._listen, "an acknowledgement of chunks was lost", report)
+        self._thread = BackgroundLoop("chunk-acks", self._listen, "an acknowledgement of chunks was lost", report)
         self._thread.start()
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class DisconnectDetector:
         self._probes: dict[int, list[tuple[_Stream, int]]] = {}
         self._wake = threading.Event()
         trouble = "a stream of a disconnected client could not be cancelled"
-        self._thread = BackgroundLoop("stream-watch", self._run, trouble, report)
+        self._thread = BackgroundLoop("disconnect-detector", self._run, trouble, report)
         self._thread.start()
 
     def close(self) -> None:

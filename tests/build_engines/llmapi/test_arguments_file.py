@@ -121,7 +121,7 @@ def test_a_beam_search_is_made_possible_and_extra_has_the_last_word() -> None:
         ({"kv_cache_config": 4}, "In {}, kv_cache_config is 4, and it takes a mapping of fields to values."),
         (
             {"speculative_config": {"max_draft_len": 4}},
-            "In {}, speculative_config is {{'max_draft_len': 4}}, and it takes fields of its own with a decoding_type"
+            "In {}, speculative_config is {{'max_draft_len': 4}}, and it takes fields with a decoding_type"
             " (Eagle, MTP, NGram, DraftTarget and others).",
         ),
         (
@@ -165,7 +165,7 @@ def test_a_mistake_is_one_sentence_that_names_it(tmp_path: Path, written: Any, s
         ("max_num_token=4", "There is no argument max_num_token in the arguments: the nearest one is max_num_tokens."),
         ("dtype.x=4", "In the arguments, dtype is {'x': 4}, and it takes one of auto, float16, bfloat16 or float32."),
         ("extra=[", "The value of extra is not valid YAML (while parsing"),
-        ("extra={a: 1, a: 2}", "The value of extra is not valid YAML (the key a stands there twice"),
+        ("extra={a: 1, a: 2}", "The value of extra is not valid YAML (the key a is there twice"),
         (
             "extra={a: 2026-01-01}",
             "The value of extra can't be taken: a is 2026-01-01, a value of another kind than",
@@ -175,7 +175,7 @@ def test_a_mistake_is_one_sentence_that_names_it(tmp_path: Path, written: Any, s
         ("extra={a: !!set {x, y}}", "The value of extra can't be taken: a is "),
         (
             "lora_config={a: {1: 2}}",
-            "The value of lora_config can't be taken: a.1 has a name that is no text;",
+            "The value of lora_config can't be taken: a.1 has a name that is not text;",
         ),
         ("extra={a: .nan}", "The value of extra can't be taken: a is nan, a value of another kind than text, finite"),
         ("extra=2026-01-01", "The value of extra can't be taken: it is 2026-01-01, a value of another kind"),

@@ -10,8 +10,8 @@ CORPUS: list[tuple[str, str, str] | tuple[str, str, str, str]] = [
     (LLAMA, "- dtype\n", "holds a list, and a recipe is a mapping"),
     (LLAMA, "fp8\n", "holds a str, and a recipe is a mapping"),
     (LLAMA, "dtype: [\n", "is not valid YAML"),
-    (LLAMA, "dtype: float16\ndtype: bfloat16\n", "the key dtype stands there twice"),
-    (LLAMA, "limits:\n  max_batch_size: 1\n  max_batch_size: 2\n", "the key max_batch_size stands there twice"),
+    (LLAMA, "dtype: float16\ndtype: bfloat16\n", "the key dtype is there twice"),
+    (LLAMA, "limits:\n  max_batch_size: 1\n  max_batch_size: 2\n", "the key max_batch_size is there twice"),
     # no such field
     (LLAMA, "quantisation: fp8\n", "no field quantisation in .*; the nearest one is quantization"),
     (LLAMA, "max_batch_size: 8\n", "no field max_batch_size in .*; the nearest one is limits.max_batch_size"),
@@ -185,7 +185,7 @@ CORPUS: list[tuple[str, str, str] | tuple[str, str, str, str]] = [
     (LLAMA, "dtype: 2026-13-01\n", "can't be taken: month must be in 1..12"),
     (LLAMA, "dtype: 2026-01-01\n", "can't be taken: dtype is 2026-01-01, a value of another kind"),
     (LLAMA, "limits: " + 2000 * "[", "can't be taken: it is nested too deeply"),
-    (LLAMA, "1: 2\n", "can't be taken: 1 has a name that is no text; write it in quotes"),
+    (LLAMA, "1: 2\n", "can't be taken: 1 has a name that is not text; write it in quotes"),
     # what the line doesn't build
     ("PhiForCausalLM", "pipeline_parallel: 2\n", "PhiForCausalLM can't be split by layers"),
     ("GPTNeoXForCausalLM", "pipeline_parallel: 2\n", "GPTNeoXForCausalLM can't be split by layers"),

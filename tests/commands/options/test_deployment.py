@@ -72,9 +72,9 @@ def test_what_is_no_name_with_a_value_is_wrong_usage(given: list[str], sentence:
         ("a: [1", "can't be read (while parsing a flow sequence"),
         ("- a\n- b\n", "holds no names with values; write lines of NAME: VALUE."),
         ("", "holds no names with values"),
-        ("1: 2\n", "1 has a name that is no text; write it in quotes"),
+        ("1: 2\n", "1 has a name that is not text; write it in quotes"),
         ("max_beam_width:\n", "The parameter max_beam_width has no value in"),
-        ("max_beam_width: 1\nmax_beam_width: 2\n", "max_beam_width stands there twice"),
+        ("max_beam_width: 1\nmax_beam_width: 2\n", "max_beam_width is there twice"),
     ],
 )
 def test_a_file_that_holds_no_parameters_is_refused(tmp_path: Path, content: str | None, sentence: str) -> None:

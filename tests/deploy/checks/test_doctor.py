@@ -124,11 +124,11 @@ def test_an_assembled_repository_is_looked_at_as_its_engine_is(gpu_engine: GpuEn
     engine, out = gpu_engine("llama"), tmp_path / "out"
     options = DeploymentOptions(settings={"gpu_device_ids": "0;1"})
     publish_repository(AssemblyRequest(engine, verify(engine), options), out, print)
-    assert any("names GPU 0, and here are 0" in one.found for one in said(out))
+    assert any("names GPU 0, and this machine has 0" in one.found for one in said(out))
     with s3_server() as storage:
         address = storage.address("llama/v1")
         publish_repository(AssemblyRequest(engine, verify(engine), options), S3Address.parse(address), print)
-        assert any("names GPU 0, and here are 0" in one.found for one in said(address))
+        assert any("names GPU 0, and this machine has 0" in one.found for one in said(address))
 
 
 def test_an_address_that_is_none_is_a_finding() -> None:

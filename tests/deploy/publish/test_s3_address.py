@@ -86,7 +86,7 @@ def test_a_place_is_a_directory_or_an_address() -> None:
     [
         ("s3:/models/a", None, "'s3:/models/a' is neither a directory nor an address on S3; give a path, or s3://"),
         ("gs://models/a", None, "is neither a directory nor an address on S3"),
-        ("a\udcff", None, "holds bytes that are no UTF-8; rename it"),
+        ("a\udcff", None, "holds bytes that are not UTF-8; rename it"),
         ("models/a", "http://a:9000", "--endpoint-url http://a:9000 is for a place on S3, and models/a is a directory"),
         ("s3://http://b:9000/models/a", "http://a:9000", "names its endpoint already; leave --endpoint-url out"),
     ],

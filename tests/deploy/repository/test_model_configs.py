@@ -87,7 +87,7 @@ def forget_an_output(configs: Configs) -> None:
         (take_a_tensor_nobody_makes, "step tensorrt_llm: nothing before it makes the tensor '_heat'"),
         (forget_a_required_input, "step tensorrt_llm: the input 'request_output_len' is required and not mapped"),
         (map_unknown_output, "step postprocessing: the model has no output 'TEXT'"),
-        (make_a_tensor_twice, "step postprocessing: the tensor 'num_output_tokens' is made twice"),
+        (make_a_tensor_twice, "step postprocessing: the tensor 'num_output_tokens' is produced twice"),
         (
             change_an_input_type,
             "input 'temperature' from 'temperature' is TYPE_FP32 at one end and TYPE_FP64 at the other",

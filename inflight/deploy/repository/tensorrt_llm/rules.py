@@ -138,7 +138,7 @@ def _choices(parameters: TensorRtLlmParameters, features: GpuFeatures) -> Iterat
         if twice is not None:
             yield f"The parameter {name} holds the path {{{', '.join(map(str, twice))}}} twice; name each once."
         if parameters.decoding_mode != name.removesuffix("_choices"):
-            yield f"The parameter {name} goes with the decoding_mode {name.removesuffix('_choices')}; leave it out."
+            yield f"The parameter {name} requires decoding_mode {name.removesuffix('_choices')}; leave it out."
         if len(choices) > features.max_draft_len:
             yield (
                 f"The parameter {name} holds {len(choices)} paths and the engine takes {features.max_draft_len} draft"
@@ -152,7 +152,7 @@ def _lookahead(parameters: TensorRtLlmParameters, features: GpuFeatures) -> Iter
     if parameters.decoding_mode != "lookahead":
         if len(missing) < len(sizes):
             name = next(name for name in sizes if name not in missing)
-            yield f"The parameter {name} goes with an engine built for lookahead_decoding; leave it out."
+            yield f"The parameter {name} requires an engine built for lookahead_decoding; leave it out."
         return
     if missing:
         yield f"The parameter {missing[0]} is missing beside the others of lookahead decoding; give all three."
@@ -170,7 +170,7 @@ def _cache(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[st
     tokens, width = parameters.max_tokens_in_paged_kv_cache, parameters.max_beam_width
     if tokens is not None and tokens < _MIN_CACHE_TOKENS * width:
         yield (
-            f"The parameter max_tokens_in_paged_kv_cache is {tokens}, in which no request finds room; give at least"
+            f"The parameter max_tokens_in_paged_kv_cache is {tokens}, in which no request fits; give at least"
             f" {_MIN_CACHE_TOKENS * width}, or leave it out."
         )
     if parameters.sink_token_length is not None and parameters.sink_token_length >= manifest.max_seq_len:
@@ -187,7 +187,7 @@ def _cache(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[st
     if width > 1 and any(window < manifest.max_seq_len for window in windows):
         yield (
             "The parameter max_attention_window_size is less than the engine's longest sequence"
-            f" ({manifest.max_seq_len}), which TensorRT-LLM can't do with beams; leave one of both out."
+            f" ({manifest.max_seq_len}), which TensorRT-LLM doesn't support with beams; leave one of them out."
         )
 
 
@@ -196,7 +196,7 @@ def _encoder(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[
     if parameters.encoder_model_path is not None and not manifest.architecture.endswith("ForConditionalGeneration"):
         yield (f"The parameter encoder_model_path is for models with an encoder, which {manifest.name} doesn't have.")
     if parameters.cross_kv_cache_fraction is not None and parameters.encoder_model_path is None:
-        yield "The parameter cross_kv_cache_fraction is for models with an encoder, and goes with encoder_model_path."
+        yield "The parameter cross_kv_cache_fraction is for models with an encoder, and requires encoder_model_path."
 
 
 def _guided_decoding(parameters: TensorRtLlmParameters) -> Iterator[str]:
@@ -204,10 +204,10 @@ def _guided_decoding(parameters: TensorRtLlmParameters) -> Iterator[str]:
     if backend == "xgrammar" and path is None:
         yield (
             "The parameter guided_decoding_backend is xgrammar, which needs the tokenizer's vocabulary: give"
-            " xgrammar_tokenizer_info_path, or build the engine again, which brings xgrammar_tokenizer_info.json along."
+            " xgrammar_tokenizer_info_path, or build the engine again, which adds xgrammar_tokenizer_info.json."
         )
     if backend == "none" and path is not None:
-        yield ("The parameter xgrammar_tokenizer_info_path changes nothing with guided_decoding_backend none.")
+        yield ("The parameter xgrammar_tokenizer_info_path has no effect with guided_decoding_backend none.")
 
 
 def _gpus(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[str]:
@@ -218,7 +218,7 @@ def _gpus(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[str
             if len(group) != ranks:
                 yield (
                     f"The parameter {name} gives an instance {len(group)} ({shown!r}) and the engine was made for"
-                    f" {ranks} (tensor times pipeline parallel); give so many, with ; between instances."
+                    f" {ranks} (tensor times pipeline parallel); give that many per instance, with ; between instances."
                 )
             if len(set(group)) != len(group):
                 yield f"The parameter {name} names one twice in {shown!r}; name each once."
@@ -231,12 +231,12 @@ def _gpus(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[str
     if gpus is not None and participants is not None and len(gpus) != len(participants):
         yield (
             f"The parameter gpu_device_ids is for {len(gpus)} instances and participant_ids for {len(participants)};"
-            " give both for as many."
+            " give both for the same number."
         )
     if ranks % parameters.num_nodes:
         yield (
-            f"The parameter num_nodes is {parameters.num_nodes}, over which the engine's {ranks} ranks can't be shared"
-            " out evenly; give a number that divides them."
+            f"The parameter num_nodes is {parameters.num_nodes}, which does not divide the engine's {ranks}"
+            " ranks; give a number that does."
         )
 
 
@@ -254,11 +254,11 @@ def _lora(parameters: TensorRtLlmParameters, given: Collection[str], features: G
 
 def _others(parameters: TensorRtLlmParameters, decoupled: bool) -> Iterator[str]:
     if parameters.cuda_graph_cache_size and not parameters.cuda_graph_mode:
-        yield "The parameter cuda_graph_cache_size changes nothing without cuda_graph_mode; give both."
+        yield "The parameter cuda_graph_cache_size has no effect without cuda_graph_mode; give both."
     if decoupled and parameters.postprocessing_instance_count > 1:
         yield (
-            "The parameter postprocessing_instance_count is more than 1, and streams need one place that knows what"
-            " came before; leave it out (one instance decodes many streams at once), or serve with --no-decoupled."
+            "The parameter postprocessing_instance_count is more than 1, and streams need one process that knows their"
+            " earlier tokens; leave it out (one instance decodes many streams at once), or serve with --no-decoupled."
         )
 
 

@@ -107,7 +107,7 @@ def test_a_guide_that_fooled_its_trial_is_ended_alone(options: EngineOptions) ->
     assert len(other.token_ids) == 1500
     assert guilty.reason is FinishReason.ERROR
     assert guilty.error is not None
-    assert guilty.error[0].startswith("guided_decoding_guide makes finding the allowed tokens take ever longer")
+    assert guilty.error[0].startswith("guided_decoding_guide slows the search for allowed tokens down")
     assert time.monotonic() - started < 100
     with pytest.raises(RequestError, match="ever longer"):
         stepper.ready(GenerationRequest(PROMPT, 5, (1,), guide=ambiguous))
