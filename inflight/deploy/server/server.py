@@ -188,7 +188,7 @@ class Server:
         return drained
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the server has stopped, at most `seconds`; return whether it has. Raises DeployError if it fails."""
+        """Wait until the server has stopped, at most `seconds`; return whether it has. Raises DeployError."""
         over = self._finished.wait(seconds)
         if self.failure is not None:
             raise self.failure

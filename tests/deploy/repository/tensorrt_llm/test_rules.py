@@ -99,7 +99,7 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"gpu_device_ids": "cuda:0"}, {}, "gpu_device_ids holds 'cuda:0'; it must be a whole number."),
     ({"gpu_device_ids": "-1"}, {}, "it must be a number of at least 0."),
     ({"gpu_device_ids": "0;1", "participant_ids": "1"}, {}, "is for 2 instances and participant_ids for 1"),
-    ({"num_nodes": "2"}, {"tensor_parallel": 3}, "num_nodes is 2, over which the engine's 3 ranks can't be shared"),
+    ({"num_nodes": "2"}, {"tensor_parallel": 3}, "num_nodes is 2, which does not divide the engine's 3 ranks"),
     ({"gpu_weights_percent": "50"}, {}, "it must be a number of at most 1."),
     ({"lora_cache_gpu_memory_fraction": "0.1"}, {}, "lora_cache_gpu_memory_fraction needs an engine built for LoRA"),
     (
