@@ -62,7 +62,7 @@ def test_built_assembled_moved_and_served_by_two_ranks(
         (
             {"versions": {"tensorrt_llm": "1.1.0", "tensorrt": "10.13.3.9"}},
             "engine_incompatible",
-            r"compiled by TensorRT-LLM 1\.2\.1 and here is 1\.1\.0, .* serve it in the container \S+:26\.07-trtllm",
+            r"compiled by TensorRT-LLM 1\.2\.1, and 1\.1\.0 here .* serve it in the container \S+:26\.07-trtllm",
         ),
         ({"gpus": [A100] * 2}, "engine_incompatible", r"compute capability 9\.0\) and GPU 0 here is NVIDIA A100"),
         (

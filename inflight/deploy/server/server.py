@@ -181,8 +181,10 @@ class Server:
         self._stopping.set()
         self._stop_watcher()
         drained, end_seconds = True, 0.0
-        if drain_seconds > 0 and self._is_ready and (life := self._instance) is not None:
-            drained = drain(life.probe, [*TEXT_MODELS, ENGINE_MODEL], drain_seconds, force, life.process.cpu_seconds)
+        if drain_seconds > 0 and self._is_ready and (instance := self._instance) is not None:
+            drained = drain(
+                instance.probe, [*TEXT_MODELS, ENGINE_MODEL], drain_seconds, force, instance.process.cpu_seconds
+            )
             end_seconds = _STOP_TIMEOUT if drained else _KILL_TIMEOUT
         self._clean_up(end_seconds)
         return drained
@@ -248,17 +250,17 @@ class Server:
     def _start_instance(self) -> None:
         """Start the processes and wait for the first token; on failure, end all of them."""
         self._mute_log(True)  # the error of a failed start has all relevant lines
-        life = self._launcher.start(self._settings.hosts, self.ports, self._settings.grpc_tls)
-        self._starting_instance = life
+        instance = self._launcher.start(self._settings.hosts, self.ports, self._settings.grpc_tls)
+        self._starting_instance = instance
         try:
-            life.wait_until_generating(
+            instance.wait_until_generating(
                 self._settings.start_timeout, self._stopping.is_set, self._settings.liveness.start_idle_timeout
             )
         except BaseException:
-            life.stop(_KILL_TIMEOUT)
+            instance.stop(_KILL_TIMEOUT)
             raise
         self._mute_log(False)
-        self._instance = life
+        self._instance = instance
         self._is_ready = True
 
     def _mute_log(self, mute: bool) -> None:
@@ -300,10 +302,10 @@ class Server:
 
     def _wait_for_exit(self) -> str | None:
         """Watch one instance; return which process died, or None once the server is to stop."""
-        life = self._current_instance()
-        pulse = LivenessMonitor(life.probe, life.process.cpu_seconds, self._settings.liveness)
+        instance = self._current_instance()
+        pulse = LivenessMonitor(instance.probe, instance.process.cpu_seconds, self._settings.liveness)
         while not self._stopping.wait(_CHECK_INTERVAL):
-            cause = life.exit_reason() or pulse.check()
+            cause = instance.exit_reason() or pulse.check()
             if cause is not None:
                 return cause
         return None

@@ -151,5 +151,5 @@ def load_model_runner(options: EngineOptions) -> ModelRunner:
     if options.engine not in BACKENDS:
         raise ValueError(f"there is no engine {options.engine!r}; choose one of {', '.join(sorted(BACKENDS))}")
     module, name = BACKENDS[options.engine].split(":")
-    stepper: ModelRunner = getattr(importlib.import_module(module), name)(options)
-    return stepper
+    runner: ModelRunner = getattr(importlib.import_module(module), name)(options)
+    return runner

@@ -59,12 +59,12 @@ def serve(connection: Connection) -> None:
     """
     options: EngineOptions = connection.recv()
     try:
-        stepper = load_model_runner(options)
-        engine = Scheduler(stepper, options.max_queue_size, partial(_load_detokenizer, options))
+        runner = load_model_runner(options)
+        engine = Scheduler(runner, options.max_queue_size, partial(_load_detokenizer, options))
     except Exception as error:
         connection.send(" ".join(f"{type(error).__name__}: {error}".split()))
         raise
-    pushing = stepper if isinstance(stepper, SelfSchedulingRunner) else None
+    pushing = runner if isinstance(runner, SelfSchedulingRunner) else None
     try:
         connection.send(engine.limits)
         _run(connection, engine, pushing, StatsReporter(engine, options.stats_period_s))

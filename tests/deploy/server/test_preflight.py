@@ -88,7 +88,7 @@ def test_the_embedded_engine_needs_nothing_of_all_this(tmp_path: Path) -> None:
             {},
             Machine((gpu(),), Software({**VERSIONS, "tensorrt": "10.13.3.9"})),
             "engine_incompatible",
-            "compiled by TensorRT 10.14.1.48 and here is 10.13.3.9",
+            "compiled by TensorRT 10.14.1.48, and 10.13.3.9 here",
         ),
         (
             {},

@@ -88,7 +88,10 @@ def test_weights_without_words_are_refused(paced_server: Server, model: str) -> 
     [
         ({"temprature": 0.5}, "there is no input 'temprature'"),
         ({"top_k": 5}, "there is no input 'top_k'"),
-        ({"request_type": "context_only"}, "request_type is 'context_only', and prompt and answer are computed"),
+        (
+            {"request_type": "context_only"},
+            "request_type is 'context_only', and disaggregated serving is not supported",
+        ),
     ],
 )
 def test_names_that_the_engines_model_does_not_know_are_refused(

@@ -112,10 +112,10 @@ def test_a_beam_search_returns_all_its_beams() -> None:
         (
             sampled(beam_width=2, temperature=0.5),
             {"max_beam_width": 2},
-            "beam_width is 2, and a beam search",
+            "beam_width is 2, and beam search",
         ),
-        (sampled(beam_width=2, top_k=3), {"max_beam_width": 2}, "beam_width is 2, and a beam search"),
-        (sampled(beam_width=2, top_p=0.5), {"max_beam_width": 2}, "beam_width is 2, and a beam search"),
+        (sampled(beam_width=2, top_k=3), {"max_beam_width": 2}, "beam_width is 2, and beam search"),
+        (sampled(beam_width=2, top_p=0.5), {"max_beam_width": 2}, "beam_width is 2, and beam search"),
         (sampled(top_p=1.5), {}, "top_p is 1.5"),
         (
             replace(PLAIN, guide=DecodingGuide(GuideType.JSON_SCHEMA, "{")),
