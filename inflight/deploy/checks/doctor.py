@@ -235,7 +235,7 @@ def _engine(location: str | Path) -> Iterator[Finding]:
         library = _LIBRARIES.get(manifest.target)
         if library is not None and _version(library) is None:
             fit = False
-            found = f"{manifest.name} is for target {manifest.target}, which takes the package {library}"
+            found = f"{manifest.name} is for target {manifest.target}, which needs the package {library}"
             yield Finding(
                 "engine", "missing", found, _INSTALL_REMEDY if manifest.target == "openvino" else _CONTAINER_REMEDY
             )

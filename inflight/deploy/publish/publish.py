@@ -94,8 +94,8 @@ def _check_no_unlisted(out: Path) -> None:
     found = cards.unlisted_files(out) if is_repository(out) else []
     if found:
         raise DeployError(
-            f"{out} holds {found[0]}, which its {cards.MANIFEST_FILE} does not list; choose another --out, or take that"
-            " away.",
+            f"{out} holds {found[0]}, which its {cards.MANIFEST_FILE} does not list; choose another --out, or"
+            " remove it.",
             "output_exists",
         )
 
@@ -105,7 +105,7 @@ def _check_not_nested(out: Path) -> None:
     for place in out.resolve().parents:
         for name, said in ((cards.MANIFEST_FILE, "the repository"), (ENGINE_FILE, "the engine directory")):
             if (place / name).is_file():
-                raise DeployError(f"{out} lies inside {said} {place}; choose another --out.", "output_exists")
+                raise DeployError(f"{out} is inside {said} {place}; choose another --out.", "output_exists")
 
 
 def _reusable_manifest(

@@ -165,7 +165,7 @@ class S3Repository:
                     continue
                 hashed += size
                 if hashed <= cards.MAX_HASHED_BYTES and self._hash(name) != file.sha256:
-                    raise self._damaged(name, "has another content than")
+                    raise self._damaged(name, "has other content than")
         return card.model_copy(update={"tags": {}})
 
     def check_replaceable(self) -> None:
@@ -258,7 +258,7 @@ class S3Repository:
                 continue  # permission to write here does not imply permission to read there
             if any(one["Key"] == key for one in found.get("Contents", [])):
                 raise DeployError(
-                    f"{self.address} lies inside the repository at {place}; choose another --out.", "output_exists"
+                    f"{self.address} is inside the repository at {place}; choose another --out.", "output_exists"
                 )
 
     def _check_no_other_writer(self, marker: UploadMarker, expected: Objects) -> None:

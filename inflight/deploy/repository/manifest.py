@@ -134,7 +134,7 @@ def verify_repository(directory: Path, *, hashes: bool | None = None) -> Reposit
             if size != expected.bytes:
                 raise _damaged(path, f"has {size:,} bytes where {MANIFEST_FILE} says {expected.bytes:,}")
             if hashes and hash_file(path) != expected.sha256:
-                raise _damaged(path, f"has another content than {MANIFEST_FILE} says")
+                raise _damaged(path, f"has other content than {MANIFEST_FILE} says")
     except OSError as error:
         raise DeployError(
             f"The repository {directory} can't be read ({error.strerror or error}); fix that, or assemble it again.",
@@ -147,7 +147,7 @@ def path_inside(root: Path, name: str) -> Path:
     """Return a repository file's path below `root`. Raises DeployError `engine_damaged` for a path outside of it."""
     place = root / name
     if not place.resolve().is_relative_to(root.resolve()):
-        raise DeployError(f"{name!r} would lie outside of {root}; build the engine again.", "engine_damaged")
+        raise DeployError(f"{name!r} would be outside of {root}; build the engine again.", "engine_damaged")
     place.parent.mkdir(parents=True, exist_ok=True)
     return place
 

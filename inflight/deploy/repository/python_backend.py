@@ -57,7 +57,7 @@ def configure_models(configs: Configs, engine: Path, manifest: Manifest, options
     for model, values in _parameters(engine.resolve(), manifest, options, asked, configs).items():
         if model not in configs:
             raise DeployError(
-                f"There is no model {model!r} to set parameters of; there are {', '.join(configs)}.",
+                f"There is no model {model!r}; choose one of {', '.join(configs)}.",
                 "invalid_parameter",
             )
         model_configs.set_parameters(configs[model], values)

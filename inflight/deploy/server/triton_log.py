@@ -122,7 +122,7 @@ def failure_reason(log: Path, begins: int = 0) -> str:
     printed = [line.strip() for line in lines if _EXCEPTION.match(line)]
     if not errors and not printed:
         errors = [line.strip() for line in lines if line.strip() and line[0] not in "+|"][-1:]
-    return " / ".join(dict.fromkeys(errors[-2:] + printed[-1:])) or "it said nothing"
+    return " / ".join(dict.fromkeys(errors[-2:] + printed[-1:])) or "it logged nothing"
 
 
 def _error(line: str) -> str | None:

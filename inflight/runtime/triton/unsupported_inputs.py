@@ -44,7 +44,7 @@ def _several(values: Any) -> bool:
 
 
 _NO_ENCODER = "it has no encoder and serves decoder-only models"
-_NO_PROMPT_TABLE = "it takes tokens and no embeddings as a prompt"
+_NO_PROMPT_TABLE = "it accepts tokens but no embeddings as a prompt"
 _NO_LOGITS = "its library returns no logits; return_log_probs gives the log probabilities of the answer's tokens"
 _NO_LOOKAHEAD = "it has no lookahead decoding; start the server with --prompt-lookup or --draft-engine instead"
 _NO_RETENTION = "its library evicts the least recently used prefixes first"

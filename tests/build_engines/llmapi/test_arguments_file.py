@@ -121,7 +121,7 @@ def test_a_beam_search_is_made_possible_and_extra_has_the_last_word() -> None:
         ({"kv_cache_config": 4}, "In {}, kv_cache_config is 4, and it takes a mapping of fields to values."),
         (
             {"speculative_config": {"max_draft_len": 4}},
-            "In {}, speculative_config is {{'max_draft_len': 4}}, and it takes fields with a decoding_type"
+            "In {}, speculative_config is {{'max_draft_len': 4}}, and it takes fields of its own with a decoding_type"
             " (Eagle, MTP, NGram, DraftTarget and others).",
         ),
         (

@@ -94,7 +94,7 @@ def test_the_image_for_gpus_can_serve_though_it_has_no_openvino(gpu_engine: GpuE
 @pytest.mark.usefixtures("gpu_image")
 def test_there_an_embedded_engine_misses_its_library(embedded: Path) -> None:
     [(name, found, remedy)] = missing(embedded)
-    assert (name, found) == ("engine", "tiny-llama is for target openvino, which takes the package openvino-genai")
+    assert (name, found) == ("engine", "tiny-llama is for target openvino, which needs the package openvino-genai")
     assert "pip install" in remedy
 
 
@@ -104,7 +104,7 @@ def test_an_engine_of_the_llm_api_misses_tensorrt_llm_here(gpu_engine: GpuEngine
     installed(tensorrt_llm=None)
     name, found, remedy = missing(engine)[0]
     assert (name, remedy) == ("engine", "serve it in NVIDIA's container with TensorRT-LLM")
-    assert found.endswith("is for target llmapi, which takes the package tensorrt_llm")
+    assert found.endswith("is for target llmapi, which needs the package tensorrt_llm")
 
 
 def test_a_machine_that_loads_no_engine_at_all_is_told_so(installed: Install) -> None:

@@ -58,7 +58,7 @@ def test_without_an_error_the_last_line_stands_for_the_reason(tmp_path: Path) ->
     log.write_text("one\ntwo\nerror while loading shared libraries: libx.so\n")
     assert failure_reason(log) == "error while loading shared libraries: libx.so"
     log.write_text("")
-    assert failure_reason(log) == "it said nothing"
+    assert failure_reason(log) == "it logged nothing"
     assert failure_reason(tmp_path / "none") == "it left no log"
 
 

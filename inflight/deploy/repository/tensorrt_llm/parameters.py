@@ -131,8 +131,7 @@ class TensorRtLlmParameters(TypedParameters):
     executor_worker_path: AbsolutePath = "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker"
     """The program that an orchestrator spawns."""
     gpu_weights_percent: ClosedFraction = 1.0
-    """The share of the weights that stays on the GPU. A value below 1 requires an engine built with weight_streaming.
-    """
+    """The share of the weights that stays on the GPU. Less than 1 requires an engine built with weight_streaming."""
     encoder_model_path: AbsolutePath | None = None
     """The encoder's engine, for models with an encoder."""
 
@@ -183,7 +182,7 @@ class TensorRtLlmParameters(TypedParameters):
         """Return the given values, with defaults that match the engine. Raises DeployError as `read` does."""
         if str(given.get("gpt_model_type", "")).upper() == "V1":
             raise invalid(
-                "The parameter gpt_model_type is V1, and TensorRT-LLM has no static batches any more; leave it out."
+                "The parameter gpt_model_type is V1, and TensorRT-LLM no longer has static batching; leave it out."
             )
         features = manifest.features or GpuFeatures()
         needs_reuse = features.speculative_decoding_mode == EXTERNAL_DRAFTS

@@ -124,7 +124,7 @@ def _draft_length(parameters: TensorRtLlmParameters, built: str | None, features
         )
     if parameters.speculative_decoding_fast_logits and parameters.participant_ids is None:
         yield (
-            "The parameter speculative_decoding_fast_logits takes an orchestrator that spawns no processes; give"
+            "The parameter speculative_decoding_fast_logits needs an orchestrator that spawns no processes; give"
             " participant_ids too, or leave it out."
         )
 
@@ -155,7 +155,7 @@ def _lookahead(parameters: TensorRtLlmParameters, features: GpuFeatures) -> Iter
             yield f"The parameter {name} requires an engine built for lookahead_decoding; leave it out."
         return
     if missing:
-        yield f"The parameter {missing[0]} is missing beside the others of lookahead decoding; give all three."
+        yield f"The parameter {missing[0]} is missing while others of lookahead decoding are set; give all three."
         return
     needed = lookahead_draft_tokens(*sizes.values())
     if needed > features.max_draft_len:

@@ -95,7 +95,7 @@ class SamplingParamsBuilder:
             except (ValueError, RecursionError) as error:
                 why = "it is nested too deeply" if isinstance(error, RecursionError) else error
                 raise RequestError(
-                    f"guided_decoding_guide is no JSON schema ({why}); fix it", "invalid_parameter"
+                    f"guided_decoding_guide is not a JSON schema ({why}); fix it", "invalid_parameter"
                 ) from None
 
     def _check_bias(self, request: GenerationRequest) -> None:
@@ -129,7 +129,7 @@ class SamplingParamsBuilder:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _check_schema(schema: object) -> None:

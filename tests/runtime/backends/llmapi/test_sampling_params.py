@@ -120,22 +120,22 @@ def test_a_beam_search_returns_all_its_beams() -> None:
         (
             replace(PLAIN, guide=DecodingGuide(GuideType.JSON_SCHEMA, "{")),
             {},
-            "guided_decoding_guide is no JSON schema",
+            "guided_decoding_guide is not a JSON schema",
         ),
         (
             replace(PLAIN, guide=DecodingGuide(GuideType.JSON_SCHEMA, "3")),
             {},
-            "guided_decoding_guide is no JSON schema (it is neither an object nor true or false); fix it",
+            "guided_decoding_guide is not a JSON schema (it is neither an object nor true or false); fix it",
         ),
         (
             replace(PLAIN, guide=DecodingGuide(GuideType.JSON_SCHEMA, '{"const": NaN}')),
             {},
-            "guided_decoding_guide is no JSON schema (NaN is no number of JSON); fix it",
+            "guided_decoding_guide is not a JSON schema (NaN is not a JSON number); fix it",
         ),
         (
             replace(PLAIN, guide=DecodingGuide(GuideType.JSON_SCHEMA, 100_000 * "[")),
             {},
-            "guided_decoding_guide is no JSON schema (it is nested too deeply); fix it",
+            "guided_decoding_guide is not a JSON schema (it is nested too deeply); fix it",
         ),
         (replace(PLAIN, logit_bias=((0, math.nan),)), {}, "embedding_bias is nan for token 0"),
         (replace(PLAIN, logit_bias=((0, math.inf),)), {}, "embedding_bias is inf for token 0"),
