@@ -63,15 +63,15 @@ def test_for_gpus_it_says_where_the_engine_runs_and_where_it_is_looked_for(
     assert done.exit_code == 0, done.output
     assert "runs in the container nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3" in done.stderr
     assert "on GPUs of compute capability 9.0, 2 of them." in done.stderr
-    assert f"tritonserver finds the engine at {out}/tensorrt_llm/1/engine alone" in done.stderr
+    assert f"tritonserver finds the engine at {out}/tensorrt_llm/1/engine only" in done.stderr
     parameters = model_configs.load(out)["tensorrt_llm"].parameters
     assert parameters["kv_cache_free_gpu_mem_fraction"].string_value == "0.7"
     moved = assemble(engine, "--out", out, "--repository-path", "/models/llama")
-    assert "finds the engine at /models/llama/tensorrt_llm/1/engine alone" in moved.stderr
+    assert "finds the engine at /models/llama/tensorrt_llm/1/engine only" in moved.stderr
     parameters = model_configs.load(out)["tensorrt_llm"].parameters
     assert parameters["gpt_model_path"].string_value == "/models/llama/tensorrt_llm/1/engine"
     elsewhere = assemble(engine, "--out", out, "--engine-path", "/engines/llama")
-    assert "alone" not in elsewhere.stderr
+    assert "finds the engine at" not in elsewhere.stderr
     parameters = model_configs.load(out)["tensorrt_llm"].parameters
     assert parameters["gpt_model_path"].string_value == parameters["tokenizer_dir"].string_value == "/engines/llama"
     assert not list(out.rglob("*.engine"))

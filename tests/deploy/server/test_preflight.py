@@ -103,7 +103,7 @@ def test_the_embedded_engine_needs_nothing_of_all_this(tmp_path: Path) -> None:
             "gpu_missing",
             "needs 4 GPUs (tensor parallel 2, pipeline parallel 2) and this machine has 2 visible",
         ),
-        ({}, Machine((), Software(VERSIONS)), "gpu_missing", "takes 1 GPU (tensor"),
+        ({}, Machine((), Software(VERSIONS)), "gpu_missing", "needs 1 GPU (tensor"),
         (
             {},
             Machine((gpu(driver="570.86.15"),), Software(VERSIONS)),
