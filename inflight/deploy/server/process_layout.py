@@ -37,7 +37,7 @@ _MIN_SHARED_MEMORY_BYTES = 64 << 20
 class ProcessLayout:
     """`ranks` tritonservers under `mpirun`, or without it a single one without MPI.
 
-    An orchestrator spawns its workers, or with `spawns_workers` false has them among the ranks. `gpus` are visible.
+    An orchestrator spawns its workers, or with `spawns_workers` false uses ranks. `gpus` is the number of visible ones.
     """
 
     mode: MultiGpuMode | None = None
