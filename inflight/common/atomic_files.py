@@ -1,4 +1,4 @@
-"""Files that are complete or not there at all, whatever interrupts the writing, and names that survive a power cut."""
+"""Files that are complete or absent after any interruption, with names that survive a power failure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""The errno of an OSError where there is no room: on the disk, in a quota, under a limit of file sizes."""
+"""The errno of an OSError without room: on the disk, in a quota, under a limit of file sizes."""
 
 
 def _nothing() -> None:
@@ -30,12 +30,12 @@ def atomic_writer(
     before_rename: Callable[[], None] = _nothing,
     after_rename: Callable[[], None] = _nothing,
 ) -> Iterator[IO[bytes]]:
-    """Write a file beside `path` and rename it to `path` once the block has ended. Raises OSError.
+    """Write a file beside `path` and rename it to `path` at the end of the block. Raises OSError.
 
-    If anything fails, `path` is as it was and nothing is left beside it. A new file has `mode`, less the umask; with
+    On failure, `path` is unchanged and no file is left beside it. A new file has `mode`, less the umask; with
     `keep_mode` it has the mode of the file that it replaces. `temporary` is the name to write to: a fixed one, for
-    callers that hold a lock, leaves at most one file behind after a kill. Without `durable` the rename may be lost in a
-    power cut.
+    callers that hold a lock, leaves at most one file behind after a kill. Without `durable`, a power failure may undo
+    the rename.
     """
     new = temporary or path.with_name(f".inflight-{secrets.token_hex(8)}")
     if keep_mode:
@@ -61,7 +61,7 @@ def atomic_writer(
 
 
 def write_atomic(path: Path, content: str | bytes, **options: Any) -> None:
-    """Replace a file by this content; for the options see `atomic_writer`. A symbolic link stays one."""
+    """Replace a file by this content; for the options see `atomic_writer`. A symbolic link remains one."""
     data = content.encode() if isinstance(content, str) else content
     with atomic_writer(path.resolve(), **options) as file:
         file.write(data)
@@ -74,7 +74,7 @@ def install(
     before_rename: Callable[[], None] = _nothing,
     after_rename: Callable[[], None] = _nothing,
 ) -> None:
-    """Give a complete file the name `path`, durably."""
+    """Rename a complete file to `path`, durably."""
     sync(new)
     before_rename()
     os.replace(new, path)
@@ -89,7 +89,7 @@ def create_once(
     before_link: Callable[[], None] = _nothing,
     after_link: Callable[[], None] = _nothing,
 ) -> None:
-    """Create a file with this content unless there is one, whichever process is first; network disks included."""
+    """Create a file with this content unless it exists; atomic between processes, also on network disks."""
     if not path.exists():
         mine = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         with mine.open("w", encoding="utf-8") as file:
@@ -98,10 +98,10 @@ def create_once(
             os.fsync(file.fileno())
         before_link()
         with suppress(FileExistsError):
-            os.link(mine, path)  # never replaces a file, unlike a rename
+            os.link(mine, path)  # unlike a rename, never replaces a file
         after_link()
         os.unlink(mine)
-    sync(path.parent)  # also if another process created it: it may have died before it did this
+    sync(path.parent)  # also if another process created it, which may have died before its own sync
 
 
 def make_directory(path: Path) -> None:
@@ -113,7 +113,7 @@ def make_directory(path: Path) -> None:
 
 
 def open_private(path: str, flags: int) -> int:
-    """For `open(..., opener=open_private)`: only the owner may read the file."""
+    """Open a file that only its owner may read, as `open(..., opener=open_private)`."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
     os.fchmod(descriptor, 0o600)
     return descriptor

@@ -1,5 +1,6 @@
-"""For processes that the server has started and that need not keep to its few cores (see
-inflight/deploy/server/cpu_affinity.py).
+"""Lets a process that the server started use more than its few cores.
+
+See inflight/deploy/server/cpu_affinity.py.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from contextlib import suppress
 
 
 def use_engine_cores() -> None:
-    """Run on all cores that the engine may use, and preempt others as an ordinary process does."""
+    """Run on all cores that the engine may use, with ordinary scheduling."""
     cores = os.environ.get("INFLIGHT_ENGINE_CORES", "")
     if cores:  # a sandbox may forbid either
         with suppress(OSError):

@@ -1,7 +1,7 @@
 """Processes that end with the process that started them.
 
-As a program, `python -I -S process_guard.py PROGRAM ARGUMENT...` runs a program so. The ranks under mpirun are bound to
-it that way, as mpirun is to its guard: even if all of these are killed at once, no rank goes on.
+As a program, `python -I -S process_guard.py PROGRAM ARGUMENT...` runs a program in this way: the ranks under mpirun,
+and mpirun under its guard. Even if all of these are killed at once, no rank continues.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int | None = None) -> bool:
-    """Have the kernel kill this process when its parent ends; `parent` is its process id, the present one by default.
+    """Make the kernel kill this process when its parent exits; `parent` is its process id, by default the current one.
 
-    False if the parent has ended already: then end this process. The kernel watches the thread that forked, so call
-    this only in a child of a thread that lasts. (Open MPI forks up to 32 ranks in its main thread.) Without prctl, as
-    on macOS, it does nothing.
+    Returns False if the parent has exited already: then end this process. The kernel watches the thread that forked, so
+    call this only in a child of a thread that keeps running. (Open MPI forks up to 32 ranks in its main thread.)
+    Without prctl, as on macOS, it does nothing.
     """
-    import ctypes  # takes a while to load, and small programs import this module
+    import ctypes  # slow to load, and small programs import this module
 
     parent = os.getppid() if parent is None else parent
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""The processes that an engine has started: none may outlive it, since each may hold the memory of a GPU."""
+"""Ends the processes that an engine has started: each may hold the memory of a GPU."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import time
 from collections.abc import Iterable
 
 TAG_VARIABLE = "INFLIGHT_PROCESS_TAG"
-"""A variable of the engine's process, and so of every process that it starts, orphans included. It begins with the mark
-of the stub that started the engine."""
+"""A variable in the environment of the engine's process tree, orphans included.
+
+Its value begins with the tag of the stub that started the engine.
+"""
 KILL_TIMEOUT_S = 10.0
-"""How long a killed process is waited for: freeing a GPU's memory takes the driver some time."""
+"""How long to wait for a killed process: freeing GPU memory takes the driver some time."""
 
 
 def kill_descendants() -> None:
-    """Kill the children of this process, theirs, and so on; return when they are gone."""
+    """Kill all descendants of this process; return when they have exited."""
     children: dict[int, list[int]] = {}
     for pid in _all_pids():
         if found := _stat_fields(pid):
@@ -27,7 +29,7 @@ def kill_descendants() -> None:
 
 
 def kill_tagged(tag: str) -> None:
-    """Kill every process that was started with a MARK that begins with `mark`; return when they are gone."""
+    """Kill every process whose TAG_VARIABLE begins with `tag`; return when they have exited."""
     variable = f"{TAG_VARIABLE}={tag}".encode()
     deadline = time.monotonic() + KILL_TIMEOUT_S
     while time.monotonic() < deadline:  # one may start another before it is killed
@@ -38,7 +40,7 @@ def kill_tagged(tag: str) -> None:
 
 
 def start_time(pid: int) -> int | None:
-    """When a process was started, in the kernel's ticks, which tells it from a later one; None unless it runs."""
+    """Return a process's start time in kernel ticks, which distinguishes it from a later one; None unless it runs."""
     found = _stat_fields(pid)
     return int(found[19]) if found and found[0] not in "ZX" else None
 
@@ -49,7 +51,7 @@ def _kill_and_wait(pids: Iterable[int]) -> None:
         try:
             os.kill(pid, signal.SIGKILL)
         except OSError:
-            pass  # it has just ended
+            pass  # just exited
     deadline = time.monotonic() + KILL_TIMEOUT_S
     while (left := [pid for pid in left if start_time(pid) is not None]) and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -60,18 +62,18 @@ def _all_pids() -> list[int]:
 
 
 def _has_variable(pid: int, variable: bytes) -> bool:
-    """Whether a variable of its environment begins so. A dead process has none."""
+    """Return whether its environment has a variable that begins like this. A dead process has no environment."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return any(one.startswith(variable) for one in file.read().split(b"\0"))
     except OSError:
-        return False  # it has just ended, or belongs to another user
+        return False  # just exited, or another user's
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """The fields behind the name, which is in brackets and may hold anything (proc(5)): state, parent, ...; or none."""
+    """Return the fields after the bracketed name, which may hold any character (proc(5)): state, parent, ..."""
     try:
         with open(f"/proc/{pid}/stat", errors="replace") as file:
             return file.read().rpartition(")")[2].split()
     except OSError:
-        return []  # it has just ended
+        return []  # just exited

@@ -1,4 +1,4 @@
-"""The command line that runs a module in a child process without looking for it in the current directory."""
+"""The command line that runs a module in a child process without searching the current directory."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import sys
 
 
 def python_module(module: str, *arguments: str) -> list[str]:
-    """`python -P -m MODULE ARGUMENT...`; before Python 3.11, which has no `-P`, the same in other words.
+    """Return `python -P -m MODULE ARGUMENT...`; before Python 3.11, which has no `-P`, an equivalent.
 
-    `-m` alone puts the current directory before everything else in `sys.path`, so that a file `numpy.py` there would
-    run in the place of the library.
+    `-m` alone puts the current directory first in `sys.path`, so that a file `numpy.py` there would replace the
+    library.
     """
     if sys.version_info >= (3, 11):
         return [sys.executable, "-P", "-m", module, *arguments]

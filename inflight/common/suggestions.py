@@ -1,4 +1,4 @@
-"""Suggests the name that was probably meant."""
+"""Suggests the name that a user probably meant."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the known name that is most like `name`, None if none is like it."""
-    from difflib import get_close_matches  # imported late: few need it, and help must be quick
+    """Return the known name most similar to `name`, None if there is none."""
+    from difflib import get_close_matches  # few callers need it, and help must be quick
 
     return next(iter(get_close_matches(name, known, n=1, cutoff=cutoff)), None)

@@ -1,4 +1,4 @@
-"""What goes wrong while serving is prepared, started or watched."""
+"""Errors of preparing, starting and watching a server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 class DeployError(Exception):
-    """One sentence that names the input, says what is wrong and what to do, with a stable `code`."""
+    """One sentence that names the input, the problem and the next step, with a stable `code`."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -15,19 +15,19 @@ class DeployError(Exception):
 
 
 class ServerCrashError(DeployError):
-    """tritonserver crashed before it had generated a token, which a request may have caused: worth another try."""
+    """tritonserver crashed before it generated a token, possibly because of a request: a retry may succeed."""
 
 
 class ServerHangError(DeployError):
-    """tritonserver hung before it had generated a token, so it is worth another try."""
+    """tritonserver hung before it generated a token: a retry may succeed."""
 
 
 def system_error(error: Exception) -> DeployError:
-    """What the machine refused while a server was started (a process, a file, memory), as a sentence."""
-    # shutil.copytree gathers errors into one without an errno.
+    """Convert an OSError or memory error of a server start to a DeployError."""
+    # shutil.copytree combines errors into one without an errno.
     full = isinstance(error, OSError) and (error.errno == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(error))
     return DeployError(
-        f"The machine refuses what the server's start needs: {error}; look at its disk space, memory, processes and"
-        " open files.",
+        f"The machine lacks a resource that the server needs to start: {error}; check its disk space, memory,"
+        " processes and open files.",
         "disk_full" if full else "server_start_failed",
     )

@@ -1,4 +1,4 @@
-"""How much memory may still be used: the machine's, or less where a container's limit lies below it."""
+"""Available memory: the machine's, or less if a container's limit is lower."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path, PurePosixPath
 import psutil
 
 _CGROUPS = Path("/sys/fs/cgroup")
-# Without a limit version 1 says a number close to 2**63.
+# Without a limit, cgroup version 1 has a number close to 2**63.
 _NO_LIMIT = 1 << 60
 
 
 def available_bytes(cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
-    """Bytes that are available now, to the machine and to each control group that this process is in.
+    """Return the bytes that are available to the machine and to each control group of this process.
 
-    What a group holds of files (the page cache) counts as available, as it does for the machine.
+    A group's page cache counts as available, as it does for the machine.
     """
     return max(0, min([psutil.virtual_memory().available, *_available_in_groups(cgroups, own)]))
 
@@ -33,7 +33,7 @@ def _available_in_groups(cgroups: Path, own: Path) -> Iterator[int]:
             root, limit, used, prefix = cgroups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
         else:
             continue
-        # Inside a container the name may be the host's, which does not exist here: then the root is the group.
+        # Inside a container, the name may be the host's, which does not exist here: then the root is the group.
         group = PurePosixPath(name.lstrip("/"))
         for directory in {root / group, *(root / parent for parent in group.parents)}:
             left = _available_in_group(directory / limit, directory / used, directory / "memory.stat", prefix)
@@ -42,7 +42,7 @@ def _available_in_groups(cgroups: Path, own: Path) -> Iterator[int]:
 
 
 def _available_in_group(limit: Path, used: Path, stat: Path, prefix: str) -> int | None:
-    """What one group may still use; None where it has no limit."""
+    """Return what one group may still use; None if it has no limit."""
     try:
         most = limit.read_text().strip()
         if most == "max" or int(most) >= _NO_LIMIT:

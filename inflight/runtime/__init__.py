@@ -1,1 +1,1 @@
-"""What runs inside Triton's processes: the engine seam and its adapters, tokenizing and detokenizing."""
+"""Code that runs inside Triton's processes: the engine interface, its backends, tokenizing and detokenizing."""

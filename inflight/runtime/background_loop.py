@@ -1,4 +1,4 @@
-"""A thread that many requests rely on, and that goes on whatever one of its turns meets."""
+"""A background thread that calls a function until it is closed, and survives the function's exceptions."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable
 
 _RETRY_SECONDS = 0.05
-"""After a turn that failed: one that fails at once, each time, must not take a processor."""
+"""Pause after a failed call, so that one that always fails doesn't use a whole core."""
 
 
 class BackgroundLoop:
-    """Calls `body` again and again, from `start` to `close`.
+    """Calls `body` repeatedly, from `start` to `close`.
 
-    An exception of `body` does not end it. `report` gets the first exception of each type in one line, which begins
+    An exception of `body` does not end the loop. `report` gets one line for the first exception of each type, prefixed
     with `error_prefix`.
     """
 
@@ -28,17 +28,17 @@ class BackgroundLoop:
         self._thread.start()
 
     def close(self, wake: Callable[[], object] = lambda: None) -> None:
-        """End it with the turn that runs; `wake` ends whatever that turn waits for."""
+        """End the loop after the current call; `wake` unblocks that call."""
         self._closing.set()
         wake()
         self._thread.join(timeout=5)
 
     def pause(self, seconds: float) -> None:
-        """For a turn that is to come so often: wait, but not beyond `close`."""
+        """Wait between two calls; `close` interrupts the wait."""
         self._closing.wait(seconds)
 
     def attempt(self, action: Callable[[], object]) -> bool:
-        """Do a part of a turn whose failing must not keep the rest from being done; whether it was done."""
+        """Run `action` and report its exception; return whether it succeeded."""
         try:
             action()
         except Exception as error:

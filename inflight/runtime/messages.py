@@ -1,4 +1,4 @@
-"""What is said between a model and its engine: requests, events, and the engine's limits."""
+"""Messages between a model and its engine: requests, events, and the engine's limits."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 MAX_STOP_SYMBOLS = 8192
-"""Token ids and characters that the stop words of one request may hold together; a search for them takes memory."""
+"""Limit of the token ids and characters of one request's stop words, whose search takes memory."""
 
 
 MAX_GUIDE_CHARACTERS = 1 << 16
 
 
 class RequestError(Exception):
-    """A request that can't be served: one sentence and a stable code, the same as the client's table holds."""
+    """A request that can't be served: one sentence and a stable code of the client's error table."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -24,7 +24,7 @@ class RequestError(Exception):
 
 
 class FinishReason(str, Enum):
-    """Why a request's last event is its last."""
+    """Why an answer ended."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -35,7 +35,7 @@ class FinishReason(str, Enum):
 
 
 class GuideType(str, Enum):
-    """What a guide is written in, by upstream's names; `json` alone needs no text, any JSON will do."""
+    """The language of a guide, by upstream's names; `json` has no text and accepts any JSON."""
 
     JSON = "json"
     JSON_SCHEMA = "json_schema"
@@ -45,7 +45,7 @@ class GuideType(str, Enum):
 
 @dataclass(frozen=True)
 class DecodingGuide:
-    """What the answer must look like; `text` is empty with GuideType.JSON."""
+    """A pattern that the answer must match; `text` is empty with GuideType.JSON."""
 
     type: GuideType
     text: str = ""
@@ -55,9 +55,9 @@ class DecodingGuide:
 class SamplingConfig:
     """How the next token is chosen. The defaults are greedy and change no logit.
 
-    As TensorRT-LLM has it, a request samples when `top_k` > 1 or `top_p` > 0; `temperature` alone changes nothing, and
-    with `temperature` = 0 or `top_k` = 1 it is greedy again. Of `top_k` and `top_p`, 0 means no such bound. Without a
-    seed each request has its own.
+    As in TensorRT-LLM, a request samples if `top_k` > 1 or `top_p` > 0; `temperature` alone changes nothing, and
+    `temperature` = 0 or `top_k` = 1 makes it greedy. 0 disables `top_k` and `top_p`. Without a seed, each request gets
+    a random one.
     """
 
     temperature: float | None = None
@@ -70,9 +70,9 @@ class SamplingConfig:
     min_tokens: int = 0
     beam_width: int = 1
     length_penalty: float = 0.0
-    """Exponent of the length by which a beam's score is divided; 0 leaves the sum of log probabilities."""
+    """Exponent of the length that divides a beam's score; 0 leaves the sum of log probabilities."""
     early_stopping: bool = True
-    """End a beam search once `beam_width` beams are whole, else when no better one can come."""
+    """Whether a beam search ends once `beam_width` beams are complete, or when no better one is possible."""
 
     @property
     def greedy(self) -> bool:
@@ -82,9 +82,9 @@ class SamplingConfig:
 
 
 class RequestMetadata(NamedTuple):
-    """Where a request comes from: on whose account, as part of which W3C trace, sent by which version of our client.
+    """Where a request comes from: its tenant, its W3C trace, and the version of the client that sent it.
 
-    What was not given is empty.
+    Missing values are empty.
     """
 
     tenant: str = ""
@@ -93,7 +93,7 @@ class RequestMetadata(NamedTuple):
 
 
 def tenant_of(metadata: RequestMetadata | None) -> str:
-    """On whose account a request runs; "" if not given."""
+    """Return the request's tenant; "" without one."""
     return metadata.tenant if metadata is not None else ""
 
 
@@ -101,11 +101,11 @@ def tenant_of(metadata: RequestMetadata | None) -> str:
 class GenerationRequest:
     """One prompt to continue: token ids, at most `max_tokens` new ones, ended early by any of `end_ids`.
 
-    `stop_ids` are words as token ids, `stop_texts` as text; whichever comes first ends the answer and is cut from it.
-    `bad_ids` are words, as token ids, that the answer must not hold; `logit_bias` are token ids with what is added to
-    their logits. `draft_ids` is a guess of the answer: it ends with the first token that differs, or one token after
-    the guess. `priority`: requests with a higher one leave the queue first. `deadline_ns` is a moment of the machine's
-    monotonic clock. `adapter` names a LoRA adapter of the deployment; 0 is none.
+    `stop_ids` are stop words as token ids, `stop_texts` as text; the first one found ends the answer and is cut from
+    it. `bad_ids` are words, as token ids, that the answer must not contain; `logit_bias` are pairs of a token id and
+    the number added to its logit. `draft_ids` is a draft of the answer: the answer ends with the first token that
+    differs, or one token after the draft. Requests with a higher `priority` leave the queue first. `deadline_ns` is a
+    time of the machine's monotonic clock. `adapter` selects a LoRA adapter of the deployment; 0 selects none of them.
     """
 
     prompt_ids: tuple[int, ...]
@@ -126,13 +126,13 @@ class GenerationRequest:
 
     @property
     def worst_case_tokens(self) -> int:
-        """Tokens whose keys and values the cache must hold when the answer takes its full length."""
+        """Return the tokens whose keys and values the cache must hold if the answer takes its full length."""
         return (len(self.prompt_ids) + self.max_tokens) * self.sampling.beam_width
 
 
 @dataclass(frozen=True)
 class RequestTimings:
-    """Moments of a request in nanoseconds of the machine's monotonic clock; 0 where it never came to it."""
+    """Times of a request in nanoseconds of the machine's monotonic clock; 0 for a stage that it did not reach."""
 
     arrival_ns: int
     admitted_ns: int = 0
@@ -142,7 +142,7 @@ class RequestTimings:
 
 @dataclass(frozen=True)
 class Beam:
-    """One sequence of a beam search: its tokens, their log probabilities (where asked for) and the sum of these."""
+    """One sequence of a beam search: its tokens, their log probabilities (if requested) and the sum of these."""
 
     token_ids: tuple[int, ...]
     log_probs: tuple[float, ...] = ()
@@ -151,21 +151,21 @@ class Beam:
 
 @dataclass(frozen=True)
 class SpeculationStats:
-    """How many tokens were drafted for a request, and how many of them it took."""
+    """How many tokens were drafted for a request, and how many of them were accepted."""
 
     drafted: int = 0
     accepted: int = 0
 
 
 class TokenEvent(NamedTuple):
-    """New tokens of one request. The last event of a request, and only that, has a finish reason.
+    """New tokens of one request. Only the last event of a request has a finish reason.
 
-    The first and the last have `timings`; where these are two, the first knows no end.
-    `log_probs` has a number for each of `token_ids` where they were asked for. A stop word may begin within the text
-    of the last token: `dropped_characters` is how many characters at the end of the text, decoded as final, are not of
-    the answer. Tokens that may yet belong to a stop word come once that is decided. A beam search says nothing until
-    its last event, which has all `beams`, the best first, and no `token_ids`. (A tuple, since one is made for each
-    token of each request, and a frozen dataclass takes seven times as long.)
+    The first and the last event have `timings`; if these are two events, the first has no end time. `log_probs` has a
+    number for each of `token_ids` if requested. A stop word may begin within the text of the last token:
+    `dropped_characters` is how many characters at the end of the text, decoded as final, are not part of the answer.
+    Tokens that may belong to a stop word are held back until that is decided. A beam search has one event, the last,
+    with all `beams`, the best first, and no `token_ids`. (A tuple, since one is made per token and request, and
+    creating a frozen dataclass takes seven times as long.)
     """
 
     handle: int
@@ -179,9 +179,9 @@ class TokenEvent(NamedTuple):
     beams: tuple[Beam, ...] = ()
     speculation: SpeculationStats | None = None
     kv_blocks: int = 0
-    """Blocks of the paged KV cache that the request filled; told with the last event."""
+    """Blocks of the paged KV cache that the request filled; set in the last event."""
     metadata: RequestMetadata | None = None
-    """The request's own, with those events that have timings."""
+    """The request's metadata, in events that have timings."""
 
 
 EventSink = Callable[[TokenEvent], None]
@@ -189,7 +189,7 @@ EventSink = Callable[[TokenEvent], None]
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """What an engine can take, told once it stands. Lengths and the cache are counted in tokens."""
+    """The limits of a loaded engine. Lengths and the cache are counted in tokens."""
 
     vocabulary_size: int
     max_seq_len: int
@@ -198,7 +198,7 @@ class EngineLimits:
     max_num_sequences: int
 
     def check(self, request: GenerationRequest, names: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Raise RequestError for what the engine must never see; `names` are what its sender calls its fields."""
+        """Raise RequestError for a request that the engine can't run; `names` maps fields to the sender's names."""
         if not request.prompt_ids:
             raise RequestError("the prompt holds no token; send at least one", "empty_prompt")
         if request.max_tokens < 1:
@@ -227,7 +227,7 @@ class EngineLimits:
             )
 
     def check_length(self, prompt: int, max_tokens: int, beams: int = 1, name: str = "max_tokens") -> None:
-        """Raise RequestError (`prompt_too_long`) where a prompt of so many tokens and its answer are too long."""
+        """Raise RequestError (`prompt_too_long`) if a prompt of this many tokens and its answer exceed a limit."""
         tokens = prompt + max_tokens
         of_cache = self.kv_blocks // beams * self.kv_block_tokens
         most = min(self.max_seq_len, of_cache)
@@ -252,17 +252,17 @@ class EngineLimits:
             )
 
     def kv_blocks_for(self, request: GenerationRequest) -> int:
-        """Blocks of the paged KV cache that the request may come to need; each beam fills its own."""
+        """Return the number of KV cache blocks in the request's worst case; each beam fills its own."""
         beams = request.sampling.beam_width
         return beams * self.blocks_for_tokens(request.worst_case_tokens // beams)
 
     def blocks_for_tokens(self, tokens: int) -> int:
-        """Blocks that hold so many tokens of one sequence."""
+        """Return the number of blocks for this many tokens of one sequence."""
         return -(-tokens // self.kv_block_tokens)
 
 
 def check_stop_words(request: GenerationRequest) -> None:
-    """Raise RequestError (`invalid_parameter`) for stop words that hold too much together."""
+    """Raise RequestError (`invalid_parameter`) if the stop words are too long in total."""
     symbols = sum(map(len, request.stop_ids)) + sum(map(len, request.stop_texts))
     if symbols > MAX_STOP_SYMBOLS:
         raise RequestError(
@@ -273,10 +273,10 @@ def check_stop_words(request: GenerationRequest) -> None:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """A look at an engine between two steps.
+    """Statistics of an engine between two steps.
 
-    `running` counts `prefilling`, those without a first token, too. A beam search, which shows no token before its end,
-    never counts as prefilling.
+    `running` includes `prefilling`, the requests without a first token. A beam search, which has no output before its
+    end, never counts as prefilling.
     """
 
     waiting: int
@@ -286,4 +286,4 @@ class EngineStats:
     steps: int
     prefilling: int = 0
     prefilling_tokens: int = 0
-    """Prompt tokens of those that prefill."""
+    """Prompt tokens of the requests that prefill."""

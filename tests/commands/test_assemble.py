@@ -30,7 +30,7 @@ def test_it_says_what_it_wrote_and_that_a_second_time_nothing_is_to_do(engine: P
     first = assemble(engine, "--out", out, "--max-queue-size", 7)
     assert first.exit_code == 0, first.output
     assert re.match(rf"Assembled {re.escape(str(out))} in \d+ s: tiny-llama, ", first.stdout)
-    assert f"it takes the package inflight {__version__} beside that Triton; --vendor brings it along." in first.stderr
+    assert f"it requires the package inflight {__version__} in that Triton; --vendor includes it." in first.stderr
     queue = model_configs.load(out)["tensorrt_llm"].dynamic_batching.default_queue_policy
     assert queue.max_queue_size == 7
     again = assemble(engine, "--out", out, "--max-queue-size", 7)
@@ -63,15 +63,15 @@ def test_for_gpus_it_says_where_the_engine_runs_and_where_it_is_looked_for(
     assert done.exit_code == 0, done.output
     assert "runs in the container nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3" in done.stderr
     assert "on GPUs of compute capability 9.0, 2 of them." in done.stderr
-    assert f"tritonserver finds the engine at {out}/tensorrt_llm/1/engine alone" in done.stderr
+    assert f"tritonserver finds the engine at {out}/tensorrt_llm/1/engine only" in done.stderr
     parameters = model_configs.load(out)["tensorrt_llm"].parameters
     assert parameters["kv_cache_free_gpu_mem_fraction"].string_value == "0.7"
     moved = assemble(engine, "--out", out, "--repository-path", "/models/llama")
-    assert "finds the engine at /models/llama/tensorrt_llm/1/engine alone" in moved.stderr
+    assert "finds the engine at /models/llama/tensorrt_llm/1/engine only" in moved.stderr
     parameters = model_configs.load(out)["tensorrt_llm"].parameters
     assert parameters["gpt_model_path"].string_value == "/models/llama/tensorrt_llm/1/engine"
     elsewhere = assemble(engine, "--out", out, "--engine-path", "/engines/llama")
-    assert "alone" not in elsewhere.stderr
+    assert "finds the engine at" not in elsewhere.stderr
     parameters = model_configs.load(out)["tensorrt_llm"].parameters
     assert parameters["gpt_model_path"].string_value == parameters["tokenizer_dir"].string_value == "/engines/llama"
     assert not list(out.rglob("*.engine"))
@@ -87,11 +87,11 @@ def test_what_can_not_be_is_one_sentence(engine: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--engine-path", ""], "--engine-path is empty; give an absolute path"),
-        (["--engine-path", "relative"], "--engine-path is 'relative'; give an absolute path"),
+        (["--engine-path", ""], "--engine-path is empty; give the absolute path"),
+        (["--engine-path", "relative"], "--engine-path is 'relative'; give the absolute path"),
         (["--repository-path", "/models"], "--repository-path is for engines of target tensorrt-llm"),
         (["--endpoint-url", "http://127.0.0.1:9000"], "is for a place on S3, and"),
-        (["--lora", "/tmp/a\udcff"], "holds bytes that are no UTF-8"),
+        (["--lora", "/tmp/a\udcff"], "holds bytes that are not UTF-8"),
     ],
 )
 def test_a_flag_that_could_not_be_meant_writes_nothing(

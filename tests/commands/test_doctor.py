@@ -63,5 +63,5 @@ def test_what_the_machine_refuses_is_a_finding_not_a_traceback() -> None:
     program = f"import os, sys; os.environ['LONG'] = 'x' * 200_000; sys.argv[1:] = ['doctor']; {MAIN}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
-    assert "The machine refuses what the server's start needs" in " ".join(done.stdout.split())
+    assert "The machine lacks a resource that the server needs to start" in " ".join(done.stdout.split())
     assert "Traceback" not in done.stderr

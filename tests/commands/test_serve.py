@@ -183,7 +183,7 @@ def test_a_checkpoint_is_told_from_an_engine(tmp_path: Path) -> None:
     [
         (["--lora", "nothing.safetensors"], "There is no LoRA adapter at nothing.safetensors"),
         (["--draft-engine", "nothing"], "No engine directory at nothing"),
-        (["--num-draft-tokens", "4"], "A number of draft tokens (4) was given without anything to draft them"),
+        (["--num-draft-tokens", "4"], "A number of draft tokens (4) was given without a draft engine or prompt lookup"),
     ],
 )
 def test_an_option_that_can_not_be_used_is_one_sentence_before_anything_is_begun(
@@ -202,7 +202,9 @@ def test_what_the_machine_refuses_is_one_sentence(tiny_engine: TinyEngine, tmp_p
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("Error: The machine refuses what the server's start needs: [Errno 7] Argument list too long")
+    assert last.startswith(
+        "Error: The machine lacks a resource that the server needs to start: [Errno 7] Argument list too long"
+    )
     assert last.endswith("[server_start_failed]")
 
 

@@ -67,7 +67,7 @@ def test_built_assembled_moved_and_served_by_two_ranks(
         ),
         ({"gpus": [A100] * 2}, "engine_incompatible", ("compute capability 9.0", "GPU 0", "NVIDIA A100")),
         ({"gpus": [H100, A100]}, "engine_incompatible", ("GPU 1", "NVIDIA A100", "CUDA_VISIBLE_DEVICES")),
-        ({"gpus": [H100]}, "gpu_missing", ("2 GPUs", "1 of this machine")),
+        ({"gpus": [H100]}, "gpu_missing", ("2 GPUs", "1 visible")),
         ({"gpus": []}, "gpu_missing", ("2 GPUs", "nvidia-smi")),
     ],
 )
@@ -97,7 +97,7 @@ def test_doctor_says_the_same_of_an_engine(
     found = {(one.state, one.found.split(" (")[0]) for one in run_checks(engine) if one.name == "engine"}
     assert ("missing", "This Triton has no backend tensorrtllm") in found
     assert any(state == "missing" and "compiled on NVIDIA H100" in what for state, what in found)
-    assert any(state == "missing" and "takes 2 GPUs" in what for state, what in found)
+    assert any(state == "missing" and "needs 2 GPUs" in what for state, what in found)
 
 
 def test_a_rank_that_can_not_load_its_engine_ends_the_start_in_its_own_words(

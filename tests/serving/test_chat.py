@@ -110,7 +110,7 @@ def test_messages_come_through_the_generate_endpoint_as_a_json_string(
         ("", {"messages": as_json(CHATS[0] * 100_000)}, "messages has 6300000 bytes", "prompt_too_long"),
         ("", {"messages": as_json(CHATS[0] * 1_000)}, "the prompt's", "prompt_too_long"),
         ("", {"messages": "[" * 99 + "]" * 99}, "nested too deep", "invalid_messages"),
-        ("Tea", {"chat_template_kwargs": "{}"}, "goes with messages", "invalid_messages"),
+        ("Tea", {"chat_template_kwargs": "{}"}, "requires messages", "invalid_messages"),
         ("", {"messages": as_json(CHATS[0]), "chat_template_kwargs": "[]"}, "JSON object", "invalid_messages"),
         ("", {"messages": as_json([{"role": "user", "content": "a\0b"}])}, "holds a NUL", "invalid_text"),
     ],

@@ -197,7 +197,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         DIRECT,
         {"guided_decoding_guide_type": "json_schema", "guided_decoding_guide": "{"},
-        "guided_decoding_guide is no JSON schema",
+        "guided_decoding_guide is not a JSON schema",
     ),
 ]
 

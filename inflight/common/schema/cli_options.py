@@ -12,7 +12,7 @@ import click
 
 from inflight.common.schema.validation_errors import problem
 
-if TYPE_CHECKING:  # the client's commands import this too, and need no pydantic
+if TYPE_CHECKING:  # the client's commands import this too, without pydantic
     from pydantic import BaseModel, ValidationError
     from pydantic.fields import FieldInfo
 
@@ -20,7 +20,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class Lines(click.types.StringParamType):
-    """A repeatable text option; its environment variable holds one value a line."""
+    """A repeatable text option; its environment variable holds one value per line."""
 
     envvar_list_splitter = "\n"
 

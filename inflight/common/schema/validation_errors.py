@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the client's commands import this too, and need no pydantic
+if TYPE_CHECKING:  # the client's commands import this too, without pydantic
     from pydantic import ValidationError
 
 _EXPECTED = {

@@ -1,4 +1,4 @@
-"""What serving needs of this machine, looked at one by one, each with what to do where it is missing."""
+"""Checks of what this machine needs for serving, each with a remedy for what is missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Literal
 from inflight.deploy.errors import DeployError
 
 _PACKAGES = ("tokenizers", "tritonclient", "pydantic", "psutil", "numpy")
-# What loads an engine, by its target; for tensorrt-llm that is a backend of Triton's, and no package.
+# The package that loads an engine, by target; tensorrt-llm needs a backend of Triton instead of a package.
 _LIBRARIES = {"openvino": "openvino-genai", "llmapi": "tensorrt_llm"}
 _INSTALL_REMEDY = "`make setup`, or `pip install '.[serve]'` in a checkout"
 _CONTAINER_REMEDY = "serve it in NVIDIA's container with TensorRT-LLM"
@@ -27,7 +27,7 @@ _MEBI, _GIBI = 1 << 20, 1 << 30
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at. `missing` prevents serving, `warning` may hinder it."""
+    """The result of one check. `missing` prevents serving, `warning` may affect it."""
 
     name: str
     state: Literal["ok", "warning", "missing"]
@@ -36,9 +36,9 @@ class Finding:
 
 
 def run_checks(location: str | Path | None = None) -> Iterator[Finding]:
-    """Look at everything, the cheap things first; findings come as they are made.
+    """Run all checks, the cheap ones first, and yield each finding at once.
 
-    `location` is what is to be served: an engine directory, or an assembled repository in a directory or on S3.
+    `location` is what to serve: an engine directory, or an assembled repository in a directory or on S3.
     """
     packages = _packages()
     yield packages
@@ -63,7 +63,7 @@ def _packages() -> Finding:
 
 
 def _engines() -> Finding:
-    """Engines of which targets can be loaded here; one will do, since no machine serves all."""
+    """Check for which targets engines can be loaded here; one suffices, since no machine serves all."""
     from inflight.deploy.repository.model_names import CPP_BACKEND
 
     found = [f"{target} ({name} {version})" for target, name in _LIBRARIES.items() if (version := _version(name))]
@@ -71,7 +71,7 @@ def _engines() -> Finding:
     if backends is not None and (backends / CPP_BACKEND).is_dir():
         found.append(f"tensorrt-llm (Triton's backend {CPP_BACKEND})")
     if not found:
-        here = "nothing that loads an engine: no openvino-genai, no TensorRT-LLM"
+        here = "no library that loads an engine: neither openvino-genai nor TensorRT-LLM"
         return Finding("engines", "missing", here, f"{_INSTALL_REMEDY}; for GPUs NVIDIA's container with TensorRT-LLM")
     return Finding("engines", "ok", f"of target {', '.join(found)}")
 
@@ -84,7 +84,7 @@ def _version(package: str) -> str | None:
 
 
 def _backends() -> Path | None:
-    """Where Triton's backends lie, if there is a Triton."""
+    """Return the directory of Triton's backends if there is a Triton."""
     from inflight.deploy.server.triton import find_triton
 
     try:
@@ -102,7 +102,7 @@ def _python() -> Finding:
             container = not find_triton().wheel
         except DeployError:
             container = False
-        # The stub of a container has its own.
+        # A container's stub has its own Python library.
         return found if container else f"{found}, shared library in {shared_python()}"
 
     return _missing_on_error("python", look)
@@ -156,7 +156,7 @@ def _processor() -> Finding:
                 flags = set(line.partition(":")[2].split())
                 break
     known = [name for name in _INSTRUCTIONS if name in flags]
-    found = f"{len(os.sched_getaffinity(0))} cores, {', '.join(known) or 'no vector instructions that matter'}"
+    found = f"{len(os.sched_getaffinity(0))} cores, {', '.join(known) or 'no relevant vector instructions'}"
     if "avx2" not in flags:
         return Finding("processor", "warning", found, "expect the embedded engine to be slow")
     return Finding("processor", "ok", found)
@@ -176,7 +176,7 @@ def _ports() -> Finding:
 
 
 def _listener(port: int) -> tuple[str, bool]:
-    """Who listens on a port of this machine, and whether that is a server of inflight's."""
+    """Return the program that listens on a port of this machine, and whether it is an inflight server."""
     import psutil
 
     from inflight.deploy.server.run_directory import server_pids
@@ -202,7 +202,7 @@ def _leftovers() -> Finding:
     left = stale_run_directories()
     if left:
         found = f"{len(left)} of dead servers in {default_base_directory()}"
-        return Finding("leftovers", "warning", found, "nothing: the next start sweeps them")
+        return Finding("leftovers", "warning", found, "nothing: the next start removes them")
     return Finding("leftovers", "ok", f"none in {default_base_directory()}")
 
 
@@ -220,7 +220,7 @@ def _gpu() -> Finding:
 
 
 def _engine(location: str | Path) -> Iterator[Finding]:
-    """Whether the engine, or the repository that was made of one, is whole and runs on this machine."""
+    """Check that the engine or repository is complete and runs on this machine."""
     from build_engines import machine
     from build_engines.errors import BuildError
     from inflight.deploy.repository.options import DeploymentOptions
@@ -235,7 +235,7 @@ def _engine(location: str | Path) -> Iterator[Finding]:
         library = _LIBRARIES.get(manifest.target)
         if library is not None and _version(library) is None:
             fit = False
-            found = f"{manifest.name} is for target {manifest.target}, which takes the package {library}"
+            found = f"{manifest.name} is for target {manifest.target}, which needs the package {library}"
             yield Finding(
                 "engine", "missing", found, _INSTALL_REMEDY if manifest.target == "openvino" else _CONTAINER_REMEDY
             )
@@ -254,7 +254,7 @@ def _engine(location: str | Path) -> Iterator[Finding]:
 
 
 def _missing_on_error(name: str, look: Callable[[], str]) -> Finding:
-    """What `look` finds; its error says what is missing and, after a semicolon, how to fix it."""
+    """Return the finding of `look`; its error says what is missing and, after a semicolon, how to fix it."""
     try:
         return Finding(name, "ok", look())
     except DeployError as error:

@@ -1,4 +1,4 @@
-"""Starts the server with a model of three lines: the one sure way to learn whether this machine can serve."""
+"""Starts the server with a three-line model, to test whether this machine can serve."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TIMEOUT = 30.0
 
 
 def smoke_test() -> str:
-    """Start, ask once, stop; returns the server's version. Raises DeployError with what went wrong."""
+    """Start the server, send one request, stop it; return the server's version. Raises DeployError if a step fails."""
     try:
         for _ in range(MAX_START_ATTEMPTS - 1):
             with contextlib.suppress(ServerCrashError):

@@ -1,4 +1,4 @@
-"""Brings an assembled repository where it shall stand, a directory or S3: whole or not at all."""
+"""Publishes an assembled repository to a directory or to S3, completely or not at all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NOUN = "repository"
 
 @dataclass(frozen=True)
 class PublishedRepository:
-    """The repository's card, and whether anything had to be written."""
+    """The repository's manifest, and whether files were written."""
 
     manifest: RepositoryManifest
     updated: bool
@@ -33,12 +33,12 @@ class PublishedRepository:
 def publish_repository(
     request: AssemblyRequest, destination: Path | S3Address, on_message: Callable[[str], None], *, force: bool = False
 ) -> PublishedRepository:
-    """Write the repository to `to`, where one of inflight may stand already.
+    """Write the repository to `destination`, which may hold an earlier one of inflight.
 
-    A complete one that was made of the same request is kept, unless `force`. A directory keeps the old one until the
-    new one is complete; on S3 a reader meanwhile gets an error that says so. Only files of the old one are removed.
-    Raises BuildError and DeployError: `output_exists` for what is not ours, `invalid_parameter`,
-    `disk_full`, `engine_damaged` and `storage_*`.
+    A complete one made with the same request is kept, unless `force`. A directory keeps the old one until the new one
+    is complete; on S3, readers get an error meanwhile. Only files of the old one are removed. Raises BuildError and
+    DeployError: `output_exists` for a destination with other content, `invalid_parameter`, `disk_full`,
+    `engine_damaged` and `storage_*`.
     """
     request.check()
     if isinstance(destination, S3Address):
@@ -77,35 +77,35 @@ def _publish_to_s3(
         with tempfile.TemporaryDirectory(prefix="inflight-assemble-") as stage:
             staged = Path(stage) / _NOUN
             staged.mkdir()
-            # The engine is only sent on, so links to it will do.
+            # The engine's files are only uploaded, so links suffice.
             card = assemble_repository(request, staged, place_file=os.symlink)
             sent = repository.upload(staged, card, on_message, force=force)
     except OSError as error:
         raise DeployError(
-            f"The repository can't be made up in {tempfile.gettempdir()} ({error.strerror or error}); free space there,"
-            " or name another place with TMPDIR.",
+            f"The repository can't be assembled in {tempfile.gettempdir()} ({error.strerror or error}); free space"
+            " there, or name another place with TMPDIR.",
             "disk_full",
         ) from error
     return PublishedRepository(card, updated=sent > 0)
 
 
 def _check_no_unlisted(out: Path) -> None:
-    """What people have put into a repository does not go with it."""
+    """Refuse to replace a repository with files that its manifest does not list."""
     found = cards.unlisted_files(out) if is_repository(out) else []
     if found:
         raise DeployError(
-            f"{out} holds {found[0]}, which its {cards.MANIFEST_FILE} does not list; choose another --out, or take that"
-            " away.",
+            f"{out} holds {found[0]}, which its {cards.MANIFEST_FILE} does not list; choose another --out, or"
+            " remove it.",
             "output_exists",
         )
 
 
 def _check_not_nested(out: Path) -> None:
-    """Refuse to replace a directory that has a repository or an engine inside it."""
+    """Refuse to replace a directory that contains a repository or an engine."""
     for place in out.resolve().parents:
         for name, said in ((cards.MANIFEST_FILE, "the repository"), (ENGINE_FILE, "the engine directory")):
             if (place / name).is_file():
-                raise DeployError(f"{out} lies inside {said} {place}; choose another --out.", "output_exists")
+                raise DeployError(f"{out} is inside {said} {place}; choose another --out.", "output_exists")
 
 
 def _reusable_manifest(
@@ -114,7 +114,7 @@ def _reusable_manifest(
     try:
         card = cards.verify_repository(out, hashes=True)
     except DeployError as error:
-        on_message(f"The repository that stands there can't be kept: {error}")
+        on_message(f"The existing repository can't be kept: {error}")
         return None
     return card if card.options_digest == request.options_digest() else None
 

@@ -1,4 +1,4 @@
-"""The address of a repository on S3, in the forms that people, boto3 and Triton have for it."""
+"""The address of a repository on S3, in the forms of users, boto3 and Triton."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from inflight.deploy.repository.options import check_readable
 
 _ENDPOINTED = re.compile(r"(?:(https?)://)?([0-9a-zA-Z.-]+):([0-9]+)/(.*)")
 _BUCKET = re.compile(r"[0-9a-z.-]{3,63}")
-# Triton reads no other characters behind an endpoint of one's own.
+# Triton reads no other characters after a custom endpoint.
 _KEY = re.compile(r"[0-9a-zA-Z._-]+")
 _SCHEME = "s3://"
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+-]*:/")
@@ -22,7 +22,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class S3Address:
-    """A place in a bucket; without `endpoint` ("http://host:port") it is one of AWS itself. `prefix` may be empty."""
+    """A place in a bucket; without `endpoint` ("http://host:port") it is on AWS. `prefix` may be empty."""
 
     bucket: str
     prefix: str
@@ -30,10 +30,10 @@ class S3Address:
 
     @classmethod
     def parse(cls, address: str, endpoint_url: str | None = None) -> S3Address:
-        """Read s3://bucket/path, or with an endpoint of one's own s3://http://host:port/bucket/path, as Triton has it.
+        """Parse s3://bucket/path, or with a custom endpoint s3://http://host:port/bucket/path, Triton's form.
 
-        For the first form the endpoint comes from `endpoint_url`, else from AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL.
-        Raises DeployError `invalid_parameter`.
+        In the first form, the endpoint is `endpoint_url`, else AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL. Raises
+        DeployError `invalid_parameter`.
         """
         rest = address[len(_SCHEME) :] if is_s3(address) else address
         if found := _ENDPOINTED.fullmatch(rest):
@@ -51,24 +51,24 @@ class S3Address:
             endpoint, path = _endpoint(given) if given else None, rest
         bucket, *keys = [part for part in path.split("/") if part] or [""]
         if not _BUCKET.fullmatch(bucket):
-            raise _invalid_address(address, f"{bucket!r} is no bucket's name (3 to 63 of a-z, 0-9, dots and hyphens)")
+            raise _invalid_address(address, f"{bucket!r} is not a bucket name (3 to 63 of a-z, 0-9, dots and hyphens)")
         for key in keys:
             if not _KEY.fullmatch(key):
                 raise _invalid_address(address, f"Triton reads letters, digits, dots, _ and - in a path, not {key!r}")
         return cls(bucket, "/".join(keys), endpoint)
 
     def __str__(self) -> str:
-        """As Triton takes it for --model-repository."""
+        """Return Triton's form for --model-repository."""
         place = "/".join(filter(None, [self.bucket, self.prefix]))
         return f"s3://{self.endpoint}/{place}" if self.endpoint else f"s3://{place}"
 
     def parents(self) -> list[S3Address]:
-        """The places that this one lies in, up to the whole bucket."""
+        """Return the places that contain this one, up to the whole bucket."""
         keys = self.prefix.split("/") if self.prefix else []
         return [replace(self, prefix="/".join(keys[:count])) for count in range(len(keys))]
 
     def key(self, name: str) -> str:
-        """The key of a file of the repository."""
+        """Return the key of a file of the repository."""
         return f"{self.prefix}/{name}" if self.prefix else name
 
 
@@ -77,7 +77,7 @@ def is_s3(address: str) -> bool:
 
 
 def parse_location(given: str | Path, endpoint_url: str | None = None) -> Path | S3Address:
-    """A directory, or an address on S3, as people name either. Raises DeployError `invalid_parameter`."""
+    """Parse a directory or an address on S3. Raises DeployError `invalid_parameter`."""
     text = str(given)
     if is_s3(text):
         return S3Address.parse(text, endpoint_url)
@@ -97,7 +97,7 @@ def parse_location(given: str | Path, endpoint_url: str | None = None) -> Path |
 
 
 def _endpoint(url: str) -> str:
-    """An endpoint with scheme, host and port, as Triton needs it."""
+    """Return an endpoint with scheme, host and port, as Triton requires."""
     parts = urlsplit(url)
     try:
         port = parts.port
@@ -105,7 +105,7 @@ def _endpoint(url: str) -> str:
         port = -1
     if parts.scheme not in _PORTS or not parts.hostname or port == -1 or parts.path.strip("/"):
         raise DeployError(
-            f"The endpoint {url!r} of S3 is none; give it as http://host:port or https://host:port.",
+            f"The S3 endpoint {url!r} is invalid; give it as http://host:port or https://host:port.",
             "invalid_parameter",
         )
     return f"{parts.scheme}://{parts.hostname}:{port or _PORTS[parts.scheme]}"
@@ -113,5 +113,5 @@ def _endpoint(url: str) -> str:
 
 def _invalid_address(address: str, why: str) -> DeployError:
     return DeployError(
-        f"{address!r} is no address of a repository on S3: {why}; give s3://bucket/path.", "invalid_parameter"
+        f"{address!r} is not an address of a repository on S3: {why}; give s3://bucket/path.", "invalid_parameter"
     )

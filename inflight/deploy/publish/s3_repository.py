@@ -1,9 +1,8 @@
-"""A repository on S3: put there object by object, each of them checked, and its card last.
+"""A repository on S3: uploaded object by object, each one verified, with the manifest last.
 
-A bucket can't exchange two repositories in one step, as a directory can. So before anything is changed there, the old
-card goes and a marker says that a writer is active; a reader gets that error meanwhile, and after a copy was killed.
-The next copy sends what is missing. Nothing is removed but what the old card, or the mark of a copy that was killed,
-lists.
+A bucket can't swap two repositories in one step, as a directory can. So the old manifest is first replaced by a marker
+of an active writer; readers get an error meanwhile, and after an upload was killed. The next upload sends what is
+missing. It removes only what the old manifest, or the marker of a killed upload, lists.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ MARKER_FILE = "inflight.unfinished"
 
 @dataclass(frozen=True)
 class UploadMarker:
-    """`names` are those of all objects that were of the repository before, or will be; `owner` is one writer's own."""
+    """`names` are all objects of the repository before and after the upload; `owner` identifies one writer."""
 
     names: frozenset[str]
     owner: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @classmethod
     def parse(cls, content: bytes) -> UploadMarker:
-        """Read one; what can't be read names nothing."""
+        """Parse a marker; an unreadable one lists nothing."""
         try:
             found = json.loads(content)
             return cls(frozenset(map(str, found["names"])), str(found["owner"]))
@@ -70,11 +69,11 @@ _CREDENTIALS = "give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE
 
 @contextmanager
 def map_s3_errors(address: S3Address) -> Iterator[None]:
-    """Raise what goes wrong inside as DeployError: `storage_denied`, `storage_not_found`, `storage_unreachable`."""
+    """Convert boto3's errors to DeployError: `storage_denied`, `storage_not_found`, `storage_unreachable`."""
     try:
         yield
     except S3UploadFailedError as error:
-        # It tells in its text alone what the server said, and holds that answer as its context.
+        # The server's answer is only in the error's text and its context.
         if isinstance(error.__context__, ClientError):
             raise _from_client_error(error.__context__, address) from error
         raise DeployError(f"S3 did not take {address} ({_words(error)}); try again.", "storage_unreachable") from error
@@ -97,7 +96,7 @@ def _from_client_error(error: ClientError, address: S3Address) -> DeployError:
     code, words = said.get("Code", ""), said.get("Message", "")
     if code in _ABSENT:
         return DeployError(
-            f"There is no bucket {address.bucket!r} for {address}; make it, or name another.", "storage_not_found"
+            f"There is no bucket {address.bucket!r} for {address}; create it, or name another.", "storage_not_found"
         )
     if code in _DENIED:
         return DeployError(
@@ -123,7 +122,7 @@ _MAX_DELETE_BATCH = 1000
 
 
 class S3Repository:
-    """A repository at an address. Everything raises DeployError `storage_*` where S3 refuses or is away."""
+    """A repository at an address. All methods raise DeployError `storage_*` if S3 refuses or is unreachable."""
 
     def __init__(self, address: S3Address) -> None:
         self.address = address
@@ -138,10 +137,10 @@ class S3Repository:
             self._client = _client(address)
 
     def read_manifest(self) -> RepositoryManifest:
-        """What stands there, whole. DeployError `engine_not_found` for nothing, `engine_damaged` for a half copy.
+        """Read and verify the manifest. Raises DeployError `engine_not_found` or `engine_damaged`.
 
-        An object whose tag is not the one that the card noted (a tool has copied it, or another was put there) is read
-        and hashed; the small ones first, and up to 2 GiB of them, as in a directory.
+        An object whose tag differs from the manifest's (a tool copied or replaced it) is read and hashed, the small
+        ones first, up to 2 GiB in total, as in a directory.
         """
         with self._map_errors(self.address):
             there = self._objects()
@@ -152,8 +151,8 @@ class S3Repository:
                 )
             if cards.MANIFEST_FILE not in there:
                 raise DeployError(
-                    f"{self.address} holds no {cards.MANIFEST_FILE}, so it is no repository of inflight; write one with"
-                    " `inflight assemble`.",
+                    f"{self.address} holds no {cards.MANIFEST_FILE}, so it is not a repository of inflight; write one"
+                    " with `inflight assemble`.",
                     "engine_not_found",
                 )
             card = RepositoryManifest.parse(self.read(cards.MANIFEST_FILE), f"{self.address}/{cards.MANIFEST_FILE}")
@@ -166,11 +165,11 @@ class S3Repository:
                     continue
                 hashed += size
                 if hashed <= cards.MAX_HASHED_BYTES and self._hash(name) != file.sha256:
-                    raise self._damaged(name, "has another content than")
+                    raise self._damaged(name, "has other content than")
         return card.model_copy(update={"tags": {}})
 
     def check_replaceable(self) -> None:
-        """Raise DeployError `output_exists` where something else stands than a repository of ours, and inside one."""
+        """Raise DeployError `output_exists` if the place or its parents hold anything but a repository to replace."""
         with self._map_errors(self.address):
             there = self._objects()
             self._check_no_unlisted(there, self._repository_objects(there))
@@ -179,11 +178,11 @@ class S3Repository:
     def upload(
         self, directory: Path, manifest: RepositoryManifest, on_message: Callable[[str], None], *, force: bool = False
     ) -> int:
-        """Make the bucket hold what `directory` does; returns how many objects had to be sent.
+        """Make the bucket match `directory`; return how many objects were sent.
 
-        Objects that are there already, with their content, are not sent again, unless `force`. Raises
-        `storage_unreachable` for one that does not arrive whole, and `output_exists` as `check_replaceable` does and
-        if another process writes there at the same time.
+        Objects that are there with the same content are not sent again, unless `force`. Raises `storage_unreachable`
+        for one that does not arrive intact, and `output_exists` as `check_replaceable` does and if another process
+        writes at the same time.
         """
         self._check_not_nested()
         with self._map_errors(self.address):
@@ -218,12 +217,12 @@ class S3Repository:
         manifest.write(into)
 
     def read(self, name: str) -> bytes:
-        """The content of a small file."""
+        """Return the content of a small file."""
         with self._map_errors(self.address):
             return self._client.get_object(Bucket=self.address.bucket, Key=self.address.key(name))["Body"].read()
 
     def _repository_objects(self, there: Objects) -> frozenset[str]:
-        """The objects that make up the repository that stands there, whole or half."""
+        """Return the objects of the existing repository, complete or not."""
         names = {cards.MANIFEST_FILE, MARKER_FILE} & set(there)
         if cards.MANIFEST_FILE in names:
             names |= cards.listed_files(self.read(cards.MANIFEST_FILE))
@@ -235,18 +234,19 @@ class S3Repository:
         foreign = sorted(set(there) - listed)
         if foreign and not listed:
             raise DeployError(
-                f"{self.address} holds something that is no repository of inflight; choose another --out or remove it.",
+                f"{self.address} holds something other than a repository of inflight; choose another --out or"
+                " remove it.",
                 "output_exists",
             )
         if foreign:
             raise DeployError(
-                f"{self.address} holds {foreign[0]}, which is not of the repository there; choose another --out, or"
-                " take it away.",
+                f"{self.address} holds {foreign[0]}, which is not part of the repository there; choose another --out,"
+                " or remove it.",
                 "output_exists",
             )
 
     def _check_not_nested(self) -> None:
-        """Refuse to replace a prefix that has a repository inside it."""
+        """Refuse to replace a prefix that contains a repository."""
         for place in self.address.parents():
             key = place.key(cards.MANIFEST_FILE)
             try:
@@ -255,14 +255,14 @@ class S3Repository:
             except DeployError as error:
                 if error.code != "storage_denied":
                     raise
-                continue  # who may write here need not be one who may look there
+                continue  # permission to write here does not imply permission to read there
             if any(one["Key"] == key for one in found.get("Contents", [])):
                 raise DeployError(
-                    f"{self.address} lies inside the repository at {place}; choose another --out.", "output_exists"
+                    f"{self.address} is inside the repository at {place}; choose another --out.", "output_exists"
                 )
 
     def _check_no_other_writer(self, marker: UploadMarker, expected: Objects) -> None:
-        """Check, before the manifest is written, that all is as it was sent and no other writer has begun."""
+        """Check before writing the manifest that all objects are as sent and no other writer has started."""
         there = self._objects()
         alone = MARKER_FILE in there and UploadMarker.parse(self.read(MARKER_FILE)).owner == marker.owner
         if not alone or any(there.get(name) != found for name, found in expected.items()):
@@ -276,13 +276,13 @@ class S3Repository:
         return cards.MANIFEST_FILE in there and self.read(cards.MANIFEST_FILE) == expected
 
     def _upload_file(self, path: Path, name: str) -> str:
-        """Send a file, and look whether it arrived whole; again if it did not. Returns its tag."""
+        """Send a file and verify it, with further attempts if needed; return its tag."""
         expected = _etag_and_size(path)
         for _ in range(_MAX_UPLOAD_ATTEMPTS):
             self._client.upload_file(str(path), self.address.bucket, self.address.key(name), Config=_transfer_config())
             found = self._client.head_object(Bucket=self.address.bucket, Key=self.address.key(name))
             tag = found["ETag"].strip('"')
-            # Encrypted with keys of one's own, an object's tag is no hash of its content.
+            # With customer-managed keys, an object's tag is not a hash of its content.
             opaque = found.get("ServerSideEncryption", "").startswith("aws:kms") or found.get("SSECustomerAlgorithm")
             if (expected[0] if opaque else tag, found["ContentLength"]) == expected:
                 return tag
@@ -295,7 +295,7 @@ class S3Repository:
         self._client.put_object(Bucket=self.address.bucket, Key=self.address.key(name), Body=content)
 
     def _objects(self) -> Objects:
-        """Every object below the address, but for those that a console makes to show a folder."""
+        """Return every object below the address, except those that a console creates to show a folder."""
         start = f"{self.address.prefix}/" if self.address.prefix else ""
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self.address.bucket, Prefix=start)
         return {
@@ -345,7 +345,7 @@ def _transfer_config() -> Any:
 
 
 def _etag_and_size(path: Path) -> tuple[str, int]:
-    """The tag that S3 gives to a file, and its size: the MD5 of its content, or of the MD5s of its parts."""
+    """Return S3's tag of a file, and its size: the MD5 of its content, or of the MD5s of its parts."""
     digests, size = [], path.stat().st_size
     with path.open("rb") as file:
         while part := file.read(PART_BYTES):

@@ -1,9 +1,9 @@
-"""Assembles a repository for any Triton: everything that its models need is inside it.
+"""Assembles a repository for any Triton: it contains everything that its models need.
 
-Triton hands each model its own folder alone; from S3 that is a copy in a directory of a random name. So whatever a
-model needs lies in its own version directory, and its parameters name it relative to its folder, where
-`inflight.runtime` resolves them. TensorRT-LLM's C++ backend resolves nothing: it takes `gpt_model_path` as it stands,
-so there the path is absolute (see `engine_path_inside`).
+Triton gives each model only its own folder; from S3, that is a copy in a directory of a random name. So a model's files
+are in its version directory, and its parameters name them relative to its folder, where `inflight.runtime` resolves
+them. TensorRT-LLM's C++ backend does not resolve `gpt_model_path`, so there the path is absolute (see
+`engine_path_inside`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from inflight.deploy.repository.vendor import vendor_runtime, vendored_files
 _VERSION = "1"
 _KV_CACHE = "max_tokens_in_paged_kv_cache"
 _ENGINE, _TOKENIZER, _DRAFT, _ADAPTERS = (f"{_VERSION}/{name}" for name in ("engine", "tokenizer", "draft", "adapters"))
-# What the models beside the engine's read.
+# Files that the models around the engine's read.
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -48,24 +48,24 @@ _TOKENIZER_FILES = (
     ENGINE_FILE,
 )
 _ADDITIONAL_TEMPLATES = "additional_chat_templates"
-# How much memory the machine that will serve has is not known here, so the cache's default takes what a small one has.
+# The memory of the serving machine is unknown here, so the default cache suits a small machine.
 _KV_CACHE_BYTES = 1 << 30
-_KV_BUDGET_DIVISOR = 4  # of the memory that kv_budget is told of, it takes a quarter
+_KV_BUDGET_DIVISOR = 4  # kv_budget uses a quarter of the available memory
 _PLACEHOLDER = (
     "keep.txt",
     "This version has no other files. S3 has no empty directories, and would not know of it without this one.\n",
 )
 
 PlaceFile = Callable[[Path, Path], Any]
-"""Puts a file of the engine at a place in the repository: `shutil.copyfile`, or a link for what is only sent on."""
+"""Puts a file of the engine at a place in the repository: `shutil.copyfile`, or a link if it is only uploaded."""
 
 
 @dataclass(frozen=True)
 class AssemblyRequest:
-    """What to assemble: an engine that was verified, and options that were checked.
+    """What to assemble: a verified engine and checked options.
 
-    `engine_path` is where the engine lies on the serving machine; with it, the repository holds none. `home` is where
-    the repository itself will stand there, as far as it is known.
+    `engine_path` is the engine's path on the serving machine; with it, the repository contains no engine. `home` is the
+    repository's path there, if known.
     """
 
     engine: Path
@@ -76,52 +76,49 @@ class AssemblyRequest:
     repository_path: Path | None = None
 
     def check(self) -> None:
-        """Refuse paths that can't be served from, and those that change nothing. DeployError `invalid_parameter`."""
+        """Raise DeployError `invalid_parameter` for paths that can't be served from, or that have no effect."""
         check_readable(self.engine, self.engine_path or "", self.repository_path or "")
         for name, given in (("--engine-path", self.engine_path), ("--repository-path", self.repository_path)):
             if given is not None and not os.path.isabs(given):
                 shown = "empty" if str(given) in ("", ".") else f"{str(given)!r}"
-                raise invalid(f"{name} is {shown}; give an absolute path, as it is on the machine that will serve.")
+                raise invalid(f"{name} is {shown}; give the absolute path on the serving machine.")
         if self.repository_path is not None and self.manifest.target != "tensorrt-llm":
             raise invalid(
                 f"--repository-path is for engines of target tensorrt-llm, and this one is for"
-                f" {self.manifest.target}, which is found wherever the repository stands; leave it out."
+                f" {self.manifest.target}, which needs no path; leave it out."
             )
         if self.repository_path is not None and self.engine_path is not None:
-            raise invalid(
-                "--repository-path and --engine-path both say where the engine will lie; leave one of them out."
-            )
+            raise invalid("--repository-path and --engine-path both set the engine's path; leave one of them out.")
 
     @property
     def total_bytes(self) -> int:
-        """About what the repository takes."""
+        """Return the approximate size of the repository."""
         return 0 if self.engine_path is not None else sum(file.bytes for file in self.manifest.files.values())
 
     def notes(self, destination: object) -> list[str]:
-        """What the operator of that Triton has to know."""
+        """Return notes for the operator of the Triton server."""
         place = required_environment(self.manifest)
         found = [f"the engine runs in {place}."] if place else []
         if self.manifest.target == "tensorrt-llm" and self.engine_path is None:
             if isinstance(destination, Path):
                 found.append(
                     f"tritonserver finds the engine at {engine_path_inside(self.repository_path or destination)}"
-                    " alone; say with --repository-path where the"
-                    " repository will stand, or with --engine-path where the engine will lie. `inflight serve` finds it"
-                    " wherever the repository is."
+                    " only; pass the repository's path on the serving machine as --repository-path, or the engine's as"
+                    " --engine-path. `inflight serve` finds it in any place."
                 )
             else:
                 found.append(
-                    "only `inflight serve` finds an engine of TensorRT-LLM on S3; for tritonserver say with"
-                    " --engine-path where it will lie."
+                    "only `inflight serve` finds an engine of TensorRT-LLM on S3; for tritonserver pass its path as"
+                    " --engine-path."
                 )
         if not self.vendored:
-            found.append(f"it takes the package inflight {__version__} beside that Triton; --vendor brings it along.")
+            found.append(f"it requires the package inflight {__version__} in that Triton; --vendor includes it.")
         return found
 
     def options_digest(self) -> str:
-        """A hash of everything that shapes the repository: the same options give the same repository."""
+        """Return a hash of everything that affects the repository: the same options give the same repository."""
         digest = hashlib.sha256()
-        # Elsewhere the place makes no difference.
+        # Only TensorRT-LLM's repositories depend on their path.
         home = str(self.repository_path) if self.manifest.target == "tensorrt-llm" else None
         asked = [__version__, self.vendored, self.engine_path, home, self.manifest.model_dump_json()]
         digest.update(json.dumps([*asked, repr(self.options)]).encode())
@@ -138,7 +135,7 @@ class AssemblyRequest:
 def assemble_repository(
     request: AssemblyRequest, out: Path, place_file: PlaceFile = shutil.copyfile
 ) -> RepositoryManifest:
-    """Write the repository into the empty directory `out`; its card comes last. Raises OSError and DeployError."""
+    """Write the repository into the empty directory `out`, its manifest last. Raises OSError and DeployError."""
     out.rmdir()
     configs = configure_repository(request.engine, request.manifest, out, _with_kv_cache_tokens(request))
     for model, config in configs.items():
@@ -167,22 +164,22 @@ def assemble_repository(
 
 
 def kv_cache_tokens(configs: model_configs.Configs) -> int | None:
-    """How many tokens the KV cache holds; None where the engine decides that itself, by the memory it finds."""
+    """Return the tokens of the KV cache; None if the engine sizes it by the free memory."""
     parameters = configs[ENGINE_MODEL].parameters
-    # Asking a message for what it does not hold would put it there.
+    # Reading a missing key of a protobuf map would create it.
     said = parameters[_KV_CACHE].string_value if _KV_CACHE in parameters else ""
     return int(said) if said else None
 
 
 def engine_path_inside(repository: Path) -> Path:
-    """Where the engine lies in a repository that holds it."""
+    """Return the path of the engine in a repository that contains it."""
     return repository.absolute() / ENGINE_MODEL / _ENGINE
 
 
 def relocate_engine(repository: Path, into: Path) -> Path:
-    """A repository whose C++ engine is found: `repository` itself, or one of links to it in `into`.
+    """Return a repository with the right engine path: `repository` itself, or one of links to it in `into`.
 
-    It may have been moved since it was assembled, or have come from S3, and the path of its engine is absolute.
+    The path is absolute, and the repository may have been moved or downloaded from S3 since it was assembled.
     """
     configs = model_configs.load(repository)
     parameters = configs[ENGINE_MODEL].parameters
@@ -200,7 +197,7 @@ def relocate_engine(repository: Path, into: Path) -> Path:
 
 
 def _with_kv_cache_tokens(request: AssemblyRequest) -> DeploymentOptions:
-    """The options, where one that depends on the memory of this machine is settled."""
+    """Return the options with the KV cache size, which otherwise depends on the memory of this machine."""
     options = request.options
     if request.manifest.target != "openvino" or options.kv_cache_tokens is not None:
         return options
@@ -212,7 +209,7 @@ def _with_kv_cache_tokens(request: AssemblyRequest) -> DeploymentOptions:
 
 
 def _place_model_files(request: AssemblyRequest, model: str, config: Any, folder: Path, place_file: PlaceFile) -> None:
-    """Bring what a model's parameters name into its folder, and have them name it there."""
+    """Copy the files of a model's parameters into its folder, and set the parameters to their new paths."""
     parameters = config.parameters
     engine = str(request.engine.resolve())
     inside = _ENGINE if model == ENGINE_MODEL else _TOKENIZER
@@ -225,7 +222,7 @@ def _place_model_files(request: AssemblyRequest, model: str, config: Any, folder
         elif request.engine_path is not None:
             names = []
         else:
-            # Beside what was built, what a parameter names there: guides are put there later.
+            # Besides the built files, those in parameters: guides are added to an engine later.
             named = {value[len(engine) + 1 :] for value in below if value != engine}
             names = [*request.manifest.files, ENGINE_FILE, *sorted(named - {*request.manifest.files, ENGINE_FILE})]
         for name in names:
@@ -242,7 +239,7 @@ def _place_model_files(request: AssemblyRequest, model: str, config: Any, folder
 
 
 def _place_companions(request: AssemblyRequest, parameters: Any, folder: Path, place_file: PlaceFile) -> None:
-    """The draft engine and the adapters."""
+    """Copy the draft engine and the adapters."""
     draft = request.options.draft_engine
     if draft is not None:
         for name in [*Manifest.read(draft).files, ENGINE_FILE]:
@@ -260,7 +257,7 @@ def _place(source: Path, folder: Path, place: str, place_file: PlaceFile) -> Non
 
 
 def _relocated(value: str, old: str, new: str) -> str:
-    """A parameter's value; if it is the path `old` or one below it, the same below `new`."""
+    """Return a parameter's value; if it is the path `old` or one below it, return the path below `new`."""
     return new + value[len(old) :] if _is_below(value, old) else value
 
 
@@ -269,7 +266,7 @@ def _is_below(value: str, place: str) -> bool:
 
 
 def _check_engine_files(request: AssemblyRequest, files: dict[str, Any]) -> None:
-    """What was put there must be what the engine's manifest says, whatever happened to it on the way."""
+    """Raise DeployError if a copied file differs from the engine's manifest."""
     for name, expected in {} if request.engine_path is not None else request.manifest.files.items():
         if files.get(f"{ENGINE_MODEL}/{_ENGINE}/{name}") != expected:
             raise DeployError(

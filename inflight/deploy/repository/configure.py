@@ -1,4 +1,4 @@
-"""Makes a deployable model repository from the committed one, an engine directory and options."""
+"""Creates a deployable model repository from the committed one, an engine directory and options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _IGNORED_FILES = ("__pycache__", ".gitkeep")
 
 
 def committed_repository() -> Path:
-    """The model repository as it is committed: beside the package in a checkout, inside it in a wheel."""
+    """Return the committed model repository: beside the package in a checkout, inside it in a wheel."""
     here = Path(__file__).resolve().parents[1]
     for place in (here / "model_repository", here.parent.parent / "model_repository"):
         if (place / "ensemble" / "config.pbtxt").is_file():
@@ -38,9 +38,9 @@ def committed_repository() -> Path:
 
 
 def build_id(manifest: Manifest) -> str:
-    """A name for what answers: the same for the same engine, tokenizer and template, wherever they lie.
+    """Return a name of what answers: the same for the same engine, tokenizer and template in any location.
 
-    A process that continues another one's work sees by it whether the same model answers.
+    A resumed job compares it to check that the same model answers.
     """
     parts = {
         "target": manifest.target,
@@ -53,7 +53,7 @@ def build_id(manifest: Manifest) -> str:
 
 
 def served_model_info(manifest: Manifest, configs: model_configs.Configs, engine_dir: Path | None) -> str:
-    """What a deployment serves, for reports of measurements, as JSON: parameter `inflight_served` of its text models.
+    """Return as JSON what a deployment serves, for measurement reports: parameter `inflight_served` of its text models.
 
     With `engine_dir`, programs on the same machine find the tokenizer there; `tokenizer` is the hash of its file.
     """
@@ -83,9 +83,8 @@ def configure_repository(
 ) -> model_configs.Configs:
     """Write a deployable repository to `out`, which must not exist, and return its configurations.
 
-    The options were checked before. Clients can read `engine_dir`, where the engine lies while it is
-    served. Raises DeployError for a parameter that no model declares, and a repository whose
-    ensemble does not fit its models.
+    The options must have been checked. Clients can read `engine_dir`, the engine's path while it is served. Raises
+    DeployError for an undeclared parameter, and for a repository whose ensemble does not match its models.
     """
     source = source or committed_repository()
     configs = model_configs.load(source)

@@ -1,4 +1,4 @@
-"""The draft engine of speculative decoding, checked before anything is started with it."""
+"""Checks the draft engine of speculative decoding before a server starts with it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _TOKENIZER = "tokenizer.json"
 
 
 def verify_draft_engine(draft: Path, engine: Path, manifest: Manifest) -> Manifest:
-    """Verify the directory `draft` and that it has the vocabulary of `engine`; returns the draft's manifest.
+    """Verify the directory `draft` and that it has the vocabulary of `engine`; return the draft's manifest.
 
-    Raises BuildError as `verify` does, and DeployError `invalid_parameter` where a token id of the one engine means
-    something else to the other: such a draft would be refused at every token, or crash what verifies it.
+    Raises BuildError as `verify` does, and DeployError `invalid_parameter` if a token id has different meanings in the
+    two engines: every draft token would be rejected, or crash the target model.
     """
     found = verify(draft)
     if found.vocab_size != manifest.vocab_size:
@@ -31,7 +31,7 @@ def verify_draft_engine(draft: Path, engine: Path, manifest: Manifest) -> Manife
 def _same_vocabulary(draft: Path, of_draft: Manifest, engine: Path, of_engine: Manifest) -> bool:
     if of_draft.files[_TOKENIZER].sha256 == of_engine.files[_TOKENIZER].sha256:
         return True
-    # The same words may stand there in another file: with another template, or other rules for padding.
+    # The same vocabulary may be in a file with another template or padding rules.
     return _vocabulary(draft) == _vocabulary(engine)
 
 
@@ -42,6 +42,6 @@ def _vocabulary(directory: Path) -> dict[str, int]:
 
 def _mismatch(draft: Path, what: str) -> DeployError:
     return DeployError(
-        f"The draft engine {draft} {what}; take one built from a smaller model of the same family.",
+        f"The draft engine {draft} {what}; use one built from a smaller model of the same family.",
         "invalid_parameter",
     )

@@ -1,4 +1,4 @@
-"""Where an engine runs: the container with its versions, and the GPUs that it takes."""
+"""The environment that an engine needs: the container with its versions, and the GPUs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from build_engines.manifest import Manifest
 
 
 def world_size(manifest: Manifest) -> int:
-    """How many GPUs one instance of the engine takes."""
+    """Return how many GPUs one instance of the engine needs."""
     return manifest.tensor_parallel * manifest.pipeline_parallel
 
 
 def required_environment(manifest: Manifest) -> str | None:
-    """Where an engine of TensorRT-LLM runs, in words; None for engines that run anywhere."""
+    """Describe where an engine of TensorRT-LLM runs; None for engines that run anywhere."""
     if manifest.target != "tensorrt-llm":
         return None
     place = container_name(manifest) or "where its versions are"
@@ -24,7 +24,7 @@ def required_environment(manifest: Manifest) -> str | None:
 
 
 def container_name(manifest: Manifest) -> str | None:
-    """The container that fits, and what is in it."""
+    """Return the matching container and its versions."""
     said = manifest.versions.get("tensorrt_llm", "")
     found = containers.container_for(said)
     image = found.image if found else manifest.versions.get("container")

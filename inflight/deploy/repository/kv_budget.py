@@ -1,4 +1,4 @@
-"""How many tokens the paged KV cache holds."""
+"""Computes the size of the paged KV cache in tokens."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from build_engines.manifest import Manifest
 from inflight.deploy import memory
 
 _NUMBER_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "u8": 1, "fp8": 1, "int8": 1}
-# Quantized numbers have a scale and a zero point (fp32): values for each head and token, keys for each channel and
-# block (openvinotoolkit/openvino#29023 has the layout, #30166 makes it the default).
+# Quantized values have a scale and a zero point (fp32): V per head and token, K per channel and block
+# (openvinotoolkit/openvino#29023 has the layout, #30166 makes it the default).
 _QUANTIZED_EXTRA_BYTES = 8
 _MEMORY_FRACTION = 0.25
 _BLOCK_TOKENS = 32
 
 
 def bytes_per_token(manifest: Manifest) -> int:
-    """Bytes that one token takes in the KV cache: a key and a value per layer and KV head."""
+    """Return the bytes that one token takes in the KV cache: a key and a value per layer and KV head."""
     precision = manifest.kv_cache_precision
     head = 2 * manifest.head_dim * _NUMBER_BYTES[precision]
     if precision == "u8":
@@ -30,11 +30,11 @@ def default_kv_cache_tokens(
     available_bytes: int | None = None,
     draft: Manifest | None = None,
 ) -> int:
-    """Tokens for a KV cache of at most a quarter of the memory that is available now.
+    """Return the tokens of a KV cache of at most a quarter of the available memory.
 
-    A `draft` engine keeps every token in a cache of its own, which comes out of the same quarter. Never more than all
-    sequences at their longest can use; a multiple of 32, as caches are made of blocks. Where it is less than one
-    sequence at its longest, the engine refuses requests that don't fit.
+    A `draft` engine keeps every token in a separate cache, within the same quarter. The result is at most what all
+    sequences use at full length, and a multiple of 32, the block size. If it is less than one sequence at full length,
+    the engine refuses requests that don't fit.
     """
     if available_bytes is None:
         available_bytes = memory.available_bytes()
@@ -45,5 +45,5 @@ def default_kv_cache_tokens(
 
 
 def round_up_to_blocks(tokens: int) -> int:
-    """Rounded up to whole blocks of the cache."""
+    """Round up to whole blocks of the cache."""
     return math.ceil(tokens / _BLOCK_TOKENS) * _BLOCK_TOKENS

@@ -1,6 +1,6 @@
-"""`inflight.json`: what an assembled repository holds, which version wrote it, and whether it is whole.
+"""`inflight.json`: the files of an assembled repository, and the version that wrote it.
 
-It is written last, so a repository without it was never finished.
+It is written last, so a repository without it is incomplete.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from inflight.deploy.errors import DeployError
 MANIFEST_FILE = "inflight.json"
 FORMAT = 1
 MAX_HASHED_BYTES = 2 << 30
-"""Up to this size all contents are hashed before serving, as those of an engine directory are."""
+"""Up to this size all contents are hashed before serving, as in an engine directory."""
 
 
 class RepositoryManifest(BaseModel):
     """The contract between assembling and serving.
 
-    `inflight_version` wrote the repository; `vendored` says whether it brings its own runtime. `engine` is the engine's
-    manifest, `engine_path` where the engine lies on the serving machine if not in the repository. `options_digest` is a
-    hash of the options. `files` are all of the repository but this one. `tags` are what S3 called their contents as it
-    took them; in a directory there are none.
+    `inflight_version` wrote the repository; `vendored` says whether it contains the runtime. `engine` is the engine's
+    manifest, `engine_path` the engine's path on the serving machine if not in the repository. `options_digest` is a
+    hash of the options. `files` are all files of the repository but this one. `tags` are S3's tags of their contents; a
+    directory has none of them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,7 +49,7 @@ class RepositoryManifest(BaseModel):
 
     @classmethod
     def parse(cls, content: bytes, where: str) -> RepositoryManifest:
-        """Read a card. Raises DeployError `engine_damaged`, and `engine_incompatible` for one of another format."""
+        """Parse a manifest. Raises DeployError `engine_damaged`, and `engine_incompatible` for another format."""
         try:
             found = _Version.model_validate_json(content).format
             if found != FORMAT:
@@ -64,7 +64,7 @@ class RepositoryManifest(BaseModel):
             ) from error
 
     def content(self) -> bytes:
-        """What its file holds."""
+        """Return the content of its file."""
         return (self.model_dump_json(indent=2, exclude=None if self.tags else {"tags"}) + "\n").encode()
 
     def write(self, directory: Path) -> None:
@@ -85,12 +85,12 @@ class _Version(BaseModel):
 
 
 def is_repository(directory: Path) -> bool:
-    """Whether an assembled repository stands there."""
+    """Return whether the directory is an assembled repository."""
     return (directory / MANIFEST_FILE).is_file()
 
 
 def listed_files(content: bytes) -> set[str]:
-    """The files that a card lists, of whatever format; none if it can't be read."""
+    """Return the files that a manifest of any format lists; empty if it can't be read."""
     try:
         files = json.loads(content)["files"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -99,16 +99,16 @@ def listed_files(content: bytes) -> set[str]:
 
 
 def unlisted_files(directory: Path) -> list[str]:
-    """The paths of files in a repository that its manifest does not list."""
+    """Return the paths of files in a repository that its manifest does not list."""
     known = {MANIFEST_FILE, *listed_files((directory / MANIFEST_FILE).read_bytes())}
     paths = (path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir())
-    # Python's caches beside a model don't count.
+    # Ignore Python's caches beside a model.
     named = (path.relative_to(directory) for path in paths if "__pycache__" not in path.parts)
     return sorted(path.as_posix() for path in named if path.as_posix() not in known)
 
 
 def hash_files(directory: Path) -> dict[str, EngineFile]:
-    """Every file below `directory`, by its path, with its size and hash."""
+    """Return every file below `directory`, by its path, with its size and hash."""
     paths = sorted(path for path in directory.rglob("*") if path.is_file())
     return {
         path.relative_to(directory).as_posix(): EngineFile(sha256=hash_file(path), bytes=path.stat().st_size)
@@ -117,10 +117,10 @@ def hash_files(directory: Path) -> dict[str, EngineFile]:
 
 
 def verify_repository(directory: Path, *, hashes: bool | None = None) -> RepositoryManifest:
-    """Read the card and compare the repository with it: every file is there, with its size, and its content.
+    """Read the manifest and compare the repository's files, sizes and contents with it.
 
-    Contents are hashed where `hashes` is True, and where it is None and all are at most 2 GiB together. What Python
-    leaves beside a model does not count. Raises DeployError as `Card.parse` does, and `engine_damaged`.
+    Contents are hashed if `hashes` is True, or if it is None and all are at most 2 GiB together. Python's caches beside
+    a model are ignored. Raises DeployError as `RepositoryManifest.parse` does, and `engine_damaged`.
     """
     try:
         card = RepositoryManifest.parse((directory / MANIFEST_FILE).read_bytes(), str(directory / MANIFEST_FILE))
@@ -134,7 +134,7 @@ def verify_repository(directory: Path, *, hashes: bool | None = None) -> Reposit
             if size != expected.bytes:
                 raise _damaged(path, f"has {size:,} bytes where {MANIFEST_FILE} says {expected.bytes:,}")
             if hashes and hash_file(path) != expected.sha256:
-                raise _damaged(path, f"has another content than {MANIFEST_FILE} says")
+                raise _damaged(path, f"has other content than {MANIFEST_FILE} says")
     except OSError as error:
         raise DeployError(
             f"The repository {directory} can't be read ({error.strerror or error}); fix that, or assemble it again.",
@@ -144,10 +144,10 @@ def verify_repository(directory: Path, *, hashes: bool | None = None) -> Reposit
 
 
 def path_inside(root: Path, name: str) -> Path:
-    """Where a file of a repository goes below `root`. Raises DeployError `engine_damaged` for a place outside of it."""
+    """Return a repository file's path below `root`. Raises DeployError `engine_damaged` for a path outside of it."""
     place = root / name
     if not place.resolve().is_relative_to(root.resolve()):
-        raise DeployError(f"{name!r} would lie outside of {root}; build the engine again.", "engine_damaged")
+        raise DeployError(f"{name!r} would be outside of {root}; build the engine again.", "engine_damaged")
     place.parent.mkdir(parents=True, exist_ok=True)
     return place
 

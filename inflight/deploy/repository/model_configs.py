@@ -1,4 +1,4 @@
-"""The configurations of a model repository, as protobuf messages: loaded, set, checked and written."""
+"""Loads, changes, checks and writes the configurations of a model repository as protobuf messages."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from tritonclient.grpc import model_config_pb2
 
 from inflight.deploy.errors import DeployError
 
-# ModelConfig messages by model name. (The messages' classes are made at run time, so they have no static
-# type.)
+# ModelConfig messages by model name. (The messages' classes are made at run time, so they have no static type.)
 Configs = dict[str, Any]
 
 
 def load(repository: Path) -> Configs:
-    """Read every model's config.pbtxt. Raises DeployError for one that Triton could not read either."""
+    """Read every model's config.pbtxt. Raises DeployError for one that Triton could not read."""
     configs: Configs = {}
     for path in sorted(repository.glob("*/config.pbtxt")):
         config = parse(path.read_bytes(), path)
@@ -25,12 +24,12 @@ def load(repository: Path) -> Configs:
             raise _invalid_file(path, f"names its model {config.name!r}, and its folder is {path.parent.name!r}")
         configs[config.name] = config
     if not configs:
-        raise DeployError(f"{repository} is no model repository: it holds no */config.pbtxt.", "server_start_failed")
+        raise DeployError(f"{repository} is not a model repository: it has no */config.pbtxt.", "server_start_failed")
     return configs
 
 
 def parse(content: bytes, where: Path | str) -> Any:
-    """Read one model's config.pbtxt. Raises DeployError for one that Triton could not read either."""
+    """Parse one model's config.pbtxt. Raises DeployError for one that Triton could not read."""
     try:
         return text_format.Parse(content.decode(), model_config_pb2.ModelConfig())
     except (text_format.ParseError, UnicodeDecodeError) as error:
@@ -38,7 +37,7 @@ def parse(content: bytes, where: Path | str) -> Any:
 
 
 def set_parameters(config: Any, values: Mapping[str, str]) -> None:
-    """Set parameters that the model declares; any other key is refused, so that no name is ever invented."""
+    """Set parameters that the model declares. Raises DeployError for any other key."""
     for key, value in values.items():
         if key not in config.parameters:
             known = ", ".join(sorted(config.parameters)) or "none"
@@ -49,26 +48,26 @@ def set_parameters(config: Any, values: Mapping[str, str]) -> None:
 
 
 def set_decoupled(config: Any, decoupled: bool) -> None:
-    """Whether the model may answer a request with several responses, or gives exactly one to each."""
+    """Set whether the model may send several responses to a request, or sends exactly one."""
     config.model_transaction_policy.decoupled = decoupled
 
 
 def set_max_queue_size(config: Any, requests: int) -> None:
-    """How many requests may wait for the model; 0 means no bound."""
+    """Set how many requests may wait for the model; 0 means no limit."""
     config.dynamic_batching.default_queue_policy.max_queue_size = requests
 
 
 def replace_parameters(config: Any, values: Mapping[str, str]) -> None:
-    """Give the model these parameters and no others, for a backend that is not ours."""
+    """Replace all parameters of a model, for a third-party backend."""
     config.parameters.clear()
     for key in sorted(values):
         config.parameters[key].string_value = values[key]
 
 
 def add_parameters(configs: Configs, values: Mapping[str, str]) -> None:
-    """Give every model these parameters too, ensembles and those of foreign backends included; empty ones are left out.
+    """Add parameters to every model, including ensembles and third-party backends; empty ones are left out.
 
-    Clients read there what they talk to, and our models who wrote their configuration.
+    Clients read there what they are connected to, and inflight's models which version wrote their configuration.
     """
     for config in configs.values():
         for key, value in values.items():
@@ -77,20 +76,20 @@ def add_parameters(configs: Configs, values: Mapping[str, str]) -> None:
 
 
 def drop_tensors(config: Any, inputs: Collection[str], outputs: Collection[str]) -> None:
-    """Take inputs and outputs away from a model; `prune` then takes them out of the ensembles too."""
+    """Remove inputs and outputs from a model; `prune` then removes them from the ensembles too."""
     _drop(config.input, inputs)
     _drop(config.output, outputs)
 
 
 def prune(configs: Configs) -> None:
-    """Take out of each ensemble what its models have no more, and what then leads nowhere."""
+    """Remove from each ensemble the tensors that its models no longer have, and those that became unused."""
     for config in configs.values():
         if config.HasField("ensemble_scheduling"):
             _prune_ensemble(config, configs)
 
 
 def set_data_type(configs: Configs, names: Collection[str], data_type: str) -> None:
-    """Give tensors of these names another type ("TYPE_FP16") in all models."""
+    """Set another type ("TYPE_FP16") for tensors of these names in all models."""
     for config in configs.values():
         for tensor in (*config.input, *config.output):
             if tensor.name in names:
@@ -98,9 +97,9 @@ def set_data_type(configs: Configs, names: Collection[str], data_type: str) -> N
 
 
 def check(configs: Configs) -> None:
-    """Check every ensemble: its models exist, and each tensor it maps has the same type at both ends.
+    """Check every ensemble: its models exist, and each mapped tensor has the same type at both ends.
 
-    Raises DeployError at the first thing that does not fit.
+    Raises DeployError for the first mismatch.
     """
     for config in configs.values():
         if config.HasField("ensemble_scheduling"):
@@ -167,7 +166,7 @@ def _check_ensemble(ensemble: Any, configs: Configs) -> None:
             if name not in outputs:
                 raise _wiring_error(f"{where}: the model has no output {name!r}")
             if target in types:
-                raise _wiring_error(f"{where}: the tensor {target!r} is made twice")
+                raise _wiring_error(f"{where}: the tensor {target!r} is produced twice")
             types[target] = outputs[name].data_type
     for tensor in ensemble.output:
         if tensor.name not in types:
@@ -186,4 +185,4 @@ def _invalid_file(path: Path | str, what: str) -> DeployError:
 
 
 def _wiring_error(what: str) -> DeployError:
-    return DeployError(f"The model repository does not fit together: {what}.", "server_start_failed")
+    return DeployError(f"The model repository is inconsistent: {what}.", "server_start_failed")

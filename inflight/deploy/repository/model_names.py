@@ -1,4 +1,4 @@
-"""The models of a repository, by their names."""
+"""Names of a repository's models."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ BLS_MODEL = "tensorrt_llm_bls"
 CPP_BACKEND = "tensorrtllm"
 """The name of TensorRT-LLM's C++ backend in Triton."""
 TEXT_MODELS = ("ensemble", BLS_MODEL)
-"""Those that clients send text to, in the order in which they are unloaded."""
+"""The models to which clients send text, in the order in which they are unloaded."""
 
 
 def pbtxt_bool(value: bool) -> str:
-    """As config.pbtxt has it."""
+    """Return a boolean in config.pbtxt's form."""
     return "true" if value else "false"
 
 
@@ -24,5 +24,5 @@ _OPTION_NAMES = {
 
 
 def option_name(name: str) -> str:
-    """What the command line calls a field of DeploymentOptions."""
+    """Return the command line's name of a field of DeploymentOptions."""
     return _OPTION_NAMES.get(name, "--" + name.replace("_", "-"))

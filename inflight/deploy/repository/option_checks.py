@@ -1,4 +1,4 @@
-"""Checks of deployment options against the engine that they are for."""
+"""Checks deployment options against their engine."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from inflight.deploy.repository.typed_parameters import invalid
 
 
 def check_options(options: DeploymentOptions, engine: Path, manifest: Manifest) -> None:
-    """Look at the files they name, and at what does not go together, or not with the engine.
+    """Check the files that options name, and options that exclude each other or don't match the engine.
 
     Raises BuildError for a draft engine that is missing or damaged, and DeployError `invalid_parameter`.
     """
     if options.draft_engine is not None and options.prompt_lookup:
-        raise invalid("A draft engine and prompt lookup were both asked for; the engine speculates with one of them.")
+        raise invalid("A draft engine and prompt lookup were both given; leave one of them out.")
     if options.num_draft_tokens is not None and options.draft_engine is None and not options.prompt_lookup:
         raise invalid(
-            f"A number of draft tokens ({options.num_draft_tokens}) was given without anything to draft them; ask for"
-            " a draft engine or prompt lookup too."
+            f"A number of draft tokens ({options.num_draft_tokens}) was given without a draft engine or prompt"
+            " lookup; give one of them too."
         )
     check_readable(engine, options.draft_engine or "", *options.adapters)
     for path in options.adapters:

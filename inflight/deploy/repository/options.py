@@ -1,4 +1,4 @@
-"""What may be asked of a deployment."""
+"""The options of a deployment."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from inflight.deploy.repository.typed_parameters import invalid
 
 @dataclass(frozen=True)
 class DeploymentOptions:
-    """What may differ between deployments of one engine; None leaves what is committed, or the default.
+    """What may differ between deployments of one engine; None keeps the committed value, or the default.
 
     `kv_cache_tokens`, `max_num_tokens` (per step), `max_num_sequences` (in flight) and `max_queue_size` (waiting; 0: no
-    bound) bound the engine. Without `decoupled` each request gets exactly one response, as clients that don't open a
-    stream need it, and nothing streams. The engine speculates with `draft_engine`, a directory, or with
-    `prompt_lookup`, `num_draft_tokens` at a time. `adapters` are LoRA files, which requests name by their number from
-    1. With `accumulate_tokens` the model `tensorrt_llm_bls` streams the whole text so far each time. With
-    `wrap_token_ids` prompt ids beyond the vocabulary are taken modulo its size, else refused. `settings` are parameters
-    by upstream's names (`TensorRtLlmParameters`; `PythonBackendParameters` of other targets), as people write them.
-    `parameters` sets further ones, by model and key: {"tensorrt_llm": {"inflight_engine": "fake"}}.
+    limit) limit the engine. Without `decoupled`, each request gets exactly one response, for clients that don't open a
+    stream. The engine speculates with `draft_engine`, a directory, or with `prompt_lookup`, `num_draft_tokens` at a
+    time. `adapters` are LoRA files, which requests select by their number from 1. With `accumulate_tokens`, the model
+    `tensorrt_llm_bls` streams the whole text so far each time. With `wrap_token_ids`, prompt ids outside the vocabulary
+    are taken modulo its size; otherwise they are refused. `settings` are parameters by upstream's names
+    (`TensorRtLlmParameters`; `PythonBackendParameters` of other targets), in the user's form. `parameters` sets further
+    ones, by model and key: {"tensorrt_llm": {"inflight_engine": "fake"}}.
     """
 
     kv_cache_tokens: int | None = None
@@ -42,9 +42,9 @@ class DeploymentOptions:
     parameters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def given_parameters(self) -> dict[str, Any]:
-        """The parameters that were asked for, by upstream's names, those that have an option of their own too.
+        """Return all given parameters by upstream's names, including those with a separate option.
 
-        Raises DeployError `invalid_parameter` where one was asked for in both ways.
+        Raises DeployError `invalid_parameter` if one was given in both ways.
         """
         own: dict[str, Any] = {}
         if self.kv_cache_tokens is not None:
@@ -55,15 +55,15 @@ class DeploymentOptions:
             own["enable_chunked_context"] = False
         for name in own:
             if name in self.settings:
-                raise invalid(f"The parameter {name} was given, and so was the option for it; leave one of them out.")
+                raise invalid(f"The parameter {name} was given together with its option; leave one of them out.")
         return {**self.settings, **own}
 
 
 def check_readable(*paths: Path | str) -> None:
-    """Refuse paths that no configuration can name, since they are no UTF-8. Raises DeployError `invalid_parameter`."""
+    """Raise DeployError `invalid_parameter` for paths that are not UTF-8, which no configuration can hold."""
     for path in paths:
         try:
             os.path.realpath(path).encode()
         except UnicodeEncodeError:
             shown = os.fsencode(path).decode(errors="replace")
-            raise invalid(f"The path {shown!r} holds bytes that are no UTF-8; rename it, or link to it.") from None
+            raise invalid(f"The path {shown!r} holds bytes that are not UTF-8; rename it, or link to it.") from None

@@ -1,4 +1,4 @@
-"""A file of parameters by name, as YAML."""
+"""Reads a YAML file of parameters by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from inflight.deploy.repository.typed_parameters import invalid
 
 
 def load_parameters_file(path: Path) -> dict[str, Any]:
-    """The parameters, by name; whether there are such is seen later. Raises DeployError `invalid_parameter`."""
+    """Return the parameters by name, which are not checked here. Raises DeployError `invalid_parameter`."""
     try:
         found = load_values(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The model repository for engines that run in a python model of ours: OpenVINO, and TensorRT-LLM's LLM API."""
+"""The model repository of engines in inflight's python models: OpenVINO, and TensorRT-LLM's LLM API."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _DERIVED_PARAMETERS = {
     (ENGINE_MODEL, "exclude_input_in_output"): (BLS_MODEL,),
     (ENGINE_MODEL, "cancellation_check_period_ms"): (BLS_MODEL,),
 }
-"""Parameters of one model that others have to know too, which follow it unless they are told otherwise."""
+"""Parameters of other models that default to the value of one model's parameter."""
 
-_LLMAPI_SPECULATION = "what speculates is said in the engine directory's model.yaml"
+_LLMAPI_SPECULATION = "the engine directory's model.yaml configures speculation"
 _LLMAPI_UNSUPPORTED = {
     "draft_engine": _LLMAPI_SPECULATION,
     "prompt_lookup": _LLMAPI_SPECULATION,
@@ -31,7 +31,7 @@ _LLMAPI_UNSUPPORTED = {
 
 
 class PythonBackendParameters(TypedParameters):
-    """What can be set by upstream's names; None leaves what is committed."""
+    """Parameters that can be set by upstream's names; None keeps the committed value."""
 
     exclude_input_in_output: bool | None = None
     cancellation_check_period_ms: Positive | None = None
@@ -41,7 +41,7 @@ class PythonBackendParameters(TypedParameters):
     preprocessing_instance_count: Instances | None = None
 
     def by_model(self) -> dict[str, dict[str, str]]:
-        """The texts of those that are parameters, by the model that they belong to."""
+        """Return the config.pbtxt values of the set parameters, by model."""
         texts = self.pbtxt_values()
         places = {"add_special_tokens": "preprocessing", "skip_special_tokens": "postprocessing"}
         texts.pop("preprocessing_instance_count", None)
@@ -52,12 +52,12 @@ class PythonBackendParameters(TypedParameters):
 
 
 def configure_models(configs: Configs, engine: Path, manifest: Manifest, options: DeploymentOptions) -> None:
-    """Set what the engine and the options say in the committed configurations. Raises DeployError."""
+    """Apply the engine's and the options' values to the committed configurations. Raises DeployError."""
     asked = PythonBackendParameters.read(options.settings, "this target")
     for model, values in _parameters(engine.resolve(), manifest, options, asked, configs).items():
         if model not in configs:
             raise DeployError(
-                f"There is no model {model!r} to set parameters of; there are {', '.join(configs)}.",
+                f"There is no model {model!r}; choose one of {', '.join(configs)}.",
                 "invalid_parameter",
             )
         model_configs.set_parameters(configs[model], values)
@@ -66,7 +66,7 @@ def configure_models(configs: Configs, engine: Path, manifest: Manifest, options
 
 
 def check_python_backend_options(options: DeploymentOptions, manifest: Manifest) -> None:
-    """Refuse what was asked for and would change nothing. Raises DeployError `invalid_parameter`."""
+    """Raise DeployError `invalid_parameter` for options that would have no effect."""
     PythonBackendParameters.read(options.settings, f"target {manifest.target}")
     for name, why in (_LLMAPI_UNSUPPORTED if manifest.target == "llmapi" else {}).items():
         if getattr(options, name):
@@ -76,7 +76,7 @@ def check_python_backend_options(options: DeploymentOptions, manifest: Manifest)
 def _parameters(
     engine: Path, manifest: Manifest, options: DeploymentOptions, asked: PythonBackendParameters, configs: Configs
 ) -> dict[str, dict[str, str]]:
-    """Every parameter to set, by model: the engine's place, its bounds, and whatever was asked for beyond."""
+    """Return all parameters to set, by model: the engine's path, its limits, and further options."""
     values = {
         "preprocessing": {"tokenizer_dir": str(engine)},
         ENGINE_MODEL: {**_engine_values(engine, options), **_bounds(manifest, options, configs)},
@@ -114,7 +114,7 @@ def _engine_values(engine: Path, options: DeploymentOptions) -> dict[str, str]:
 
 
 def _bounds(manifest: Manifest, options: DeploymentOptions, configs: Mapping[str, Any]) -> dict[str, str]:
-    """How much runs at once. The LLM API sizes its KV cache itself, by the GPU's memory, unless it is told a size."""
+    """Return the engine's limits. The LLM API sizes its KV cache by the GPU's memory, unless it gets a size."""
     sequences, step_tokens = options.max_num_sequences, options.max_num_tokens
     bounds = {}
     if manifest.target == "llmapi":

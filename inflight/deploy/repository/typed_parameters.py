@@ -1,4 +1,4 @@
-"""Parameters that people give by name, read into types: one sentence for each that can't be taken."""
+"""Reads parameters that users give by name into types, with one sentence per error."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from inflight.common.suggestions import nearest
 from inflight.deploy.errors import DeployError
 
 MAX_INT32 = 2**31 - 1
-"""TensorRT-LLM reads most numbers as int32, and takes its default in silence where one is larger."""
+"""TensorRT-LLM reads most numbers as int32, and silently uses its default for larger ones."""
 
 
 _PATHS = re.compile(r"\{[^{}]*\}(,\{[^{}]*\})*")
 
 
 def _reject_bool(value: Any) -> Any:
-    """YAML's `yes` is no 1."""
+    """Refuse YAML's booleans, such as `yes`, as numbers."""
     if isinstance(value, bool):
         raise ValueError("a number")
     return value
 
 
 def _parse_numbers(value: Any) -> Any:
-    """Read "1, 2", as people write lists of numbers."""
+    """Parse "1, 2", a user's list of numbers."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
     return [value] if isinstance(value, int) else value
 
 
 def _parse_groups(value: Any) -> Any:
-    """Read "0,1;2,3": groups of numbers. A list of mere numbers is one group, as "0,1" is."""
+    """Parse "0,1;2,3", groups of numbers. A plain list of numbers is one group, like "0,1"."""
     if isinstance(value, str):
         return [_parse_numbers(group) for group in value.split(";")]
     if isinstance(value, list) and any(isinstance(one, list | tuple | str) for one in value):
@@ -43,7 +43,7 @@ def _parse_groups(value: Any) -> Any:
 
 
 def _parse_paths(value: Any) -> Any:
-    """Read "{0}, {0, 1}": the paths of a tree of choices."""
+    """Parse "{0}, {0, 1}", the paths of a tree of choices."""
     if not isinstance(value, str):
         return value
     compact = re.sub(r"\s*([{},])\s*", r"\1", value)
@@ -53,7 +53,7 @@ def _parse_paths(value: Any) -> Any:
 
 
 def _absolute_path(value: Any) -> Any:
-    """An absolute path: it is read on the machine that serves, wherever the server was started."""
+    """Return an absolute path: the serving machine reads it, from any working directory."""
     if not isinstance(value, str) or not value.startswith("/") or not value.isprintable():
         raise ValueError("an absolute path")
     return value
@@ -94,7 +94,7 @@ Choices = Annotated[
 
 
 class TypedParameters(BaseModel):
-    """Some parameters, each with its type, range and default; None where upstream decides by itself."""
+    """Parameters with types, ranges and defaults; None leaves the choice to upstream."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -105,17 +105,18 @@ class TypedParameters(BaseModel):
     )
 
     set_elsewhere: ClassVar[Mapping[str, str]] = {}
-    """What people may try to set so and is said otherwise: how."""
+    """Parameters that are set elsewhere, with the place."""
 
     @classmethod
     def read(cls, given: Mapping[str, Any], where: str) -> Self:
-        """Those that were given, by name; texts are taken as people write numbers and lists.
+        """Parse the given parameters; texts may hold numbers and lists in a user's form.
 
-        Raises DeployError `invalid_parameter` for a name that there is not (`where` says in what), and for a value.
+        Raises DeployError `invalid_parameter` for an unknown name (`where` describes the model), and for an invalid
+        value.
         """
         for name in given:
             if name in cls.set_elsewhere:
-                raise invalid(f"The parameter {name} is not set so: {cls.set_elsewhere[name]}; leave it out.")
+                raise invalid(f"The parameter {name} can't be set here: {cls.set_elsewhere[name]}; leave it out.")
             if name not in cls.model_fields:
                 raise DeployError(_unknown(name, list(cls.model_fields), where), "invalid_parameter")
         try:
@@ -124,7 +125,7 @@ class TypedParameters(BaseModel):
             _refuse(error.errors()[0])
 
     def pbtxt_values(self) -> dict[str, str]:
-        """Each that has a value, as config.pbtxt has it."""
+        """Return each parameter that has a value, in config.pbtxt's form."""
         return {name: _text(value) for name, value in self.model_dump(mode="json").items() if value is not None}
 
 

@@ -1,9 +1,9 @@
-"""Who runs on which cores, where the engine computes on the processor.
+"""Assigns processes to cores if the engine computes on the CPU.
 
-Every token passes through four processes in a row. Where each of them wakes another on a core of its own, the
-wake-up costs more than the work, most of all in a virtual machine; and each wake-up takes a core away from the
-engine's forward pass. So the server's own processes keep together on few cores, and don't preempt who computes
-there; the engine has all cores. See docs/internals/measurements.md for what that gains.
+Every token passes through four processes in a row. If each of them wakes another one on a different core, the wake-up
+costs more than the work, especially in a virtual machine, and takes a core away from the engine's forward pass. So the
+server's processes share few cores and don't preempt the engine, which may use all cores. See
+docs/internals/measurements.md for the effect.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ SERVER_CORES = "INFLIGHT_SERVER_CORES"
 """For the guard: the cores of tritonserver and its stubs, as a list."""
 
 ENGINE_CORES = "INFLIGHT_ENGINE_CORES"
-"""For the engine's process, which would inherit the server's otherwise."""
+"""For the engine's process, which would otherwise inherit the server's."""
 
 _ENGINE_CORES_PER_SERVER_CORE = 8
 
 
 def affinity_environment(allowed: set[int] | None = None) -> dict[str, str]:
-    """The environment that says it: one core for every eight that this process may use, at least one.
+    """Return environment variables that assign one of every eight available cores to the server, at least one.
 
-    Which ones is drawn each time: else all servers of a machine would crowd on the same.
+    The choice is random, so that the servers of a machine don't share the same cores.
     """
     cores = sorted(os.sched_getaffinity(0) if allowed is None else allowed)
     few = max(1, len(cores) // _ENGINE_CORES_PER_SERVER_CORE)

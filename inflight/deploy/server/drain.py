@@ -1,9 +1,8 @@
-"""Ends a server without cutting an answer short.
+"""Stops a server without cutting an answer short.
 
-At SIGTERM Triton stops its models at once, which cuts every gRPC stream in the middle and leaves it silent.
-Unloading the models that take text instead refuses new requests with a clear error, makes the server not ready, and
-lets those that run finish. A stream of the ensemble that was cancelled never ends inside Triton 2.51, so for it a
-server that has come to rest counts as drained too.
+At SIGTERM, Triton stops its models at once, which cuts every gRPC stream without an error. Unloading the models that
+take text instead refuses new requests with a clear error, makes the server not ready, and lets running requests finish.
+A cancelled stream of the ensemble never ends inside Triton 2.51, so an idle server also counts as drained.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _IDLE_CPU_FRACTION = 0.05
 
 
 class IdleDetector:
-    """Whether a server does nothing any more: no text comes, and hardly any processor time is used."""
+    """Detects an idle server: no new text, and hardly any processor time used."""
 
     def __init__(self, probe: Probe, cpu_seconds: Callable[[], float]) -> None:
         self._probe = probe
@@ -27,7 +26,7 @@ class IdleDetector:
         self._restart()
 
     def is_idle(self) -> bool:
-        """Cheap; true once the last two seconds were a rest."""
+        """Return True once the last two seconds were idle; cheap."""
         if time.monotonic() - self._since < _IDLE_SECONDS:
             return False
         chunks, used = self._chunks, self._cpu_used
@@ -44,10 +43,10 @@ class IdleDetector:
 def drain(
     probe: Probe, models: list[str], seconds: float, force: Callable[[], bool], cpu_seconds: Callable[[], float]
 ) -> bool:
-    """Unload `models` and wait until their requests have ended; whether all did in time.
+    """Unload `models` and wait until their requests have ended; return whether all did in time.
 
-    The last one is the engine's, which the others call; it is unloaded once they have ended. `force` is asked again and
-    again whether to give up before `seconds` are over. `cpu_seconds` is what the server's processes have used so far.
+    The last model is the engine's, which the others call; it is unloaded once they have ended. `force` is polled and
+    may end the wait before `seconds`. `cpu_seconds` returns what the server's processes have used so far.
     """
     deadline = time.monotonic() + seconds
     rest = IdleDetector(probe, cpu_seconds)
@@ -57,12 +56,12 @@ def drain(
                 probe.unload(model)
             for model in group:
                 while not probe.unloaded(model):
-                    # What the scripted model does is not seen in the text that Triton counts, and always ends.
+                    # Triton's text counters don't show the scripted model's work, which always ends.
                     if model != BLS_MODEL and rest.is_idle():
                         break
                     if time.monotonic() > deadline or force():
                         return False
                     time.sleep(0.05)
     except ProbeError:
-        return False  # the server is gone, or beyond answering
+        return False  # the server has exited, or does not answer any more
     return True

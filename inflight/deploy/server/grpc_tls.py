@@ -1,4 +1,4 @@
-"""TLS for the port where a server speaks gRPC."""
+"""TLS for the gRPC port of a server."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from inflight.deploy.errors import DeployError
 
 @dataclass(frozen=True)
 class GrpcTls:
-    """Files, as PEM: the server's certificate (with what stands between it and its root) and key.
+    """PEM files: the server's certificate (with its intermediate certificates) and key.
 
-    With `ca`, clients must show a certificate that was signed with one of those in it.
+    With `ca`, clients must present a certificate signed by one in that file.
     """
 
     certificate: Path
@@ -22,7 +22,7 @@ class GrpcTls:
 
     @classmethod
     def from_options(cls, certificate: Path | None, key: Path | None, ca: Path | None) -> GrpcTls | None:
-        """What was asked for; None if nothing was. Raises DeployError `invalid_parameter` for what can't be used."""
+        """Return the TLS files; None without any. Raises DeployError `invalid_parameter` for unusable ones."""
         if certificate is None and key is None and ca is None:
             return None
         if certificate is None or key is None:
@@ -35,7 +35,7 @@ class GrpcTls:
         return found
 
     def check(self) -> None:
-        """Read the files, as the server would not say what is wrong with them. Raises DeployError."""
+        """Read the files, since the server would not report what is wrong with them. Raises DeployError."""
         for option, path in (("certificate", self.certificate), ("key", self.key), ("ca", self.ca)):
             try:
                 if path is not None:
@@ -43,7 +43,7 @@ class GrpcTls:
             except OSError as error:
                 raise _invalid_file(option, path, error.strerror or str(error)) from None
         try:
-            # Without a password given, OpenSSL would ask for one at the terminal.
+            # Without a password argument, OpenSSL would ask for one at the terminal.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key, password="")
         except ssl.SSLError as error:
             raise DeployError(
@@ -58,7 +58,7 @@ class GrpcTls:
             raise _invalid_file("ca", self.ca, _reason(error)) from None
 
     def arguments(self) -> list[str]:
-        """What tritonserver is started with."""
+        """Return arguments for tritonserver."""
         arguments = [
             "--grpc-use-ssl=true",
             f"--grpc-server-cert={self.certificate}",

@@ -1,10 +1,10 @@
-"""Stands between a supervisor and its tritonserver: nothing outlives the supervisor, however that ends.
+"""The guard of a tritonserver: ends the server's process tree with the supervisor, however the supervisor ends.
 
-Run as a file by a bare interpreter (`python -I -S guard.py LIFELINE STATUS SHM_PREFIX PROGRAM ARGUMENT...`),
-with the standard library only: it stays a few megabytes small. LIFELINE is the read end of a pipe whose other
-end the supervisor alone holds; it ends with the supervisor, even by SIGKILL, and whichever thread started the
-server. On STATUS it writes two lines: `pid N` at the start and `exit N` at the end (negative: the signal's
-number). The guard adopts the server's orphans, so it can end them all; then it removes their shared memory.
+Run as a file by a bare interpreter (`python -I -S guard.py LIFELINE STATUS SHM_PREFIX PROGRAM ARGUMENT...`), with the
+standard library only, so it takes only a few megabytes. LIFELINE is the read end of a pipe whose other end only the
+supervisor holds; it closes with the supervisor, even at SIGKILL, whichever thread started the server. The guard writes
+two lines to STATUS: `pid N` at the start and `exit N` at the end (negative: the signal's number). It adopts the
+server's orphans, so it can end them all; then it removes their shared memory.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import time
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 SHARED_MEMORY_DIRECTORY = "/dev/shm"
-# A supervisor that closed its end on purpose has already asked politely; one that was killed can't drain any
-# more.
+# A supervisor that closes its end on purpose has already sent SIGTERM; a killed one can't drain any more.
 STOP_TIMEOUT = 3.0
 
 
@@ -40,15 +39,15 @@ def main(lifeline: int, status: int, shm_prefix: str, command: list[str]) -> Non
     server = start(libc, command)
     os.write(status, f"pid {server}\n".encode())
     code = watch(server, supervisor, lifeline, wake_read)
-    with contextlib.suppress(BrokenPipeError):  # the reader may have gone
+    with contextlib.suppress(BrokenPipeError):  # the reader may have exited
         os.write(status, f"exit {code}\n".encode())
     end_orphans()
     remove_shared_memory(shm_prefix)
 
 
 def set_affinity(cores: str) -> None:
-    """Keep to these cores, and don't preempt who computes on them; the server inherits both (see cores.py)."""
-    if cores:  # a sandbox may forbid either, and a server that is a little slower still serves
+    """Keep to these cores without preempting others; the server inherits both (see cpu_affinity.py)."""
+    if cores:  # a sandbox may forbid either, and a slightly slower server still serves
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, map(int, cores.split(",")))
         with contextlib.suppress(OSError):
@@ -56,7 +55,7 @@ def set_affinity(cores: str) -> None:
 
 
 def start(libc: ctypes.CDLL, command: list[str]) -> int:
-    """Start the server so that it dies with this process (whose one thread PR_SET_PDEATHSIG looks at)."""
+    """Start the server so that it dies with this process (PR_SET_PDEATHSIG refers to its one thread)."""
     guard = os.getpid()
     pid = os.fork()
     if pid:
@@ -73,7 +72,7 @@ def start(libc: ctypes.CDLL, command: list[str]) -> int:
 
 
 def watch(server: int, supervisor: int, lifeline: int, wake: int) -> int:
-    """Reap until the server has ended; end it once the supervisor is gone. Returns its exit code."""
+    """Reap until the server has exited, ending it once the supervisor has exited; return its exit code."""
     kill_at: float | None = None
     waiting_for = [wake, lifeline]
     while True:
@@ -83,8 +82,7 @@ def watch(server: int, supervisor: int, lifeline: int, wake: int) -> int:
         code = reap(server)
         if code is not None:
             return code
-        # A child that the supervisor forked may hold the other end of the lifeline: hence the second
-        # question.
+        # A child that the supervisor forked may hold the other end of the lifeline: so check the parent too.
         if kill_at is None and (lifeline in readable or os.getppid() != supervisor):
             waiting_for = [wake]
             kill_at = time.monotonic() + STOP_TIMEOUT
@@ -94,7 +92,7 @@ def watch(server: int, supervisor: int, lifeline: int, wake: int) -> int:
 
 
 def reap(server: int) -> int | None:
-    """Reap whatever has ended; the server's exit code if it was among that."""
+    """Reap all exited children; return the server's exit code if it is one of them."""
     code = None
     while True:
         try:
@@ -108,7 +106,7 @@ def reap(server: int) -> int | None:
 
 
 def end_orphans() -> None:
-    """Kill everything that the server left behind; what those leave comes to this process in turn."""
+    """Kill all processes that the server left behind; their orphans are reparented to this process in turn."""
     while True:
         for child in children():
             os.kill(child, signal.SIGKILL)
@@ -119,7 +117,7 @@ def end_orphans() -> None:
 
 
 def children() -> list[int]:
-    """The processes whose parent is this one, zombies included."""
+    """Return the children of this process, zombies included."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -127,17 +125,17 @@ def children() -> list[int]:
                 with open(f"/proc/{name}/stat", "rb") as file:
                     parent = int(file.read().rpartition(b")")[2].split()[1])
             except OSError:
-                continue  # it ended meanwhile
+                continue  # exited meanwhile
             if parent == os.getpid():
                 found.append(int(name))
     return found
 
 
 def remove_shared_memory(shm_prefix: str) -> None:
-    """Remove the shared memory regions of this server alone."""
+    """Remove the shared memory regions of this server only."""
     for name in os.listdir(SHARED_MEMORY_DIRECTORY):
         if name.startswith(shm_prefix):
-            with contextlib.suppress(FileNotFoundError):  # the next server sweeps at the same time
+            with contextlib.suppress(FileNotFoundError):  # the next server removes stale ones at the same time
                 os.unlink(os.path.join(SHARED_MEMORY_DIRECTORY, name))
 
 

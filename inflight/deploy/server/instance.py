@@ -1,4 +1,4 @@
-"""One life of a server: from its processes' start to the first token, and to the death of one of them."""
+"""A server instance: one start of tritonserver, to its first token and to its exit."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from inflight.deploy.server.process import ENGINE_PROCESS, ProcessInfo, TritonPr
 from inflight.deploy.server.stall_detector import StallDetector
 
 MAX_START_ATTEMPTS = 3
-"""Triton aborts a start in which a model's process gets no processor time for a second, as on a crowded machine."""
+"""Triton aborts a start in which a model's process gets no processor time for a second, as on an overloaded machine."""
 
 # A server that is ready but generates nothing within this time is broken.
 _FIRST_TOKEN_TIMEOUT = 120.0
 # How long a ready server may answer with errors before the start counts as failed.
 _ERROR_TIMEOUT = 20.0
-# Streams whose stub died never end, so no more than this is waited for them. A stream whose engine died ends with an
-# error behind the text that is still on its way: that is waited for, at most so often.
+# Streams of a dead stub never end, so waiting longer is useless. A stream of a dead engine ends with an error after the
+# text that is still on its way, for which the flush repeats this often.
 _FLUSH_SECONDS = 0.5
 _MAX_FLUSHES = 10
 _ORPHAN_TIMEOUT = 10.0
 
 
 class ServerInstance:
-    """A tritonserver's process, how to ask it, and who belongs to it once it stands."""
+    """A tritonserver's process, its probe, and, once it is ready, its process tree."""
 
     def __init__(self, process: TritonProcess, probe: Probe, log_file: Path, log_begins: int = 0) -> None:
         self.process = process
@@ -40,11 +40,11 @@ class ServerInstance:
         self._log_begins = log_begins
 
     def wait_until_generating(self, seconds: float, interrupted: Callable[[], bool], idle_seconds: float) -> None:
-        """Wait until the server has generated a token through all of its models; then `process_tree` is set.
+        """Wait until the server has generated a token through all of its models, then set `process_tree`.
 
-        Raises DeployError `server_start_failed` with the server's own last errors if it ends, takes longer
-        than `seconds`, uses neither the processor nor a disk for `idle_seconds`, or answers with errors;
-        `interrupted` is asked again and again whether to give up.
+        Raises DeployError `server_start_failed` with the server's own last errors if it exits, takes longer than
+        `seconds`, uses neither the processor nor a disk for `idle_seconds`, or answers with errors. `interrupted` is
+        polled and may stop the wait.
         """
         deadline = time.monotonic() + seconds
         stall = StallDetector(self.process.resource_usage, idle_seconds)
@@ -67,7 +67,7 @@ class ServerInstance:
             elif first.error is not None:
                 errors_since = errors_since or now
                 dead = self.exit_reason()
-                self._check_start(interrupted)  # the server's own death may be a crash
+                self._check_start(interrupted)  # the server's own exit may be a crash
                 if dead:
                     raise self._start_error(dead, ServerCrashError) from first.error
                 if now - errors_since > _ERROR_TIMEOUT:
@@ -87,22 +87,22 @@ class ServerInstance:
             raise DeployError("The start was interrupted.", "server_start_failed")
 
     def stop(self, seconds: float) -> None:
-        """End the processes, and return when they are gone; without a guard its orphans end a moment later."""
+        """End the processes and wait for their exit; without a guard, orphans end a moment later."""
         self.process.stop(seconds)
         deadline = time.monotonic() + _ORPHAN_TIMEOUT
         while any(member.is_running() for member in self.process_tree) and time.monotonic() < deadline:
             time.sleep(0.02)
 
     def exit_reason(self) -> str | None:
-        """Who of the family has died, in words; None while all live."""
+        """Return which process of the tree has died, in words; None while all run."""
         code = self.process.poll()
         if code is not None:
             return f"{self._main_process_name()} (pid {self.process.pid}) ended with {describe_exit(code)}"
         for member in self.process_tree:
             if not member.is_running():
-                if not self.process_tree[0].is_running():  # the others end with it, maybe since it was looked at
+                if not self.process_tree[0].is_running():  # the others end with it, perhaps since the last check
                     member = self.process_tree[0]
-                if member.pid == self.process.pid:  # its guard will say how in a moment
+                if member.pid == self.process.pid:  # its guard reports the exit code soon
                     self.process.wait(1)
                     code = self.process.poll()
                 else:
@@ -112,13 +112,13 @@ class ServerInstance:
         return None
 
     def _main_process_name(self) -> str:
-        """The name of what the guard started: tritonserver, or mpirun above all of them."""
+        """Return the name of the process that the guard started: tritonserver, or mpirun above all ranks."""
         return self.process_tree[0].name if self.process_tree else "tritonserver"
 
     def reject_and_flush(self, wait: Callable[[float], bool]) -> None:
-        """Be ready no more, take no new requests, and let those that run get their errors.
+        """Make the server not ready, refuse new requests, and let running requests get their errors.
 
-        `wait` lets the seconds given pass, and says whether to go on at once.
+        `wait` sleeps for the given seconds and returns whether to stop early.
         """
         try:
             for model in TEXT_MODELS:
@@ -128,7 +128,7 @@ class ServerInstance:
                     if all(map(self.probe.unloaded, TEXT_MODELS)) or wait(_FLUSH_SECONDS):
                         break
         except ProbeError:
-            return  # tritonserver itself is the one that died
+            return  # tritonserver itself died
         wait(_FLUSH_SECONDS)
 
     def _log_reason(self) -> str:
@@ -136,13 +136,13 @@ class ServerInstance:
 
     def _start_error(self, reason: str, kind: type[DeployError] = DeployError) -> DeployError:
         return kind(
-            f"tritonserver did not come up: {reason.rstrip('.')}. The whole log is {self._log}.",
+            f"tritonserver did not start: {reason.rstrip('.')}. The whole log is {self._log}.",
             "server_start_failed",
         )
 
 
 class _FirstTokenRequest:
-    """A request for one token, in a thread of its own: nothing else waits for a server that does not answer."""
+    """A request for one token in a separate thread, so that a server that does not answer blocks nothing else."""
 
     def __init__(self, probe: Probe) -> None:
         self.received = False
@@ -163,12 +163,12 @@ class _FirstTokenRequest:
 
 
 def is_crash(exit_code: int) -> bool:
-    """Whether it ended by a signal; of its ranks' signals mpirun tells as a shell does, by 128 and more."""
+    """Return whether it exited by a signal; mpirun reports its ranks' signals like a shell, as 128 and more."""
     return exit_code < 0 or exit_code > 128
 
 
 def describe_exit(exit_code: int) -> str:
-    """An exit code as a person says it."""
+    """Describe an exit code for users."""
     if exit_code < 0:
         try:
             return f"signal {-exit_code} ({signal.Signals(-exit_code).name})"

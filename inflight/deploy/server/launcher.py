@@ -1,4 +1,4 @@
-"""Starts the processes of a server, again and again the same way."""
+"""Starts the processes of a server, in the same way each time."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from inflight.deploy.server.run_directory import ServerRunDirectory, remove_shar
 from inflight.deploy.server.source import PreparedRepository, ServingSource, prepare_repository
 from inflight.deploy.server.triton_log import log_size as log_size
 
-# Triton's own limit for its end lies below that of who stops it, so that it can say what hangs.
+# Triton's own exit timeout is shorter than the supervisor's, so that Triton can log what hangs.
 _EXIT_TIMEOUT = 4
 
 
 @dataclass(frozen=True)
 class ServerLauncher:
-    """What a server is started with: the program, what it serves, how many processes it takes, and its directory."""
+    """The configuration of a server's starts: program, repository, process layout and run directory."""
 
     installation: triton.TritonInstallation
     repository: PreparedRepository
     layout: ProcessLayout
     run_directory: ServerRunDirectory
     environment: Mapping[str, str]
-    """What else goes into the environment."""
+    """Additional environment variables."""
 
     @classmethod
     def prepare(
@@ -45,10 +45,10 @@ class ServerLauncher:
         run_directory: ServerRunDirectory,
         on_message: Callable[[str], None],
     ) -> ServerLauncher:
-        """Look whether this machine can serve the engine, and lay out what Triton reads.
+        """Check that this machine can serve the engine, and lay out what Triton reads.
 
-        `log` is the file for a line about each answer. Raises DeployError as `triton.find`, `preflight.check`,
-        `request_log.variables`, `launch.choose` and `prepare_repository` do.
+        `request_log_path` is the file for a line about each answer. Raises DeployError as `find_triton`,
+        `check_engine`, `request_log_environment`, `choose_layout` and `prepare_repository` do.
         """
         installation = triton.mirror_wheel(triton.find_triton(), run_directory.path / "triton")
         preflight.check_engine(source.manifest, installation.root / "backends", on_message)
@@ -58,7 +58,7 @@ class ServerLauncher:
         return cls(installation, deployment, chosen, run_directory, variables)
 
     def start(self, hosts: ListenHosts, ports: ListenPorts, grpc_tls: GrpcTls | None) -> ServerInstance:
-        """Start the processes, which listen there once they stand."""
+        """Start the processes, which listen on these ports once they are ready."""
         key = secrets.token_hex(16)
         server = triton.server_command(
             self.installation,
@@ -71,7 +71,7 @@ class ServerLauncher:
             grpc_tls=grpc_tls,
         )
         self.repository.clear_downloads()
-        remove_shared_memory(self.run_directory.shm_prefix)  # a guard that was killed could not
+        remove_shared_memory(self.run_directory.shm_prefix)  # a killed guard could not
         variables = {
             **triton.server_environment(self.installation),
             **self.repository.environment,
@@ -84,7 +84,7 @@ class ServerLauncher:
         return ServerInstance(process, Probe(reachable(hosts.http), ports.http, key), self.run_directory.log, begins)
 
     def _follower_command(self, rank: int) -> list[str]:
-        # Each rank has shared memory of its own; a prefix that begins with the server's is swept with it.
+        # Each rank has its own shared memory; a prefix that begins with the server's is removed with it.
         return triton.follower_command(
             self.installation,
             self.repository.repository,

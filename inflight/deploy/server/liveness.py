@@ -1,9 +1,8 @@
-"""Whether a server that says it is ready still makes tokens.
+"""Detects a server that reports to be ready but generates no tokens.
 
-A busy server must never be taken for a dead one, however slow it is. So only this counts as death: not one
-piece of text came out for a long time, a request of our own went in and stayed without an answer, and
-meanwhile the server's processes hardly used the processor. (One that spins without a result gets fifteen
-times as long.)
+A busy server must never count as dead, however slow it is. A server therefore counts as dead only if it produced no
+text for a long time, a probe request was not answered, and its processes hardly used the processor meanwhile. (A server
+that uses the processor without a result gets fifteen times as long.)
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _IDLE_CPU_FRACTION = 0.05
 
 @dataclass(frozen=True)
 class LivenessTimeouts:
-    """In seconds: how often to look, how long without text before asking for a token, how long to wait.
+    """In seconds: interval of checks, time without text before a probe request, timeout of that request.
 
     `start_idle_timeout` is how long a start may use neither the processor nor a disk.
     """
@@ -33,7 +32,7 @@ class LivenessTimeouts:
 
 
 class LivenessMonitor:
-    """Watches one life of a server. `check` is cheap and may be called as often as one likes."""
+    """Monitors one server instance. `check` is cheap and may be called often."""
 
     def __init__(self, probe: Probe, cpu_seconds: Callable[[], float], timeouts: LivenessTimeouts) -> None:
         self._probe = probe
@@ -47,7 +46,7 @@ class LivenessMonitor:
         self._cpu_at_probe = 0.0
 
     def check(self) -> str | None:
-        """In words, why the server counts as dead; None while it does not."""
+        """Return why the server counts as dead, in words; None while it is live."""
         now = time.monotonic()
         if now < self._next_check:
             return None
@@ -61,17 +60,17 @@ class LivenessMonitor:
         if not self._probe_started_at:
             self._probe_started_at, self._cpu_at_probe = now, self._cpu_seconds()
         if self._probe_thread is None or not self._probe_thread.is_alive():
-            self._probe_thread = threading.Thread(target=self._send_probe, name="canary", daemon=True)
+            self._probe_thread = threading.Thread(target=self._send_probe, name="liveness-probe", daemon=True)
             self._probe_thread.start()
         waited = now - self._probe_started_at
         used = self._cpu_seconds() - self._cpu_at_probe
         spins = used > waited * _IDLE_CPU_FRACTION
         if waited < self._timeouts.probe_timeout * (_SPINNING_FACTOR if spins else 1):
             return None
-        return f"the server says it is ready, but has generated nothing for {now - self._idle_since:.0f} s"
+        return f"the server reports to be ready but has generated nothing for {now - self._idle_since:.0f} s"
 
     def _send_probe(self) -> None:
         try:
             self._probe.generate(self._timeouts.probe_timeout * _SPINNING_FACTOR)
         except ProbeError:
-            time.sleep(self._timeouts.check_interval)  # no answer that counts; asked again at the next look
+            time.sleep(self._timeouts.check_interval)  # no valid answer; the next check sends another request

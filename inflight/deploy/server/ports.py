@@ -1,4 +1,4 @@
-"""Addresses and ports to listen on: those asked for, if they are free, and free ports for the rest."""
+"""Addresses and ports to listen on: the requested ones, if they are free, and free ports for the rest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class ListenHosts:
-    """At which address a server listens with each port."""
+    """The address of each port."""
 
     http: str = LOOPBACK
     grpc: str = LOOPBACK
@@ -22,23 +22,23 @@ class ListenHosts:
 
 @dataclass(frozen=True)
 class ListenPorts:
-    """Where a server listens."""
+    """The ports of a server."""
 
     http: int
     grpc: int
     metrics: int
 
     def are_free(self, hosts: ListenHosts) -> bool:
-        """Whether a server could listen on all of them now."""
+        """Return whether a server could listen on all of them now."""
         pairs = ((hosts.http, self.http), (hosts.grpc, self.grpc), (hosts.metrics, self.metrics))
         return all(is_free(host, port) for host, port in pairs)
 
 
 def choose_ports(hosts: ListenHosts, http: int | None, grpc: int | None, metrics: int | None) -> ListenPorts:
-    """Take the ports asked for; None and 0 stand for any free one.
+    """Return the requested ports; None and 0 mean any free port.
 
-    Raises DeployError `port_in_use`, naming the option, if a requested port is in use, and
-    `invalid_parameter` for the same port twice or an address that is not this machine's.
+    Raises DeployError `port_in_use`, naming the option, if a requested port is in use, and `invalid_parameter` for the
+    same port twice or an address that is not this machine's.
     """
     asked = (
         (hosts.http, "--http-port", http),
@@ -48,7 +48,7 @@ def choose_ports(hosts: ListenHosts, http: int | None, grpc: int | None, metrics
     given = [port for _, _, port in asked if port]
     if len(given) != len(set(given)):
         raise DeployError(
-            f"HTTP, gRPC and metrics need a port each, not {given}; choose others, or 0 for any free one.",
+            f"HTTP, gRPC and metrics need three different ports, not {given}; choose others, or 0 for any free one.",
             "invalid_parameter",
         )
     held: list[socket.socket] = []
@@ -62,7 +62,7 @@ def choose_ports(hosts: ListenHosts, http: int | None, grpc: int | None, metrics
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there now."""
+    """Return whether a server could listen there now."""
     try:
         _bind(host, "", port).close()
     except DeployError:
@@ -71,9 +71,9 @@ def is_free(host: str, port: int) -> bool:
 
 
 def numeric(host: str) -> str:
-    """The address that a name stands for, IPv4 first: Triton's HTTP server knows no names, and listens nowhere then.
+    """Resolve a name to an address, IPv4 first: with a name, Triton's HTTP server silently listens nowhere.
 
-    Raises DeployError `invalid_parameter` for a name that stands for none.
+    Raises DeployError `invalid_parameter` for a name that can't be resolved.
     """
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -83,17 +83,17 @@ def numeric(host: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches a server that listens there."""
+    """Return whether the address is reachable from this machine only."""
     return ipaddress.ip_address(address).is_loopback
 
 
 def reachable(host: str) -> str:
-    """The address at which this machine reaches a server that listens on `host` (all addresses, perhaps)."""
+    """Return an address at which this machine reaches a server that listens on `host`, which may be all addresses."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
 def in_brackets(host: str) -> str:
-    """As it is written before a port."""
+    """Return the host in its form before a port."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -104,14 +104,14 @@ def _bind(host: str, option: str, port: int) -> socket.socket:
     except OSError as error:
         raise _unusable(host, error) from error
     try:
-        # Like tritonserver itself: connections that a server before it left in TIME_WAIT don't matter.
+        # Like tritonserver: ignore connections that an earlier server left in TIME_WAIT.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen()
     except PermissionError as error:
         listener.close()
         raise DeployError(
-            f"{option} {port} is kept for the system; choose a port above 1023, or 0 for any free one.",
+            f"{option} {port} is reserved for the system; choose a port above 1023, or 0 for any free one.",
             "port_in_use",
         ) from error
     except OSError as error:
@@ -128,5 +128,5 @@ def _bind(host: str, option: str, port: int) -> socket.socket:
 def _unusable(host: str, error: Exception) -> DeployError:
     why = getattr(error, "strerror", None) or error
     return DeployError(
-        f"The address {host} can't be listened on ({why}); use an address of this machine.", "invalid_parameter"
+        f"No server can listen on the address {host} ({why}); use an address of this machine.", "invalid_parameter"
     )

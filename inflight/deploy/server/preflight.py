@@ -1,7 +1,7 @@
-"""Compares an engine with the machine that shall serve it, before Triton fails with a serialization error.
+"""Compares an engine with this machine, before Triton fails with a serialization error.
 
 A TensorRT engine runs with the versions of TensorRT-LLM and TensorRT that compiled it, on GPUs of the kind that it was
-compiled on, and takes as many of them as it was split for. The LLM API compiles nothing and needs the GPUs alone.
+compiled on, and needs as many of them as it was split for. The LLM API compiles nothing and needs only the GPUs.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _NAMES = {"tensorrt_llm": "TensorRT-LLM", "tensorrt": "TensorRT"}
 
 @dataclass(frozen=True)
 class Problem:
-    """One sentence, with a code where it keeps the engine from running, without where it may."""
+    """One sentence; with a code if the engine can't run, without one if it may."""
 
     sentence: str
     code: str | None
 
 
 def check_engine(manifest: Manifest, backends: Path, on_message: Callable[[str], None]) -> None:
-    """Raise the first problem that keeps the engine from running here as DeployError; report the others.
+    """Raise the first problem that prevents the engine from running here as DeployError; report the others.
 
-    Looks at the machine only for engines that need GPUs. Codes: `engine_incompatible`, `gpu_missing`,
+    Inspects the machine only for engines that need GPUs. Codes: `engine_incompatible`, `gpu_missing`,
     `server_not_found`.
     """
     here = Machine() if manifest.target == "openvino" else machine.detect_machine()
@@ -44,7 +44,7 @@ def check_engine(manifest: Manifest, backends: Path, on_message: Callable[[str],
 
 
 def find_problems(manifest: Manifest, machine: Machine, backends: Path) -> Iterator[Problem]:
-    """What is between the engine and this machine, whose Triton has its backends in `backends`."""
+    """Yield the mismatches between the engine and this machine; `backends` is the directory of Triton's backends."""
     yield from _our_version(manifest)
     if manifest.target == "openvino":
         return
@@ -59,7 +59,7 @@ def find_problems(manifest: Manifest, machine: Machine, backends: Path) -> Itera
 
 
 def visible_gpus(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """Those that CUDA_VISIBLE_DEVICES leaves; names other than numbers (of parts of a GPU) are only counted."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves; names other than numbers (parts of a GPU) are only counted."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is None:
         return gpus
@@ -74,7 +74,7 @@ def _our_version(manifest: Manifest) -> Iterator[Problem]:
     if built and not compatible(built, __version__):
         yield Problem(
             f"The engine {manifest.name} was built by inflight {built} and this is {__version__}; if it does not load,"
-            " or answers otherwise than before, build it again.",
+            " or answers differently, build it again.",
             None,
         )
 
@@ -105,7 +105,7 @@ def _versions(manifest: Manifest, here: Machine) -> Iterator[Problem]:
         elif built != found:
             place = container_name(manifest) or f"a container with {name} {built}"
             yield Problem(
-                f"The engine {manifest.name} was compiled by {name} {built} and here is {found}, which can't read it;"
+                f"The engine {manifest.name} was compiled by {name} {built}, and {found} here can't read it;"
                 f" serve it in {place}, or build it again here.",
                 "engine_incompatible",
             )
@@ -115,13 +115,13 @@ def _gpus(manifest: Manifest, gpus: tuple[Gpu, ...]) -> Iterator[Problem]:
     needed = world_size(manifest)
     if len(gpus) >= needed:
         return
-    # The LLM API says itself what it misses; a machine whose GPUs nvidia-smi doesn't name is left to it.
+    # The LLM API itself reports what is missing; it decides on machines without nvidia-smi.
     fatal = bool(gpus) or manifest.target == "tensorrt-llm"
-    found = f"{len(gpus)} of this machine are visible_gpus" if gpus else "nvidia-smi names none here"
+    found = f"this machine has {len(gpus)} visible" if gpus else "nvidia-smi lists no GPUs here"
     yield Problem(
-        f"The engine {manifest.name} takes {needed} GPU{'s' if needed > 1 else ''} (tensor parallel"
-        f" {manifest.tensor_parallel}, pipeline parallel {manifest.pipeline_parallel}) and {found}; serve it where"
-        " there are so many, or build it for fewer.",
+        f"The engine {manifest.name} needs {needed} GPU{'s' if needed > 1 else ''} (tensor parallel"
+        f" {manifest.tensor_parallel}, pipeline parallel {manifest.pipeline_parallel}) and {found}; serve it on a"
+        " machine with enough, or build it for fewer.",
         "gpu_missing" if fatal else None,
     )
 

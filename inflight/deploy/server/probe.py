@@ -1,4 +1,4 @@
-"""Questions to a running server over HTTP, with the standard library alone."""
+"""HTTP requests to a running server, with the standard library only."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 
 class ProbeError(Exception):
-    """The server did not answer, or answered with an error: its words."""
+    """The server did not answer, or answered with this error."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Asks one server. Every call opens a connection of its own, so any thread may ask."""
+    """Sends requests to one server. Every call opens a separate connection, so any thread may call."""
 
     host: str
     port: int
     admin_key: str
 
     def ready(self) -> bool:
-        """What /v2/health/ready says: all models stand and the server is not on its way out."""
+        """Return the state of /v2/health/ready: all models are loaded and the server is not shutting down."""
         try:
             self._request("GET", "/v2/health/ready", seconds=5)
         except ProbeError:
@@ -29,28 +29,28 @@ class Probe:
         return True
 
     def generate(self, seconds: float, model: str = "ensemble") -> None:
-        """Have one token generated, the whole way. Raises ProbeError."""
+        """Generate one token through all models. Raises ProbeError."""
         body = json.dumps({"text_input": "a", "max_tokens": 1})
         self._request("POST", f"/v2/models/{model}/generate", body, seconds=seconds)
 
     def chunk_count(self) -> int | None:
-        """How many pieces of text were made since the start; None if the server doesn't say.
+        """Return how many pieces of text were produced since the start; None if the server doesn't report it.
 
-        Of those that the scripted model makes Triton counts only one a request.
+        For the scripted model, Triton counts only one per request.
         """
         counts = [self._inference_count(model) for model in ("postprocessing", "tensorrt_llm_bls")]
         return None if counts[0] is None else sum(filter(None, counts))
 
     def metadata(self) -> dict[str, Any]:
-        """The server's name, version and extensions. Raises ProbeError."""
+        """Return the server's name, version and extensions. Raises ProbeError."""
         return dict(self._request("GET", "/v2", seconds=5))
 
     def unload(self, model: str) -> None:
-        """Have a model take no new requests; those that run go on. Raises ProbeError."""
+        """Make a model refuse new requests; running ones continue. Raises ProbeError."""
         self._request("POST", f"/v2/repository/models/{model}/unload", "{}", seconds=10)
 
     def unloaded(self, model: str) -> bool:
-        """Whether the last request of an unloaded model has ended. Raises ProbeError."""
+        """Return whether the last request of an unloaded model has ended. Raises ProbeError."""
         index = self._request("POST", "/v2/repository/index", "{}", seconds=10)
         return all(entry.get("state") == "UNAVAILABLE" for entry in index if entry["name"] == model)
 

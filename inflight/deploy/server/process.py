@@ -1,4 +1,4 @@
-"""One life of a tritonserver: its process under a guard, and the family of processes that it started."""
+"""A tritonserver process under a guard, and its process tree."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from inflight.deploy.server.run_directory import SHARED_MEMORY_DIRECTORY
 from inflight.deploy.server.stall_detector import ResourceUsage, measure_usage
 
 ENGINE_PROCESS = "the engine's process"
-"""What the name of a member begins with that runs an engine."""
+"""Prefix of the names of processes that run an engine."""
 
 SERVER_PROCESS = "tritonserver"
 
 _INSTANCE = re.compile(r"(.+)_\d+_\d+")
 _NO_RANK = 1 << 30
-# The process that ends a stub with its server: all of the family can do without it.
+# The process that ends a stub with its server: the others work without it.
 _STUB_GUARD = "inflight.runtime.triton.stub.guard"
 
 # A guard that has not started the server within this time never will.
@@ -37,7 +37,7 @@ _GUARD_TIMEOUT = 30.0
 
 @dataclass(frozen=True)
 class ProcessInfo:
-    """A process of the server's family; `created` tells it from a later one with the same id."""
+    """A process of the server's tree; `created` distinguishes it from a later one with the same id."""
 
     pid: int
     created: float
@@ -51,7 +51,7 @@ class ProcessInfo:
             return False
 
     def exit_code(self) -> int | None:
-        """How it ended, negative for a signal; None where nothing tells, as once its parent knows (proc(5))."""
+        """Return its exit code, negative for a signal; None if unknown, as once its parent has reaped it (proc(5))."""
         try:
             with open(f"/proc/{self.pid}/stat", errors="replace") as file:
                 fields = file.read().rpartition(")")[2].split()
@@ -62,13 +62,13 @@ class ProcessInfo:
 
 
 class TritonProcess:
-    """A running tritonserver that can't outlive this process, not even when it is killed by SIGKILL."""
+    """A running tritonserver that ends with this process, even at SIGKILL."""
 
     def __init__(self, command: list[str], environment: dict[str, str], log: Path, shm_prefix: str) -> None:
         self._shm_prefix = shm_prefix
         self._status_data = b""
         self.exit_code: int | None = None
-        working = log.with_name("working")  # Python in a model's process looks for modules there first: it stays empty
+        working = log.with_name("working")  # Python in a model's process searches it for modules first: it stays empty
         working.mkdir(mode=0o700, exist_ok=True)
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as guards:
             lifeline, self._lifeline = _pipe(reading=guards, writing=ours)
@@ -91,16 +91,16 @@ class TritonProcess:
                     stdout=output,
                     stderr=output,
                     cwd=working,
-                    start_new_session=True,  # a Ctrl-C in the terminal is for the supervisor, which then drains
+                    start_new_session=True,  # Ctrl-C in the terminal is for the supervisor, which then drains
                 )
-            ours.callback(self._stop_guard)  # and with it what it has started
+            ours.callback(self._stop_guard)  # and its process tree
             guards.close()
             self.pid = self._server_pid()
             ours.pop_all()
 
     def poll(self) -> int | None:
-        """The server's exit code, negative for a signal; None while it runs."""
-        guard_ended = self._guard.poll() is not None  # first: what it said before its end is there to be heard then
+        """Return the server's exit code, negative for a signal; None while it runs."""
+        guard_ended = self._guard.poll() is not None  # first: all output before its exit can be read then
         while self.exit_code is None:
             lines = self._status_data.splitlines()
             if len(lines) > 1 and self._status_data.endswith(b"\n"):
@@ -112,7 +112,7 @@ class TritonProcess:
         return self.exit_code
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the server's end; whether it came."""
+        """Wait for the server's exit; return whether it exited in time."""
         deadline = time.monotonic() + seconds
         while self.poll() is None:
             left = deadline - time.monotonic()
@@ -122,7 +122,7 @@ class TritonProcess:
         return True
 
     def stop(self, seconds: float) -> None:
-        """SIGTERM, SIGKILL after `seconds`, and return when nothing of the family is left."""
+        """Send SIGTERM, then SIGKILL after `seconds`, and wait until the whole process tree has exited."""
         if self.poll() is None:
             self.signal(signal.SIGTERM)
             if not self.wait(seconds):
@@ -135,14 +135,14 @@ class TritonProcess:
             self._status = -1
 
     def signal(self, number: int) -> None:
-        """Send a signal to the server alone. The guard has not reaped it while `poll` says that it runs."""
+        """Send a signal to the server only. The guard has not reaped it while `poll` returns None."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
     def hide_shared_memory(self) -> None:
-        """Keep other users from the server's shared memory, which the backend makes readable for all of them.
+        """Deny other users access to the server's shared memory, which the backend makes readable for all.
 
-        Prompts and answers pass through it. A umask would not do: the backend sets the mode after making it.
+        It holds prompts and answers. A umask would not suffice: the backend sets the mode after creating it.
         """
         for region in SHARED_MEMORY_DIRECTORY.glob(f"{self._shm_prefix}*"):
             with contextlib.suppress(OSError):
@@ -150,12 +150,12 @@ class TritonProcess:
 
     @property
     def server_pid(self) -> int:
-        """The process id of tritonserver itself, which under mpirun is that of the first rank's."""
+        """Return the process id of tritonserver; under mpirun, of the first rank's."""
         ranks = [member for member in self.process_tree() if member.name.startswith(SERVER_PROCESS)]
         return ranks[0].pid if ranks else self.pid
 
     def process_tree(self) -> list[ProcessInfo]:
-        """The server, its models' stubs, and the processes that these started; mpirun and all its ranks, where it runs.
+        """Return the server, its models' stubs and their child processes; with mpirun, also mpirun and all ranks.
 
         The first rank is the first server.
         """
@@ -170,7 +170,7 @@ class TritonProcess:
             return []
 
     def cpu_seconds(self) -> float:
-        """CPU time that the family has used so far."""
+        """Return the CPU time that the process tree has used so far."""
         total = 0.0
         for member in self.process_tree():
             try:
@@ -181,7 +181,7 @@ class TritonProcess:
         return total
 
     def resource_usage(self) -> ResourceUsage:
-        """What the guard, the family and all that these have started have used so far."""
+        """Return what the guard and the server's process tree have used so far."""
         try:
             guard = psutil.Process(self._guard.pid)
             return measure_usage([guard, *guard.children(recursive=True)])
@@ -189,11 +189,11 @@ class TritonProcess:
             return ResourceUsage()
 
     def kill(self) -> None:
-        """Kill the guard, and with it the server. Any thread may do so, whatever another one waits for."""
+        """Kill the guard, and with it the server. Any thread may call this, even while another waits."""
         self._guard.kill()
 
     def _server_pid(self) -> int:
-        """What the guard says first."""
+        """Return the process id in the guard's first line."""
         while self._status_data.count(b"\n") == 0:
             if not self._read_status(_GUARD_TIMEOUT):
                 raise DeployError(
@@ -211,7 +211,7 @@ class TritonProcess:
             self._lifeline = -1
 
     def _read_status(self, seconds: float) -> bool:
-        """Read what the guard says; false if it says nothing."""
+        """Read the guard's next line; return False if there is no line in time."""
         if self._status < 0 or not select.select([self._status], [], [], seconds)[0]:
             return False
         heard = os.read(self._status, 100)
@@ -220,7 +220,7 @@ class TritonProcess:
 
 
 def _pipe(reading: contextlib.ExitStack, writing: contextlib.ExitStack) -> tuple[int, int]:
-    """A pipe's two ends, each closed with whom it is for."""
+    """Create a pipe whose ends close with their users."""
     ends = os.pipe()
     reading.callback(os.close, ends[0])
     writing.callback(os.close, ends[1])
@@ -239,7 +239,7 @@ def _server_processes(server: psutil.Process, name: str) -> Iterator[ProcessInfo
 
 
 def _model_of(stub: psutil.Process) -> str:
-    """The model that a stub runs: its command line ends with the name of the model's instance, "NAME_0_0 DEFAULT"."""
+    """Return the model of a stub: its command line ends with the name of the model's instance, "NAME_0_0 DEFAULT"."""
     for argument in reversed(stub.cmdline()[-2:]):
         if found := _INSTANCE.fullmatch(argument):
             return found[1]
@@ -247,7 +247,7 @@ def _model_of(stub: psutil.Process) -> str:
 
 
 def _rank_of(process: psutil.Process) -> int:
-    """The rank that mpirun gave a process; those without one come last."""
+    """Return the rank that mpirun gave a process; processes without one come last."""
     try:
         return int(process.environ().get("OMPI_COMM_WORLD_RANK", _NO_RANK))
     except (psutil.AccessDenied, ValueError):

@@ -1,8 +1,8 @@
-"""How many processes an engine on several GPUs takes, and the command line that starts them.
+"""The processes of an engine on several GPUs, and the command line that starts them.
 
-TensorRT-LLM's C++ backend runs a rank of the engine on each GPU, and the ranks speak MPI. In leader mode each rank is a
-tritonserver, and the first one serves; in orchestrator mode one tritonserver spawns a worker for each rank of each
-instance. Both as upstream's scripts/launch_triton_server.py starts them (NVIDIA/TensorRT-LLM at 0a2e2c1f).
+TensorRT-LLM's C++ backend runs a rank of the engine on each GPU, and the ranks use MPI. In leader mode, each rank is a
+tritonserver, and the first one serves; in orchestrator mode, one tritonserver spawns a worker for each rank of each
+instance. Both start as in upstream's scripts/launch_triton_server.py (NVIDIA/TensorRT-LLM at 0a2e2c1f).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ MULTI_GPU_MODES: tuple[MultiGpuMode, ...] = ("leader", "orchestrator")
 
 SHARED_MEMORY_DIRECTORY = Path("/dev/shm")
 _GUARDED_COMMAND = (sys.executable, "-I", "-S", process_guard.__file__)
-# Where NVIDIA's containers have it when it is not on PATH.
+# Its path in NVIDIA's containers if it is not on PATH.
 _MPIRUNS = ("/usr/local/mpi/bin/mpirun", "/opt/hpcx/ompi/bin/mpirun")
-# The ranks speak through shared memory (NCCL and MPI); docker's 64 MiB for all of them is known to be too little.
+# The ranks use shared memory (NCCL and MPI); docker's default of 64 MiB for all of them is too little.
 _MIN_SHARED_MEMORY_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class ProcessLayout:
-    """`ranks` tritonservers under `mpirun`, or without it a single one that no MPI knows of.
+    """`ranks` tritonservers under `mpirun`, or without it a single one without MPI.
 
-    An orchestrator spawns its workers, or with `spawns` false has them among the ranks. `gpus` is how many are visible.
+    An orchestrator spawns its workers, or with `spawns_workers` false uses ranks. `gpus` is the number of visible ones.
     """
 
     mode: MultiGpuMode | None = None
@@ -47,13 +47,13 @@ class ProcessLayout:
     gpus: int = 0
 
     def command(self, server: list[str], follower: Callable[[int], list[str]]) -> list[str]:
-        """The whole command line, of that of the server and those of the ranks from 1 on."""
+        """Return the whole command line, made of the server's and those of the ranks from 1 on."""
         if self.mode is None:
             return server
         line = [self.mpirun]
         if os.geteuid() == 0:
             line.append("--allow-run-as-root")
-        # Unasked, mpirun ties each rank and all its threads to one core, and takes no more ranks than there are cores.
+        # By default, mpirun binds each rank and all its threads to one core, and starts at most one rank per core.
         line += ["--bind-to", "none", "--oversubscribe"]
         for rank in range(self.ranks):
             line += [":"] if rank else []
@@ -61,7 +61,7 @@ class ProcessLayout:
         return line
 
     def variables(self, run: Path) -> dict[str, str]:
-        """What goes into the environment. MPI's own files go into the run directory, which is swept."""
+        """Return environment variables. MPI's own files go into the run directory, which is removed later."""
         if self.mode is None:
             return {}
         found = {"PRTE_MCA_prte_tmpdir_base": str(run), "OMPI_MCA_orte_tmpdir_base": str(run)}
@@ -71,7 +71,7 @@ class ProcessLayout:
         return found
 
     def _memory_arguments(self) -> list[str]:
-        """An orchestrator computes nothing, and takes no memory of the GPUs from its workers."""
+        """Return memory arguments: an orchestrator computes nothing, and must not take GPU memory from its workers."""
         if self.mode != "orchestrator" or not self.spawns_workers:
             return []
         pools = [f"--cuda-memory-pool-byte-size={gpu}:0" for gpu in range(self.gpus)]
@@ -79,9 +79,9 @@ class ProcessLayout:
 
 
 def choose_layout(manifest: Manifest, parameters: Mapping[str, str], asked: MultiGpuMode | None) -> ProcessLayout:
-    """How to start this engine: `parameters` are those of its model, `asked` the mode that was asked for.
+    """Choose how to start this engine: `parameters` are those of its model, `asked` is the requested mode.
 
-    Raises DeployError `invalid_parameter` for a mode that does not fit, `gpu_missing`, `server_not_found` without
+    Raises DeployError `invalid_parameter` for a mode that does not match, `gpu_missing`, `server_not_found` without
     mpirun, and `server_start_failed` for too little shared memory.
     """
     if manifest.target != "tensorrt-llm":
@@ -97,13 +97,17 @@ def choose_layout(manifest: Manifest, parameters: Mapping[str, str], asked: Mult
     if mode is None:
         return ProcessLayout()
     if mode == "leader" and named:
-        raise _layout_error("The parameter participant_ids names the ranks of an orchestrator, and a leader has none")
+        raise _layout_error(
+            "The parameter participant_ids names the ranks of an orchestrator, and leader mode has no orchestrator"
+        )
     if mode == "leader" and instances > 1:
-        raise _layout_error(f"The parameter gpu_device_ids asks for {instances} instances, which a leader can't have")
+        raise _layout_error(
+            f"The parameter gpu_device_ids asks for {instances} instances, and leader mode has only one"
+        )
     if parameters.get("num_nodes", "1") != "1":
         raise DeployError(
             f"The parameter num_nodes is {parameters['num_nodes']}, and `inflight serve` starts ranks on this machine"
-            " alone; assemble a repository and start it with the cluster's own launcher.",
+            " only; assemble a repository and start it with the cluster's own launcher.",
             "invalid_parameter",
         )
     _check_participants(named)
@@ -116,7 +120,7 @@ def choose_layout(manifest: Manifest, parameters: Mapping[str, str], asked: Mult
 
 
 def _check_participants(named: list[int]) -> None:
-    """A rank that is started and named nowhere would belong to no instance, and end."""
+    """Check that each started rank is in an instance; others would exit."""
     if sorted(named) != list(range(1, len(named) + 1)):
         shown = ",".join(map(str, named))
         raise DeployError(
@@ -130,7 +134,8 @@ def _check_gpus(named: list[int], count: int) -> None:
     for number in named:
         if number >= count:
             raise DeployError(
-                f"The parameter gpu_device_ids names GPU {number}, and here are {count}, from 0 on; name others.",
+                f"The parameter gpu_device_ids names GPU {number}, and this machine has {count}, numbered from 0;"
+                " name others.",
                 "gpu_missing",
             )
 
@@ -138,8 +143,8 @@ def _check_gpus(named: list[int], count: int) -> None:
 def _check_worker(path: str) -> None:
     if not os.access(path, os.X_OK):
         raise DeployError(
-            f"There is no program {path or 'of the workers'}, which an orchestrator spawns for each rank; say where it"
-            " is with --set executor_worker_path=PATH.",
+            f"There is no program {path or 'of the workers'}, which an orchestrator spawns for each rank; set its path"
+            " with --set executor_worker_path=PATH.",
             "server_not_found",
         )
 
@@ -150,7 +155,7 @@ def _check_shared_memory(workers: int) -> None:
         raise DeployError(
             f"{SHARED_MEMORY_DIRECTORY} has {free >> 20:,} MiB free, and {workers} ranks need"
             f" {workers * _MIN_SHARED_MEMORY_BYTES >> 20:,}"
-            " to speak with each other; give the container more, as with --shm-size=1g.",
+            " to communicate; give the container more, as with --shm-size=1g.",
             "server_start_failed",
         )
 
@@ -167,7 +172,7 @@ def _find_mpirun(workers: int) -> str:
 
 
 def _groups(text: str) -> list[list[int]]:
-    """Of "0,1;2,3" the numbers by group."""
+    """Parse "0,1;2,3" to a list of numbers per group."""
     groups = ([int(number) for number in group.split(",") if number.strip()] for group in text.split(";"))
     return [group for group in groups if group]
 

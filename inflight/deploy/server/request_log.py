@@ -12,21 +12,20 @@ _VARIABLE = "INFLIGHT_REQUEST_LOG"
 
 
 def request_log_environment(path: Path | None, manifest: Manifest) -> dict[str, str]:
-    """What goes into the server's environment for it; nothing without a path.
+    """Return the server's environment variable for the request log; empty without a path.
 
     Raises DeployError `invalid_parameter` for a file that can't be written, and for TensorRT-LLM's C++ backend, which
-    writes none.
+    doesn't support it.
     """
     if path is None:
         return {}
     if manifest.target == "tensorrt-llm":
         raise DeployError(
-            "--request-log is written by engines that run in a model of ours, and this one runs in TensorRT-LLM's C++"
-            " backend; leave it out.",
+            "--request-log is not supported by TensorRT-LLM's C++ backend, in which this engine runs; leave it out.",
             "invalid_parameter",
         )
     try:
-        # As the engine's model would make it: lines name tenants.
+        # The same mode as in the engine's model: lines name tenants.
         os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640))
     except OSError as error:
         raise DeployError(

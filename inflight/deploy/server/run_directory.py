@@ -1,8 +1,7 @@
-"""One server's own directory: its repository, its mirror of Triton, its log; and what dead servers left.
+"""The run directory of one server: its repository, its Triton mirror, its log; and cleanup after dead servers.
 
-A directory belongs to the process that holds a lock on its file `lock`; the kernel lets go of the lock when
-that process ends, however it ends. So a directory whose lock is free is swept, and one whose lock is held
-never is.
+A directory belongs to the process that holds the lock on its file `lock`; the kernel releases the lock when that
+process exits for any reason. So a directory whose lock is free can be removed, and one whose lock is held is in use.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _PREFIX = re.compile(r"inflight-[0-9a-f]{12}-")
 
 
 class ServerRunDirectory:
-    """A private directory under the user's runtime directory, locked for as long as this object is open."""
+    """A private directory under the user's runtime directory, locked while this object is open."""
 
     def __init__(self, path: Path, shm_prefix: str, lock: int) -> None:
         self.path = path
@@ -37,12 +36,12 @@ class ServerRunDirectory:
 
     @classmethod
     def create(cls, home: Path | None = None) -> ServerRunDirectory:
-        """Make a new one, after sweeping those of the dead. Raises DeployError where it can't be written."""
+        """Create a run directory, after removing stale ones. Raises DeployError if it can't be written."""
         home = home or default_base_directory()
         if not _SAFE_PATH.fullmatch(str(home)):
             raise DeployError(
                 f"{home} holds characters that Triton can't start a model's process with; name a place of letters,"
-                " digits and ./_- alone with INFLIGHT_RUN_DIR.",
+                " digits and ./_- only with INFLIGHT_RUN_DIR.",
                 "server_start_failed",
             )
         token = secrets.token_hex(6)
@@ -67,7 +66,7 @@ class ServerRunDirectory:
         return self.path / "triton.log"
 
     def close(self, *, keep_log: bool = False) -> None:
-        """Remove the directory (its log stays where asked for, until the next sweep) and let go of it."""
+        """Remove the directory (with `keep_log` all but its log, until the next start) and release its lock."""
         remove_shared_memory(self.shm_prefix)
         for entry in self.path.iterdir():
             if entry.is_dir() and not entry.is_symlink():
@@ -78,9 +77,9 @@ class ServerRunDirectory:
 
 
 def default_base_directory() -> Path:
-    """Where they stand: $INFLIGHT_RUN_DIR, else the user's runtime directory, else the temporary one.
+    """Return their parent: $INFLIGHT_RUN_DIR, else the user's runtime directory, else the temporary one.
 
-    The latter two only where their names are ones that Triton can be started with; else /tmp.
+    If the path of the latter two has characters that Triton can't be started with, it is /tmp.
     """
     if given := os.environ.get("INFLIGHT_RUN_DIR"):
         return Path(given).absolute()
@@ -92,7 +91,7 @@ def default_base_directory() -> Path:
 
 
 def stale_run_directories(home: Path | None = None) -> list[Path]:
-    """The run directories whose owners are gone."""
+    """Return the run directories whose owners have exited."""
     found = []
     for path in sorted((home or default_base_directory()).glob("run-*")):
         lock = _try_lock(path)
@@ -103,7 +102,7 @@ def stale_run_directories(home: Path | None = None) -> list[Path]:
 
 
 def server_pids(home: Path | None = None) -> set[int]:
-    """The processes that run servers now, by their ids."""
+    """Return the process ids of running servers."""
     found = set()
     for path in (home or default_base_directory()).glob("run-*"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -115,7 +114,7 @@ def server_pids(home: Path | None = None) -> set[int]:
 
 
 def remove_stale_run_directories(home: Path | None = None) -> list[Path]:
-    """Remove the run directories of dead servers and the shared memory they name; returns the directories."""
+    """Remove the run directories and shared memory of dead servers; return the directories."""
     swept = []
     for path in sorted((home or default_base_directory()).glob("run-*")):
         lock = _try_lock(path)
@@ -130,27 +129,27 @@ def remove_stale_run_directories(home: Path | None = None) -> list[Path]:
 
 
 def remove_shared_memory(prefix: str) -> None:
-    """Remove one server's regions. A prefix that is not one of ours is refused: it might match others'."""
+    """Remove one server's regions. Refuses a prefix that is not inflight's: it might match those of other programs."""
     if not _PREFIX.fullmatch(prefix):
-        raise ValueError(f"{prefix!r} is no prefix of inflight's")
+        raise ValueError(f"{prefix!r} is not a prefix of inflight")
     for region in SHARED_MEMORY_DIRECTORY.glob(f"{prefix}*"):
         region.unlink(missing_ok=True)
 
 
 def _check_private(home: Path) -> None:
-    """Refuse a directory that another user owns: in /tmp, anyone may have created it first."""
+    """Refuse a directory that another user owns: in /tmp, any user may have created it first."""
     if not home.parent.stat().st_mode & stat.S_IWOTH:
         return
     found = home.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise DeployError(
-            f"{home} is not a directory of this user's alone; remove it, or name another place with INFLIGHT_RUN_DIR.",
+            f"{home} is not a private directory of this user; remove it, or name another place with INFLIGHT_RUN_DIR.",
             "server_start_failed",
         )
 
 
 def _locked_directory(path: Path) -> int:
-    """Make a directory that is locked before others can see it under its name."""
+    """Create a directory that is locked before other processes can see it under its name."""
     hidden = path.with_name(f".new-{path.name}")
     hidden.mkdir(mode=0o700)
     lock = os.open(hidden / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -160,7 +159,7 @@ def _locked_directory(path: Path) -> int:
 
 
 def _try_lock(path: Path) -> int | None:
-    """The lock of a directory whose owner is gone; None where it is held, or not ours to look at."""
+    """Lock a directory whose owner has exited and return the lock; None if it is held, or another user's."""
     try:
         lock = os.open(path / "lock", os.O_RDWR)
     except OSError:

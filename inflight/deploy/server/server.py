@@ -1,4 +1,4 @@
-"""A served engine: assembled, started, watched, started again when something dies, drained and stopped."""
+"""A served engine: assembled, started, watched, restarted after failures, drained and stopped."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from inflight.deploy.server.run_directory import ServerRunDirectory
 from inflight.deploy.server.source import find_source
 from inflight.deploy.server.triton_log import LogRelay, ignore_write_errors
 
-# From SIGTERM to SIGKILL: for a server that has drained, which only unloads its models, and for one that has not, or
-# in which something died. Streams of a dead stub never end, so Triton would wait for them forever.
+# From SIGTERM to SIGKILL: for a server that has drained and only unloads its models, and for one that has not drained
+# or in which a process died. Streams of a dead stub never end, so Triton would wait for them forever.
 _STOP_TIMEOUT = 5.0
 _KILL_TIMEOUT = 2.0
 _CHECK_INTERVAL = 0.1
-_STABLE_SECONDS = 10.0  # before the next start of a server that generated for less than this comes a pause
+_STABLE_SECONDS = 10.0  # a server that generated for less than this is restarted after a pause
 _MAX_RESTART_WAIT = 8.0
-# How long the watcher may take to see that it is to stop, before the start that it waits for is killed.
+# How long the watcher may take to notice the stop, before the start for which it waits is killed.
 _WATCHER_TIMEOUT = 5.0
 
 
@@ -42,11 +42,11 @@ _WATCHER_TIMEOUT = 5.0
 class ServerSettings:
     """Where a server listens (None and 0: any free port), and how it is watched.
 
-    `start_timeout` is allowed from the start to the first token. A server that has generated is started again however
-    often it dies; it is given up after `failures` starts in a row that generated nothing. With `verbose` Triton's whole
-    log is reported, else its warnings and errors. `multi_gpu` is how an engine on several GPUs is started; None: as it
-    fits (see `inflight.deploy.server.process_layout`). With `grpc_tls` gRPC is spoken over TLS alone. `request_log`
-    gets a line for each answer.
+    `start_timeout` is the limit from the start to the first token. A server that has generated is restarted every time
+    it dies; it is given up after `failures` consecutive starts without a token. With `verbose`, Triton's whole log is
+    reported, else its warnings and errors. `multi_gpu` is how an engine on several GPUs is started; None chooses the
+    mode (see `inflight.deploy.server.process_layout`). With `grpc_tls`, gRPC requires TLS. `request_log` gets a line
+    for each answer.
     """
 
     host: str = "127.0.0.1"
@@ -61,21 +61,21 @@ class ServerSettings:
     request_log: Path | None = None
     liveness: LivenessTimeouts = field(default_factory=LivenessTimeouts)
     http_host: str | None = None
-    """None: `host`, or loopback where gRPC accepts only clients with a certificate."""
+    """None: `host`, or loopback if gRPC accepts only clients with a certificate."""
     metrics_host: str | None = None
-    """As `http_host`."""
+    """Like `http_host`."""
     behind_proxy: bool = False
-    """Whether a proxy or gateway checks what other machines send."""
+    """Whether a proxy or gateway checks other machines' requests."""
 
     @cached_property
     def hosts(self) -> ListenHosts:
-        """Where each port listens, in numbers. Raises DeployError `invalid_parameter` for a name without an address."""
+        """Return the numeric address of each port. Raises DeployError `invalid_parameter` for an unresolvable name."""
         others = LOOPBACK if self._requires_client_certificates else self.host
         named = (self.http_host or others, self.host, self.metrics_host or others)
         return ListenHosts(*(ports.numeric(host) for host in named))
 
     def check(self) -> None:
-        """Refuse to listen to other machines with nothing before the server. Raises DeployError `invalid_parameter`."""
+        """Refuse to listen to other machines without protection. Raises DeployError `invalid_parameter`."""
         reached = (
             self.hosts.http,
             self.hosts.metrics,
@@ -84,14 +84,14 @@ class ServerSettings:
         reached = tuple(host for host in reached if not is_loopback(host))
         if reached and not self.behind_proxy:
             raise DeployError(
-                f"At {reached[0]} other machines can reach the server, and any client can crash it (docs/security.md);"
+                f"Other machines can reach the server at {reached[0]}, and any client can crash it (docs/security.md);"
                 " listen on 127.0.0.1, or put a proxy in front of it and pass --behind-proxy.",
                 "invalid_parameter",
             )
 
     @property
     def _requires_client_certificates(self) -> bool:
-        """Whether clients of gRPC must show a certificate."""
+        """Return whether gRPC clients must present a certificate."""
         return self.grpc_tls is not None and self.grpc_tls.ca is not None
 
 
@@ -143,8 +143,8 @@ class Server:
     def start(self) -> None:
         """Verify the engine, start the server, and return once it has generated a token.
 
-        Raises BuildError for an engine directory that can't be served, DeployError `port_in_use`,
-        `server_not_found`, `server_start_failed`, `disk_full`, and as `find_source`, `preflight` and `launch` do.
+        Raises BuildError for an engine directory that can't be served, DeployError `port_in_use`, `server_not_found`,
+        `server_start_failed`, `disk_full`, and as `find_source`, `check_engine` and `choose_layout` do.
         """
         try:
             self._start()
@@ -170,25 +170,27 @@ class Server:
         except BaseException:
             self._clean_up(keep_log=True)
             raise
-        self._watcher = threading.Thread(target=self._run_watcher, name="server-watch", daemon=True)
+        self._watcher = threading.Thread(target=self._run_watcher, name="server-watcher", daemon=True)
         self._watcher.start()
 
     def stop(self, drain_seconds: float = 0.0, force: Callable[[], bool] = lambda: False) -> bool:
-        """Stop, after letting the running requests finish for up to `drain_seconds`; whether all of them did.
+        """Stop, after letting running requests finish for up to `drain_seconds`; return whether all of them did.
 
-        New requests are refused at once. `force` is asked whether to stop waiting. Without time, it is gone at once.
+        New requests are refused at once. `force` is polled and may end the wait. With 0 seconds, it stops at once.
         """
         self._stopping.set()
         self._stop_watcher()
         drained, end_seconds = True, 0.0
-        if drain_seconds > 0 and self._is_ready and (life := self._instance) is not None:
-            drained = drain(life.probe, [*TEXT_MODELS, ENGINE_MODEL], drain_seconds, force, life.process.cpu_seconds)
+        if drain_seconds > 0 and self._is_ready and (instance := self._instance) is not None:
+            drained = drain(
+                instance.probe, [*TEXT_MODELS, ENGINE_MODEL], drain_seconds, force, instance.process.cpu_seconds
+            )
             end_seconds = _STOP_TIMEOUT if drained else _KILL_TIMEOUT
         self._clean_up(end_seconds)
         return drained
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Block until the server is over, at most `seconds`; whether it is. Raises DeployError if it failed."""
+        """Wait until the server has stopped, at most `seconds`; return whether it has. Raises DeployError."""
         over = self._finished.wait(seconds)
         if self.failure is not None:
             raise self.failure
@@ -196,17 +198,17 @@ class Server:
 
     @property
     def ready(self) -> bool:
-        """Whether it stands: false while it is started again, and after it was stopped or given up."""
+        """Return whether it is ready: False during a restart, and after it was stopped or given up."""
         return self._is_ready
 
     @property
     def pid(self) -> int:
-        """The process id of tritonserver; under mpirun, of the first rank's."""
+        """Return the process id of tritonserver; under mpirun, of the first rank's."""
         return self._current_instance().process.server_pid
 
     @property
     def instance(self) -> ServerInstance:
-        """The present life: its processes, and how to ask it."""
+        """Return the current instance: its processes and its probe."""
         return self._current_instance()
 
     @property
@@ -227,7 +229,7 @@ class Server:
         return self._instance
 
     def _start_first_instance(self) -> None:
-        """Begin on the ports chosen, or on others if these were taken meanwhile; once more if Triton crashes."""
+        """Start on the chosen ports, or on others if these were taken meanwhile; retry once if Triton crashes."""
         wanted = self._settings
         for attempt in range(1, MAX_START_ATTEMPTS + 1):
             try:
@@ -246,19 +248,19 @@ class Server:
                     )
 
     def _start_instance(self) -> None:
-        """Start the processes and wait for the first token; on any failure nothing is left running."""
-        self._mute_log(True)  # what a start has to say is in the error if it fails
-        life = self._launcher.start(self._settings.hosts, self.ports, self._settings.grpc_tls)
-        self._starting_instance = life
+        """Start the processes and wait for the first token; on failure, end all of them."""
+        self._mute_log(True)  # the error of a failed start has all relevant lines
+        instance = self._launcher.start(self._settings.hosts, self.ports, self._settings.grpc_tls)
+        self._starting_instance = instance
         try:
-            life.wait_until_generating(
+            instance.wait_until_generating(
                 self._settings.start_timeout, self._stopping.is_set, self._settings.liveness.start_idle_timeout
             )
         except BaseException:
-            life.stop(_KILL_TIMEOUT)
+            instance.stop(_KILL_TIMEOUT)
             raise
         self._mute_log(False)
-        self._instance = life
+        self._instance = instance
         self._is_ready = True
 
     def _mute_log(self, mute: bool) -> None:
@@ -266,7 +268,7 @@ class Server:
             self._relay.muted = mute and not self._settings.verbose
 
     def _run_watcher(self) -> None:
-        """The watcher's thread: it never ends silently, as the server's death would go unnoticed."""
+        """Run the watcher's thread, which reports every error: otherwise a dead server would go unnoticed."""
         try:
             self._supervise()
         except Exception as error:
@@ -299,20 +301,20 @@ class Server:
             self._on_message(f"The server answers again, after {time.monotonic() - died:.1f} s.")
 
     def _wait_for_exit(self) -> str | None:
-        """Watch one life; who died, or None once the server is to stop."""
-        life = self._current_instance()
-        pulse = LivenessMonitor(life.probe, life.process.cpu_seconds, self._settings.liveness)
+        """Watch one instance; return which process died, or None once the server is to stop."""
+        instance = self._current_instance()
+        pulse = LivenessMonitor(instance.probe, instance.process.cpu_seconds, self._settings.liveness)
         while not self._stopping.wait(_CHECK_INTERVAL):
-            cause = life.exit_reason() or pulse.check()
+            cause = instance.exit_reason() or pulse.check()
             if cause is not None:
                 return cause
         return None
 
     def _restart(self, failures: int) -> int:
-        """Try until the server stands, with pauses that grow with the setbacks, or is given up. Returns the setbacks.
+        """Retry until the server is ready or given up, with pauses that grow with failures; return their number.
 
-        A start that crashes does not count towards giving up: the server has generated before, so what is wrong is
-        nothing that it always lacks, and clients send requests from the moment at which its ports are open.
+        A start that crashes does not count as a failure: the server has generated before, so nothing is permanently
+        missing, and clients may send requests as soon as its ports are open.
         """
         failed = 0
         while failed < self._settings.max_start_failures:
@@ -335,9 +337,9 @@ class Server:
         return failures
 
     def _stop_watcher(self) -> None:
-        """Wait until the watcher has ended, but not for long: it may itself wait for a server that does not answer.
+        """Wait until the watcher has ended, with a timeout: it may itself wait for a server that does not answer.
 
-        One that asks a server which stands changes nothing any more; a server that is being started is killed.
+        A watcher that probes a ready server changes nothing any more; a starting server is killed.
         """
         if self._watcher is None:
             return
@@ -364,5 +366,5 @@ def _address(host: str, port: int) -> str:
 
 
 def _restart_wait(failures: int) -> float:
-    """Seconds before a start: none after the first setback, then 1, 2, 4 and so on up to a limit."""
+    """Return the seconds before a start: 0 after the first failure, then 1, 2, 4 and so on up to a limit."""
     return min(2.0 ** (min(failures, 9) - 2), _MAX_RESTART_WAIT) if failures > 1 else 0.0

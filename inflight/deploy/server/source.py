@@ -1,4 +1,4 @@
-"""What a server is started with: a repository made of an engine directory, or one that stands assembled somewhere."""
+"""What a server serves: a repository made from an engine directory, or an assembled one in a directory or on S3."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from inflight.deploy.repository.option_checks import check_options
 from inflight.deploy.repository.tensorrt_llm.rules import check_paths
 
 _MOUNT_VARIABLE = "TRITON_AWS_MOUNT_DIRECTORY"
-"""Where Triton copies the models of a repository on S3; without it, below /tmp, and a killed server's stay there."""
+"""Where Triton copies the models of a repository on S3; by default below /tmp, where a killed server's copies remain.
+"""
 
 
 @dataclass(frozen=True)
 class ServingSource:
-    """An engine directory, or with a `card` an assembled repository, in a directory or on S3; all of it was checked."""
+    """A verified engine directory, or with a manifest an assembled repository, in a directory or on S3."""
 
     location: Path | S3Address
     manifest: Manifest
@@ -39,9 +40,9 @@ class ServingSource:
 
 @dataclass(frozen=True)
 class PreparedRepository:
-    """`repository` as Triton takes it, what goes into its environment, and the directory that a new start empties.
+    """`repository` in Triton's form, environment variables, and the directory that a new start empties.
 
-    `kv_cache_tokens` is None where the engine decides that itself. `parameters` are those of the engine's model.
+    `kv_cache_tokens` is None if the engine sizes its cache. `parameters` are those of the engine's model.
     """
 
     repository: str
@@ -51,17 +52,17 @@ class PreparedRepository:
     download_directory: Path | None = None
 
     def clear_downloads(self) -> None:
-        """Forget what an earlier life has copied."""
+        """Remove the copies of an earlier instance."""
         if self.download_directory is not None:
             for left in self.download_directory.iterdir():
                 shutil.rmtree(left, ignore_errors=True)
 
 
 def find_source(location: str | Path, options: DeploymentOptions) -> ServingSource:
-    """Look at what shall be served: it is there, whole, and for this version.
+    """Check that what is to be served exists, is complete, and matches this version.
 
     Raises BuildError as `build_engines.manifest.verify` does, and DeployError `engine_damaged`, `engine_incompatible`,
-    `invalid_parameter` (also for options to a repository, which has its own) and `storage_*`.
+    `invalid_parameter` (also for options to an assembled repository, which includes its options) and `storage_*`.
     """
     where = parse_location(location)
     if isinstance(where, Path) and not is_repository(where):
@@ -73,8 +74,8 @@ def find_source(location: str | Path, options: DeploymentOptions) -> ServingSour
     card.check_version(str(where))
     if card.engine_path is not None and engines.verify(Path(card.engine_path)) != card.engine:
         raise DeployError(
-            f"{where} was assembled for the engine {card.engine.name} of {card.engine.created}, and at"
-            f" {card.engine_path} lies another one; put that engine there, or assemble the repository again.",
+            f"{where} was assembled for the engine {card.engine.name} of {card.engine.created}, and"
+            f" {card.engine_path} holds another one; put that engine there, or assemble the repository again.",
             "engine_incompatible",
         )
     return ServingSource(where, card.engine, card)
@@ -83,7 +84,7 @@ def find_source(location: str | Path, options: DeploymentOptions) -> ServingSour
 def prepare_repository(
     source: ServingSource, options: DeploymentOptions, run_directory: Path, on_message: Callable[[str], None]
 ) -> PreparedRepository:
-    """Make the repository that Triton reads, in the run directory where it does not stand elsewhere.
+    """Create the repository that Triton reads in the run directory, unless it exists elsewhere.
 
     Raises DeployError `disk_full` and `storage_*`, and `invalid_parameter` for a path that is not on this machine.
     """
@@ -101,7 +102,7 @@ def prepare_repository(
     copies.mkdir(parents=True, exist_ok=True)
     _check_space(source.location, source.repository_manifest, copies)
     if source.manifest.target == "tensorrt-llm" and source.repository_manifest.engine_path is None:
-        # Its backend takes no relative path, and where Triton copies the engine to is not known.
+        # TensorRT-LLM's backend needs an absolute path, and Triton's own download directory is unknown.
         fetched = copies / f"{run_directory.name}-repository"
         S3Repository(source.location).download(fetched, source.repository_manifest, on_message)
         return _from_directory(relocate_engine(fetched, repository), tokens)
@@ -113,9 +114,9 @@ def prepare_repository(
 
 
 def engine_parameters(source: ServingSource) -> dict[str, str]:
-    """The parameters of the engine's model in an assembled repository; none of an engine directory.
+    """Return the parameters of the engine's model in an assembled repository; empty for an engine directory.
 
-    Paths among them are those of the place that it was assembled for. Raises DeployError as reading a repository does.
+    Paths in them are those of the place for which it was assembled. Raises DeployError for an unreadable repository.
     """
     if source.repository_manifest is None:
         return {}

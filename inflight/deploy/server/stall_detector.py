@@ -1,7 +1,7 @@
-"""Whether a start hangs: its processes neither compute nor read or write a disk.
+"""Detects a start that hangs: its processes neither compute nor access a disk.
 
-Triton and a stub can wait for each other for good on a busy machine. How long a start takes says nothing (a large
-engine is read for minutes), but one that goes on uses the processor, or waits for a disk.
+Triton and a stub can deadlock on a busy machine. The duration of a start shows nothing (reading a large engine takes
+minutes), but one that makes progress uses the processor, or waits for a disk.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import psutil
 
-_IDLE_CPU_FRACTION = 0.01  # of one core; a server that rests uses less than half of that
+_IDLE_CPU_FRACTION = 0.01  # of one core; an idle server uses less than half of that
 _CHECK_INTERVAL = 1.0
 
 
 @dataclass(frozen=True)
 class ResourceUsage:
-    """What processes have used so far, and whether one of their threads waits for a disk right now."""
+    """What processes have used so far, and whether one of their threads waits for a disk now."""
 
     cpu_seconds: float = 0.0
     disk_bytes: int = 0
@@ -27,7 +27,7 @@ class ResourceUsage:
 
 
 class StallDetector:
-    """Watches one start; `is_stalled` is cheap and may be asked as often as one likes."""
+    """Watches one start; `is_stalled` is cheap and may be called often."""
 
     def __init__(self, usage: Callable[[], ResourceUsage], seconds: float) -> None:
         self._usage = usage
@@ -36,12 +36,12 @@ class StallDetector:
         self._before = usage()
 
     def is_stalled(self) -> bool:
-        """Whether hardly anything was used for the seconds given."""
+        """Return whether hardly anything was used during the given seconds."""
         now = time.monotonic()
         if now - self._last_check < min(_CHECK_INTERVAL, self._seconds / 5):
             return False
         self._last_check, used = now, self._usage()
-        computed = abs(used.cpu_seconds - self._before.cpu_seconds)  # less than before where a process has ended
+        computed = abs(used.cpu_seconds - self._before.cpu_seconds)  # less than before if a process has exited
         if (
             computed > self._seconds * _IDLE_CPU_FRACTION
             or used.disk_bytes != self._before.disk_bytes
@@ -52,7 +52,7 @@ class StallDetector:
 
 
 def measure_usage(processes: Iterable[psutil.Process]) -> ResourceUsage:
-    """What these processes, and those of their children that have ended, have used."""
+    """Return what these processes and their exited children have used."""
     cpu, disk, waits = 0.0, 0, False
     for process in processes:
         try:
@@ -61,12 +61,12 @@ def measure_usage(processes: Iterable[psutil.Process]) -> ResourceUsage:
             io = process.io_counters()
             disk += io.read_bytes + io.write_bytes
         except (OSError, psutil.Error):
-            continue  # it has just ended, or its counters are forbidden
+            continue  # just exited, or its counters are forbidden
     return ResourceUsage(cpu, disk, waits)
 
 
 def _waiting_for_disk(pid: int) -> bool:
-    """Whether a thread is in uninterruptible sleep (D in proc(5))."""
+    """Return whether a thread is in uninterruptible sleep (D in proc(5))."""
     for thread in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{thread}/stat", errors="replace") as file:
             if file.read().rpartition(")")[2].split()[0] == "D":

@@ -1,7 +1,7 @@
-"""Find `tritonserver` and say how it is started: the container's own, or that of the wheel nvidia-pytriton.
+"""Finds `tritonserver` and builds its command line: a container's, or that of the wheel nvidia-pytriton.
 
-The wheel keeps its server in site-packages without a python stub at the place where the backend looks for it.
-So the layout is mirrored into the run directory with symbolic links, and site-packages is never written.
+The wheel has its server in site-packages, without a python stub where the backend expects it. So the layout is mirrored
+into the run directory with symbolic links, and site-packages is never written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STUB_NAME = "triton_python_backend_stub"
 
 @dataclass(frozen=True)
 class TritonInstallation:
-    """A tritonserver. `root` holds bin/ and backends/; `wheel` says whose layout it has."""
+    """A tritonserver. `root` holds bin/ and backends/; `wheel` says whether it has the wheel's layout."""
 
     program: Path
     root: Path
@@ -35,10 +35,9 @@ class TritonInstallation:
 
 
 def find_triton() -> TritonInstallation:
-    """The container's server if there is one, else the wheel's.
+    """Return the container's server if there is one, else the wheel's.
 
-    Raises DeployError `server_not_found` where there is neither, or where the one there is can't run this
-    Python.
+    Raises DeployError `server_not_found` if there is neither, or if it can't run this Python.
     """
     program = shutil.which("tritonserver") or shutil.which(str(CONTAINER_ROOT / "bin" / "tritonserver"))
     if program:
@@ -50,7 +49,7 @@ def find_triton() -> TritonInstallation:
     if spec is None or not spec.submodule_search_locations:
         raise DeployError(
             "There is no tritonserver: none on PATH, none in /opt/tritonserver, and the package nvidia-pytriton"
-            " is not installed; say `make setup`, or `pip install '.[serve]'` in a checkout (Linux on x86-64), or run"
+            " is not installed; run `make setup`, or `pip install '.[serve]'` in a checkout (Linux on x86-64), or run"
             " in NVIDIA's Triton container.",
             "server_not_found",
         )
@@ -62,7 +61,7 @@ def find_triton() -> TritonInstallation:
 
 
 def stub_path(installation: TritonInstallation) -> Path:
-    """The program that runs python models. Raises DeployError where there is none for this Python."""
+    """Return the program that runs python models. Raises DeployError if there is none for this Python."""
     if installation.wheel:
         stub = installation.root / "python_backend_stubs" / python_version() / STUB_NAME
     else:
@@ -84,14 +83,14 @@ def stub_path(installation: TritonInstallation) -> Path:
 
 
 def shared_python() -> Path:
-    """The directory of this Python's shared library, which the stub needs; DeployError if there is none."""
+    """Return the directory of this Python's shared library, which the stub needs. Raises DeployError without one."""
     name = sysconfig.get_config_var("INSTSONAME") or ""
     multiarch = sysconfig.get_config_var("MULTIARCH") or ""
     places = [sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("LIBPL"), f"{sys.base_prefix}/lib"]
     if multiarch:
         places += [f"/usr/lib/{multiarch}", f"/lib/{multiarch}"]
     for place in filter(None, places):
-        # Path.is_file raises for a place that may not be looked into.
+        # Path.is_file raises for a forbidden place.
         if name.startswith("libpython") and ".so" in name and os.path.isfile(f"{place}/{name}"):
             return Path(place)
     raise DeployError(
@@ -103,9 +102,9 @@ def shared_python() -> Path:
 
 
 def mirror_wheel(installation: TritonInstallation, into: Path) -> TritonInstallation:
-    """Lay out the wheel's server under `into` as its own search paths expect it; a container's needs nothing.
+    """Mirror the wheel's server under `into` in the layout that it expects; a container's is returned unchanged.
 
-    The package `inflight` is put beside the backend too, where the stub finds it if it is not installed.
+    The package `inflight` is linked beside the backend, where the stub finds it if it is not installed.
     """
     if not installation.wheel:
         return installation
@@ -125,16 +124,18 @@ def mirror_wheel(installation: TritonInstallation, into: Path) -> TritonInstalla
 
 
 def server_environment(installation: TritonInstallation) -> dict[str, str]:
-    """The server's environment.
+    """Return the server's environment.
 
-    The stub is an isolated interpreter that ignores PYTHONPATH: it takes the environment of the first
-    `python3` on PATH, with its .pth files, so this Python's own directory comes first there.
+    The stub is an isolated interpreter that ignores PYTHONPATH: it uses the environment of the first `python3` on PATH,
+    with its .pth files, so this Python's own directory comes first there.
     """
     variables = dict(os.environ)
     programs = str(Path(sys.executable).parent)
     variables["PATH"] = os.pathsep.join([programs, variables.get("PATH", os.defpath)])
     variables["INFLIGHT_SUPERVISED"] = "1"
-    variables["INFLIGHT_SERVER_ID"] = secrets.token_hex(8)  # its processes find one another by what can't be guessed
+    variables["INFLIGHT_SERVER_ID"] = secrets.token_hex(
+        8
+    )  # its processes find one another by a name that can't be guessed
     if not has_gpu():
         variables.update(cpu_affinity.affinity_environment())
     if installation.wheel:
@@ -156,11 +157,10 @@ def server_command(
     grpc_tls: GrpcTls | None = None,
     log_level: int = 0,
 ) -> list[str]:
-    """The command line; `hosts` are addresses in numbers.
+    """Return the command line; `hosts` are numeric addresses.
 
-    Models are loaded at the start and never change; that they can be unloaded at all is how a server drains
-    (see `inflight.deploy.server.drain`), so the repository's API answers only with `admin_key`. Neither do
-    those that write files, slow the server down or map memory.
+    Models are loaded at the start and never change; draining unloads them (see `inflight.deploy.server.drain`), so the
+    repository API requires `admin_key`. So do the APIs that write files, slow the server down or map memory.
     """
     key = f"model-repository,logging,trace,shared-memory:inflight-admin-key={admin_key}"
     return [
@@ -174,21 +174,21 @@ def server_command(
         f"--http-port={ports.http}",
         f"--grpc-port={ports.grpc}",
         f"--metrics-port={ports.metrics}",
-        # The time to the first response, which for TensorRT-LLM's backend nothing else tells.
+        # The time to the first response, which TensorRT-LLM's backend reports nowhere else.
         "--metrics-config=histogram_latencies=true",
         *(grpc_tls.arguments() if grpc_tls else ()),
     ]
 
 
 def _of_http(address: str) -> str:
-    """As Triton's HTTP server wants it, which says so nowhere (evhtp_bind_socket of libevhtp)."""
+    """Return a host in the undocumented form of Triton's HTTP server (evhtp_bind_socket of libevhtp)."""
     return f"ipv6:{address}" if ":" in address else address
 
 
 def follower_command(
     installation: TritonInstallation, repository: Path | str, *, model: str, shm_prefix: str, exit_seconds: int
 ) -> list[str]:
-    """The command line of a rank that computes with the first one: it loads `model` alone, and serves no requests."""
+    """Return the command line of a rank other than the first: it loads only `model`, and serves no requests."""
     return [
         *_common_arguments(installation, repository, shm_prefix, exit_seconds, 0),
         f"--load-model={model}",
@@ -221,7 +221,7 @@ def _common_arguments(
 
 
 def has_gpu() -> bool:
-    """Whether an NVIDIA driver is loaded."""
+    """Return whether an NVIDIA driver is loaded."""
     return Path("/dev/nvidiactl").exists()
 
 

@@ -1,4 +1,4 @@
-"""Triton's log: relayed as it grows, and searched for the reason when a start failed."""
+"""Relays Triton's log as it grows, and finds the reason of a failed start in it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 # I1121 02:02:48.803781 10470 metrics.cc:770] "Collecting CPU metrics"
 _LINE = re.compile(r"([IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ \d+ \S+\] ?(.*)", re.DOTALL)
-# Said by every server without a GPU, as errors and warnings, though nothing is wrong. Other words about CUDA are what
-# goes wrong on one with a GPU.
+# Every server without a GPU logs these as errors and warnings, though nothing is wrong. Other CUDA messages are real
+# errors of a server with a GPU.
 _NO_GPU = re.compile(
     r"unable to create stream for ensemble|CudaDriverHelper|CUDA memory pool|number of CUDA devices"
     r"|pinned system memory|pinned memory pool",
@@ -21,19 +21,19 @@ _NO_GPU = re.compile(
 _CONSEQUENCE = re.compile(
     r"failed to load all models|Failed to create instance|which has no loaded version|exit-on-error", re.IGNORECASE
 )
-# Triton's last words where it ends with requests inside whose clients have gone (see drain.py). Whether requests were
-# cut, who stops the server says.
+# Triton's last message if it exits while requests of disconnected clients are open (see drain.py). The supervisor
+# reports whether requests were cut.
 _STOPPED = re.compile(r"failed to stop server: .*Exit timeout expired")
 # The last line of a Python traceback.
 _EXCEPTION = re.compile(r"[A-Za-z_.]+(Error|Exception): ")
-# Our own signal, and the frames of a crash.
+# The supervisor's signal, and the frames of a crash.
 _NOISE = re.compile(r"Signal \(| *\d+# ")
 _ROTATE_BYTES = 16 << 20
 _TAIL_BYTES = 64 << 10
 
 
 class LogRelay:
-    """Hands on, line by line, warnings, errors and what models print; with `everything`, all of it."""
+    """Relays warnings, errors and the models' output line by line; with `everything`, all lines."""
 
     def __init__(self, log: Path, on_line: Callable[[str], None], *, everything: bool) -> None:
         self._log = log
@@ -47,7 +47,7 @@ class LogRelay:
         self._thread.start()
 
     def close(self) -> None:
-        """Hand on what is left, and end."""
+        """Relay the remaining lines, and stop."""
         self._stop.set()
         self._thread.join()
         self._relay()
@@ -73,8 +73,8 @@ class LogRelay:
             self._rotate()
 
     def _rotate(self) -> None:
-        """Keep one log before this one. The server appends, so it goes on at the emptied file's start."""
-        with contextlib.suppress(OSError):  # on a full disk the old lines are what to give up
+        """Keep one earlier log. The server appends, so it continues at the start of the truncated file."""
+        with contextlib.suppress(OSError):  # on a full disk, drop the old lines
             self._log.with_suffix(".log.1").write_bytes(self._log.read_bytes())
         with contextlib.suppress(OSError), self._log.open("r+b") as file:
             file.truncate()
@@ -82,7 +82,7 @@ class LogRelay:
 
 
 def ignore_write_errors(sink: Callable[[str], None]) -> Callable[[str], None]:
-    """The same sink, but a line that can't be written (a closed terminal or pipe) is dropped."""
+    """Wrap a sink to drop lines that can't be written (a closed terminal or pipe)."""
 
     def write(line: str) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -92,17 +92,16 @@ def ignore_write_errors(sink: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def is_relevant(line: str) -> bool:
-    """Whether an operator wants this line on the terminal."""
+    """Return whether the line belongs on an operator's terminal."""
     match = _LINE.match(line)
     if match:
         return match[1] != "I" and not _NO_GPU.search(match[2]) and not _STOPPED.search(match[2])
-    # Without a mark of Triton's it comes from a model, or is a table's line, or says that our own signal
-    # came.
+    # A line without Triton's prefix comes from a model, or is part of a table, or reports the supervisor's signal.
     return bool(line) and line[0] not in "+|" and not _NOISE.match(line)
 
 
 def log_size(log: Path) -> int:
-    """Where what is written from now on begins."""
+    """Return the position at which later output begins."""
     try:
         return log.stat().st_size
     except OSError:
@@ -110,24 +109,24 @@ def log_size(log: Path) -> int:
 
 
 def failure_reason(log: Path, begins: int = 0) -> str:
-    """The server's own last errors behind byte `begins`, as one line; its last lines where it named no error."""
+    """Return the server's last errors after byte `begins`, as one line; its last lines if it logged no error."""
     try:
         with log.open("rb") as file:
             end = file.seek(0, 2)
-            file.seek(max(begins if begins <= end else 0, end - _TAIL_BYTES))  # it may have been emptied meanwhile
+            file.seek(max(begins if begins <= end else 0, end - _TAIL_BYTES))  # it may have been truncated meanwhile
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return "it left no log"
     errors = [error for error in map(_error, lines) if error]
-    # The last exception that a process of a model printed stands behind what Triton says of that model.
+    # The last exception that a model's process printed comes after Triton's message about that model.
     printed = [line.strip() for line in lines if _EXCEPTION.match(line)]
     if not errors and not printed:
         errors = [line.strip() for line in lines if line.strip() and line[0] not in "+|"][-1:]
-    return " / ".join(dict.fromkeys(errors[-2:] + printed[-1:])) or "it said nothing"
+    return " / ".join(dict.fromkeys(errors[-2:] + printed[-1:])) or "it logged nothing"
 
 
 def _error(line: str) -> str | None:
-    """What an error of Triton's says, without the place in the code, which only the log needs."""
+    """Return the text of a Triton error, without the code location, which only the log needs."""
     match = _LINE.match(line)
     if not match or match[1] not in "EF" or any(one.search(match[2]) for one in (_NO_GPU, _CONSEQUENCE, _STOPPED)):
         return None

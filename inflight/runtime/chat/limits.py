@@ -1,7 +1,7 @@
-"""How much a chat template may make of what callers send: characters, bits and work, looked at before it is done.
+"""Limits on the text, numbers and work that a chat template makes of callers' messages, checked in advance.
 
-The template is the operator's own. These bounds keep a caller's messages from holding up everybody's: what an
-ordinary template does is bounded, and what only a hostile one would do is not, beyond what costs nothing to look at.
+The template is the operator's own. These limits keep one caller's messages from delaying all others: they bound what an
+ordinary template does; what only a hostile template does is bounded only where the check costs nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CONVERSION = re.compile(r"%(?:\(([^)]*)\))?[-+ #0]*(\*|\d*)(?:\.(\*|\d*))?[hlL]
 
 
 def check_percent(text: str, values: Any) -> None:
-    """Raise TemplateLimitError where `text % values` would be too long."""
+    """Raise TemplateLimitError if `text % values` would be too long."""
     by_name = isinstance(values, Mapping)
     length = len(text) + (0 if by_name else check_size(values))
     widest = _max_width(values if isinstance(values, tuple) else ())
@@ -30,7 +30,7 @@ def check_percent(text: str, values: Any) -> None:
 
 
 def check_braces(text: str, values: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """Raise TemplateLimitError where `text.format(*values, **named)` would be too long."""
+    """Raise TemplateLimitError if `text.format(*values, **named)` would be too long."""
     length, place = len(text), 0
     widest = _max_width([*values, *named.values()])
     for _, field, form, _ in Formatter().parse(text):
@@ -50,16 +50,16 @@ def check_braces(text: str, values: Sequence[Any], named: Mapping[str, Any]) -> 
 
 
 def _max_width(values: Iterable[Any]) -> int:
-    """The largest width that an argument could give."""
+    """Return the largest width that an argument could set."""
     return max((abs(one) for one in values if isinstance(one, int)), default=0)
 
 
 _PADDING_FILTERS = ("center", "ljust", "rjust", "zfill", "to_bytes", "batch", "slice")
-"""They make as much as their largest number says."""
+"""The length of their results is at most their largest argument."""
 
 
 def check_method(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """Raise TemplateLimitError where a method of a string or number, called so, would make too much."""
+    """Raise TemplateLimitError if this call of a string's or number's method would return too much."""
     owner = getattr(function, "__self__", None)
     if not isinstance(owner, str | bytes | int | float):
         return
@@ -71,7 +71,7 @@ def check_method(function: Any, arguments: Sequence[Any], named: Mapping[str, An
 
 
 def check_format_method(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """The same of a string's `format` or `format_map`."""
+    """Raise TemplateLimitError if this call of a string's `format` or `format_map` would return too much."""
     if function.__name__ == "format_map":
         check_braces(function.__self__, [], arguments[0] if isinstance(arguments[0], Mapping) else {})
     else:
@@ -79,9 +79,9 @@ def check_format_method(function: Any, arguments: Sequence[Any], named: Mapping[
 
 
 def check_filter(name: str, value: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
-    """Raise TemplateLimitError where a filter or method of this name would make too much of `value`.
+    """Raise TemplateLimitError if a filter or method of this name would make too much of `value`.
 
-    What is no text is measured as the text that it is made into.
+    The size of a value that is not text is that of its text.
     """
     size = check_size(value)
     given = [*arguments, *named.values()]
@@ -110,22 +110,22 @@ def check_filter(name: str, value: Any, arguments: Sequence[Any], named: Mapping
 MAX_CHARACTERS = 16 * 2**20
 """The longest text, list or string."""
 MAX_CPU_SECONDS = 1.0
-"""Of the processor, in the thread that renders."""
+"""Of processor time, in the thread that renders."""
 _MAX_OUTPUT_CHARACTERS = 4 * MAX_CHARACTERS
-"""The total of what its expressions show: what a macro shows is counted where it is shown again."""
+"""Total of what its expressions show; the output of a macro counts each time it is shown."""
 _MAX_BITS = 16_384
 _VALUE_CHARACTERS = 4
-"""Characters that anything else takes in a text, what stands between two of them included."""
+"""Characters that any other value takes as text, including a separator."""
 _VALUES_PER_TIME_CHECK = 4096
-"""Values that are walked through between two looks at the clock."""
+"""Values visited between two checks of the time."""
 
 
 class TemplateLimitError(Exception):
-    """A template goes beyond what it may take."""
+    """A template exceeds a limit."""
 
 
 class _Spent(threading.local):
-    """What the rendering that runs in this thread has taken so far."""
+    """What the current rendering of this thread has used so far."""
 
     shown = 0
     until: float | None = None
@@ -136,7 +136,7 @@ _spent = _Spent()
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """What is rendered inside takes no more, all together, than one template may; the outermost of several counts."""
+    """Apply the limits of one template to all rendering in this context; of nested contexts, the outermost counts."""
     if _spent.until is not None:
         yield
         return
@@ -149,7 +149,7 @@ def bounded() -> Iterator[None]:
 
 
 def charge(characters: int) -> None:
-    """Account for text that is shown; raises TemplateLimitError where it is too much, or too late."""
+    """Count text that is shown. Raises TemplateLimitError if it exceeds the total, or the time is over."""
     _spent.shown += characters
     if _spent.shown > _MAX_OUTPUT_CHARACTERS:
         raise TemplateLimitError(f"it makes more than {_MAX_OUTPUT_CHARACTERS} characters")
@@ -169,23 +169,22 @@ def check_length(length: int) -> None:
 
 
 def check_size(value: Any) -> int:
-    """About how many characters `value` has as text, all that it holds included. Raises TemplateLimitError for too
-    many.
+    """Return the approximate length of `value` as text, nested values included.
+
+    Raises TemplateLimitError if it is too long.
     """
     return _walk(value, 0, 0)
 
 
 def check_json(value: Any, indent: Any, separators: Any) -> None:
-    """Raise TemplateLimitError where the JSON of `value`, whose lines `indent` moves in by their depth, would be too
-    long.
-    """
+    """Raise TemplateLimitError if the JSON of `value`, with `indent` per level, would be too long."""
     step = len(indent) if isinstance(indent, str) else max(0, indent) if isinstance(indent, int) else 0
     between = sum(len(one) for one in separators or () if isinstance(one, str))
     _walk(value, step, between)
 
 
 def _walk(value: Any, step: int, between: int) -> int:
-    """The sum of what each value takes, `step` more for each level that it lies deep, and what stands around it."""
+    """Return the sum of the sizes of all values, plus `step` per level of depth and `between` between two values."""
     size, seen, around, level = 0, 0, between, [value]
     while level:
         deeper: list[Any] = []
@@ -207,7 +206,7 @@ def _walk(value: Any, step: int, between: int) -> int:
 
 
 def check_operator(operator: str, left: Any, right: Any) -> None:
-    """Raise TemplateLimitError where `left operator right` would be too large; formats are looked at elsewhere."""
+    """Raise TemplateLimitError if `left operator right` would be too large; formats are checked elsewhere."""
     if operator == "+" and _has_length(left) and _has_length(right):
         check_length(len(left) + len(right))
     elif operator == "*":
@@ -220,7 +219,7 @@ def check_operator(operator: str, left: Any, right: Any) -> None:
 
 
 def joined(separator: Any, parts: Iterable[Any]) -> str:
-    """The parts as one text; TemplateLimitError where that is too long."""
+    """Return the joined parts. Raises TemplateLimitError if the text is too long."""
     between, texts, length = str(separator), list[str](), 0
     for part in parts:
         check_size(part)

@@ -1,4 +1,4 @@
-"""Messages and template arguments as JSON: their size, depth and number of values are known before they are parsed."""
+"""Messages and template arguments as JSON; size, depth and number of values are checked before parsing."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from inflight.runtime.messages import RequestError
 
 MAX_MESSAGE_BYTES = 16 * 2**20
-"""The longest messages, as JSON; a context of a million tokens is some five million bytes."""
+"""The longest messages as JSON; a context of a million tokens is about five million bytes."""
 MAX_DEPTH = 64
-"""Levels of arrays and objects within each other; the array of messages is the first."""
+"""Levels of nested arrays and objects; the array of messages is the first."""
 MAX_VALUES = 200_000
-"""Values of all levels; a message has some five, and each takes a template some microseconds."""
+"""Values of all levels; a message has about five, and a template takes microseconds for each."""
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def parse_messages(raw: bytes) -> list[Any]:
-    """The messages that `raw` holds as JSON; RequestError (`invalid_messages`) for anything but a list."""
+    """Parse messages. Raises RequestError (`invalid_messages`) if `raw` is not a JSON list."""
     messages = _parsed("messages", raw)
     if not isinstance(messages, list):
         raise invalid_messages("messages must be a JSON array of objects with role and content")
@@ -26,7 +26,7 @@ def parse_messages(raw: bytes) -> list[Any]:
 
 
 def parse_kwargs(raw: bytes) -> dict[str, Any]:
-    """What the template is given beside the messages, from JSON; RequestError (`invalid_messages`) for no object."""
+    """Parse arguments of the template. Raises RequestError (`invalid_messages`) if `raw` is not a JSON object."""
     kwargs = _parsed("chat_template_kwargs", raw) if raw else {}
     if not isinstance(kwargs, dict):
         raise invalid_messages("chat_template_kwargs must be a JSON object")
@@ -34,11 +34,11 @@ def parse_kwargs(raw: bytes) -> dict[str, Any]:
 
 
 def to_json(name: str, value: Sequence[Any] | Mapping[str, Any]) -> bytes:
-    """A value of the caller's own as JSON; RequestError (`invalid_messages`) for what JSON can't say."""
+    """Encode a caller's value as JSON. Raises RequestError (`invalid_messages`) for types that JSON doesn't have."""
     try:
         return json.dumps(value, default=dict).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise invalid_messages(f"{name} can't be written as JSON ({error}); use JSON's types alone") from None
+        raise invalid_messages(f"{name} can't be written as JSON ({error}); use JSON's types only") from None
 
 
 def invalid_messages(message: str) -> RequestError:
@@ -46,7 +46,7 @@ def invalid_messages(message: str) -> RequestError:
 
 
 def _parsed(name: str, raw: bytes) -> Any:
-    """Made of JSON's types alone: nothing that a template could reach more through, or that others hold."""
+    """Parse JSON; the result has JSON's types only, which give a template no access to anything else."""
     if len(raw) > MAX_MESSAGE_BYTES:
         raise invalid_messages(f"{name} has {len(raw)} bytes as JSON; at most {MAX_MESSAGE_BYTES} are taken")
     _check_shape(name, raw)
@@ -57,9 +57,9 @@ def _parsed(name: str, raw: bytes) -> Any:
 
 
 def _check_shape(name: str, raw: bytes) -> None:
-    """Refuse what has too many values or levels; what is no JSON is left to the parser, which ends at its first fault.
+    """Raise RequestError for too many values or levels; the parser reports invalid JSON.
 
-    Every second piece between quotes is a string, once those that are escaped are gone.
+    After escaped quotes are removed, every second piece between quotes is a string.
     """
     unescaped = raw.replace(rb"\\", b"").replace(rb"\"", b"")
     _check_values(name, unescaped.count(b'"') // 4)  # a key and a value have two each

@@ -1,7 +1,7 @@
-"""A chat template in jinja2's sandbox, with bounds on what it makes of a caller's messages and for how long.
+"""Chat templates in jinja2's sandbox, with limits on their output and time.
 
-What it makes of messages is what transformers' environment makes of them, up to those bounds. The sandbox hides
-Python's insides; the bounds are made for the operator's own templates and hostile messages, see `chat_bounds`.
+Within these limits, the output is that of transformers' environment. The sandbox hides Python's internals; `limits` is
+designed for the operator's own templates and hostile messages.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _LIMITED_FILTERS = (
     *("urlencode", "urlize", "striptags", "center", "indent", "format", "truncate", "wordwrap", "wordcount", "tojson"),
     *("xmlattr", "batch", "slice", "round", "sum"),
 )
-"""Filters that make text of whatever they get, or as much as their arguments say."""
+"""Filters whose output depends on the length of their input or on the numbers in their arguments."""
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks what the model says, for training; it shows as what it holds."""
+    """`{% generation %}` marks what the model writes, for training; it renders its content."""
 
     tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 
@@ -59,7 +59,7 @@ class _Generation(Extension):
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """As transformers sets it up; and whatever could grow or go on for long is looked at before it is done."""
+    """An environment with transformers' settings, which checks every operation that could grow or run long."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
@@ -74,10 +74,10 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.filters |= {name: _bounded(name, self.filters[name]) for name in _LIMITED_FILTERS}
         self.filters["join"] = _join
         self.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
-        del self.globals["lipsum"]  # makes as many words as it is asked for, and no template has a use for it
+        del self.globals["lipsum"]  # generates as many words as requested, and templates don't use it
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """Have each turn of a loop, each call of a macro and each `~` accounted for; jinja2 does not ask about them."""
+        """Make each loop iteration, macro call and `~` call `account` or `concatenated`; jinja2 has no hook for it."""
         tree = super()._parse(source, name, filename)
         for block in list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock))):
             told = sum(len(data.data) for data in block.find_all(nodes.TemplateData))
@@ -99,7 +99,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().call(__context, __obj, *args, **kwargs)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """What newer versions of jinja2 (3.1.6) call instead of a string's `format`."""
+        """Replace a string's `format`; jinja2 3.1.6 and later call this."""
         wrapped = super().wrap_str_format(value)
         if wrapped is None:
             return None
@@ -111,35 +111,38 @@ class _Environment(ImmutableSandboxedEnvironment):
         return checked
 
     def account(self, characters: int) -> None:
-        """Called by the templates' own loops and macros."""
+        """Count characters; loops and macros of templates call this."""
         charge(characters)
 
     def concatenated(self, *values: Any) -> str:
-        """What `~` gives."""
+        """Return the result of `~`."""
         return joined("", values)
 
     def _shown(self, value: Any) -> Any:
-        """Called with what each expression shows."""
+        """Check the value of each expression that is shown."""
         charge(check_size(value))
         return value
 
 
 class SandboxedTemplate:
-    """One template, compiled as transformers compiles them. RequestError (`no_chat_template`) for what is none."""
+    """One template, compiled with transformers' settings.
+
+    Raises RequestError (`no_chat_template`) for an invalid template.
+    """
 
     def __init__(self, name: str, source: str) -> None:
         self._name = name
         self._environment = _Environment()
         try:
             self._template = self._environment.from_string(source)
-        except Exception as error:  # whatever a broken file brings about: texts are served all the same
+        except Exception as error:  # a broken template must not affect text requests
             raise RequestError(
                 f"the checkpoint's chat template {name} can't be compiled ({error}); fix it, or send text",
                 "no_chat_template",
             ) from None
 
     def render(self, variables: Mapping[str, Any]) -> str:
-        """The text; RequestError (`invalid_messages`) for whatever goes wrong, and for what goes beyond the bounds."""
+        """Return the text. Raises RequestError (`invalid_messages`) for any error, and for exceeding a limit."""
         pieces = []
         length = 0
         try:
@@ -172,8 +175,8 @@ def _call(name: str, arguments: list[Any]) -> nodes.Call:
 
 
 def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter that is called only with what it makes no more of than is allowed."""
-    first = int(hasattr(function, "jinja_pass_arg"))  # before the value stands an environment or a context
+    """Return a filter that checks the size of its output before it runs."""
+    first = int(hasattr(function, "jinja_pass_arg"))  # the first argument may be the environment or context
 
     @wraps(function)
     def checked(*given: Any, **named: Any) -> Any:
@@ -186,7 +189,7 @@ def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pass_environment
 def _join(environment: Environment, value: Any, d: Any = "", attribute: str | int | None = None) -> str:
-    """As jinja2 has it without autoescaping, and no longer than is allowed."""
+    """Join as jinja2 without autoescaping does, up to the length limit."""
     parts = value if attribute is None else map(make_attrgetter(environment, attribute), value)
     return joined(d, parts)
 
@@ -194,7 +197,7 @@ def _join(environment: Environment, value: Any, d: Any = "", attribute: str | in
 def _to_json(
     value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """As transformers has it: without HTML's escapes, which jinja2's own filter makes."""
+    """Encode as transformers does: without the HTML escapes of jinja2's own filter."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

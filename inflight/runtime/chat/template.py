@@ -1,8 +1,7 @@
-"""Chat messages to the text that a model reads: the checkpoint's own template, rendered as `transformers` does.
+"""Renders chat messages as text with the checkpoint's own template, as `transformers` does.
 
-What is read of a directory, how a template is chosen, and what it is given are those of transformers 4.57,
-`PreTrainedTokenizerBase.apply_chat_template`. Only here an answer is wanted: `add_generation_prompt` is true unless
-said otherwise.
+The files, the choice of a template and its variables are those of transformers 4.57,
+`PreTrainedTokenizerBase.apply_chat_template`, except that `add_generation_prompt` defaults to true.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from inflight.runtime.chat.message_json import invalid_messages, parse_kwargs, p
 from inflight.runtime.messages import RequestError
 
 _MAX_SOURCE_BYTES = 2**20
-"""The longest template; published ones have up to some tens of thousands."""
+"""The longest template; published ones have up to tens of thousands of bytes."""
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _MIN_JINJA2 = (3, 1, 6)
-"""Before it a template could read the process' environment (CVE-2025-27516)."""
+"""Earlier versions let a template read the process's environment (CVE-2025-27516)."""
 _MARK = "CONTINUE_FINAL_MESSAGE_TAG "
-"""Stands behind the message to be continued while it is rendered; its last space shows whether a template strips."""
+"""Marks the end of the message to continue during rendering; its last space shows whether a template strips."""
 
 
 class _Template(Protocol):
@@ -31,21 +30,21 @@ class _Template(Protocol):
 
 
 class ChatRenderer:
-    """The templates of one checkpoint, compiled in a sandbox, and the special tokens that they may name."""
+    """The templates of one checkpoint, compiled in a sandbox, and the special tokens that they may use."""
 
     def __init__(self, sources: Mapping[str, str], special_tokens: Mapping[str, Any]) -> None:
-        """`sources` are templates by name: `default`, and where the checkpoint has them `tool_use` and others.
+        """`sources` maps names to templates: `default`, and optionally `tool_use` and others.
 
-        Raises RequestError (`no_chat_template`) for a template that is none, and where jinja2 is missing or too old.
+        Raises RequestError (`no_chat_template`) for an invalid template, and if jinja2 is missing or too old.
         """
         self._special_tokens = dict(special_tokens)
         self._templates = {name: _compiled(name, source) for name, source in sources.items()}
 
     @classmethod
     def from_directory(cls, path: str | Path) -> ChatRenderer | None:
-        """The templates of a checkpoint or engine directory; None where it has none.
+        """Load the templates of a checkpoint or engine directory; return None if it has none.
 
-        Raises RequestError (`no_chat_template`) for files that can't be read, and as the class does.
+        Raises RequestError (`no_chat_template`) for unreadable files, and like the constructor.
         """
         directory = Path(path)
         try:
@@ -60,28 +59,28 @@ class ChatRenderer:
 
     @property
     def bos_token(self) -> str:
-        """The text of the token that begins a sequence; empty where the tokenizer has none."""
+        """Return the text of the token that begins a sequence; empty if the tokenizer has none."""
         return str(self._special_tokens.get("bos_token", ""))
 
     def render(self, messages: Sequence[Mapping[str, Any]], /, **kwargs: Any) -> str:
-        """The text of a conversation, ready to be tokenized without special tokens: those are in it already.
+        """Return the text of a conversation, to be tokenized without adding special tokens: it includes them.
 
-        `kwargs` are given to the template; of them `tools` and `documents` are lists of objects, `chat_template` is
-        the name of one of the checkpoint's templates, and with `continue_final_message` the answer goes on with the
-        last message instead of beginning a new one. Raises RequestError (`invalid_messages`), with the template's own
-        words where it refuses the messages.
+        `kwargs` are passed to the template. Of these, `tools` and `documents` are lists of objects, `chat_template` is
+        the name of one of the checkpoint's templates, and `continue_final_message` continues the last message instead
+        of beginning a new one. Raises RequestError (`invalid_messages`), with the template's own error message if it
+        rejects the messages.
         """
         return self.render_json(to_json("messages", list(messages)), to_json("chat_template_kwargs", kwargs))
 
     def render_json(self, messages: bytes, kwargs: bytes) -> str:
-        """The same of messages and arguments as they come in a request: JSON in UTF-8, no arguments being empty."""
+        """Render messages and arguments as they come in a request: JSON in UTF-8; arguments may be empty."""
         chat, given = parse_messages(messages), parse_kwargs(kwargs)
         _check(chat, given)
         resume = bool(given.pop("continue_final_message", False))
         if resume and given.get("add_generation_prompt"):
             raise invalid_messages(
                 "continue_final_message and add_generation_prompt exclude each other; continue the last message, or"
-                " have a new one begun"
+                " begin a new one"
             )
         given.setdefault("add_generation_prompt", not resume)
         template = self._select_template(given.pop("chat_template", None), given.get("tools"))
@@ -94,12 +93,12 @@ class ChatRenderer:
             text.encode()
         except UnicodeEncodeError as error:
             raise invalid_messages(
-                f"the messages hold what is no Unicode text ({error.reason}); send whole characters"
+                f"the messages hold invalid Unicode ({error.reason}); send whole characters"
             ) from None
         return text
 
     def _select_template(self, name: Any, tools: Any) -> _Template:
-        """The template that goes by that name; without one, `tool_use` where tools are given, else `default`."""
+        """Return the template of that name; without one, `tool_use` if tools are given, else `default`."""
         if name is None:
             name = "tool_use" if tools is not None and "tool_use" in self._templates else "default"
         if not isinstance(name, str) or name not in self._templates:
@@ -116,14 +115,14 @@ def _compiled(name: str, source: str) -> _Template:
     try:
         version = importlib.metadata.version("jinja2")
         from inflight.runtime.chat.sandbox import SandboxedTemplate
-    except ImportError as error:  # containers of others need not have it, and all but messages works without
+    except ImportError as error:  # third-party containers may lack it; only messages need it
         raise RequestError(
             f"messages need the package jinja2 ({error}); install it where the template is rendered, or send text",
             "no_chat_template",
         ) from None
     if tuple(map(int, re.findall(r"\d+", version)[:3])) < _MIN_JINJA2:
         raise RequestError(
-            f"messages need jinja2 3.1.6 or later, and here is {version}, whose sandbox lets a template out; install a"
+            f"messages need jinja2 3.1.6 or later, and the sandbox of the installed {version} is unsafe; install a"
             " later one where the template is rendered, or send text",
             "no_chat_template",
         )
@@ -131,7 +130,7 @@ def _compiled(name: str, source: str) -> _Template:
 
 
 def _sources(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Templates by name. Files of their own come before those of tokenizer_config.json."""
+    """Return the templates by name. Separate files take precedence over tokenizer_config.json."""
     further = sorted((directory / "additional_chat_templates").glob("*.jinja"))
     files = {"default": directory / "chat_template.jinja", **{path.stem: path for path in further}}
     sources = {name: path.read_text(encoding="utf-8") for name, path in files.items() if path.is_file()}
@@ -147,7 +146,7 @@ def _sources(directory: Path, settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _special_tokens(settings: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-    """The special tokens' texts by name. Old checkpoints have them in a file of their own, which then counts."""
+    """Return the special tokens' texts by name. The separate file of old checkpoints takes precedence."""
     said = dict(settings)
     if "added_tokens_decoder" not in settings:
         overriding = _read_object(directory / "special_tokens_map.json")
@@ -161,7 +160,7 @@ def _special_tokens(settings: Mapping[str, Any], directory: Path) -> dict[str, A
 
 
 def _text(token: Any) -> str:
-    """A token's text: it is written as such, or as an object that says more of it."""
+    """Return a token's text: it is stored as a string, or as an object with further fields."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else ""
 
@@ -171,7 +170,7 @@ def _texts(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """A file's JSON object; {} where there is no such file."""
+    """Return a file's JSON object; {} if the file doesn't exist."""
     if not path.is_file():
         return {}
     content = json.loads(path.read_text(encoding="utf-8"))
@@ -189,13 +188,13 @@ def _check(chat: list[Any], kwargs: Mapping[str, Any]) -> None:
     for name in ("tools", "documents"):
         value = kwargs.get(name)
         if value is not None and not (isinstance(value, list) and all(isinstance(one, dict) for one in value)):
-            raise invalid_messages(f"chat_template_kwargs has {name} that are no list of objects; send them as such")
+            raise invalid_messages(f"{name} in chat_template_kwargs is not a list of objects; send one")
     if "messages" in kwargs:
-        raise invalid_messages("chat_template_kwargs has messages; send them as messages alone")
+        raise invalid_messages("chat_template_kwargs has messages; send them only as messages")
 
 
 def _mark_last_text(chat: list[Any]) -> str:
-    """Put the mark behind the text that is to be continued, the last of the last message; returns the text."""
+    """Put the mark after the text to continue, the last one of the last message; return the text."""
     message = chat[-1]
     blocks = message.get("content")
     if isinstance(blocks, list):
@@ -211,7 +210,7 @@ def _mark_last_text(chat: list[Any]) -> str:
 
 
 def _up_to_mark(text: str, last: str) -> str:
-    """The rendered text up to the end of the message to be continued; stripped at its end if the template does so."""
+    """Return the rendered text up to the end of the message to continue, stripped if the template strips."""
     mark = _MARK.strip()
     if last.strip() not in text or mark not in text:
         raise invalid_messages(

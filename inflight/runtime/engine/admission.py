@@ -1,4 +1,4 @@
-"""A bound on how many requests something may hold, and how one more is refused."""
+"""A limit on concurrent requests, and the error for one beyond it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from inflight.runtime.messages import RequestError
 
 
 def queue_full_error(limit: int, what: str = "") -> RequestError:
-    """Return the error for a request beyond `limit`, in words of Triton and TensorRT-LLM: clients look for either."""
+    """Return the error for a request beyond `limit`, in the words of Triton and TensorRT-LLM that clients look for."""
     of = f" of {what}" if what else ""
     return RequestError(
         f"Exceeds maximum queue size{of} (Maximum queue size of {limit} has been reached); send the request again"
@@ -18,7 +18,7 @@ def queue_full_error(limit: int, what: str = "") -> RequestError:
 
 
 class AdmissionSlots:
-    """So many at a time, each for as long as its `with` block runs. One more is refused at once, without waiting."""
+    """At most `limit` slots, each held for the duration of a `with` block. One more raises at once."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -1,4 +1,4 @@
-"""A deterministic engine: known tokens after known delays, and failures on request."""
+"""A deterministic engine: predictable tokens after configured delays, and failures on request."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from inflight.runtime.messages import Beam, DecodingGuide, EngineLimits, FinishR
 
 NO_TOKEN = "-1"
 LOG_PROB = -0.5
-"""Of every token of an answer, and of the best beam's; each further beam's tokens have LOG_PROB less."""
+"""Of every token of an answer and of the best beam; each further beam's tokens have LOG_PROB less."""
 IMPOSSIBLE = "impossible"
-"""The text of a guide that fails its trial."""
+"""The text of a guide that fails its probe."""
 
 
 class FakeModelRunner:
-    """Answers with the prompt's tokens over and over, one a step; for tests and for measuring the way around.
+    """Answers with the prompt's tokens, repeated, one per step; for tests and for measuring overhead.
 
-    It counts `min_tokens`, end tokens, log probabilities and beams (`expected_beams`), and ignores how to sample.
-    `extra` takes
+    It supports `min_tokens`, end tokens, log probabilities and beams (`expected_beams`), and ignores other sampling
+    parameters. `extra` accepts
 
     - `step_seconds` (0; several, as "0.001,0.005", take turns), `prefill_seconds_per_token` (0),
       `vocabulary_size` (512), `max_seq_len` (4096),
     - `traceable` (0): whether the answer to a request with a seed begins that many tokens later in the prompt, and log
-      probabilities tell the token that they are of (`traced_log_prob`), so that no two answers look the same,
-    - `prefill_tokens_per_step` (0: no bound): longer prompts take several steps before their first token,
-    - `guide_probes` (0): how often `prepare` is called before a guide is tried; one guide is tried at a time,
-    - `leak_bytes_per_request` and `leak_bytes_per_step` (0): memory that is never freed, to prove a leak's detector,
-    - tokens (none) by which a prompt that begins with one fails: `refuse_token` is refused by `add`, `fail_token`
-      makes the step that meets it raise an error, `die_token` kills the engine's process as SIGKILL does.
+      probabilities identify their token (`traced_log_prob`), so that no two answers look the same,
+    - `prefill_tokens_per_step` (0: no limit): longer prompts take several steps before their first token,
+    - `guide_probes` (0): how often `prepare` is called before a guide is probed; one guide is probed at a time,
+    - `leak_bytes_per_request` and `leak_bytes_per_step` (0): memory that is never freed, to test leak detection,
+    - tokens (unset) at the beginning of a prompt that make it fail: `add` refuses `refuse_token`, the step with
+      `fail_token` raises, `die_token` kills the engine's process as SIGKILL does.
     """
 
     def __init__(self, options: EngineOptions) -> None:
@@ -61,7 +61,7 @@ class FakeModelRunner:
         self._running: dict[int, tuple[GenerationRequest, int]] = {}
 
     def check(self, request: GenerationRequest) -> None:
-        """It can do whatever a request asks of it: nothing."""
+        """Accept every request."""
 
     def ready(self, request: GenerationRequest) -> bool:
         if request.guide is None:
@@ -69,7 +69,7 @@ class FakeModelRunner:
         impossible = request.guide.text == IMPOSSIBLE
         tried = self._probes[request.guide] >= max(self._guide_probes, impossible)
         if tried and impossible:
-            raise RequestError("the guide is impossible, as it says", "invalid_parameter")
+            raise RequestError("the guide is impossible", "invalid_parameter")
         return tried
 
     def prepare(self, waiting: Sequence[GenerationRequest]) -> None:
@@ -80,12 +80,12 @@ class FakeModelRunner:
         return True
 
     def add(self, handle: int, request: GenerationRequest) -> None:
-        """Raises ValueError for `refuse_token`, and for an adapter other than that of those that run."""
+        """Add a request. Raises ValueError for `refuse_token`, and for another adapter than the running requests'."""
         if request.prompt_ids[0] == self._refuse_token:
             raise ValueError("the fake engine refused\nbecause it was asked to")
         if any(running.adapter != request.adapter for running, _ in self._running.values()):
             raise ValueError("two adapters in one batch")
-        # Counted from below 0 while the prompt is computed: the step that ends that makes the first token.
+        # Below 0 while the prompt is computed: the step that completes it generates the first token.
         steps = -(-len(request.prompt_ids) // (self._prefill_tokens_per_step or len(request.prompt_ids)))
         self._running[handle] = (_rotated_by_seed(request) if self._traceable else request, 1 - steps)
         self._leak(self._leak_per_request)
@@ -127,23 +127,23 @@ class FakeModelRunner:
 
 
 def expected_token(request: GenerationRequest, position: int) -> int:
-    """The token that the fake engine produces as number `position` (from 0) of its answer."""
+    """Return the token that the fake engine generates at this position (from 0) of its answer."""
     return request.prompt_ids[position % len(request.prompt_ids)]
 
 
 def traced_log_prob(token_id: int) -> float:
-    """The log probability of a token, where the engine is to be traceable; exact in 32 bits."""
+    """Return the log probability of a token of a traceable engine; exact in 32 bits."""
     return -token_id / 1024
 
 
 def _rotated_by_seed(request: GenerationRequest) -> GenerationRequest:
-    """The request that is answered in the place of one with a seed."""
+    """Return the request that is answered in place of one with a seed."""
     begin = (request.sampling.seed or 0) % len(request.prompt_ids)
     return replace(request, prompt_ids=request.prompt_ids[begin:] + request.prompt_ids[:begin])
 
 
 def expected_beams(request: GenerationRequest) -> tuple[Beam, ...]:
-    """All beams of a request: the one behind another begins with the other's second token."""
+    """Return all beams of a request: each one begins with the second token of the one before."""
     return tuple(_expected_beam(request, number) for number in range(request.sampling.beam_width))
 
 
@@ -172,7 +172,10 @@ def _next_output(handle: int, request: GenerationRequest, produced: int) -> Step
 
 
 def _next_beams_output(handle: int, request: GenerationRequest, produced: int) -> StepOutput | None:
-    """One token more of each beam; they are told when the last has ended, after as many steps as its tokens take."""
+    """Generate one more token of each beam; return all beams once the last one has ended.
+
+    A search takes as many steps as its beams have tokens.
+    """
     beams = expected_beams(request)
     if produced == min(request.max_tokens, max(len(beam.token_ids) for beam in beams) + 1):
         reason = FinishReason.STOP if len(beams[0].token_ids) < request.max_tokens else FinishReason.LENGTH

@@ -1,4 +1,4 @@
-"""The engine seam: `Engine`, as models see it, and `ModelRunner`, as a library is adapted to it."""
+"""The engine's interfaces: `Engine`, which Triton models use, and `ModelRunner`, which adapts a library."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ BACKENDS = {
 
 
 class Engine(Protocol):
-    """Anything that generates tokens: events are pushed, so an engine that owns its scheduler fits too."""
+    """Generates tokens and pushes events, so a library with its own scheduler fits too."""
 
     def submit(self, request: GenerationRequest, on_event: EventSink) -> int:
-        """Take a request; its events come to `on_event`, from a thread of the engine's. Returns its handle.
+        """Submit a request and return its handle; `on_event` gets its events, in a thread of the engine.
 
-        `on_event` returns soon and does not call the engine: other requests' events wait behind it.
-        Raises RequestError for a request that the engine can't take.
+        `on_event` must return quickly and must not call the engine: it blocks the events of other requests. Raises
+        RequestError for a request that the engine can't run.
         """
 
     def cancel(self, handle: int) -> None:
-        """End a request early; its last event says `cancelled`. An unknown or ended handle is no error."""
+        """End a request early; its last event has the reason `cancelled`. Unknown and ended handles are ignored."""
 
     def stats(self) -> EngineStats: ...
 
     def close(self) -> None:
-        """Stop; requests that run are cancelled."""
+        """Stop the engine; running requests are cancelled."""
 
 
 class StepOutput(NamedTuple):
-    """What one step did to one request; the fields are those of TokenEvent.
+    """The result of one step for one request; the fields are those of TokenEvent.
 
-    One without tokens says that the prompt is computed: a beam search, which keeps its tokens to its end, tells it so.
-    `speculation` counts from the request's beginning; what was told last counts, since a request may be ended early.
+    An output without tokens says that the prompt is computed; a beam search, which returns its tokens at the end, needs
+    it. `speculation` is cumulative; the latest counts, since a request may end early.
     """
 
     handle: int
@@ -61,74 +61,72 @@ class StepOutput(NamedTuple):
 
 
 class ModelRunner(Protocol):
-    """A library that advances all its requests by one forward pass a call, and owns the paged KV cache."""
+    """A library that runs one forward pass for all its requests per call, and owns the paged KV cache."""
 
     limits: EngineLimits
 
     def check(self, request: GenerationRequest) -> None:
-        """Raise RequestError for what this engine can't do; called once, before the request is queued."""
+        """Raise RequestError if this engine can't run the request; called once, before the request is queued."""
 
     def ready(self, request: GenerationRequest) -> bool:
-        """Whether `add` may be called; asked once for each request, and before each step for those that were not.
+        """Return whether `add` may be called; called once per request, and before each step while it returns False.
 
-        It answers at once: False while its guide is still to be tried elsewhere, and others pass it meanwhile. Raises
-        RequestError where the guide proved impossible, which ends this request alone.
+        It returns at once: False while the guide's probe is pending, during which other requests overtake this one.
+        Raises RequestError if the guide failed its probe, which ends this request only.
         """
 
     def prepare(self, waiting: Sequence[GenerationRequest]) -> None:
-        """Go on with what keeps these requests, in order of arrival, from being ready; called before each step.
+        """Advance the work that keeps these requests, in order of arrival, from being ready; called before each step.
 
-        It may wait for some milliseconds where nothing else is to be done.
+        It may block for some milliseconds if there is no other work.
         """
 
     def joinable(self, request: GenerationRequest, ahead: Sequence[GenerationRequest]) -> bool:
-        """Whether its prompt may be computed beside those that are, and beside `ahead`, which begin with it or wait.
+        """Return whether its prompt may be computed with the running ones and `ahead`, which start with it or wait.
 
-        Asked before each step for a waiting request that fits and is ready; others pass it meanwhile.
+        Called before each step for a waiting request that fits and is ready; others overtake it while it returns False.
         """
 
     def add(self, handle: int, request: GenerationRequest) -> None:
-        """Put a request, whose worst case fits the cache, among the running ones, which have the same adapter.
+        """Add a request to the running ones, which have the same adapter; its worst case fits the cache.
 
-        Stop words, deadline and draft are looked after by who calls. What it raises ends this request alone: a
-        RequestError with its code.
+        The caller handles stop words, deadline and draft. An exception ends this request only: a RequestError with its
+        code.
         """
 
     def removable(self, handle: int) -> bool:
-        """Whether a running request may be removed now; if not, then once a step has told of it."""
+        """Return whether a running request may be removed now; if not, it may be after a step returns output for it."""
 
     def remove(self, handle: int) -> None:
         """Drop a running request and free its KV blocks before the next forward pass."""
 
     def step(self) -> Iterable[StepOutput]:
-        """One forward pass for all; what came of it, for those that got a token or ended."""
+        """Run one forward pass; return output for each request that got a token or ended."""
 
 
 @runtime_checkable
 class SelfSchedulingRunner(ModelRunner, Protocol):
-    """A library that owns its scheduler and goes on by itself: `step` tells what came since the last one, and waits
-    for nothing.
+    """A library with its own scheduler: `step` returns the output since the last call without blocking.
 
-    It keeps the KV cache by its own rules, and mixes adapters in a batch. What `step` raises says that the library is
-    dead, also while nothing runs.
+    It manages the KV cache and mixes adapters in a batch. An exception of `step` means that the library is dead, even
+    while no request runs.
     """
 
     arrivals: socket.socket
-    """Readable as soon as `step` has something to tell."""
+    """Readable when `step` has output."""
 
     def close(self) -> None:
-        """End the library, within seconds; processes that it leaves behind are ended with the engine's own."""
+        """Shut the library down within seconds; processes that it leaves behind end with the engine's process."""
 
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Everything that an engine is started with; travels to its process.
+    """All options of an engine; sent to its process.
 
-    `max_queue_size` bounds the requests that wait (0: no bound). `skip_special_tokens` is postprocessing's: stop words
-    given as text are looked for in the text that it makes. With `draft_dir`, the directory of a small engine, or
-    with `prompt_lookup`, the engine speculates with `num_draft_tokens` at a time. `adapters` are the files of the LoRA
-    adapters that requests name by number, from 1. While it works, the engine tells every `stats_period_s` how
-    it stands.
+    `max_queue_size` limits the waiting requests (0: no limit). `skip_special_tokens` is that of postprocessing: text
+    stop words are searched for in its text. With `draft_dir`, the directory of a draft engine, or `prompt_lookup`, the
+    engine speculates with `num_draft_tokens` at a time. `adapters` are the files of the LoRA adapters, which requests
+    select by number from 1. A working engine sends its statistics every `stats_period_s`.
     """
 
     engine: str
@@ -149,9 +147,9 @@ class EngineOptions:
 
 
 def load_model_runner(options: EngineOptions) -> ModelRunner:
-    """Load the adapter that `options.engine` names, and with it the library and the model."""
+    """Load the library and model of `options.engine`."""
     if options.engine not in BACKENDS:
-        raise ValueError(f"no engine is called {options.engine!r}; there are {', '.join(sorted(BACKENDS))}")
+        raise ValueError(f"there is no engine {options.engine!r}; choose one of {', '.join(sorted(BACKENDS))}")
     module, name = BACKENDS[options.engine].split(":")
-    stepper: ModelRunner = getattr(importlib.import_module(module), name)(options)
-    return stepper
+    runner: ModelRunner = getattr(importlib.import_module(module), name)(options)
+    return runner

@@ -1,4 +1,4 @@
-"""What an engine directory says of itself, as far as running it needs."""
+"""The parts of an engine directory's manifest that the runtime needs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 TOKENIZER_FILE = "openvino_tokenizer.xml"
-"""A build writes it where the tokenizer can be converted; the library reads the vocabulary from it."""
+"""A build writes this file if the tokenizer can be converted; the library reads the vocabulary from it."""
 
 
 @dataclass(frozen=True)
 class EngineManifest:
-    """The part of engine.json that the engine runs by; `properties` are handed to the library as they are."""
+    """The fields of engine.json that the engine uses; `properties` are passed to the library unchanged."""
 
     vocabulary_size: int
     max_seq_len: int

@@ -1,4 +1,4 @@
-"""The requests that wait for a place in an engine."""
+"""The queue of requests that wait for a place in an engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_ERROR_CHARACTERS = 400
 
 
 def error_from_exception(error: Exception) -> tuple[str, str]:
-    """Message and code by which an exception, raised because of one request, ends that request."""
+    """Return the message and code of an exception that one request caused and that ends this request."""
     if isinstance(error, RequestError):
         return str(error), error.code
     words = " ".join(str(error).split())[:_MAX_ERROR_CHARACTERS] or type(error).__name__
@@ -35,10 +35,10 @@ def error_from_exception(error: Exception) -> tuple[str, str]:
 
 @dataclass(eq=False)
 class ScheduledRequest:
-    """`kv_blocks` is what its worst case needs, `generated_tokens` counts what the stepper made, cut or not.
+    """A request of the scheduler: `kv_blocks` is its worst case, `generated_tokens` counts all tokens, cut or not.
 
-    `emitted` says that tokens of it have been told, `unready` that its guide was still to be tried when the stepper was
-    last asked, `ended` that its end was told though it still runs.
+    `emitted` says that an event with its tokens was sent, `unready` that its guide's probe was pending when the model
+    runner was last asked, `ended` that its last event was sent though it still runs.
     """
 
     handle: int
@@ -58,16 +58,16 @@ class ScheduledRequest:
 
     @property
     def prefilling(self) -> bool:
-        """A beam search shows nothing before its end, so it counts as generating, which is the most of its time."""
+        """Return whether it has no token yet. A beam search counts as generating: it has no output before its end."""
         return not self.first_token_ns and self.request.sampling.beam_width == 1
 
     @property
     def speculation(self) -> SpeculationStats | None:
-        """What came of the request's own draft, else what the stepper told last."""
+        """Return the statistics of the request's own draft, else the latest of the model runner."""
         return self.draft.stats if self.draft is not None else self.last_speculation
 
     def next_event(self, token_ids: tuple[int, ...], log_probs: tuple[float, ...]) -> TokenEvent:
-        """New tokens that are not its last; those that are told first come with times and origin."""
+        """Return an event of tokens that are not the last; the first one includes timings and metadata."""
         if self.emitted:
             return TokenEvent(self.handle, token_ids, log_probs=log_probs)
         self.emitted = True
@@ -78,10 +78,10 @@ class ScheduledRequest:
         return RequestTimings(self.arrival_ns, self.admitted_ns, self.first_token_ns, end_ns)
 
     def kv_blocks_filled(self, limits: EngineLimits, reason: FinishReason, beams: tuple[Beam, ...]) -> int:
-        """Blocks that hold a token; of a prompt that is not computed to its end, none is counted.
+        """Return the number of blocks that hold a token; 0 while the prompt is not fully computed.
 
-        The last token of an answer is not in the cache, since nothing was computed after it; that is the end token,
-        where there is one, which `generated_tokens` does not count. Beams share the prompt's whole blocks.
+        The last token of an answer is not in the cache, since nothing is computed after it; if there is an end token,
+        that is the last one, and `generated_tokens` does not count it. Beams share the prompt's full blocks.
         """
         if not self.first_token_ns:
             return 0
@@ -95,17 +95,17 @@ class ScheduledRequest:
 
 
 class RequestQueue:
-    """Those with a higher priority first, those with the same in order of arrival."""
+    """Orders requests by priority, the highest first, then by arrival."""
 
     def __init__(self) -> None:
         self._arrivals = count()
         self._positions: dict[int, tuple[int, int]] = {}
         self._order: list[tuple[int, int, ScheduledRequest]] = []
-        """By (-priority, arrival), which no two share, so that entries are never compared."""
+        """Sorted by (-priority, arrival), which is unique, so entries are never compared."""
         self._deadlines: list[tuple[int, int]] = []
-        """(deadline, handle) of those that have one, the earliest first."""
+        """Heap of (deadline, handle) of the requests with a deadline."""
         self._unready: dict[int, ScheduledRequest] = {}
-        """By handle, in order of arrival; some may be ready by now."""
+        """By handle, in order of arrival; some may be ready already."""
 
     def __len__(self) -> int:
         return len(self._order)
@@ -119,7 +119,7 @@ class RequestQueue:
 
     @property
     def unready(self) -> list[ScheduledRequest]:
-        """Those that wait for the trial of their guide, in order of arrival."""
+        """Return the requests that wait for the probe of their guide, in order of arrival."""
         return [entry for entry in self._unready.values() if entry.unready]
 
     def push(self, entry: ScheduledRequest) -> None:
@@ -132,7 +132,7 @@ class RequestQueue:
             self._unready[entry.handle] = entry
 
     def remove(self, handle: int) -> ScheduledRequest | None:
-        """Take a request out, wherever it stands; None where it does not wait."""
+        """Remove a request from any position and return it; None if it isn't queued."""
         place = self._positions.pop(handle, None)
         if place is None:
             return None
@@ -143,7 +143,7 @@ class RequestQueue:
         return entry
 
     def pop_expired(self, horizon_ns: int) -> Iterator[ScheduledRequest]:
-        """Take out those whose deadline is not after `horizon_ns`, the earliest first."""
+        """Remove and yield requests whose deadline is at or before `horizon_ns`, the earliest first."""
         while self._deadlines and self._deadlines[0][0] <= horizon_ns:
             entry = self.remove(self._deadlines[0][1])
             if entry is not None:

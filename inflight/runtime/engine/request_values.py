@@ -1,4 +1,4 @@
-"""The optional values of a request, checked: how to sample, and which tokens end the answer."""
+"""Checks the optional values of a request: sampling parameters and end tokens."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ SAMPLING_INPUTS = {
     "len_penalty": _Bound("length_penalty", lambda value: True, "a number"),
     "early_stopping": _Bound("early_stopping", lambda value: True, "true or false"),
 }
-"""Upstream's input tensors that say how to sample. As there, `runtime_top_p` of 0 or below means no such bound."""
+"""Upstream's input tensors for sampling. As there, a `runtime_top_p` of 0 or below disables it."""
 
 OLDER_NAMES = {"min_tokens": "min_length", "seed": "random_seed"}
-"""What upstream called an input before; taken where the newer name was not sent."""
+"""Upstream's earlier names of inputs, read if the newer name was not sent."""
 
 MAX_SEQUENCES = 256
-"""The most answers that a request may ask for, and the most that may be decoded in one."""
+"""The limit of answers to one request, and of sequences decoded in one request."""
 
 GUIDE_TYPES = {guide_type.value: guide_type for guide_type in GuideType}
 
@@ -42,10 +42,9 @@ _NANOSECONDS = 1_000_000
 
 
 def sampling_from(values: Mapping[str, Any], label: Callable[[str], str] = str) -> SamplingConfig:
-    """Sampling from the values of SAMPLING_INPUTS that came; None counts as not given.
+    """Return the sampling parameters in the values of SAMPLING_INPUTS; None counts as not given.
 
-    Raises RequestError (`invalid_parameter`), naming the input by `label`, for a value out of bounds; infinities and
-    NaN always are.
+    Raises RequestError (`invalid_parameter`), naming the input by `label`, for a value out of range, infinite or NaN.
     """
     fields = {}
     for name, bound in SAMPLING_INPUTS.items():
@@ -60,7 +59,7 @@ def sampling_from(values: Mapping[str, Any], label: Callable[[str], str] = str) 
 
 
 def check_sampling(sampling: SamplingConfig) -> None:
-    """The same bounds for what was made otherwise; RequestError names the field."""
+    """Apply the same limits to a SamplingConfig from elsewhere; RequestError names the field."""
     for bound in SAMPLING_INPUTS.values():
         value = getattr(sampling, bound.field)
         if value is not None:
@@ -75,9 +74,9 @@ def _check(name: str, value: float, bound: _Bound) -> None:
 
 
 def guide_from(guide_type: str | None, text: str | None) -> DecodingGuide | None:
-    """What guides the answer, from upstream's two inputs.
+    """Return the guide of upstream's two inputs.
 
-    RequestError (`invalid_parameter`) where one is missing, or the guide is too long.
+    Raises RequestError (`invalid_parameter`) if one is missing, or the guide is too long.
     """
     if text is not None and len(text) > MAX_GUIDE_CHARACTERS:
         raise RequestError(
@@ -87,7 +86,7 @@ def guide_from(guide_type: str | None, text: str | None) -> DecodingGuide | None
     if guide_type is None:
         if text is None:
             return None
-        raise RequestError("guided_decoding_guide goes with guided_decoding_guide_type; send both", "invalid_parameter")
+        raise RequestError("guided_decoding_guide requires guided_decoding_guide_type; send both", "invalid_parameter")
     if guide_type not in GUIDE_TYPES:
         raise RequestError(
             f"guided_decoding_guide_type is {guide_type[:40]!r}; it must be one of {', '.join(GUIDE_TYPES)}",
@@ -108,7 +107,7 @@ def guide_from(guide_type: str | None, text: str | None) -> DecodingGuide | None
 
 
 def deadline_from(deadline_ms: int | None, now_ns: int) -> int | None:
-    """The moment, in nanoseconds of the clock of `now_ns`, at which the time of a request is over."""
+    """Return the deadline in nanoseconds of the clock of `now_ns`."""
     if deadline_ms is None:
         return None
     if deadline_ms < 1:
@@ -119,24 +118,24 @@ def deadline_from(deadline_ms: int | None, now_ns: int) -> int | None:
 
 
 def checked_count(name: str, value: int, maximum: int) -> int:
-    """A count between 1 and `most`; RequestError (`invalid_parameter`) for another."""
+    """Return a count between 1 and `maximum`. Raises RequestError (`invalid_parameter`) for any other."""
     if not 1 <= value <= maximum:
         raise RequestError(f"{name} is {value}; it must be between 1 and {maximum}", "invalid_parameter")
     return value
 
 
 def end_ids_from(end_id: int | None, model_end_ids: tuple[int, ...]) -> tuple[int, ...]:
-    """The tokens that end an answer: the model's own, unless the request names another; a negative one means none."""
+    """Return the end tokens: the model's own, unless the request has one; a negative one means no end token."""
     if end_id is None or end_id in model_end_ids:
         return model_end_ids
     return () if end_id < 0 else (end_id,)
 
 
 def read_sequences(tokens: Any, lengths: Any, vocabulary_size: int, max_ids: int) -> list[list[list[int]]]:
-    """The token ids of each prompt's sequences, from arrays [prompt, beam, token] and [prompt, beam].
+    """Read the token ids of each prompt's sequences from arrays [prompt, beam, token] and [prompt, beam].
 
-    Raises RequestError for lengths that don't fit (`invalid_request`), for more than MAX_SEQUENCES sequences or
-    `max_ids` ids, and for ids that the vocabulary doesn't have (`invalid_token_ids`). Nothing is copied before that.
+    Raises RequestError for invalid lengths (`invalid_request`), for more than MAX_SEQUENCES sequences or `max_ids` ids,
+    and for ids outside the vocabulary (`invalid_token_ids`). Nothing is copied before these checks.
     """
     if tokens.ndim != 3 or tokens.shape[:2] != lengths.shape:
         raise RequestError(
@@ -166,7 +165,7 @@ def read_sequences(tokens: Any, lengths: Any, vocabulary_size: int, max_ids: int
 
 
 def check_ids(token_ids: Any, name: str, vocabulary_size: int) -> None:
-    """Raise RequestError (`invalid_token_ids`) for an id of this array that the vocabulary doesn't have."""
+    """Raise RequestError (`invalid_token_ids`) if the array has an id outside the vocabulary."""
     for token_id in (token_ids.min(), token_ids.max()) if token_ids.size else ():
         if not 0 <= token_id < vocabulary_size:
             raise RequestError(

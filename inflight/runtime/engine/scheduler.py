@@ -1,4 +1,4 @@
-"""Scheduler: turns a step-driven library into an engine with in-flight batching."""
+"""The scheduler: turns a step-driven library into an engine with in-flight batching."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ from inflight.runtime.text.detokenizer import Detokenizer
 from inflight.runtime.text.stop_words import NOTHING_RELEASED, Released, StopWords, cut_beams
 
 RECENT_NS = 1_000_000_000
-"""An engine that has rested for so long may be faster than it was: one that is late by its last steps is tried."""
+"""After this long without a step, the engine may be faster than before: requests with tight deadlines are tried again.
+"""
 
 
 class StepTimes:
-    """Remembers the latest 64 steps; moments are those of the machine's monotonic clock, all in nanoseconds."""
+    """Records the latest 64 steps, in nanoseconds of the machine's monotonic clock."""
 
     def __init__(self) -> None:
         self._steps: deque[tuple[int, int]] = deque(maxlen=64)
@@ -41,16 +42,16 @@ class StepTimes:
         self._steps.append((ended_ns, ended_ns - started_ns))
 
     def shortest(self, now_ns: int) -> int:
-        """The shortest step that ended within the last second; 0 where there was none."""
+        """Return the shortest step that ended within the last second; 0 if there was no step."""
         return min((took for ended, took in self._steps if now_ns - ended < RECENT_NS), default=0)
 
 
 MAX_PENDING_GUIDES = 64
 MAX_PENDING_GUIDES_PER_TENANT = 16
-"""Guides that may wait for their trial, each of which may take seconds: of all requests, and of those of one tenant."""
+"""Limits of guides that wait for their probe, each of which may take seconds: of all requests, and of one tenant's."""
 
 MAX_SKIPPED = 8
-"""Requests that can't join yet and are passed in one turn: each is compared with all before it."""
+"""Requests that can't join yet and may be skipped per turn: each is compared with all before it."""
 
 
 def no_tokenizer() -> Detokenizer:
@@ -58,17 +59,17 @@ def no_tokenizer() -> Detokenizer:
 
 
 class Scheduler:
-    """Admits, steps and ends for a `ModelRunner`; its owner calls `turn` while there is work.
+    """Admits, steps and ends requests of a `ModelRunner`; its owner calls `step` while there is work.
 
     A request is admitted, by priority and then in order of arrival, once the KV blocks of its worst case are free, so
-    that the cache never runs out under a running request (TensorRT-LLM's `guaranteed_no_evict`). Nothing overtakes the
-    head of the queue: not what would fit where it does not, nor what has the adapter of those that run when it has
-    another, since adapters don't mix in a batch but where the stepper mixes them.
+    the cache never overflows under a running request (TensorRT-LLM's `guaranteed_no_evict`). No request overtakes the
+    head of the queue: neither a smaller one, nor one with the adapter of the running requests when the head has another
+    adapter. Adapters mix in a batch only if the model runner mixes them.
 
-    A request whose deadline passes ends between two steps; one that waits ends as soon as not even one step of the
-    shortest recent length could end in time. `max_queue_size` bounds those that wait beyond what the next turn can
-    admit (0: no bound). `load_detokenizer` is called once, with the first request that has stop words given as text.
-    Not thread-safe: one thread submits, cancels and turns.
+    A request whose deadline passes ends between two steps; a waiting one ends as soon as one step of the shortest
+    recent length would end too late. `max_queue_size` limits the waiting requests beyond those that the next turn can
+    admit (0: no limit). `load_detokenizer` is called once, with the first request that has text stop words. Not
+    thread-safe: one thread makes all calls.
     """
 
     def __init__(
@@ -94,9 +95,9 @@ class Scheduler:
         return not self._queue and not self._running
 
     def submit(self, request: GenerationRequest, on_event: EventSink, handle: int | None = None) -> int:
-        """Queue a request; `handle` may come from outside.
+        """Queue a request; the caller may choose the `handle`.
 
-        Raises RequestError for one that could never run, and (`overloaded`) when too many wait.
+        Raises RequestError for a request that can never run, and (`overloaded`) if too many wait.
         """
         self.limits.check(request)
         self._runner.check(request)
@@ -125,7 +126,7 @@ class Scheduler:
             self._emit_last(entry, FinishReason.CANCELLED)
 
     def step(self) -> None:
-        """Drop what is late, admit what fits, take one step, and push the events of all requests that it moved."""
+        """Drop expired requests, admit those that fit, run one step, and emit all events of the step."""
         self._drop_expired()
         self._update_guides()
         self._admit()
@@ -135,7 +136,8 @@ class Scheduler:
         if not self._running and not self._self_scheduling:
             return
         started_ns = time.monotonic_ns()
-        # All of it first: an answer that ends here is removed from the stepper, which then must not be in its step.
+        # Complete the step first: an answer that ends here is removed from the model runner, which must not be in a
+        # step then.
         steps = list(self._runner.step())
         if steps or not self._self_scheduling:
             self._step_times.add(started_ns, time.monotonic_ns())
@@ -166,7 +168,7 @@ class Scheduler:
         return len(self._queue) - sum(1 for _ in self._admissible()) > self._max_queue_size
 
     def _check_pending_guides(self, request: GenerationRequest) -> None:
-        """Raise RequestError (`overloaded`) where too many other guides wait for their trial."""
+        """Raise RequestError (`overloaded`) if too many other guides wait for their probe."""
         waiting = [entry.request for entry in self._queue.unready]
         guides = {one.guide for one in waiting}
         own = {one.guide for one in waiting if tenant_of(one.metadata) == tenant_of(request.metadata)}
@@ -177,7 +179,7 @@ class Scheduler:
                 raise queue_full_error(most, "guides that were not tried yet")
 
     def _update_guides(self) -> None:
-        """Find out which guides have passed their trial; what did not pass ends."""
+        """Fetch the results of guide probes; requests whose guide failed end."""
         for entry in self._queue.unready:
             try:
                 entry.unready = not self._runner.ready(entry.request)
@@ -195,7 +197,7 @@ class Scheduler:
                 self._emit_last(entry, FinishReason.DEADLINE)
 
     def _admissible(self) -> Iterator[ScheduledRequest]:
-        """The requests from the head of the queue on that can be admitted together; who can't start is passed."""
+        """Yield the requests at the head of the queue that can be admitted together, without those that can't start."""
         adapter = self._adapter if self._running and not self._self_scheduling else None
         sequences, blocks, passed = self._sequences, self._kv_blocks_reserved, 0
         ahead: list[GenerationRequest] = []
@@ -224,7 +226,7 @@ class Scheduler:
             self._queue.remove(entry.handle)
             try:
                 self._start(entry)
-            except Exception as error:  # what a library can't take ends, and the others go on
+            except Exception as error:  # a request that the library refuses ends; others continue
                 self._emit_last(entry, FinishReason.ERROR, error=error_from_exception(error))
 
     def _start(self, entry: ScheduledRequest) -> None:
@@ -243,11 +245,11 @@ class Scheduler:
         self._kv_blocks_reserved += entry.kv_blocks
 
     def _process_output(self, output: StepOutput) -> None:
-        """Pass on what a step did to a request: cut at the end of a verified draft, then at a stop word."""
+        """Emit a step's output for one request: cut at the end of a verified draft, then at a stop word."""
         handle, token_ids, reason, log_probs, beams, speculation, error = output
         entry = self._running.get(handle)
         if entry is None:
-            return  # a pushing stepper may tell several steps at once, and an earlier one ended the answer here
+            return  # one output may merge several steps, and an earlier one ended the answer
         if entry.ended:
             if reason is None:
                 self._runner.remove(handle)
@@ -284,7 +286,7 @@ class Scheduler:
     def _end_running(self, entry: ScheduledRequest, reason: FinishReason) -> None:
         """End a running request between two steps, with the tokens that were held back.
 
-        Where the stepper can't remove it yet, it keeps its place until a step tells of it.
+        If the model runner can't remove it yet, it keeps its place until a step returns output for it.
         """
         if entry.ended:
             return
@@ -298,7 +300,7 @@ class Scheduler:
         self._emit_last(entry, FinishReason.STOP_WORD if rest.found else reason, rest)
 
     def _release(self, entry: ScheduledRequest) -> None:
-        """Take a request from among the running ones."""
+        """Remove a request from the running ones."""
         del self._running[entry.handle]
         self._running_deadlines.pop(entry.handle, None)
         self._sequences -= entry.request.sampling.beam_width

@@ -1,4 +1,4 @@
-"""Speculation between two models: a small one guesses the next tokens, a large one verifies them all at once."""
+"""Speculative decoding with two models: a draft model proposes tokens, a target model verifies them in one step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from inflight.runtime.messages import FinishReason, SpeculationStats
 
 
 class DraftVerifier:
-    """Tells where verifying the guess would end: at the first token that differs, or one token after the guess."""
+    """Finds where the verification of a draft ends: at the first token that differs, or one token after the draft."""
 
     def __init__(self, draft_ids: Sequence[int]) -> None:
         self._draft_ids = draft_ids
@@ -20,7 +20,7 @@ class DraftVerifier:
         return SpeculationStats(len(self._draft_ids), self._accepted)
 
     def verify(self, token_ids: Sequence[int]) -> int | None:
-        """Compare the next tokens: how many of them the answer still has when it ends here, None while it goes on."""
+        """Compare the next tokens; return how many of them the answer keeps if it ends here, None if it continues."""
         for count, token in enumerate(token_ids, start=1):
             if self._accepted == len(self._draft_ids) or token != self._draft_ids[self._accepted]:
                 return count
@@ -29,13 +29,13 @@ class DraftVerifier:
 
 
 _CONTINUES = ("", FinishReason.LENGTH.value)
-"""What a model says that has verified a guess: that it made as many tokens as it could, or nothing at all."""
+"""Finish reasons of a verified draft after which the answer continues: length, or no reason."""
 
 
 class VerifiedTokens(NamedTuple):
-    """The tokens of the guess that were right, and one more; fewer where the answer has ended.
+    """The accepted tokens of a draft, and one more; fewer if the answer has ended.
 
-    `reason` is why the large model ended, "" where it does not tell.
+    `reason` is the target model's finish reason, "" if it has none.
     """
 
     token_ids: Sequence[int]
@@ -50,10 +50,10 @@ def speculate(
     num_draft_tokens: int,
     max_tokens: int,
 ) -> str:
-    """Make an answer in rounds, and return why it ended.
+    """Generate an answer in rounds and return its finish reason.
 
-    `draft(answer, count)` guesses what follows the answer so far, `verify(answer, guess)` says what really follows.
-    `on_verified` is given each round's tokens, and says whether a stop word was among them.
+    `draft(answer, count)` proposes tokens after the answer so far, `verify(answer, guess)` returns the verified ones.
+    `on_verified` gets each round's tokens and returns whether they include a stop word.
     """
     answer: list[int] = []
     while len(answer) < max_tokens:

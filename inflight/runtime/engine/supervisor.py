@@ -1,4 +1,4 @@
-"""EngineProcess: an `Engine` whose work is done by a child process, supervised from here."""
+"""EngineProcess: an `Engine` in a supervised child process."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from inflight.runtime.messages import (
 )
 
 RESTART_DELAY_S = 5
-"""Seconds between two attempts to start an engine that fails while it loads."""
+"""Seconds between two attempts to start an engine that fails to load."""
 
 
 class EngineProcess:
-    """Starts the engine's process and waits until the model is loaded; RuntimeError says why it could not.
+    """Starts the engine's worker process and waits until the model is loaded. Raises RuntimeError if loading fails.
 
-    When the process dies, every open request ends with an error event, at once. With `restart`, a new process is
-    started, and requests are refused (`engine_restarting`) until it stands; without, they are refused for good,
-    and the server's supervisor starts it again. A step that raises ends the process too, its traceback on
-    stderr: what the library holds after it is unknown. However it ends, whatever it has started ends with it.
+    When the process dies, every open request ends at once with an error event. With `restart`, a new process is
+    started, and requests are refused (`engine_restarting`) until it is ready; without, all requests are refused from
+    then on, and `inflight serve` restarts the server. A step that raises ends the process too, with its traceback on
+    stderr: the library's state is unknown after it. However the process ends, its whole process tree ends with it.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class EngineProcess:
         self._handles = count(1)
         self._sinks: dict[int, EventSink] = {}
         self._stats_futures: deque[Future[EngineStats]] = deque()
-        # Guards what is sent, so that nothing is sent to a process that is being replaced. Its holder may wait
-        # for the child to read, which may wait for the reader to take its events: so the reader never sends.
+        # Guards sending, so that no message goes to a process that is being replaced. The holder may wait for the child
+        # to read, and the child for the reader thread to take its events: so the reader thread never sends.
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._refusal: str | None = None
@@ -87,7 +87,7 @@ class EngineProcess:
         return asked.result()
 
     def close(self) -> None:
-        """Let the process end; what still runs is cancelled without further events."""
+        """End the process; running requests are cancelled without further events."""
         with self._lock:
             self._closing.set()
             self._refusal = "the engine is closed"
@@ -101,7 +101,7 @@ class EngineProcess:
         self._connection.close()
 
     def _wait_and_reap(self) -> int:
-        """Wait for the process' end, and end what it has started: what was killed could not do that itself."""
+        """Wait for the process's exit, then end its process tree: a killed process can't do that itself."""
         status = self._process.wait()
         kill_tagged(self._tag)
         return status
@@ -135,7 +135,7 @@ class EngineProcess:
             raise RuntimeError(f"the engine can't load {self._options.model_dir}: {answer}")
         self.limits = answer
         self.last_stats = self._idle_stats()
-        """How the engine stood when it told last; at rest before that, and once its process has died."""
+        """The engine's latest statistics; those of an idle engine before the first, and after its process has died."""
 
     def _idle_stats(self) -> EngineStats:
         return EngineStats(waiting=0, running=0, kv_blocks_reserved=0, kv_blocks=self.limits.kv_blocks, steps=0)
@@ -144,18 +144,18 @@ class EngineProcess:
         try:
             self._connection.send((command, argument))
         except OSError:
-            pass  # the reader sees the same death and ends every request
+            pass  # the reader thread finds the same death and ends every request
 
     def _shut_down_connection(self) -> None:
-        """Wake both ends: the child sees the end of its commands, the reader the end of its events."""
+        """Wake both ends: the child reads the end of its commands, the reader thread the end of its events."""
         try:
             with socket.socket(fileno=os.dup(self._connection.fileno())) as connection:
                 connection.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # the child went first
+            pass  # the child exited first
 
     def _read(self) -> None:
-        """Hand on what the child sends, and replace a child that died; ends when closed or refusing for good."""
+        """Deliver the child's events and replace a child that died; return once closed or without restarts."""
         while True:
             try:
                 message = self._connection.recv()
@@ -181,7 +181,7 @@ class EngineProcess:
             return
         try:
             sink(event)
-        except Exception as error:  # a broken sink loses its own request; the others' events must go on
+        except Exception as error:  # an exception of one request's sink must not stop the events of others
             self._report(f"an event of request {event.handle} could not be delivered: {error}")
             if self._sinks.pop(event.handle, None):
                 threading.Thread(target=self._cancel_orphan, args=(event.handle,), daemon=True).start()
@@ -191,7 +191,7 @@ class EngineProcess:
             self._send("cancel", handle)
 
     def _fail_open_requests(self) -> None:
-        """End what was open when the process died; a closed engine's requests end without an event."""
+        """End the requests that were open when the process died; those of a closed engine end without an event."""
         with self._lock:
             closed = self._closing.is_set()
             if not closed:
@@ -210,7 +210,7 @@ class EngineProcess:
         self._report(f"the engine's process {self.pid} died ({cause}); {len(orphans)} requests ended with an error")
 
     def _restart_process(self) -> bool:
-        """Start a new process, as often as it takes; false when closed meanwhile."""
+        """Start a new process, with as many attempts as needed; return False if closed meanwhile."""
         while not self._closing.is_set():
             with self._lock:
                 self._connection.close()
@@ -223,13 +223,13 @@ class EngineProcess:
             with self._lock:
                 if not self._closing.is_set():
                     self._refusal = None
-            self._report(f"a new engine process {self.pid} stands")
+            self._report(f"a new engine process {self.pid} is ready")
             return True
         return False
 
 
 def _python_path() -> str:
-    """Where this process finds modules, then what PYTHONPATH says: Triton's stub is isolated, and ignores that."""
+    """Return this process's module search path, then PYTHONPATH, which Triton's isolated stub ignores."""
     return os.pathsep.join(filter(None, [*sys.path, os.environ.get("PYTHONPATH")]))
 
 

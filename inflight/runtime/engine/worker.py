@@ -1,8 +1,8 @@
-"""The engine's own process: takes commands from its parent, turns the engine, sends each turn's events as one message.
+"""The engine's worker process: receives commands from its parent, steps the engine, sends the events of each step.
 
-A forward pass holds the interpreter lock for its whole length, so the engine has a process to itself. A library
-that goes on by itself is waited for together with the parent, whichever comes first.
-Started as `python -m inflight.runtime.engine.worker FD`, with FD a socket to the parent; it ends when the parent does.
+A forward pass holds the interpreter lock for its whole duration, so the engine needs its own process. With a
+self-scheduling library, the process waits for the library and the parent at once. Started as `python -m
+inflight.runtime.engine.worker FD`, with FD a socket to the parent; it ends when the parent does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from inflight.runtime.text.tokenizer import load_tokenizer
 
 
 class StatsReporter:
-    """Once in a period while the engine works, and as soon as it comes to rest; nothing that was told already."""
+    """Decides when to report statistics: once per period while the engine works, and as soon as it becomes idle."""
 
     def __init__(self, engine: Scheduler, period_s: float) -> None:
         self._engine = engine
@@ -36,7 +36,7 @@ class StatsReporter:
         self._reported: EngineStats | None = None
 
     def due(self) -> EngineStats | None:
-        """What is to be told after a turn, if anything."""
+        """Return the statistics to report after a step, or None."""
         now = time.monotonic()
         if not self._engine.idle and now - self._reported_at < self._period_s:
             return None
@@ -48,23 +48,23 @@ class StatsReporter:
 
 
 POLL_INTERVAL_S = 0.02
-"""How often a library that goes on by itself is looked after while it says nothing: deadlines pass meanwhile."""
+"""How often a quiet self-scheduling library is polled: deadlines pass meanwhile."""
 
 
 def serve(connection: Connection) -> None:
-    """Load the engine that the first message asks for, then turn it until the parent closes.
+    """Load the engine that the first message describes, then step it until the parent closes.
 
-    The first answer is the engine's limits, or one line that says why it can't be loaded. Each further one has the
-    events of a turn and, now and then, how the engine stands; it answers `stats` with that alone.
+    The first answer is the engine's limits, or one line with the reason why it can't be loaded. Each further one has
+    the events of a step and sometimes the engine's statistics; the answer to `stats` has only the statistics.
     """
     options: EngineOptions = connection.recv()
     try:
-        stepper = load_model_runner(options)
-        engine = Scheduler(stepper, options.max_queue_size, partial(_load_detokenizer, options))
+        runner = load_model_runner(options)
+        engine = Scheduler(runner, options.max_queue_size, partial(_load_detokenizer, options))
     except Exception as error:
         connection.send(" ".join(f"{type(error).__name__}: {error}".split()))
         raise
-    pushing = stepper if isinstance(stepper, SelfSchedulingRunner) else None
+    pushing = runner if isinstance(runner, SelfSchedulingRunner) else None
     try:
         connection.send(engine.limits)
         _run(connection, engine, pushing, StatsReporter(engine, options.stats_period_s))
@@ -88,7 +88,7 @@ def _run(
 def _process_commands(
     connection: Connection, engine: Scheduler, self_scheduling: SelfSchedulingRunner | None, events: list[TokenEvent]
 ) -> bool:
-    """Obey what has come, waiting for it while there is nothing to do; false once the parent has closed."""
+    """Execute the received commands, blocking while there is no other work; return False once the parent has closed."""
     if self_scheduling is not None and not events:
         wait([connection, self_scheduling.arrivals], None if engine.idle else POLL_INTERVAL_S)
     while connection.poll(0 if events or self_scheduling is not None or not engine.idle else None):
@@ -109,34 +109,34 @@ def _submit(engine: Scheduler, argument: tuple[int, GenerationRequest], events: 
     handle, request = argument
     try:
         engine.submit(request, events.append, handle)
-    except Exception as error:  # nothing that a request holds may end the others
+    except Exception as error:  # one request must not end the others
         events.append(TokenEvent(handle, (), FinishReason.ERROR, error=error_from_exception(error)))
 
 
 def _load_detokenizer(options: EngineOptions) -> Detokenizer:
-    # Texts are decoded one at a time here: sharing them among threads would take longer than decoding them.
+    # Texts are decoded one at a time here, and sharing them among threads would take longer.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         return Detokenizer(load_tokenizer(options.model_dir), options.skip_special_tokens)
     except Exception as error:
-        raise RequestError(f"the engine can't look for stop words in text: {error}", "invalid_request") from error
+        raise RequestError(f"the engine can't search text for stop words: {error}", "invalid_request") from error
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when a Ctrl-C ends the engine
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when Ctrl-C ends the engine
     use_engine_cores()
     status = 0
     try:
         serve(Connection(int(sys.argv[1])))
     except (BrokenPipeError, ConnectionResetError, EOFError):
-        pass  # the parent has gone
+        pass  # the parent has exited
     except Exception:
         traceback.print_exc()
         status = 1
-    kill_descendants()  # also what a library leaves behind that failed while it loaded
+    kill_descendants()  # also the processes of a library that failed to load
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # the library's thread pools need no orderly farewell, and theirs can take seconds
+    os._exit(status)  # skips the shutdown of the library's thread pools, which can take seconds
 
 
 if __name__ == "__main__":

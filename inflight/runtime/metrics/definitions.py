@@ -1,6 +1,6 @@
 """The metrics of an engine's model: their names, labels and buckets.
 
-Those that begin with `nv_` are upstream's, so that one dashboard serves both deployments; the others are ours.
+Names that begin with `nv_` are upstream's, so that one dashboard serves both deployments; the others are additions.
 Source: `custom_metrics_reporter.cc` of triton-inference-server/tensorrtllm_backend.
 """
 
@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class MetricKind(str, Enum):
-    """By the names of Triton's python backend."""
+    """Kinds of metrics, with the names of Triton's python backend."""
 
     GAUGE = "GAUGE"
     COUNTER = "COUNTER"
@@ -20,10 +20,10 @@ class MetricKind(str, Enum):
 
 @dataclass(frozen=True, eq=False)
 class MetricFamily:
-    """Series of one name, told apart by the label `category`; a family without one is a single series.
+    """Series of one name, distinguished by the label `category`; a family without it is a single series.
 
-    Every series has the labels `model` and `version` too. `buckets` are the upper bounds of a histogram's. Without
-    members its series come as they are first added to, with labels of their own.
+    Every series also has the labels `model` and `version`. `buckets` are the upper bounds of a histogram. A family
+    without members has labels of its own, and creates a series on its first use.
     """
 
     name: str
@@ -74,7 +74,7 @@ BATCHER = MetricFamily(
 GENERAL = MetricFamily(
     "nv_trt_llm_general_metrics",
     MetricKind.GAUGE,
-    "When the engine was looked at (microseconds since 1970), and how many steps it has made",
+    "Time of the latest statistics (microseconds since 1970) and number of steps",
     "general_type",
     ("timestamp", "iteration_counter"),
 )
@@ -98,31 +98,31 @@ OUTPUT_TOKENS = MetricFamily(
 FIRST_TOKEN = MetricFamily(
     "inflight_time_to_first_token_seconds",
     MetricKind.HISTOGRAM,
-    "From a request's arrival to its first token",
+    "Time from a request's arrival to its first token",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 )
 INTER_TOKEN_LATENCY = MetricFamily(
     "inflight_inter_token_latency_seconds",
     MetricKind.HISTOGRAM,
-    "Between two tokens of an answer; a sample",
+    "Time between two tokens of an answer; a sample",
     buckets=(0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0),
 )
 QUEUE_TIME = MetricFamily(
     "inflight_queue_time_seconds",
     MetricKind.HISTOGRAM,
-    "From a request's arrival to its place in the batch, or to its end where it got none",
+    "Time from a request's arrival to its admission, or to its end if it was not admitted",
     buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0),
 )
 DURATION = MetricFamily(
     "inflight_request_duration_seconds",
     MetricKind.HISTOGRAM,
-    "From a request's arrival to its last token",
+    "Time from a request's arrival to its last token",
     buckets=(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
 REQUEST_ENDS = MetricFamily(
     "inflight_requests_total",
     MetricKind.COUNTER,
-    "Requests that have ended, by the reason",
+    "Requests that have ended, by reason",
     "reason",
     ("STOP", "LENGTH", "STOP_WORD", "CANCELED", "DEADLINE", "ERROR", "REJECTED"),
 )

@@ -1,4 +1,4 @@
-"""What an operator sees of an engine: gauges of its state, and what came of each request."""
+"""Metrics of an engine: gauges of its state, and counters and histograms of its requests."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from inflight.runtime.metrics.inter_token_latency import InterTokenLatency
 from inflight.runtime.metrics.tenant_usage import TenantUsage
 
 MAX_SAMPLES_PER_SECOND = 20
-"""Most times between tokens that are observed: an observation costs Triton some 20 microseconds."""
+"""Limit of observed inter-token latencies: one observation costs Triton about 20 microseconds."""
 
 _MEMORY_PERIOD_S = 1.0
 _MIN_MEMORY_CHANGE = 1 / 16
-"""Of the memory: what isn't worth showing by itself."""
+"""Smallest relative change of the memory that is published by itself."""
 _END_REASONS = {
     FinishReason.STOP: "STOP",
     FinishReason.LENGTH: "LENGTH",
@@ -54,24 +54,24 @@ _ENGINE_ERROR_CODES = {"engine_died"}
 
 
 class MetricsSink(Protocol):
-    """Where metrics are shown. `member` is one of the family's; what it raises is reported once and does no harm."""
+    """Publishes metrics. `member` is one of the family's; exceptions are reported once and ignored."""
 
     def set(self, family: MetricFamily, label_value: str, value: float) -> None: ...
 
     def add(self, family: MetricFamily, label_value: str, count: int) -> None: ...
 
     def add_to(self, family: MetricFamily, labels: Mapping[str, str], count: int) -> None:
-        """Add to the series of a family without members that has these labels."""
+        """Add to the series with these labels of a family without members."""
 
     def observe(self, family: MetricFamily, value: float) -> None:
         """Add a value to a histogram, which has one series."""
 
     def close(self) -> None:
-        """Show nothing any more."""
+        """Remove all metrics."""
 
 
 class NullSink:
-    """Shows nothing."""
+    """Discards metrics."""
 
     def set(self, family: MetricFamily, label_value: str, value: float) -> None:
         pass
@@ -90,7 +90,7 @@ class NullSink:
 
 
 class MeasuredEngine(Protocol):
-    """What is needed of an engine here: what it told last."""
+    """The parts of an engine that metrics need."""
 
     limits: EngineLimits
     last_stats: EngineStats
@@ -100,7 +100,7 @@ class MeasuredEngine(Protocol):
 
 
 class RequestEnd(NamedTuple):
-    """What came of one request; `timings` are missing if the engine never took it or crashed meanwhile."""
+    """How one request ended; `timings` is None if the engine never received it or crashed meanwhile."""
 
     reason: str
     prompt_tokens: int
@@ -111,7 +111,7 @@ class RequestEnd(NamedTuple):
 
 
 class RequestMeter:
-    """Sees the events of one request, the last one included; fast, since it sees each token."""
+    """Counts the tokens of one request from its events; called for each token, so it is fast."""
 
     __slots__ = ("_arrival_ns", "_ends", "_latency", "_prompt_tokens", "_tenant", "output_tokens")
 
@@ -119,7 +119,7 @@ class RequestMeter:
         self._prompt_tokens = len(request.prompt_ids)
         self._tenant = request.metadata.tenant if request.metadata else ""
         self.output_tokens = 0
-        """So far; with the last event those of all beams."""
+        """Tokens so far; with the last event, those of all beams."""
         self._arrival_ns = time.monotonic_ns()
         self._latency = latency
         self._ends = ends
@@ -138,10 +138,10 @@ class RequestMeter:
 
 
 class EngineMetrics:
-    """Shows on a board, every `period_s`, how the engine stands and what came of the requests that ended.
+    """Publishes an engine's state and its ended requests to a sink every `period_s`.
 
-    Requests only leave notes; a thread of its own does the rest, so a slow or failing board delays no request. Only
-    gauges whose value changed are set. `reuses_blocks` says that the engine keeps prefixes.
+    Requests only append records; a separate thread publishes, so a slow or failing sink delays no request. Only gauges
+    whose value changed are set. `reuses_blocks` says whether the engine caches prefixes.
     """
 
     def __init__(
@@ -162,16 +162,16 @@ class EngineMetrics:
         self._published: dict[tuple[MetricFamily, str], float] = {}
         self._last_state: tuple[EngineStats, int] | None = None
         self._memory = (0, 0.0, 0)
-        """Process, when it was looked up, and bytes."""
-        self._thread = BackgroundLoop("engine-metrics", self._publish, "metrics could not be shown", report)
+        """Process id, time of the measurement, and bytes."""
+        self._thread = BackgroundLoop("engine-metrics", self._publish, "metrics could not be published", report)
         self._thread.start()
 
     def start_request(self, request: GenerationRequest) -> RequestMeter:
-        """A request arrives; its meter is to see all of its events."""
+        """Record a request's arrival; the returned meter must get all of its events."""
         return RequestMeter(request, self._latency, self._ends)
 
     def record_rejection(self) -> None:
-        """A request was refused before the engine saw it."""
+        """Record a request that was refused before it reached the engine."""
         self._ends.append(RequestEnd("REJECTED", 0, 0, 0, None))
 
     def close(self) -> None:
@@ -179,7 +179,8 @@ class EngineMetrics:
         self._sink.close()
 
     def _publish(self) -> None:
-        # A rest is told after the ends that led to it: in this order, gauges at zero mean that all are counted.
+        # The engine reports idle statistics after the request ends that led to them: read in this order, gauges at zero
+        # mean that all ends are counted.
         stats, pid = self._engine.last_stats, self._engine.pid
         self._thread.attempt(self._publish_requests)
         self._thread.attempt(partial(self._publish_state, stats, pid))
@@ -187,7 +188,7 @@ class EngineMetrics:
 
     def _publish_state(self, stats: EngineStats, pid: int) -> None:
         memory = self._memory_used(pid)
-        # A process grows while it loads, though the engine in it is at rest as it was before.
+        # A process grows while it loads, though its engine is as idle as before.
         at_rest = (stats, pid) == self._last_state
         if at_rest and abs(memory - self._published[MEMORY, "cpu"]) <= memory * _MIN_MEMORY_CHANGE:
             return
@@ -201,7 +202,7 @@ class EngineMetrics:
         self._last_state = stats, pid
 
     def _memory_used(self, pid: int) -> int:
-        """Resident bytes of the engine's process, looked up now and then."""
+        """Return the resident bytes of the engine's process, measured from time to time."""
         read_pid, read_at, used = self._memory
         now = time.monotonic()
         if pid != read_pid or now - read_at >= _MEMORY_PERIOD_S:
@@ -236,7 +237,7 @@ class EngineMetrics:
 
 
 def reason_of(event: TokenEvent) -> str:
-    """The member of ENDS that a request's last event counts for."""
+    """Return the member of ENDS for a request's last event."""
     if event.finish_reason in _END_REASONS:
         return _END_REASONS[event.finish_reason]
     code = "" if event.error is None else event.error[1]
@@ -246,9 +247,9 @@ def reason_of(event: TokenEvent) -> str:
 def state_values(
     stats: EngineStats, limits: EngineLimits, resident_bytes: int, reuses_blocks: bool
 ) -> dict[tuple[MetricFamily, str], float]:
-    """All gauges but the time: by family and member.
+    """Return all gauges except the time, by family and member.
 
-    The library does not tell how many blocks it used again: that is NaN, unless it keeps none.
+    The library does not report how many blocks it reused: the value is NaN, unless prefix caching is off.
     """
     used = stats.kv_blocks_reserved
     return {
@@ -283,7 +284,7 @@ def _seconds(start_ns: int, end_ns: int) -> float:
 
 
 def _resident_bytes(pid: int) -> int:
-    """0 for a process that has ended."""
+    """Return the resident bytes of a process; 0 for one that has exited."""
     try:
         with open(f"/proc/{pid}/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""A bounded sample of the times between the tokens of answers."""
+"""A bounded sample of inter-token latencies."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import time
 from collections import deque
 
 STALE_NS = 60_000_000_000
-"""An answer that has said nothing for so long is not waited for any more."""
+"""An answer without events for this long is not followed any more."""
 
 _NONE = object()
-"""The stream followed while the sample is full: none."""
+"""Marks a full sample: no stream is followed."""
 
 
 class InterTokenLatency:
-    """Follows one answer at a time, from one of its events to the next, then whichever has the next event.
+    """Follows one answer from one of its events to the next, then the answer of the next event.
 
-    The answers of one step come one after another, so those that run take turns, and at most one gap a step is taken.
-    `max_samples` bounds the gaps between two calls of `drain`: no answer is followed while the sample is full. One
+    The events of one step come one after another, so running answers take turns, and one step adds at most one gap.
+    `max_samples` limits the gaps between two calls of `drain`: no answer is followed while the sample is full. One
     thread calls `observe`, another `drain`.
     """
 
@@ -25,10 +25,10 @@ class InterTokenLatency:
         self._samples: deque[float] = deque()
         self._since_ns = 0
         self.tracked: object | None = None
-        """None where any answer will do. An event of one that is neither followed nor wanted need not be shown."""
+        """The answer to follow; None means any. Other answers' events need not be passed to `observe`."""
 
     def observe(self, answer: object, tokens: int, ended: bool) -> None:
-        """An event of `answer` with so many new tokens has come."""
+        """Record an event of `answer` with this many new tokens."""
         now = time.monotonic_ns()
         if self.tracked is None and not ended:
             self._since_ns = now
@@ -39,7 +39,7 @@ class InterTokenLatency:
             self.tracked = _NONE if len(self._samples) >= self._max_samples else None
 
     def drain(self) -> list[float]:
-        """The gaps since the last call, in seconds a token."""
+        """Return the gaps since the last call, in seconds per token."""
         gaps = [self._samples.popleft() for _ in range(len(self._samples))]
         if self.tracked is _NONE or time.monotonic_ns() - self._since_ns > STALE_NS:
             self.tracked = None

@@ -9,25 +9,25 @@ from inflight.runtime.metrics.definitions import TENANT_TOKENS, MetricFamily
 
 MAX_TENANTS = 100
 OTHER = "other"
-"""What all further ones are counted for: each tenant is two series, and their number is anybody's choice."""
+"""The label of all further tenants: each tenant adds two series, and clients choose the names."""
 
 
 class LabelledSink(Protocol):
-    """Where such series are shown."""
+    """Publishes series with labels."""
 
     def add_to(self, family: MetricFamily, labels: Mapping[str, str], count: int) -> None:
-        """Add to the series with these labels, which there is from then on."""
+        """Add to the series with these labels, creating it if needed."""
 
 
 class TenantUsage:
-    """Counts on a board the tokens of each tenant's requests."""
+    """Counts the tokens of each tenant's requests."""
 
     def __init__(self, sink: LabelledSink) -> None:
         self._sink = sink
         self._known: set[str] = set()
 
     def count(self, tenant: str, input_tokens: int, output_tokens: int) -> None:
-        """A request has ended; one without a tenant is not counted."""
+        """Count an ended request; requests without a tenant are not counted."""
         if not tenant:
             return
         if tenant not in self._known and len(self._known) >= MAX_TENANTS:

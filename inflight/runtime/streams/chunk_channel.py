@@ -1,13 +1,12 @@
-"""The short way of a stream's tokens from the engine's model to a model that calls it.
+"""A direct channel for a stream's tokens from the engine's model to a model that calls it.
 
-Through Triton each chunk of each stream is a response of its own, which costs both models and the server about 0.2 ms
-of processor time. Both models run in processes of the same server, so the caller may listen on a socket
-(`local_socket`) and ask, by a parameter of its request, for the tokens there: one message for all streams of an engine
-step.
+Through Triton, each chunk of each stream is a separate response, which costs both models and the server about 0.2 ms of
+processor time. Both models run in processes of the same server, so the caller listens on a socket (`local_socket`) and
+subscribes to the tokens with a request parameter: one message holds the chunks of all streams of an engine step.
 
-The last response of an answer still goes through Triton, and the message behind it says that it has come. Which of the
-responses it is, their indices say, never the order in which they come. An error goes the short way: Triton 2.51 loses
-those that come to a calling model behind a stream's first response, or hands them to another stream.
+The last response of an answer still goes through Triton; a later message announces it. The response's index tensors
+identify its answer, since the order of responses is not defined. Errors use the channel: Triton 2.51 loses those that
+reach a calling model after a stream's first response, or delivers them to another stream.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ _LOST_TOKENS = (
 )
 
 CHUNKS_PARAMETER = "inflight_chunks"
-"""The request parameter that names the model which listens, by its receiver's `address`."""
+"""The request parameter that names the listening model, by its receiver's `address`."""
 
 _PREFIX = "inflight-chunks-"
 _ADDRESS = re.compile(r"[0-9a-f]{32}")
 _MAX_MESSAGE_BYTES = 2**16
-"""Of a message; less where the kernel takes less."""
+"""Limit of a message; less if the kernel's limit is lower."""
 _MIN_MESSAGE_BYTES = 512
-"""More than a failure takes."""
+"""Larger than any error message."""
 _MAX_ERROR_CHARACTERS = 2000
-"""Of an error's sentence, which may quote the request."""
+"""Limit of an error's sentence, which may quote the request."""
 _RETRY_MILLISECONDS = 100
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -53,8 +52,8 @@ class TokenChunk(NamedTuple):
     """New tokens of the answer with that stream key.
 
     `ended` says that its last response has been sent, `error` (message and code) that its whole request has failed.
-    `moments` are the times known so far (as in `Timings`), which come once. `position` is how many tokens of the answer
-    came in chunks before this one, which shows whether any were lost.
+    `moments` are the times known so far (as in `RequestTimings`), sent once. `position` is how many tokens of the
+    answer came in chunks before this one, which shows whether any were lost.
     """
 
     key: int
@@ -70,7 +69,7 @@ class TokenChunk(NamedTuple):
         return RequestTimings(*self.moments) if self.moments else None
 
     def merged(self, later: TokenChunk) -> TokenChunk:
-        """This one and the next one for the same answer; failed where tokens between them are missing."""
+        """Return this chunk and a later one of the same answer as one; a failed one if tokens between them are lost."""
         token_ids, log_probs = [*self.token_ids, *later.token_ids], [*self.log_probs, *later.log_probs]
         error, moments = self.error or later.error, later.moments or self.moments
         if error is None and later.position != self.end:
@@ -79,32 +78,35 @@ class TokenChunk(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The position of the next chunk."""
+        """Return the position of the next chunk."""
         return self.position + len(self.token_ids)
 
     def check_position(self, position: int) -> None:
-        """RequestError where the request has failed, or where this is not the chunk for that position."""
+        """Raise RequestError if the request has failed, or if the chunk is for another position."""
         error = self.error or (_LOST_TOKENS if self.position != position else None)
         if error is not None:
             raise RequestError(*error)
 
 
 class ChunkReceiver:
-    """Listens at an `address` of its own, and hands on what has come for each answer, in order and in its own thread.
+    """Listens at its `address` and delivers each answer's chunks in order, in a separate thread.
 
-    What comes for an answer while others are handed on comes as one, so it never lags behind by much. What `on_chunk`
-    raises is told to `report`, and all other answers get theirs.
+    Chunks of an answer that arrive during delivery are merged, so delivery never lags much. Exceptions of `on_chunk` go
+    to `report` and don't affect other answers.
     """
 
     def __init__(self, on_chunk: Callable[[TokenChunk], None], report: Callable[[str], None]) -> None:
         self._on_chunk = on_chunk
         self._messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.address = secrets.token_hex(16)
-        """What no client can guess, so that no request has its tokens sent here but those of this model."""
+        """Not guessable, so that no client can direct tokens here."""
         self._listener = SocketListener(_PREFIX + self.address)
-        # Reading never waits for handling: the engine's model, which serves others too, would wait for both.
-        self._reader = BackgroundLoop("chunks-read", self._read, "tokens of streams could not be read", report)
-        self._handler = BackgroundLoop("chunks", self._handle, "tokens of a stream could not be handed on", report)
+        # Reading is separate from handling: otherwise the engine's model, which serves others too, would wait for
+        # handling.
+        self._reader = BackgroundLoop("chunk-reader", self._read, "tokens of streams could not be read", report)
+        self._handler = BackgroundLoop(
+            "chunk-handler", self._handle, "tokens of a stream could not be handed on", report
+        )
         self._reader.start()
         self._handler.start()
 
@@ -123,16 +125,16 @@ class ChunkReceiver:
             messages.append(self._messages.get())
         found: dict[int, TokenChunk] = {}
         for chunk in (chunk for message in messages for chunk in _decoded(message)):
-            before = found.pop(chunk.key, None)  # so that answers end in the order in which they have ended
+            before = found.pop(chunk.key, None)  # keeps the order in which answers ended
             found[chunk.key] = chunk if before is None else before.merged(chunk)
         for chunk in found.values():
             self._handler.attempt(partial(self._on_chunk, chunk))
 
 
 class AnswerCompletion:
-    """Takes the chunks of an answer that is wanted whole, and lets one thread wait for its end.
+    """Collects the chunks of a unary answer and lets one thread wait for its end.
 
-    A failure comes as two chunks, or as one: what is known first counts.
+    A failure may arrive in two chunks or in one: the first one counts.
     """
 
     def __init__(self) -> None:
@@ -147,25 +149,25 @@ class AnswerCompletion:
             self._future.set_result(None)
 
     def wait(self) -> None:
-        """Return once its last response has been sent; RequestError where its request has failed."""
+        """Wait until its last response has been sent. Raises RequestError if its request has failed."""
         self._future.result()
 
 
 class ChunkSubscriber:
-    """Who asked for a request's tokens the short way; `key` is the stream key of its first answer."""
+    """The model that subscribed to a request's tokens; `key` is the stream key of the request's first answer."""
 
     def __init__(self, sender: ChunkSender, receiver: str, key: int) -> None:
         self._sender = sender
         self._receiver = receiver
         self._key = key
         self._positions: dict[int, int] = {}
-        """How many tokens of each answer have been given."""
+        """Tokens of each answer sent so far."""
 
     @classmethod
     def from_parameters(cls, sender: ChunkSender, parameters: str, key: int) -> ChunkSubscriber | None:
-        """Who a request's parameters (JSON, as Triton has them) name, where it has a stream key.
+        """Return the subscriber that a request's parameters (Triton's JSON) name, or None; needs a stream key.
 
-        RequestError (`invalid_parameter`) where no model of this account listens there.
+        Raises RequestError (`invalid_parameter`) if no model of this user account listens there.
         """
         receiver = json.loads(parameters).get(CHUNKS_PARAMETER) if key and CHUNKS_PARAMETER in parameters else None
         if not receiver:
@@ -174,7 +176,7 @@ class ChunkSubscriber:
         return cls(sender, str(receiver), key)
 
     def send(self, key: int, event: TokenEvent) -> None:
-        """New tokens of an answer; they are sent with the sender's next `flush`."""
+        """Queue new tokens of an answer for the sender's next `flush`."""
         timings = event.timings
         moments = (timings.arrival_ns, timings.admitted_ns, timings.first_token_ns, timings.end_ns) if timings else ()
         position = self._positions.get(key, 0)
@@ -183,12 +185,12 @@ class ChunkSubscriber:
         self._sender.add(self._receiver, chunk)
 
     def send_end(self, key: int) -> None:
-        """An answer's last response has been sent."""
+        """Announce that an answer's last response has been sent."""
         self._sender.add(self._receiver, TokenChunk(key, ended=True, position=self._positions.pop(key, 0)))
         self._sender.flush()
 
     def send_error(self, message: str, code: str) -> None:
-        """The request has failed, with all of its answers."""
+        """Report that the request has failed, with all of its answers."""
         self._sender.add(self._receiver, TokenChunk(self._key, error=(message[:_MAX_ERROR_CHARACTERS], code)))
         self._sender.flush()
 
@@ -196,22 +198,22 @@ class ChunkSubscriber:
 class ChunkSender:
     """Collects chunks for any receivers until they are flushed. Thread-safe; sending never waits for a receiver.
 
-    What a receiver does not take yet is kept for it, and sent by a thread of the sender's own as soon as it reads.
+    Chunks that a receiver does not accept yet are kept, and a separate thread sends them once the receiver reads.
     """
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._outboxes: dict[str, _Outbox] = {}
         self._dirty: set[str] = set()
-        """The receivers to which the next `flush` sends."""
+        """Receivers of the next `flush`."""
         self._blocked: set[str] = set()
-        """Those that did not take all, to which the thread sends."""
+        """Receivers that did not accept all chunks, which the thread retries."""
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._thread = BackgroundLoop("chunks-send", self._retry, "tokens of streams could not be sent", report)
+        self._thread = BackgroundLoop("chunk-sender", self._retry, "tokens of streams could not be sent", report)
         self._thread.start()
 
     def connect(self, receiver: str) -> None:
-        """Connect to a receiver, before anything is added for it; RequestError where it is none of this account."""
+        """Connect to a receiver before chunks are added for it. Raises RequestError for a receiver of another user."""
         if receiver in self._outboxes:
             return
         try:
@@ -228,12 +230,12 @@ class ChunkSender:
     def add(self, receiver: str, chunk: TokenChunk) -> None:
         with self._lock:
             outlet = self._outboxes.get(receiver)
-            if outlet is not None:  # who does not listen any more has been ended, and its requests with it
+            if outlet is not None:  # an absent receiver has been closed, with its requests
                 outlet.add(chunk)
                 self._dirty.add(receiver)
 
     def flush(self) -> None:
-        """Send what has been added."""
+        """Send all added chunks."""
         if self._dirty:
             with self._lock:
                 added, self._dirty = self._dirty - self._blocked, set()
@@ -249,7 +251,7 @@ class ChunkSender:
     def _send(self, receivers: Iterable[str]) -> None:
         for receiver in receivers:
             outlet = self._outboxes.get(receiver)
-            if outlet is None:  # it has gone since something was added for it
+            if outlet is None:  # closed since a chunk was added
                 continue
             try:
                 outlet.send()
@@ -263,7 +265,7 @@ class ChunkSender:
                 outlet.connection.close()
 
     def _retry(self) -> None:
-        """Wait for receivers that are held up, and send to those that read again."""
+        """Wait for blocked receivers, and send to those that read again."""
         self._wake.wait()
         poll = select.poll()
         with self._lock:
@@ -279,7 +281,7 @@ class ChunkSender:
 
 
 class _Outbox:
-    """A connection to a receiver, and what is to be sent to it: one chunk for each answer, the last one last."""
+    """A connection to a receiver, and its unsent chunks: one per answer, the latest last."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -291,7 +293,7 @@ class _Outbox:
         self._chunks[chunk.key] = chunk if before is None else before.merged(chunk)
 
     def send(self) -> None:
-        """Send all of it. BlockingIOError where the receiver does not read, OSError where it has gone."""
+        """Send all chunks. Raises BlockingIOError if the receiver does not read, OSError if it has closed."""
         unsent = [list(self._chunks.values())]
         self._chunks = {}
         try:
@@ -315,7 +317,7 @@ class _Outbox:
 
 
 def _split(chunks: list[TokenChunk]) -> list[list[TokenChunk]]:
-    """What is too long for a message, in two parts, the first one last; of a sentence the beginning alone."""
+    """Split chunks that are too long for a message in two, in reverse order; shorten an error's sentence."""
     middle = len(chunks) // 2
     if middle:
         return [chunks[middle:], chunks[:middle]]
@@ -334,7 +336,7 @@ def _split(chunks: list[TokenChunk]) -> list[list[TokenChunk]]:
 
 
 def _decoded(message: bytes) -> Iterable[TokenChunk]:
-    """The chunks of a message; nothing of one that the engine's model can't have sent."""
+    """Yield the chunks of a message; none if the engine's model can't have sent it."""
     try:
         return [_checked(TokenChunk(*fields)) for fields in json.loads(message)]
     except (ValueError, TypeError):
@@ -342,7 +344,7 @@ def _decoded(message: bytes) -> Iterable[TokenChunk]:
 
 
 def _checked(chunk: TokenChunk) -> TokenChunk:
-    """The chunk; TypeError where a field is of another type."""
+    """Return the chunk. Raises TypeError if a field has another type."""
     numbers = (chunk.key, chunk.position, *chunk.token_ids, *chunk.moments)
     texts = chunk.error or ()
     if (

@@ -1,7 +1,7 @@
-"""What the engine's model tells postprocessing about a chunk, in one tensor.
+"""What the engine's model sends to postprocessing with a chunk, in one tensor.
 
-Each tensor of a response costs about 60 microseconds of processor time on its way through Triton's processes, and a
-response is sent for each stream and step. So what goes with a chunk travels together.
+Each tensor of a response costs about 60 microseconds of processor time on its way through Triton's processes, and each
+stream and step sends a response, so all values of a chunk share one tensor.
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ from inflight.runtime.messages import RequestError
 
 _FIXED_VALUES = 4
 _MAX_VALUES = 64
-"""More than any engine's model sends, whatever its version."""
+"""More than any engine's model sends, in any version."""
 _HALF = 2**32
 _SEQUENCE_KEYS = 2**48
-"""Stream keys of the answers to one request lie so far apart: more than any answer has chunks."""
+"""Distance between the stream keys of the answers to one request: more than the chunks of any answer."""
 
 
 def sequence_key(key: int, sequence: int) -> int:
-    """The stream key of an answer to a prompt with that key, counted from 0; 0 where the prompt has none."""
+    """Return the stream key of an answer, counted from 0, to a prompt with that key; 0 if the prompt has no key."""
     return key and (key + sequence * _SEQUENCE_KEYS) % 2**64
 
 
 class ChunkHeader(NamedTuple):
-    """The tensor `chunk_header`, INT32 [4 + context]: the key's halves, `following`, `dropped_characters`, and
-    the context's ids.
+    """The tensor `chunk_header`, INT32 [4 + context]: two halves of `key`, then the other fields.
 
-    `key` is the number by which postprocessing acknowledges the chunk; 0 with the last one, which needs no receipt.
-    `following` is how many more chunks the same engine step has made: they come right after this one.
+    `key` is the number with which postprocessing acknowledges the chunk; 0 in the last chunk, which is not
+    acknowledged. `following` is how many more chunks the same engine step made, which come right after this one.
     `dropped_characters` is how many characters at the end of the chunk's text belong to a stop word. `context_ids` are
     the tokens before the chunk.
     """
@@ -42,13 +41,13 @@ class ChunkHeader(NamedTuple):
     context_ids: Sequence[int] = ()
 
     def to_tensor(self) -> Any:
-        """An array [1, 4 + context] of INT32."""
+        """Return an array [1, 4 + context] of INT32."""
         halves = np.array([self.key % _HALF, self.key // _HALF], dtype=np.uint32).view(np.int32).tolist()
         return np.array([[*halves, self.following, self.dropped_characters, *self.context_ids]], dtype=np.int32)
 
     @classmethod
     def from_row(cls, row: Any) -> ChunkHeader:
-        """Read one row of the tensor; RequestError (`invalid_request`) for what no engine's model sends."""
+        """Read one row of the tensor. Raises RequestError (`invalid_request`) for invalid values."""
         if not _FIXED_VALUES <= row.size <= _MAX_VALUES or row[2:].min() < 0:
             raise RequestError("CHUNK_HEADER is not what the engine's model sends; leave it out", "invalid_request")
         values = row.tolist()

@@ -1,7 +1,7 @@
-"""The last tokens of each stream, for engines that send none with a chunk.
+"""The last tokens of each stream, for engines that send no context with a chunk.
 
-TensorRT-LLM's C++ backend sends new tokens alone, and decoding them takes those before (see `detokenizer`). Triton
-does not say when a stream has ended, so what has not been asked for in a while is forgotten.
+TensorRT-LLM's C++ backend sends new tokens only, and decoding them needs those before (see `detokenizer`). Triton does
+not report the end of a stream, so streams without recent chunks are dropped.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Callable, Hashable, Sequence
 from inflight.runtime.text.detokenizer import CONTEXT_TOKENS, Chunk
 
 MAX_STREAMS = 65_536
-"""More than run at once; with CONTEXT_TOKENS ids each they take some 30 MB."""
+"""More than run at once; with CONTEXT_TOKENS ids each they take about 30 MB."""
 IDLE_SECONDS = 600.0
 
 
 class ContextCache:
-    """Not thread-safe: one thread asks. `special_token_ids` are tokens that say nothing and need not be kept."""
+    """Remembers the context of each stream, without `special_token_ids`, which have no text; not thread-safe."""
 
     def __init__(
         self,
@@ -33,13 +33,13 @@ class ContextCache:
         self._idle_seconds = idle_seconds
         self._now = now
         self._contexts: OrderedDict[Hashable, tuple[float, list[int]]] = OrderedDict()
-        """By stream, the one that was heard of the longest time ago first."""
+        """By stream, the least recently used first."""
 
     def __len__(self) -> int:
         return len(self._contexts)
 
     def next_chunk(self, stream: Hashable, token_ids: Sequence[int]) -> Chunk:
-        """The next tokens of a stream, with those before them."""
+        """Return the next tokens of a stream as a chunk with its context."""
         now = self._now()
         self._evict_before(now - self._idle_seconds)
         _, tail = self._contexts.pop(stream, (now, []))

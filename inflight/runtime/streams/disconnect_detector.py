@@ -1,9 +1,9 @@
-"""Finds the streams whose client has gone, behind an ensemble.
+"""Finds the streams behind an ensemble whose client has disconnected.
 
-Triton does not tell a decoupled engine behind an ensemble that a request was cancelled; it only hands its chunks to
-postprocessing no more. So each chunk has a key, and postprocessing sends a receipt for each. A chunk without one may be
-late or dropped. To know which, a probe is sent to postprocessing after it: postprocessing takes requests in the order
-of their arrival, so if the probe's receipt comes and the chunk's has not, the chunk was dropped.
+Triton does not report to a decoupled engine behind an ensemble that a request was cancelled; it only stops passing its
+chunks to postprocessing. So each chunk has a key, and postprocessing acknowledges each. A chunk without acknowledgement
+may be late or dropped. To find out, a probe is sent to postprocessing after it: postprocessing takes requests in order
+of arrival, so if the probe is acknowledged and the chunk is not, the chunk was dropped.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _KEY = struct.Struct("<Q")
 
 
 def ack_socket_name(engine_model: str) -> str:
-    """Where that model listens."""
+    """Return the name of the socket on which that model listens."""
     return f"inflight-chunk-acks-{server_id()}-{engine_model}"
 
 
 class ChunkAckListener:
-    """Takes the receipts for one engine's model and hands each to `on_ack`, in order, in a thread of its own.
+    """Receives the acknowledgements for one engine's model and passes each to `on_ack`, in order, in a separate thread.
 
-    What `on_ack` raises is told to `report`; the next receipt is handed on all the same.
+    Exceptions of `on_ack` go to `report`; the next acknowledgement is still delivered.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ChunkAckListener:
     ) -> None:
         self._on_ack = on_ack
         self._listener = SocketListener(ack_socket_name(engine_model))
-        self._thread = BackgroundLoop("receipts", self._listen, "a receipt of chunks was lost", report)
+        self._thread = BackgroundLoop("chunk-acks", self._listen, "an acknowledgement of chunks was lost", report)
         self._thread.start()
 
     def close(self) -> None:
@@ -61,15 +61,15 @@ class ChunkAckSender:
         self._connection: socket.socket | None = None
 
     def send(self, keys: Sequence[int]) -> None:
-        """Tell the engine's model; if it does not listen (yet, or any more), no receipts are awaited."""
+        """Send the keys; if the engine's model does not listen (yet, or any more), it expects none."""
         message = b"".join(map(_KEY.pack, keys))
-        for _ in range(2):  # a model that was loaded again listens on another socket
+        for _ in range(2):  # a reloaded model listens on another socket
             try:
                 if self._connection is None:
                     self._connection = connect(self._name)
                 self._connection.send(message, socket.MSG_NOSIGNAL)
             except BlockingIOError:
-                return  # an engine's model that does not read for so long is about to be replaced
+                return  # an engine's model that does not read for this long is about to be replaced
             except OSError:
                 self.close()
             else:
@@ -82,16 +82,16 @@ class ChunkAckSender:
 
 
 ACK_TIMEOUT_SECONDS = 0.02
-"""A chunk without a receipt for so long is looked into. Chunks on their way may overtake each other by far less."""
+"""A chunk without acknowledgement for this long is probed. Chunks overtake each other by far less."""
 
 _KEYS = 2**64
 _MAX_PROBES = 100
-"""Probes that may be on their way; on a busy machine a receipt comes after the next probes were sent."""
+"""Limit of pending probes; on a busy machine an acknowledgement comes after the next probes were sent."""
 
 
 @dataclass
 class _Stream:
-    """A stream's chunks, counted: those that have a key, those that Triton took, and the last that was received."""
+    """Counts of a stream's chunks: those with a key, those that Triton accepted, and the last acknowledged one."""
 
     key: int
     handle: int
@@ -109,9 +109,9 @@ class _Stream:
 
 
 class DisconnectDetector:
-    """Cancels, by `cancel(handle)`, the requests of streams whose chunks are dropped; `probe(key)` sends a probe.
+    """Cancels with `cancel(handle)` the requests of streams whose chunks are dropped; `probe(key)` sends a probe.
 
-    Probes are sent in a thread of the watch's own. What either raises is told to `report`, and the watch goes on.
+    A separate thread sends the probes. Exceptions of either function go to `report`, and the detector continues.
     Thread-safe.
     """
 
@@ -125,15 +125,15 @@ class DisconnectDetector:
         self._chunks: dict[int, tuple[_Stream, int]] = {}
         self._probes: dict[int, list[tuple[_Stream, int]]] = {}
         self._wake = threading.Event()
-        trouble = "a stream without its client could not be ended"
-        self._thread = BackgroundLoop("stream-watch", self._run, trouble, report)
+        trouble = "a stream of a disconnected client could not be cancelled"
+        self._thread = BackgroundLoop("disconnect-detector", self._run, trouble, report)
         self._thread.start()
 
     def close(self) -> None:
         self._thread.close(wake=self._wake.set)
 
     def next_chunk_key(self, key: int, handle: int) -> int:
-        """The key to send with the next chunk of the stream `key`, whose request is `handle`; tell `sent` after it."""
+        """Return the key of the next chunk of stream `key` and request `handle`; call `mark_sent` after sending it."""
         with self._lock:
             stream = self._streams.setdefault(key, _Stream(key, handle))
             stream.numbered += 1
@@ -141,7 +141,7 @@ class DisconnectDetector:
             return stream.chunk_key(stream.numbered)
 
     def mark_sent(self, key: int) -> None:
-        """Triton has taken the chunk: from now on it is in postprocessing's queue, or was dropped."""
+        """Record that Triton accepted the chunk: from now on it is in postprocessing's queue, or was dropped."""
         with self._lock:
             stream = self._streams.get(key)
             if stream is None:
@@ -152,14 +152,14 @@ class DisconnectDetector:
         self._wake.set()
 
     def end_stream(self, key: int) -> None:
-        """Forget a stream; nothing needs to be known of its last chunks."""
+        """Forget a stream; its last chunks need no acknowledgement."""
         with self._lock:
             stream = self._streams.pop(key, None)
             if stream is not None:
                 self._forget_chunks(stream, range(stream.received + 1, stream.numbered + 1))
 
     def on_ack(self, keys: Sequence[int]) -> None:
-        """Take a receipt: the keys of chunks and probes that one execution of postprocessing met."""
+        """Handle an acknowledgement: the keys of chunks and probes in one execution of postprocessing."""
         dropped: list[_Stream] = []
         with self._lock:
             for stream, number in filter(None, map(self._chunks.get, keys)):
@@ -185,7 +185,7 @@ class DisconnectDetector:
         self._probe_late_chunks()
 
     def _probe_late_chunks(self) -> None:
-        """Send a probe after the chunks that are late; look again later while any chunk is without its receipt."""
+        """Send a probe after the late chunks; check again later while any chunk is not acknowledged."""
         latest = time.monotonic() - ACK_TIMEOUT_SECONDS
         probe_key = secrets.randbits(63) + 1
         with self._lock:

@@ -1,8 +1,7 @@
-"""Messages between the models of one server, which processes of other accounts can neither send nor read.
+"""Messages between the models of one server, which processes of other user accounts can neither send nor read.
 
-Abstract Unix sockets need no directory that all models can write whichever user started the server, and leave nothing
-behind. But they have no permissions, and everybody sees their names. So both ends of a connection ask the kernel whose
-process the other one is.
+Abstract Unix sockets need no directory that all models can write to, and leave no files behind. But they have no
+permissions, and their names are public. So both ends of a connection ask the kernel for the other process's user.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ import struct
 
 _MAX_MESSAGE_BYTES = 2**18
 _MAX_MESSAGES_PER_READ = 64
-"""Messages that are read of one connection before it is the next one's turn."""
+"""Messages that are read from one connection before the next one's turn."""
 _SEND_TIMEOUT_SECONDS = 1
 _CREDENTIALS = struct.Struct("3i")
 
 
 class SocketListener:
-    """Takes connections from processes of this account, by an abstract name; OSError where the name is taken."""
+    """Accepts connections from processes of this user at an abstract name. Raises OSError if the name is taken."""
 
     def __init__(self, name: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -31,7 +30,7 @@ class SocketListener:
         self._selector.register(self._socket, selectors.EVENT_READ)
 
     def receive(self) -> list[bytes]:
-        """Wait, and return the messages that have come, if any: in order, of each connection."""
+        """Wait, and return the received messages, if any, in order per connection."""
         messages: list[bytes] = []
         for key, _ in self._selector.select():
             connection = key.fileobj
@@ -43,7 +42,7 @@ class SocketListener:
         return messages
 
     def wake(self) -> None:
-        """Let `receive` return, now and from now on."""
+        """Make `receive` return, now and in every later call."""
         self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -56,7 +55,7 @@ class SocketListener:
         try:
             connection, _ = self._socket.accept()
         except OSError:
-            return  # woken, or the other one has gone again
+            return  # woken, or the other end has disconnected again
         if _is_same_user(connection):
             connection.setblocking(False)
             self._selector.register(connection, selectors.EVENT_READ)
@@ -80,9 +79,9 @@ class SocketListener:
 
 
 def connect(name: str) -> socket.socket:
-    """A connection to the listener of that name; OSError if no process of this account listens.
+    """Connect to the listener of that name. Raises OSError if no process of this user listens there.
 
-    Sending by it takes a second at the most, then raises BlockingIOError.
+    Sending blocks for a second at most, then raises BlockingIOError.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -97,10 +96,10 @@ def connect(name: str) -> socket.socket:
 
 
 def server_id() -> str:
-    """What the models of one server have in common, and processes of other accounts can't guess.
+    """Return an identifier that the models of one server share, and processes of other users can't guess.
 
-    It is the number that `inflight serve` gives, else the server's process id and the address of its stack, which the
-    kernel shows to processes of the same account alone.
+    It is the number that `inflight serve` sets, else the server's process id and the address of its stack, which the
+    kernel shows to processes of the same user only.
     """
     if given := os.environ.get("INFLIGHT_SERVER_ID"):
         return given
@@ -113,7 +112,7 @@ def server_id() -> str:
 
 
 def _is_same_user(connection: socket.socket) -> bool:
-    """Whether the process at the other end has this one's user; the kernel noted it at its `connect` or `listen`."""
+    """Return whether the other end's process has this user; the kernel recorded it at its `connect` or `listen`."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(raw)
     return bool(user == os.geteuid())

@@ -1,8 +1,8 @@
-"""A name for each request, which all models behind the one that gives it see, whatever its client calls it.
+"""A unique sequence id for each request, which all later models of an ensemble receive, independent of the client's id.
 
-An ensemble hands on the parameter `sequence_id` of a response: the requests that are made of it have that sequence id,
-and so have those that are made of their responses. Behind TensorRT-LLM's C++ backend, which hands on nothing itself, it
-tells streams apart that have no id, or all the same. It also says which answers come whole: nothing follows on them.
+An ensemble passes on the parameter `sequence_id` of a response: the requests made from it have that sequence id, and so
+have the requests made from their responses. With TensorRT-LLM's C++ backend, which passes on nothing itself, it
+distinguishes streams without an id or with the same id. It also marks unary answers, after which nothing follows.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 _BITS = 61
 _UNARY = 2**_BITS
-"""Set in the names of requests whose answers come whole."""
+"""Set in the sequence ids of requests with unary answers."""
 
 
 def sequence_id_factory(response_class: Any) -> Callable[[bool], dict[str, Any]]:
-    """What makes the further arguments of a response, for a request that streams or not: its name.
+    """Return a function that makes further arguments of a response: the sequence id of a streaming or unary request.
 
-    Nothing where responses have no parameters. Those of python models have them from Triton 25.02 on (python_backend
-    1ea48a6); the ensembles of 2.51 know them from other backends already.
+    The arguments are empty if responses have no parameters. Those of python models have them from Triton 25.02 on
+    (python_backend 1ea48a6); the ensembles of 2.51 support them already, from other backends.
     """
 
     def name(streams: bool) -> dict[str, Any]:
@@ -35,5 +35,5 @@ def sequence_id_factory(response_class: Any) -> Callable[[bool], dict[str, Any]]
 
 
 def is_unary(name: Any) -> bool:
-    """Whether the request of that name gets its answer in one piece; clients may have names of their own, as texts."""
+    """Return whether the request of that sequence id gets a unary answer; clients may set ids of their own, as text."""
     return isinstance(name, int) and bool(name & _UNARY)

@@ -1,4 +1,4 @@
-"""Finds the first of several words in a sequence that comes symbol by symbol."""
+"""Finds the first of several words in a sequence of symbols."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ Symbol = TypeVar("Symbol", bound=Hashable)
 
 
 class AhoCorasick(Generic[Symbol]):
-    """Aho and Corasick's automaton (1975): each symbol costs the same however many words there are, and how long.
+    """Aho and Corasick's automaton (1975): the cost per symbol does not depend on the number or length of the words.
 
-    The first word is the one that begins first. So a word that is whole is not yet the first while a longer one, which
-    began before it, may still become whole. `found` is where the first word begins among those that are whole,
-    `undecided` is where the words begin that may yet become whole, both counted in symbols.
+    The first word is the one that begins first. A complete word is therefore not final while a longer one that began
+    before it may still match. `found` is where the first complete word begins, `undecided` is where the earliest
+    possible match begins, both counted in symbols.
     """
 
     def __init__(self, words: Iterable[Sequence[Symbol]]) -> None:
@@ -31,7 +31,7 @@ class AhoCorasick(Generic[Symbol]):
         self.undecided = 0
 
     def feed(self, symbol: Symbol) -> bool:
-        """Take the next symbol; true once nothing that follows can change `found`."""
+        """Take the next symbol; return True once no further symbol can change `found`."""
         node = self._node
         while node and symbol not in self._children[node]:
             node = self._fallbacks[node]
@@ -56,7 +56,7 @@ class AhoCorasick(Generic[Symbol]):
         self._longest_ends[node] = self._depths[node]
 
     def _link(self) -> None:
-        """Let each node fall back to the longest other beginning of a word that its own ends with, the short first."""
+        """Link each node to the node of its longest proper suffix, breadth first."""
         nodes = deque(self._children[0].values())
         while nodes:
             node = nodes.popleft()

@@ -1,9 +1,8 @@
-"""Token ids to text, incrementally and without state.
+"""Converts token ids to text, incrementally and without state.
 
-Decoding one token alone loses what its neighbours decide: the space before a word, the other bytes of a
-character. So each chunk comes with the tokens before it, and its text is what decoding context and chunk adds to
-decoding the context alone. A character whose bytes are not all there yet is held back on both sides, so it
-appears whole, with the chunk that completes it.
+The text of a token depends on its neighbours: the space before a word, the other bytes of a character. So each chunk
+comes with the tokens before it, and its text is what decoding context and chunk adds to decoding the context alone. An
+incomplete character is held back on both sides, so it appears whole, with the chunk that completes it.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from typing import NamedTuple
 from tokenizers import Tokenizer
 
 CONTEXT_TOKENS = 8
-"""Tokens before a chunk that an engine sends with it: three of an open UTF-8 character, and a few skipped ones.
+"""Tokens that an engine sends as context of a chunk: three of an incomplete UTF-8 character, and a few skipped ones.
 
-Those that are known to have no text are better left out of it: a model may say its end token any number of times.
+Tokens that are known to have no text are better left out: a model may repeat its end token any number of times.
 """
 
 REPLACEMENT = "\ufffd"
@@ -33,27 +32,27 @@ class Chunk(NamedTuple):
 
 
 class Detokenizer:
-    """Decodes for one tokenizer; thread-safe, since nothing is kept between calls."""
+    """Decodes with one tokenizer; stateless and therefore thread-safe."""
 
     def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skip_special_tokens = skip_special_tokens
         special = [token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special]
         self.special_token_ids = frozenset(special if skip_special_tokens else ())
-        """Tokens that say nothing."""
-        # Tokenizers with byte fallback spell an unknown character as tokens like <0xE4>, and garble a whole run of
-        # them when one character of it is incomplete; those with byte-level pieces have no such tokens.
+        """Tokens without text."""
+        # Tokenizers with byte fallback spell an unknown character as tokens like <0xE4>, and garble a whole run of them
+        # if one character of it is incomplete; tokenizers with byte-level pieces have no such tokens.
         self._bytes = {
             token_id: int(match[1], 16)
             for token, token_id in tokenizer.get_vocab(with_added_tokens=False).items()
             if (match := _BYTE_TOKEN.fullmatch(token))
         }
-        # Some decoders drop the space before the first word that they see. A context that is not the beginning
-        # follows this token, so that none of it, nor of a chunk after nothing but special tokens, comes first.
+        # Some decoders drop the space before the first word. A context that is not the beginning of the text follows
+        # this token, so that neither its first word nor that of a chunk after special tokens comes first.
         self._anchor = tokenizer.encode("a", add_special_tokens=False).ids
 
     def texts(self, chunks: Sequence[Chunk]) -> list[str]:
-        """The text that each chunk adds; "" where it completes no character."""
+        """Return the text that each chunk adds; "" if it completes no character."""
         sequences: list[list[int]] = []
         for chunk in chunks:
             context = self._aligned(chunk.context_ids)
@@ -61,15 +60,15 @@ class Detokenizer:
             sequences.append(self._complete(context))
             sequences.append(full if chunk.final else self._complete(full))
         decoded = self._tokenizer.decode_batch(sequences, skip_special_tokens=self._skip_special_tokens)
-        # Where a run of byte tokens turns out to be no text at all, it decodes otherwise from its beginning on. What
-        # was sent can't be taken back; what follows it by position is sent.
+        # If a run of byte tokens turns out to be invalid UTF-8, all of it decodes differently. Text that was sent can't
+        # be taken back; the text after it by position is sent.
         return [
             (after if chunk.final else _held_back(after))[len(_held_back(before)) :]
             for before, after, chunk in zip(decoded[::2], decoded[1::2], chunks, strict=True)
         ]
 
     def _aligned(self, context_ids: Sequence[int]) -> list[int]:
-        """The context without the rest of a character whose first bytes it does not hold; see `_anchor`."""
+        """Return the context without the rest of a character whose first bytes it does not hold; see `_anchor`."""
         if len(context_ids) < CONTEXT_TOKENS:
             return list(context_ids)
         start = 0
@@ -78,7 +77,7 @@ class Detokenizer:
         return [*self._anchor, *context_ids[start:]]
 
     def _complete(self, token_ids: list[int]) -> list[int]:
-        """The tokens without those bytes at the end that begin a character and do not end it."""
+        """Return the tokens without the bytes at the end that begin a character and do not complete it."""
         if not self._bytes:
             return token_ids
         for length in range(1, min(3, len(token_ids)) + 1):
@@ -92,5 +91,5 @@ class Detokenizer:
 
 
 def _held_back(text: str) -> str:
-    """Text without a last character that further bytes may yet change (shown as U+FFFD until then)."""
+    """Return the text without a last character that further bytes may change (U+FFFD until then)."""
     return text[:-1] if text.endswith(REPLACEMENT) else text

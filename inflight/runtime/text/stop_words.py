@@ -1,4 +1,4 @@
-"""Finds the stop words of one request in its answer, and holds back what may yet belong to one."""
+"""Finds the stop words of one request in its answer, and holds back tokens that may belong to one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inflight.runtime.text.detokenizer import CONTEXT_TOKENS, Chunk, Detokenizer
 class Released(NamedTuple):
     """Tokens that may be sent; `found` says that a stop word follows them and the answer ends.
 
-    A stop word may begin within the last token's text: `dropped_characters` at its end are then not of the answer.
+    A stop word may begin within the last token's text: `dropped_characters` at its end are then not part of the answer.
     """
 
     token_ids: tuple[int, ...]
@@ -27,16 +27,16 @@ NOTHING_RELEASED = Released((), ())
 
 
 class StopWords:
-    """Takes an answer as it comes and passes on what no stop word can begin in any more.
+    """Takes an answer's tokens and releases those in which no stop word can begin.
 
-    The answer is cut where the first stop word begins, as if it were looked for in the text of the whole answer.
-    Between a word given as ids and one given as text, the one that is whole first counts. A stop word begins behind
-    the first `min_tokens` tokens: these are of the answer whatever they hold. (TensorRT-LLM keeps only end tokens from
-    coming before `min_tokens`, and may cut a shorter answer at a stop word.)
+    The answer is cut where the first stop word begins, as if the text of the whole answer were searched. Between a word
+    given as ids and one given as text, the one that completes first counts. A stop word begins after the first
+    `min_tokens` tokens, which always belong to the answer. (TensorRT-LLM only suppresses end tokens before
+    `min_tokens`, and may cut a shorter answer at a stop word.)
     """
 
     def __init__(self, request: GenerationRequest, load_detokenizer: Callable[[], Detokenizer]) -> None:
-        """`load_detokenizer` is called only for a request that has stop words given as text."""
+        """`load_detokenizer` is called only for a request with text stop words."""
         ids, texts = list(filter(None, request.stop_ids)), list(filter(None, request.stop_texts))
         self._in_ids = AhoCorasick[int](ids) if ids else None
         self._in_text = AhoCorasick[str](texts) if texts else None
@@ -44,7 +44,8 @@ class StopWords:
         self._min_tokens = max(0, request.sampling.min_tokens)
         self._held: list[int] = []
         self._held_log_probs: list[float] = []
-        # How long the answer's text is with each of the held tokens, up to those sent, and where the search began.
+        # Length of the answer's text after each held token, of the text sent, and the position at which the search
+        # began.
         self._text_ends: list[int] = []
         self._sent_text = 0
         self._searched_from = 0
@@ -52,7 +53,7 @@ class StopWords:
         self._context: list[int] = []
 
     def feed(self, token_ids: Sequence[int], log_probs: Sequence[float] = (), ended: bool = False) -> Released:
-        """Take the answer's next tokens; with `ended`, they are its last, and nothing is held back after them."""
+        """Take the answer's next tokens; with `ended`, they are the last ones and nothing is held back."""
         self._held_log_probs += log_probs
         for token_id in token_ids:
             if self._search_token(token_id):
@@ -65,7 +66,7 @@ class StopWords:
         return self._cut() if found else self._release(len(self._held))
 
     def cut_beam(self, beam: Beam) -> Beam:
-        """A whole beam up to its first stop word; of a token that the word begins in, nothing is left."""
+        """Cut a complete beam at its first stop word; a token in which the word begins is dropped whole."""
         token_ids, log_probs, found, dropped_characters = self.feed(beam.token_ids, beam.log_probs, ended=True)
         if not found:
             return beam
@@ -74,7 +75,7 @@ class StopWords:
         return Beam(token_ids, log_probs, sum(log_probs) if beam.log_probs else beam.cumulative_log_prob)
 
     def _search_token(self, token_id: int) -> bool:
-        """Search one more token; true once the first stop word is known."""
+        """Search one more token; return True once the first stop word is known."""
         self._held.append(token_id)
         decided = self._searching and self._in_ids is not None and self._in_ids.feed(token_id)
         if self._in_text is not None:
@@ -82,7 +83,7 @@ class StopWords:
             begin = self._text_length
             self._text_ends.append(begin + len(piece))
             if not self._searching:
-                # A character that begins with these tokens is of the answer too.
+                # A character that begins in these tokens belongs to the answer too.
                 self._searched_from = self._text_length + bool(self._added_text([], final=True))
             elif self._search_text(piece, begin):
                 decided = True
@@ -97,44 +98,44 @@ class StopWords:
         return self._text_ends[-1] if self._text_ends else self._sent_text
 
     def _added_text(self, token_ids: list[int], final: bool) -> str:
-        """The text that the last of the held tokens adds, or with no token, what was no whole character before."""
+        """Return the text that the last held token adds; without a token, that of an incomplete character."""
         assert self._detokenizer is not None
         before = self._context_after(self._held[: -1 if token_ids else None])
         (piece,) = self._detokenizer.texts([Chunk(token_ids, before, final)])
         return piece
 
     def _context_after(self, token_ids: Sequence[int]) -> list[int]:
-        """The last tokens that have text, these included."""
+        """Return the last tokens that have text, up to these."""
         assert self._detokenizer is not None
         textless_ids = self._detokenizer.special_token_ids
         said = [token_id for token_id in token_ids if token_id not in textless_ids]
         return [*self._context, *said][-CONTEXT_TOKENS:]
 
     def _search_text(self, piece: str, begin: int) -> bool:
-        """Search what the text adds from the character `begin` on; true once its first stop word is known."""
+        """Search the text added from the character `begin` on; return True once its first stop word is known."""
         assert self._in_text is not None
         return any(map(self._in_text.feed, piece[max(0, self._searched_from - begin) :]))
 
     def _releasable(self) -> int:
-        """How many of the held tokens can belong to no stop word."""
+        """Return how many of the held tokens can't belong to a stop word."""
         count = len(self._held)
         if self._in_ids is not None:
             count = self._min_tokens + self._in_ids.undecided - self._sent
         if self._in_text is not None:
             settled_text = self._searched_from + self._in_text.undecided
             of_text = bisect_right(self._text_ends, settled_text)
-            # A token that adds no text may begin a character, which the stop word may begin with: it waits.
+            # A token that adds no text may begin a character, with which a stop word may begin: keep it.
             while of_text and self._text_before(of_text) == self._text_before(of_text - 1):
                 of_text -= 1
             count = min(count, of_text)
         return min(max(count, self._min_tokens - self._sent), len(self._held))
 
     def _text_before(self, count: int) -> int:
-        """How long the answer's text is up to the held token number `count`."""
+        """Return the length of the answer's text up to the held token number `count`."""
         return self._text_ends[count - 1] if count else self._sent_text
 
     def _cut(self) -> Released:
-        """The rest of the answer up to its first stop word."""
+        """Release the rest of the answer up to its first stop word."""
         of_text = self._cut_by_text()
         if self._in_ids is not None and self._in_ids.found is not None:
             count = self._min_tokens + self._in_ids.found - self._sent
@@ -144,13 +145,13 @@ class StopWords:
         return self._release(of_text[0], found=True, dropped_characters=of_text[1])
 
     def _cut_by_text(self) -> tuple[int, int] | None:
-        """How many of the held tokens are left, and how many characters at their end are not."""
+        """Return how many held tokens belong to the answer, and how many characters at their end don't."""
         if self._detokenizer is None or self._in_text is None or self._in_text.found is None:
             return None
         begin = self._searched_from + self._in_text.found
         count = bisect_left(self._text_ends, begin) + 1 if begin > self._sent_text else 0
         count = min(max(count, self._min_tokens - self._sent), len(self._held))
-        # The last chunk shows also what is no whole character; whatever stands behind the answer is to be dropped.
+        # The last chunk includes incomplete characters; text after the answer is dropped.
         (text,) = self._detokenizer.texts([Chunk(self._held[:count], self._context, final=True)])
         return count, max(0, len(text) - (begin - self._sent_text))
 
@@ -168,6 +169,6 @@ class StopWords:
 def cut_beams(
     request: GenerationRequest, beams: tuple[Beam, ...], load_detokenizer: Callable[[], Detokenizer]
 ) -> tuple[tuple[Beam, ...], bool]:
-    """Cut each beam at the first stop word of its own; whether the best one was cut."""
+    """Cut each beam at its first stop word; return also whether the best one was cut."""
     cut = tuple(StopWords(request, load_detokenizer).cut_beam(beam) for beam in beams)
     return cut, cut[0] is not beams[0]

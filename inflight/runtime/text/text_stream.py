@@ -1,4 +1,4 @@
-"""The text of one answer, made from its tokens as they come, up to its first stop word."""
+"""Converts the tokens of one answer to text as they come, up to its first stop word."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inflight.runtime.text.stop_words import Released, StopWords
 
 
 class TextDelta(NamedTuple):
-    """What may be said now: text, and the tokens it is made of, with their log probabilities where they came.
+    """Text that may be sent now, and its tokens, with their log probabilities if present.
 
     `stopped` says that the answer ends here, before a stop word.
     """
@@ -23,19 +23,19 @@ class TextDelta(NamedTuple):
 
 
 class TextDecoder(Protocol):
-    """Takes tokens and gives text."""
+    """Converts tokens to text."""
 
     def feed(
         self, token_ids: Sequence[int], log_probs: Sequence[float] = (), ended: bool = False, dropped: int = 0
     ) -> TextDelta:
-        """Take the answer's next tokens; with `ended` they are its last. Nothing may be given after the end.
+        """Take the answer's next tokens; with `ended` they are the last ones, and no call may follow.
 
-        `dropped` characters at the end of their text are not of the answer: an engine has found a stop word there.
+        `dropped` characters at the end of their text belong to a stop word that the engine found.
         """
 
 
 class TextStream:
-    """Each piece is what its tokens add, or with `accumulate` the whole text so far."""
+    """Returns the text that each call's tokens add, or with `accumulate` the whole text so far."""
 
     def __init__(self, detokenizer: Detokenizer, stop_words: StopWords | None, accumulate: bool = False) -> None:
         self._detokenizer = detokenizer
@@ -58,7 +58,7 @@ class TextStream:
 
 
 class BufferedText:
-    """Nothing until the end, then one piece: the answer behind `prompt_ids`, decoded at once."""
+    """Returns nothing until the end, then the whole answer after `prompt_ids`, decoded at once."""
 
     def __init__(self, detokenizer: Detokenizer, stop_words: StopWords | None, prompt_ids: Sequence[int] = ()) -> None:
         self._detokenizer = detokenizer
@@ -81,14 +81,14 @@ class BufferedText:
 
 
 class TextDecoderFactory(NamedTuple):
-    """How the answers to a prompt become text. `stop_words` makes a new search for each answer, None without words."""
+    """Creates the text decoders of a prompt's answers; `stop_words` creates a search for each, or is None."""
 
     detokenizer: Detokenizer
     stop_words: Callable[[], StopWords | None]
     streaming: bool
     accumulate: bool
     prompt_ids: Sequence[int]
-    """What precedes a whole answer; nothing where the prompt is not part of it."""
+    """The tokens before an answer; empty if the answer excludes its prompt."""
 
     def create(self) -> TextDecoder:
         if self.streaming:
@@ -96,7 +96,7 @@ class TextDecoderFactory(NamedTuple):
         return BufferedText(self.detokenizer, self.stop_words(), self.prompt_ids)
 
     def decode_beam(self, beam: Beam) -> tuple[str, Beam]:
-        """The text of a whole beam, and what of it stands before its first stop word."""
+        """Return a complete beam's text and tokens, both cut at its first stop word."""
         stop_words = self.stop_words()
         cut = beam if stop_words is None else stop_words.cut_beam(beam)
         before = () if self.streaming else self.prompt_ids

@@ -1,4 +1,4 @@
-"""Text to token ids: the checkpoint's own tokenizer, and the checks that text must pass first."""
+"""Converts text to token ids with the checkpoint's tokenizer, and checks the text first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inflight.runtime.messages import RequestError
 
 
 def load_tokenizer(tokenizer_dir: str) -> Tokenizer:
-    """Read `tokenizer.json` of an engine directory; padding and truncation that it may ask for are switched off."""
+    """Read `tokenizer.json` of an engine directory; disable its padding and truncation."""
     tokenizer = Tokenizer.from_file(str(Path(tokenizer_dir) / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -19,7 +19,7 @@ def load_tokenizer(tokenizer_dir: str) -> Tokenizer:
 
 
 def checked_text(raw: bytes, name: str) -> str:
-    """The text that `raw` encodes; RequestError for what is empty, not UTF-8, or holds a NUL."""
+    """Decode `raw`. Raises RequestError if it is empty, not UTF-8, or holds a NUL."""
     if not raw:
         raise RequestError(f"{name} is empty; send at least one character", "empty_prompt")
     try:
@@ -36,18 +36,18 @@ def checked_text(raw: bytes, name: str) -> str:
 
 
 def longest_token_bytes(tokenizer: Tokenizer) -> int:
-    """The most bytes of text that one token stands for; its spelling in the vocabulary is never shorter."""
+    """Return the most bytes of text that one token may have; its spelling in the vocabulary is never shorter."""
     return max(len(token.encode()) for token in tokenizer.get_vocab(with_added_tokens=True))
 
 
 def vocabulary_size(tokenizer: Tokenizer) -> int:
-    """One more than the highest token id that the tokenizer knows, added tokens included."""
+    """Return one more than the highest token id of the tokenizer, added tokens included."""
     ids: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     return max(ids.values()) + 1
 
 
 def check_size(raw: bytes, name: str, longest_token: int, max_tokens: int) -> None:
-    """Refuse what is too long whatever its tokens are: to tokenize megabytes takes seconds, and others would wait."""
+    """Refuse text that is too long in any tokenization: tokenizing megabytes takes seconds and delays others."""
     if len(raw) > longest_token * max_tokens:
         raise RequestError(
             f"{name} has {len(raw)} bytes, more than the {max_tokens} tokens of the engine can hold; shorten it",
@@ -56,5 +56,5 @@ def check_size(raw: bytes, name: str, longest_token: int, max_tokens: int) -> No
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str], add_special_tokens: bool) -> list[list[int]]:
-    """Token ids of each text, with the tokenizer's own special tokens around them where asked for."""
+    """Return the token ids of each text, optionally with the tokenizer's own special tokens around them."""
     return [encoding.ids for encoding in tokenizer.encode_batch(list(texts), add_special_tokens=add_special_tokens)]

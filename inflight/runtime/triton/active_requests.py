@@ -1,4 +1,4 @@
-"""The answers that a model has not ended yet: found by request id to be stopped, and asked if their client left."""
+"""The open answers of a model: cancelled by request id, and polled for disconnected clients."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from inflight.runtime.background_loop import BackgroundLoop
 
 
 class ActiveRequest(Protocol):
-    """What is needed of an answer here. `handle` is 0 until the engine has taken its request; `key` is its stream's."""
+    """The parts of an open answer used here. `handle` is 0 until the engine has its request; `key` is its stream's."""
 
     handle: int
     key: int
     disconnected: bool
 
     def is_disconnected(self) -> bool:
-        """Whether Triton says so; it knows only of requests that came to this model directly."""
+        """Return whether Triton reports a disconnect; it reports only those of requests sent to this model directly."""
 
 
 class ActiveRequests:
-    """Thread-safe. `cancel(handle)` is called by who calls `stop`, and in a thread of its own for clients that left.
+    """Thread-safe. The caller's thread runs `cancel(handle)` for `stop`, a separate one for disconnected clients.
 
-    All clients are asked after every `check_seconds`, also those whose requests still wait. Asking one may fail, which
-    is told to `report` and does not keep the others from being asked.
+    All answers, queued ones included, are polled every `check_seconds`. An exception of one poll goes to `report` and
+    does not affect the others.
     """
 
     def __init__(self, cancel: Callable[[int], None], check_seconds: float, report: Callable[[str], None]) -> None:
@@ -35,8 +35,8 @@ class ActiveRequests:
         self._lock = threading.Lock()
         self._by_id: defaultdict[str, list[ActiveRequest]] = defaultdict(list)
         self._wake = threading.Event()
-        trouble = "a client that left could not be noticed"
-        self._thread = BackgroundLoop("open-answers", self._check_all, trouble, report)
+        trouble = "a disconnected client could not be detected"
+        self._thread = BackgroundLoop("active-requests", self._check_all, trouble, report)
         self._thread.start()
 
     def close(self) -> None:
@@ -56,16 +56,16 @@ class ActiveRequests:
                 self._by_id.pop(request_id, None)
 
     def stop(self, request_id: str, key: int = 0) -> None:
-        """Cancel all answers to the requests of that id, as upstream's `stop` does; an unknown id is no error.
+        """Cancel all answers to the requests of that id, like upstream's `stop`; an unknown id is ignored.
 
-        With `key`, only that stream is cancelled: ids are the clients', who may use one several times.
+        With `key`, only that stream is cancelled: clients choose ids and may use one several times.
         """
         for answer in self._find(request_id):
             if key in (0, answer.key):
                 self._cancel(answer.handle)
 
     def check_now(self) -> None:
-        """Ask all clients at once: for those that can't call the engine themselves."""
+        """Poll all answers at once, in the separate thread."""
         self._wake.set()
 
     def _find(self, request_id: str) -> list[ActiveRequest]:

@@ -1,4 +1,4 @@
-"""Keeps a request that holds millions of strings from being turned into as many objects before a model sees it."""
+"""Limits how many strings of a request are decoded to objects before a model sees the request."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy as np
 from inflight.runtime.triton.word_tensors import MAX_WORDS
 
 MAX_STRINGS = 64 * MAX_WORDS
-"""In one tensor: the most words of each prompt of the largest batch."""
+"""Limit of one tensor: the most words of each prompt of the largest batch."""
 
 
 class _Unread(np.ndarray[Any, Any]):
-    """Stands for a tensor that holds too much: has its shape, and one element in all places."""
+    """A placeholder for a tensor with too many strings: it has the tensor's shape, and one element in all places."""
 
     def reshape(self, *shape: Any, **_: Any) -> Any:
         return np.broadcast_to(np.array(b"", dtype=np.object_), *shape)
 
 
 def decode_strings(encoded: Any) -> Any:
-    """The strings of a tensor as Triton encodes them, each behind its length in four bytes.
+    """Decode the strings of a tensor in Triton's encoding: a length of four bytes before each string.
 
-    Beyond MAX_STRINGS nothing more is read: what is returned then only takes the tensor's shape.
+    Beyond MAX_STRINGS, decoding stops and the result can only be reshaped to the tensor's shape.
     """
     raw = encoded.tobytes()
     found: list[bytes] = []
@@ -37,9 +37,8 @@ def decode_strings(encoded: Any) -> Any:
 
 
 def bound_strings(module: Any) -> None:
-    """Have Triton's `module` (triton_python_backend_utils) decode the strings of requests by `decode_strings`.
+    """Make Triton's `module` (triton_python_backend_utils) decode the strings of requests with `decode_strings`.
 
-    Its stub decodes all inputs before it calls a model, with the interpreter lock held. `Inputs` refuses what was not
-    read.
+    Its stub decodes all inputs before it calls a model, with the interpreter lock held. `Inputs` refuses placeholders.
     """
     module.deserialize_bytes_tensor = decode_strings

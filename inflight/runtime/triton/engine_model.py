@@ -1,4 +1,4 @@
-"""The `tensorrt_llm` model on an engine of ours: token ids in, token ids out, each request in flight on its own."""
+"""The `tensorrt_llm` model on an engine of inflight: token ids in, token ids out, with in-flight batching."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from inflight.runtime.triton.tensors import as_request_error, tensor
 
 
 class EngineModel:
-    """Hands requests to the engine's process, and the engine's events to Triton as they come."""
+    """Submits requests to the engine's process, and sends the engine's events to Triton as they come."""
 
     def __init__(self, args: dict[str, str]) -> None:
         end_with_server()
@@ -53,7 +53,7 @@ class EngineModel:
         )
         with open(f"{settings['gpt_model_path']}/engine.json", encoding="utf-8") as file:
             end_ids = json.load(file)["end_ids"]
-        # Some checkpoints name end tokens that their model can't produce; the engine must not see these.
+        # Some checkpoints name end tokens that their model can't produce; the engine must not get these.
         self._vocabulary_size = self._engine.limits.vocabulary_size
         self._end_ids = tuple(end_id for end_id in end_ids if end_id < self._vocabulary_size)
         self._special_token_ids = frozenset(self._end_ids if options.skip_special_tokens else ())
@@ -104,12 +104,12 @@ class EngineModel:
         self._chunk_sender.close()
 
     def _subscriber(self, beside: str, inputs: Inputs) -> ChunkSubscriber | None:
-        """The model that takes the tokens of a request the short way; None where a request gets one response."""
+        """Return the model that subscribes to a request's chunks; None for a unary request."""
         key = inputs.scalar("stream_key", default=0) if self._decoupled else 0
         return ChunkSubscriber.from_parameters(self._chunk_sender, beside, key) if key else None
 
     def _record_rejection(self, request_id: str, origin: RequestMetadata | None, refused: RequestError) -> None:
-        """The engine never had the request."""
+        """Record a request that was refused before the engine got it."""
         self._metrics.record_rejection()
         if self._log is not None:
             self._log.add(RequestLine(request_id, origin, "rejected", refused.code))
@@ -122,7 +122,7 @@ class EngineModel:
         sender: Any,
         caller: ChunkSubscriber | None,
     ) -> None:
-        """Submit what a request asks for."""
+        """Submit a request's prompts to the engine."""
         options = response_options(inputs, self._exclude_input)
         prompts = generation_requests(
             inputs, self._end_ids, self._adapters, self._engine_name, self._engine.limits, origin
@@ -163,8 +163,8 @@ class EngineModel:
     def _submit_answer(self, answer: TokenAnswer, request_id: str, request: GenerationRequest) -> None:
         """Start an answer.
 
-        Where its stream key comes from preprocessing, postprocessing acknowledges its chunks, which shows when the
-        client goes away. A request that came to this model directly has none, and Triton is asked.
+        If preprocessing set its stream key, postprocessing acknowledges its chunks, which shows when the client
+        disconnects. A request sent to this model directly has no key, and Triton reports its disconnect.
         """
 
         meter = self._metrics.start_request(request)
@@ -202,7 +202,7 @@ class EngineModel:
             raise
 
     def _probe(self, key: int) -> None:
-        """Send postprocessing a chunk without tokens, whose receipt tells what came before it."""
+        """Send postprocessing a chunk without tokens, whose acknowledgement shows which earlier chunks arrived."""
         pb_utils.InferenceRequest(
             model_name=self._postprocessing,
             requested_output_names=["OUTPUT"],
@@ -215,7 +215,7 @@ class EngineModel:
 
 
 def _log_line(request_id: str, request: GenerationRequest, event: TokenEvent, output_tokens: int) -> RequestLine:
-    """What is logged of an answer whose last event this is; one that tells no origin comes of the engine's death."""
+    """Return the log line of an answer with this last event; an event without metadata is due to the engine's death."""
     reason = event.finish_reason.value if event.finish_reason else ""
     code = event.error[1] if event.error else ""
     origin = event.metadata or request.metadata
@@ -223,7 +223,7 @@ def _log_line(request_id: str, request: GenerationRequest, event: TokenEvent, ou
 
 
 def _check_one_response(options: ResponseOptions, prompts: int) -> None:
-    """Refuse what takes several responses, where the model gives one to each request (upstream's words)."""
+    """Refuse a request for several responses if the model is not decoupled (in upstream's words)."""
     if options.streaming:
         raise RequestError(
             "Streaming is only supported if model is deployed using decoupled mode.; start the server without"
@@ -238,14 +238,14 @@ def _check_one_response(options: ResponseOptions, prompts: int) -> None:
         )
     if options.sequences > 1:
         raise RequestError(
-            f"num_return_sequences is {options.sequences}, which takes a decoupled deployment; start the server without"
+            f"num_return_sequences is {options.sequences}, which needs a decoupled deployment; start the server without"
             " --no-decoupled, or leave it out",
             "invalid_request",
         )
 
 
 def _index_tensors(inputs: Inputs, options: ResponseOptions, prompts: int, row: int, sequence: int) -> list[Any]:
-    """Which answer it is. Behind an ensemble, where each tensor takes its time, only where there are several."""
+    """Return the index tensors; behind an ensemble, where each tensor costs time, only if there are several answers."""
     tags = []
     if prompts > 1 or not inputs.through_ensemble:
         tags.append(tensor("batch_index", [[row]], np.int32))
@@ -255,12 +255,12 @@ def _index_tensors(inputs: Inputs, options: ResponseOptions, prompts: int, row: 
 
 
 def _with_wrapped_ids(request: GenerationRequest, vocabulary_size: int) -> GenerationRequest:
-    """Prompt ids modulo the vocabulary's size: TensorRT-LLM computes with any id, and benchmarks send random ones."""
+    """Return prompt ids modulo the vocabulary's size: TensorRT-LLM accepts any id, and benchmarks send random ones."""
     return replace(request, prompt_ids=tuple(token_id % vocabulary_size for token_id in request.prompt_ids))
 
 
 def _with_own_seed(request: GenerationRequest, sequence: int) -> GenerationRequest:
-    """Answers to the same prompt differ: each but the first has a seed of its own, made from the request's."""
+    """Give each answer but the first a seed derived from the request's, so that answers to the same prompt differ."""
     seed = request.sampling.seed
     if not sequence or seed is None:
         return request

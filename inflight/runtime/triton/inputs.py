@@ -1,4 +1,4 @@
-"""A Triton request's inputs, read by name and by row: one row a prompt."""
+"""Reads a Triton request's inputs by name and by row: one row per prompt."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _ENSEMBLE_NAMES = {
     "prompt_table_extra_ids": "prompt_table_extra_id",
     "input_ids": "text_input",
 }
-"""How the ensemble calls an input of `tensorrt_llm`, where it calls it otherwise."""
+"""The ensemble's names of `tensorrt_llm` inputs, where they differ."""
 
 
 _KNOWN_PARAMETERS = {
     *("id", "sequence_id", "sequence_start", "sequence_end", "priority", "timeout"),
     *METADATA_PARAMETERS,
 }
-"""Those of the KServe protocol, which Triton hands on with those that it doesn't know, and ours."""
+"""Parameters of the KServe protocol, which Triton passes on with unknown ones, and inflight's own."""
 _MAX_PARAMETER_CHARACTERS = 65_536
 _REQUEST_TYPE = "request_type"
 _WHOLE_REQUEST = "context_and_generation"
 
 
 def parameters_json(request: Any) -> str:
-    """What came beside the tensors, as JSON; RequestError for names or values that are no text, and for too much."""
+    """Return the request's parameters as JSON. Raises RequestError for invalid text, and for too long ones."""
     try:
         found: str = request.parameters()
     except UnicodeDecodeError:
@@ -53,11 +53,11 @@ def parameters_json(request: Any) -> str:
 def check_parameter_names(
     parameters: Mapping[str, Any], known: Collection[str] = (), inputs: Collection[str] = ()
 ) -> None:
-    """Refuse the parameters of a request that are none of `known` and of the protocol; `inputs` may be meant.
+    """Refuse parameters that are neither in `known` nor in the protocol; `inputs` are names to suggest.
 
-    Triton's generate endpoint passes on so what no input has the name of: a misspelt input would be ignored silently.
-    An empty value asks for nothing, as in upstream's examples. Upstream's own parameter says which part of the work is
-    to be done here. Those of ours that say where a request comes from are checked here too.
+    Triton's generate endpoint passes on JSON keys that match no input as parameters: without this check, a misspelt
+    input would be ignored silently. An empty value counts as not sent, as in upstream's examples. Upstream's own
+    parameter selects disaggregated serving, which is not supported. Request metadata is checked here too.
     """
     metadata_from(parameters)
     for name, value in parameters.items():
@@ -65,18 +65,17 @@ def check_parameter_names(
             continue
         if name != _REQUEST_TYPE:
             near = nearest(name, inputs)
-            next_step = f"did you mean {near!r}?" if near else "see the model's metadata for those it has"
+            next_step = f"did you mean {near!r}?" if near else "see the model's metadata for its inputs"
             raise RequestError(f"there is no input {name!r}; {next_step}", "invalid_request")
         if value != _WHOLE_REQUEST:
             raise RequestError(
-                f"{_REQUEST_TYPE} is {str(value)[:40]!r}, and prompt and answer are computed in one place; leave it"
-                " out",
+                f"{_REQUEST_TYPE} is {str(value)[:40]!r}, and disaggregated serving is not supported; leave it out",
                 "unsupported_input",
             )
 
 
 class Inputs:
-    """The arrays [prompts, ...] of a request. Everything read raises RequestError for a shape that doesn't fit."""
+    """The arrays [prompts, ...] of a request. Reads raise RequestError for an invalid shape."""
 
     def __init__(self, request: Any) -> None:
         self._arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
@@ -91,21 +90,21 @@ class Inputs:
 
     @property
     def through_ensemble(self) -> bool:
-        """Whether preprocessing stands before this request: it alone knows of stream keys."""
+        """Return whether the request came through preprocessing, which alone sets stream keys."""
         return "stream_key" in self._arrays
 
     def label(self, name: str) -> str:
-        """The name of an input as its sender knows it, for messages."""
+        """Return the name under which a client sends an input, for messages."""
         return _ENSEMBLE_NAMES.get(name, name) if self.through_ensemble else name
 
     def array(self, name: str) -> Any:
-        """The whole array, or None where the input was not sent."""
+        """Return the whole array, or None if the input was not sent."""
         return self._arrays.get(name)
 
     def required(self, name: str) -> Any:
-        """The whole array; RequestError (`invalid_request`) where it was not sent.
+        """Return the whole array. Raises RequestError (`invalid_request`) if it was not sent.
 
-        Triton only counts a request's inputs: any optional one stands in for one that is missing.
+        Triton only counts a request's inputs: an optional one can replace a missing required one.
         """
         array = self._arrays.get(name)
         if array is None:
@@ -113,12 +112,12 @@ class Inputs:
         return array
 
     def row(self, name: str, row: int) -> Any:
-        """One prompt's part of an input, or None."""
+        """Return one prompt's part of an input, or None."""
         array = self._arrays.get(name)
         return None if array is None else array[row]
 
     def scalar(self, name: str, row: int = 0, default: Any = None) -> Any:
-        """The single value of an input for one prompt, as a Python value."""
+        """Return the single value of an input for one prompt, as a Python value."""
         array = self._arrays.get(name)
         if array is None:
             return default
@@ -128,23 +127,23 @@ class Inputs:
         return values.item()
 
     def common(self, name: str, default: Any = None) -> Any:
-        """The single value of an input that holds for the whole request; RequestError where its prompts differ."""
+        """Return the single value of an input for the whole request. Raises RequestError if its prompts differ."""
         array = self._arrays.get(name)
         value = self.scalar(name, default=default)
         if array is not None and len(array) > 1 and (array != array[0]).any():
             raise RequestError(
-                f"{self.label(name)} must be the same for all prompts of a request; send those that differ in it as"
-                " requests of their own",
+                f"{self.label(name)} must be the same for all prompts of a request; send prompts with other values"
+                " in separate requests",
                 "invalid_request",
             )
         return value
 
     def texts(self, name: str, row: int = 0) -> tuple[str, ...]:
-        """The strings of an input for one prompt, those that are not empty; () where it was not sent."""
+        """Return the non-empty strings of an input for one prompt; () if it was not sent."""
         return tuple(text for text in self.all_texts(name, row) if text)
 
     def all_texts(self, name: str, row: int = 0) -> tuple[str, ...]:
-        """The strings of an input for one prompt, the empty ones too; () where it was not sent."""
+        """Return all strings of an input for one prompt, empty ones included; () if it was not sent."""
         array = self._arrays.get(name)
         if array is None:
             return ()

@@ -1,4 +1,4 @@
-"""Metrics on Triton's own page, through its python backend."""
+"""Publishes metrics on Triton's metrics endpoint, through its python backend."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from inflight.runtime.metrics.engine_metrics import MetricsSink, NullSink
 
 
 def create_metrics_sink(args: dict[str, str]) -> MetricsSink:
-    """The model's own series; a board that shows nothing, and one line in the log, where Triton shows none."""
+    """Return a sink for the model's metrics; one that discards them, and a log line, if Triton's are disabled."""
     try:
         return TritonMetricsSink(args["model_name"], args["model_version"])
     except Exception as error:
-        pb_utils.Logger.log_warn(f"{args['model_name']} shows no metrics: {error}")
+        pb_utils.Logger.log_warn(f"{args['model_name']} publishes no metrics: {error}")
         return NullSink()
 
 
 class TritonMetricsSink:
-    """All families of the table with the labels of one model, from the start: counters and histograms at zero."""
+    """Creates all metric families with the labels of one model; counters and histograms start at zero."""
 
     def __init__(self, model: str, version: str) -> None:
         self._series: dict[tuple[str, str], Any] = {}
         self._labels = {"model": model, "version": version}
         self._families: dict[str, Any] = {}
-        """Held on to: a family that is dropped takes its series from the page."""
+        """Keeps references: Triton removes the series of a family that is garbage-collected."""
         for family in FAMILIES:
             shown = pb_utils.MetricFamily(
                 name=family.name, description=family.description, kind=getattr(pb_utils.MetricFamily, family.kind.value)
@@ -56,6 +56,6 @@ class TritonMetricsSink:
         self._series[family.name, family.label_values[0]].observe(value)
 
     def close(self) -> None:
-        """Let go of the series while Triton can be told: in an interpreter that ends, it would end with a fault."""
+        """Release the series while Triton can be reached: releasing them at interpreter exit crashes."""
         self._series.clear()
         self._families.clear()

@@ -1,4 +1,4 @@
-"""A model's parameters from its config.pbtxt, and what those of `tensorrt_llm` say about the engine."""
+"""Reads a model's parameters from its config.pbtxt, and the engine's options from those of `tensorrt_llm`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from inflight.runtime.engine.interface import EngineOptions
 
 
 def check_version(written: str, model: str) -> None:
-    """Refuse a model of a repository that another version wrote; `written` is empty if the repository does not say.
+    """Refuse a model of a repository of another version; `written` is empty if the repository has no version.
 
-    Raises RuntimeError, at load, before anything of the model is read.
+    Raises RuntimeError at load, before anything else of the model is read.
     """
     if written and not compatible(written, __version__):
         raise RuntimeError(
@@ -24,17 +24,17 @@ def check_version(written: str, model: str) -> None:
 
 
 _PATHS = ("gpt_model_path", "tokenizer_dir", "draft_model_path")
-"""Parameters that name a file or directory; `lora_adapters` is a JSON list of such."""
+"""Parameters that name a file or directory; `lora_adapters` is a JSON list of paths."""
 _TRUE = {"1", "true", "t", "y", "yes"}
 _SIZES_OWN_KV_CACHE = {"llmapi"}
 _FALSE = {"0", "false", "f", "n", "no"}
 
 
 def parameters(args: dict[str, str]) -> dict[str, str]:
-    """The model's parameters by name; those left empty count as not given, and all paths are absolute.
+    """Return the model's parameters by name, without empty ones; paths become absolute.
 
-    Relative ones lie in the model's own folder, wherever Triton has put that: it copies a repository from S3 to a
-    temporary one. Raises RuntimeError for a model that another version of inflight wrote.
+    Relative paths start at the model's folder, wherever Triton has put that: it copies a repository from S3 to a
+    temporary directory. Raises RuntimeError for a model of another version of inflight.
     """
     given = _config(args).get("parameters", {})
     settings = {name: value["string_value"] for name, value in given.items() if value.get("string_value")}
@@ -48,7 +48,7 @@ def parameters(args: dict[str, str]) -> dict[str, str]:
 
 
 def flag(settings: dict[str, str], name: str, default: bool) -> bool:
-    """A yes or no among the parameters; ValueError for anything else."""
+    """Return a boolean parameter. Raises ValueError for any value but true and false."""
     value = settings.get(name, "").lower()
     if not value:
         return default
@@ -58,7 +58,7 @@ def flag(settings: dict[str, str], name: str, default: bool) -> bool:
 
 
 def milliseconds(settings: dict[str, str], name: str, default: int = 100) -> int:
-    """A period among the parameters, 1 or more; ValueError for anything else."""
+    """Return a parameter in milliseconds, 1 or more. Raises ValueError for any other value."""
     value = settings.get(name, str(default))
     if not value.isdecimal() or int(value) < 1:
         raise ValueError(f"parameter {name} is {value!r}; it must be a number of milliseconds, 1 or more")
@@ -66,12 +66,12 @@ def milliseconds(settings: dict[str, str], name: str, default: int = 100) -> int
 
 
 def decoupled(args: dict[str, str]) -> bool:
-    """Whether the model may answer a request with several responses."""
+    """Return whether the model may send several responses to a request."""
     return bool(_config(args).get("model_transaction_policy", {}).get("decoupled", False))
 
 
 def engine_options(settings: dict[str, str], args: dict[str, str]) -> EngineOptions:
-    """What the model's parameters and its queue policy say about the engine."""
+    """Return the engine's options from the model's parameters and its queue policy."""
     policy = _config(args).get("dynamic_batching", {}).get("default_queue_policy", {})
     return EngineOptions(
         engine=settings["inflight_engine"],
@@ -93,7 +93,7 @@ def engine_options(settings: dict[str, str], args: dict[str, str]) -> EngineOpti
 
 
 def _kv_cache_tokens(settings: dict[str, str]) -> int:
-    """0 where it is left open, as TensorRT-LLM alone decides it by itself; ValueError for other engines."""
+    """Return the size of the KV cache; 0 if unset, which only TensorRT-LLM allows. Raises ValueError otherwise."""
     tokens = settings.get("max_tokens_in_paged_kv_cache")
     if tokens is None and settings["inflight_engine"] not in _SIZES_OWN_KV_CACHE:
         raise ValueError("parameter max_tokens_in_paged_kv_cache is empty; give it a number of tokens")

@@ -1,4 +1,4 @@
-"""Upstream's performance tensors of a request: when things happened, and what speculation and the KV cache did."""
+"""Upstream's performance tensors of a request: timings, speculation and KV cache blocks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ PERF_TENSORS = (
     *("acceptance_rate", "total_accepted_draft_tokens", "total_draft_tokens"),
 )
 UNKNOWN = -1
-"""For what the engine's library does not tell: how many of a request's blocks were there before."""
+"""For values that the engine's library does not report: how many of a request's blocks were reused."""
 
 
 def perf_tensors(event: TokenEvent, timings: RequestTimings) -> list[Any]:
-    """All of them, each [1, 1]. Times are nanoseconds of the machine's monotonic clock, 0 for what has not happened.
+    """Return all performance tensors, each [1, 1].
 
-    The last response of an answer has the final values; those before it only the times known so far.
+    Times are nanoseconds of the machine's monotonic clock, 0 if unknown. The last response of an answer has the final
+    values; earlier ones have the times known so far.
     """
     speculation = event.speculation or SpeculationStats()
     rate = speculation.accepted / speculation.drafted if speculation.drafted else 0.0

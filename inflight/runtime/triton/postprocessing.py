@@ -1,4 +1,4 @@
-"""The `postprocessing` model: token ids in, text out, the chunks of many streams at once."""
+"""The `postprocessing` model: token ids in, text out, for the chunks of many streams at once."""
 
 from __future__ import annotations
 
@@ -25,21 +25,20 @@ from inflight.runtime.triton.stub.guard_launcher import end_with_server
 from inflight.runtime.triton.tensors import as_request_error, error_response
 
 _SECONDS_PER_CHUNK = 80e-6
-"""What the engine's model takes to send one."""
+"""Time in which the engine's model sends a chunk."""
 _MAX_WAIT_SECONDS = 0.005
 
 _MAX_IDS = 131_072
-"""Of a request. All others wait while they are decoded: some 100 ms."""
+"""Limit of a request's ids. Decoding them takes about 100 ms, during which all other requests wait."""
 _MAX_LONG_SEQUENCES = 8
-"""Or so many of the engine's longest answers, if these have more: a beam search ends with all its beams at once."""
+"""The limit is at least this many of the engine's longest answers: a beam search ends with all its beams at once."""
 
 
 class Postprocessing:
-    """Decodes TOKENS_BATCH [B, beams, length] into OUTPUT [B * beams], with what CHUNK_HEADER [B, 4 + n] says.
+    """Decodes TOKENS_BATCH [B, beams, length] into OUTPUT [B * beams], according to CHUNK_HEADER [B, 4 + n].
 
-    One dimension, as upstream has it, whatever the batch: its clients read the first element as a string. Where the
-    engine sends no context (`cache_context`), what came before a chunk is kept here, by the request's sequence id or
-    id.
+    OUTPUT has one dimension for any batch, as upstream's: its clients read the first element as a string. If the engine
+    sends no context (`cache_context`), this model remembers it by the request's sequence id or id.
     """
 
     def __init__(self, args: dict[str, str]) -> None:
@@ -52,7 +51,7 @@ class Postprocessing:
         self._detokenizer = Detokenizer(tokenizer, skip_special_tokens)
         with open(f"{settings['tokenizer_dir']}/engine.json", encoding="utf-8") as file:
             manifest = json.load(file)
-        # Many models have more tokens than their tokenizer knows, and may say one of those; it has no text.
+        # Many models have more tokens than their tokenizer knows, and may generate one of those; it has no text.
         self._vocabulary_size = max(vocabulary_size(tokenizer), manifest["vocab_size"])
         self._max_ids = max(_MAX_IDS, _MAX_LONG_SEQUENCES * manifest["max_seq_len"])
         self._chunk_acks = ChunkAckSender(settings["engine_model_name"])
@@ -62,7 +61,7 @@ class Postprocessing:
     def execute(self, requests: list[Any]) -> list[Any]:
         """Decode all chunks of the batch in one call, and acknowledge those that have a key.
 
-        A request that can't be decoded is answered with an error, and the others of its batch as ever.
+        A request that can't be decoded gets an error; the others of its batch are answered as usual.
         """
         read = [self._read(request) for request in requests]
         readable = [request for request in read if isinstance(request, _DecodeRequest)]
@@ -109,7 +108,7 @@ class Postprocessing:
 
 
 class _DecodeRequest(NamedTuple):
-    """The chunks of each prompt's sequences, and what the engine said of them."""
+    """The chunks of each prompt's sequences, and their headers."""
 
     rows: list[list[Chunk]]
     headers: list[ChunkHeader]
@@ -120,10 +119,10 @@ class _DecodeRequest(NamedTuple):
 
 
 def _stream_id(request: Any, inputs: Inputs) -> Hashable:
-    """What the chunks of one answer have in common; None where nothing tells them from those of others, or none follow.
+    """Return an identifier of an answer's stream; None if it can't be distinguished from others, or is unary.
 
-    Preprocessing gives each request a sequence id of its own where Triton lets it, which says whether its answer comes
-    whole. Else it is the request's id, which clients choose. A request for several answers has one id for all.
+    If Triton permits it, preprocessing sets a unique sequence id, which also marks unary answers. Else it is the
+    request's id, which clients choose. A request for several answers has one id for all.
     """
     name = request.correlation_id() or request.request_id()
     if is_unary(name):
@@ -145,10 +144,10 @@ def _without_end(text: str, characters: int) -> str:
 
 
 def _wait_for_step(following: list[int]) -> None:
-    """Let the other chunks of the same engine step arrive, so that the next execution decodes them all at once.
+    """Wait for the other chunks of the same engine step, so that the next execution decodes them all at once.
 
-    The first of them starts an execution of its own. Each execution costs the same whatever its size, and takes that
-    time from the engine's forward pass. A stream that is alone waits for nothing.
+    The first chunk starts an execution by itself. Each execution has a fixed cost, which takes time from the engine's
+    forward pass. A single stream does not wait.
     """
     if following and following[-1]:
         time.sleep(min(following[-1] * _SECONDS_PER_CHUNK, _MAX_WAIT_SECONDS))

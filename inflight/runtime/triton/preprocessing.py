@@ -32,17 +32,17 @@ from inflight.runtime.triton.word_tensors import (
 )
 
 _CHARACTERS_PER_CALL = 32_768
-"""Characters of the requests of one call that are tokenized before others are looked at; some 40 ms."""
+"""Characters of one call's requests that are tokenized before the next call; about 40 ms."""
 _CHARACTERS_PER_WORD = 8
-"""Characters whose tokenizing takes as long as what is done for a word whatever its length."""
+"""A word's fixed cost, as the number of characters whose tokenizing takes as long."""
 _MAX_PENDING_BYTES = 128 * 2**20
-"""Bytes of the texts of all requests that are under way beside the short ones."""
+"""Limit of the bytes of all long requests in progress."""
 _REQUEST_BYTES = 4096
-"""Bytes that a request takes beside its texts."""
+"""Bytes that a request takes besides its texts."""
 _MAX_WORD_CHARACTERS = MAX_WORDS * MAX_WORD_LENGTH
-"""Of all prompts of a request together, for each of its lists of words."""
+"""Limit of each word list of a request, for all prompts together."""
 _MAX_WORD_IDS = 2**20
-"""Token ids of a list of words, whose rows are padded to the prompt with the most."""
+"""Limit of the token ids of a word list, whose rows are padded to the longest one."""
 
 _MULTIMODAL_INPUTS = {
     "DECODER_QUERY": "decoder_text_input",
@@ -51,24 +51,23 @@ _MULTIMODAL_INPUTS = {
     "IMAGES": "IMAGES",
     "VIDEO_BYTES": "video_bytes_input",
 }
-"""Upstream's inputs for encoder-decoder and multimodal models, and what the models that send them call them."""
+"""Upstream's inputs for encoder-decoder and multimodal models, with their clients' names."""
 
 
 class Preprocessing:
-    """Tokenizes QUERY [B, 1], or MESSAGES [B, 1] where that is empty or not sent.
+    """Tokenizes QUERY [B, 1], or MESSAGES [B, 1] where QUERY is empty or not sent.
 
-    An ensemble does not run a step one of whose required inputs is missing, and answers nothing, with status 200. So
-    none is required here, and what is missing is refused.
+    If a required input of an ensemble's step is missing, the step does not run and the response is empty with status
+    200. So all inputs are optional here, and missing ones are refused.
 
-    It gives INPUT_ID [B, longest] (right-padded) and REQUEST_INPUT_LEN [B, 1].
-    Words to stop at or to avoid become [B, 2, length] as `word_lists.pack` says, biased words EMBEDDING_BIAS
-    [B, vocabulary], or [B, 0] without any.
+    Outputs are INPUT_ID [B, longest] (right-padded) and REQUEST_INPUT_LEN [B, 1]. Stop words and bad words become [B,
+    2, length] (see `word_tensors.pack`), biased words EMBEDDING_BIAS [B, vocabulary], or [B, 0] without any.
     """
 
     def __init__(self, args: dict[str, str]) -> None:
         end_with_server()
         bound_strings(pb_utils)
-        # Each text is tokenized in the thread that asks for it, so that a long one takes no thread from a short one.
+        # Each text is tokenized in the calling thread, so that a long one takes no thread from a short one.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         settings = parameters(args)
         self._model = args["model_name"]
@@ -83,16 +82,16 @@ class Preprocessing:
         )
         self._vocabulary_size = manifest["vocab_size"]
         self._end_id = next(iter(manifest["end_ids"]), -1)
-        # Engines that know one end token alone stop at the others as at words.
+        # Engines with a single end token get the others as stop words.
         self._extra_end_ids = manifest["end_ids"][1:] if flag(settings, "end_ids_as_stop_words", default=False) else []
         named = flag(settings, "assign_sequence_ids", default=False)
         self._sequence_id = sequence_id_factory(pb_utils.InferenceResponse) if named else None
-        # Many models have no token for padding; what stands behind a prompt's length is never read.
+        # Many models have no padding token; the ids after a prompt's length are never read.
         self._pad_id = max(self._end_id, 0) if manifest["pad_id"] is None else manifest["pad_id"]
         self._long_requests = RoundRobinExecutor(_MAX_PENDING_BYTES, pb_utils.Logger.log_error)
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Respond to what is short; None for what takes longer, which is responded to later, by its sender."""
+        """Respond to short requests; return None for longer ones, which respond later through their senders."""
         budget = _CHARACTERS_PER_CALL
         responses = []
         for request in requests:
@@ -111,7 +110,7 @@ class Preprocessing:
     def _defer(self, request: Any, work: IncrementalWork) -> Any:
         def respond(sender: Any) -> Iterator[int]:
             response = yield from work
-            # Triton drops tensors that were not requested without the interpreter lock; it must not be the last one.
+            # Triton drops unrequested tensors without the interpreter lock, so it must not hold the last reference.
             _tensors = response.output_tensors()
             sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
@@ -142,7 +141,7 @@ class Preprocessing:
         bad_words = yield from self._words(inputs, "BAD_WORDS_DICT", "bad_words", prompts)
         stop_words = yield from self._words(inputs, "STOP_WORDS_DICT", "stop_words", prompts)
         bias = yield from self._bias(inputs, prompts)
-        # Engines that know one end token stop at the others as at words, unless the client chose where to end.
+        # Engines with a single end token get the others as stop words, unless the client set the end token.
         further = [[token_id] for token_id in self._extra_end_ids] if inputs.array("END_ID") is None else []
         input_ids = np.zeros((prompts, max(map(len, rows))), dtype=np.int32) + np.array(pad_ids, dtype=np.int32)
         for line, ids in zip(input_ids, rows, strict=True):
@@ -163,7 +162,7 @@ class Preprocessing:
         ]
 
     def _words(self, inputs: Inputs, name: str, label: str, prompts: int) -> IncrementalWork:
-        """The token ids of each prompt's words; empty ones are left out."""
+        """Return the token ids of each prompt's words; empty ones are left out."""
         rows = yield from self._encoded([inputs.texts(name, row) for row in range(prompts)], label)
         longest = max(sum(map(len, words)) for words in rows)
         if longest * prompts > _MAX_WORD_IDS:
@@ -175,7 +174,7 @@ class Preprocessing:
         return rows
 
     def _encoded(self, rows: list[tuple[str, ...]], label: str) -> IncrementalWork:
-        """The token ids of each prompt's words. RequestError for too many, or too long ones."""
+        """Return the token ids of each prompt's words. Raises RequestError for too many or too long ones."""
         for words in rows:
             check_words(words, label)
         characters = sum(len(word) for words in rows for word in words)
@@ -193,7 +192,7 @@ class Preprocessing:
         return ids
 
     def _bias(self, inputs: Inputs, prompts: int) -> IncrementalWork:
-        """What is to be added to each token's logit: the weights of the words that it is part of."""
+        """Return what is added to each token's logit: the weights of the words that contain it."""
         pairs = [self._weighted(inputs, row) for row in range(prompts)]
         rows = yield from self._encoded([tuple(word for word, _ in row) for row in pairs], "embedding_bias_words")
         weighted = [
@@ -209,7 +208,7 @@ class Preprocessing:
         return bias
 
     def _weighted(self, inputs: Inputs, row: int) -> list[tuple[str, float]]:
-        """Each biased word with its weight."""
+        """Return each biased word with its weight."""
         given = inputs.row("EMBEDDING_BIAS_WEIGHTS", row)
         if given is not None:
             check_word_count(given.size, "embedding_bias_weights")
@@ -227,7 +226,7 @@ def _check_text_only(inputs: Inputs) -> None:
     for name, label in _MULTIMODAL_INPUTS.items():
         if _used(inputs.array(name)):
             raise RequestError(
-                f"{label} is not supported: the model reads text alone and has no encoder; leave it out",
+                f"{label} is not supported: the model reads text only and has no encoder; leave it out",
                 "unsupported_input",
             )
     if np.any(inputs.array("PROMPT_TABLE_EXTRA_ID")):
@@ -237,7 +236,7 @@ def _check_text_only(inputs: Inputs) -> None:
 
 
 def _used(values: Any) -> bool:
-    """Any text that is not empty, and any pixel: an image may be black."""
+    """Return whether there is a non-empty text, or any pixel: an image may be black."""
     if values is None or values.dtype != np.object_:
         return values is not None and bool(values.size)
     return any(values.ravel().tolist())

@@ -1,4 +1,4 @@
-"""What a request asks to be continued, as token ids: its texts, or its conversations by the checkpoint's template."""
+"""Reads a request's prompts as token ids, from text or from messages rendered with the checkpoint's chat template."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from inflight.runtime.text.tokenizer import check_size, checked_text, encode, lo
 from inflight.runtime.triton.inputs import Inputs
 
 _JSON_BYTES = 64
-"""What a message takes beside its content; at least one token comes of it."""
+"""Bytes of a message besides its content, which become at least one token."""
 _MAX_CHARACTERS_PER_TOKEN = 8
-"""Few texts have more of them a token; one that does is counted in slices before it is tokenized whole."""
+"""Few texts have more characters per token; one that does is counted in slices before it is tokenized whole."""
 _SLICE = 16_384
 """Characters."""
 
 IncrementalWork = Generator[int, None, Any]
-"""Work in pieces: before each it yields how many characters are to be tokenized or rendered; at last it returns."""
+"""Work in pieces: yields the number of characters of the next piece to tokenize or render; returns the result."""
 
 
 class PromptReader:
-    """Reads the prompts of `preprocessing`'s requests. A missing or broken template matters to conversations alone."""
+    """Reads the prompts of `preprocessing`'s requests. A missing or broken template affects messages only."""
 
     def __init__(self, tokenizer: Tokenizer, tokenizer_dir: str, max_tokens: int, add_special_tokens: bool) -> None:
-        """`max_tokens` is the longest that the engine takes; longer texts are refused before they are tokenized."""
+        """`max_tokens` is the engine's longest sequence; longer texts are refused before they are tokenized."""
         self._tokenizer = tokenizer
         self._longest_token = longest_token_bytes(tokenizer)
         self._max_tokens = max_tokens
@@ -44,9 +44,9 @@ class PromptReader:
             self._refusal = error
 
     def read(self, inputs: Inputs) -> IncrementalWork:
-        """The token ids of each prompt, in pieces. RequestError for what is no prompt, or too long for the engine.
+        """Return the token ids of each prompt. Raises RequestError for an invalid or too long prompt.
 
-        A rendered conversation has its special tokens in it, so none are put around it.
+        Rendered messages include special tokens, so none are added.
         """
         raw_texts = _texts(inputs)
         chats = [given for name in ("MESSAGES", "CHAT_TEMPLATE_KWARGS") if (given := inputs.array(name)) is not None]
@@ -61,10 +61,10 @@ class PromptReader:
         return ids
 
     def _encoded(self, text: str, special: bool) -> IncrementalWork:
-        """Token ids of a text. One that has by far too many is refused without being tokenized to its end.
+        """Return the token ids of a text. A text with far too many tokens is refused before it is tokenized completely.
 
-        What is cut into slices has about as many tokens as in one piece; with twice what the engine takes it is too
-        long however it is cut.
+        Tokenizing in slices gives about as many tokens as tokenizing the whole; a text with twice the engine's limit is
+        therefore too long in any case.
         """
         if len(text) > _MAX_CHARACTERS_PER_TOKEN * self._max_tokens:
             tokens = 0
@@ -86,25 +86,25 @@ class PromptReader:
         return checked_text(raw, name)
 
     def _conversation(self, inputs: Inputs, row: int, has_text: bool) -> bytes | None:
-        """What the template makes of a prompt's messages; None where it has none."""
+        """Return the rendered messages of a prompt; None if it has no messages."""
         messages: Any = inputs.scalar("MESSAGES", row, b"")
         kwargs: Any = inputs.scalar("CHAT_TEMPLATE_KWARGS", row, b"")
         if not messages:
             if kwargs:
-                raise RequestError("chat_template_kwargs goes with messages; send both, or none", "invalid_messages")
+                raise RequestError("chat_template_kwargs requires messages; send both or neither", "invalid_messages")
             return None
         if has_text:
             raise RequestError("text_input and messages are both given; leave one of them empty", "invalid_messages")
         if self._renderer is None:
             raise RequestError(str(self._refusal), self._refusal.code)
-        # Rendering takes time too, and others would wait.
+        # Check the size first: rendering takes time too, and other requests would wait.
         check_size(messages, "messages", self._longest_token + _JSON_BYTES, self._max_tokens)
         check_size(kwargs, "chat_template_kwargs", self._longest_token + _JSON_BYTES, self._max_tokens)
         return self._renderer.render_json(messages, kwargs).encode()
 
 
 def _texts(inputs: Inputs) -> list[bytes]:
-    """One for each prompt; empty ones where conversations came alone."""
+    """Return one text per prompt; empty ones if only messages were sent."""
     texts, messages = inputs.array("QUERY"), inputs.array("MESSAGES")
     if texts is not None:
         found: list[bytes] = texts[:, 0].tolist()

@@ -1,4 +1,4 @@
-"""Upstream's input tensors of `tensorrt_llm`, read into GenerationRequests and into how the reply should look."""
+"""Converts upstream's input tensors of `tensorrt_llm` to GenerationRequests and response options."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _STREAMING = "Streaming"
 
 @dataclass(frozen=True)
 class ResponseOptions:
-    """How the answers to a request's prompts are to be sent."""
+    """How the answers to a request's prompts are sent."""
 
     streaming: bool = False
     exclude_input: bool = False
@@ -45,20 +45,20 @@ class ResponseOptions:
     log_probs: bool = False
     perf_metrics: bool = False
     token_ids: bool = False
-    """Whether to tell the answer's own tokens apart from those of the prompt."""
+    """Whether to send the answer's own tokens separately from the prompt's."""
 
 
 def check_parameters(given: Mapping[str, Any], inputs: Inputs) -> None:
-    """Raise RequestError for what came beside the tensors and would change nothing.
+    """Raise RequestError for request parameters that would change nothing.
 
-    Upstream's client says there once more that it streams, and with a request to stop says it there alone.
+    Upstream's client repeats the `streaming` input there, and sends a request to stop only there.
     """
     streams = inputs.common("streaming", False) or inputs.common("stop", False)
     check_parameter_names(given, known=(CHUNKS_PARAMETER, _STREAMING) if streams else (CHUNKS_PARAMETER,))
 
 
 def response_options(inputs: Inputs, exclude_input: bool) -> ResponseOptions:
-    """Read them; `exclude_input` is the model's default. Raises RequestError for what does not go together."""
+    """Read the options; `exclude_input` is the model's default. Raises RequestError if options exclude each other."""
     sequences = inputs.common("num_return_sequences", default=1)
     beams = inputs.common("beam_width", default=1)
     rows = inputs.array("input_ids")
@@ -79,7 +79,7 @@ def response_options(inputs: Inputs, exclude_input: bool) -> ResponseOptions:
 
 
 def check_answer_count(sequences: int, prompts: int) -> None:
-    """Raise RequestError (`invalid_parameter`) for too many answers to each of so many prompts."""
+    """Raise RequestError (`invalid_parameter`) for too many answers in total."""
     checked_count("num_return_sequences", sequences, MAX_SEQUENCES)
     if sequences * prompts > MAX_SEQUENCES:
         raise RequestError(
@@ -97,11 +97,11 @@ def generation_requests(
     limits: EngineLimits,
     origin: RequestMetadata | None = None,
 ) -> list[GenerationRequest]:
-    """One for each prompt; `end_ids` are the model's own, used unless the request names another end_id.
+    """Return one request per prompt; `end_ids` are the model's own, used unless the request has an end_id.
 
-    `adapters` is how many LoRA adapters the deployment has. Raises RequestError for values that can't be used, and
-    for inputs that the `engine` of this name can't honour. What is longer than the engine's `limits` is refused by its
-    length, before a list is made of it.
+    `adapters` is how many LoRA adapters the deployment has. Raises RequestError for invalid values, and for inputs that
+    this `engine` doesn't support. Inputs longer than the engine's `limits` are refused by their length, before they
+    become lists.
     """
     for name, values in inputs:
         check_supported(engine, name, values, inputs.label(name))
@@ -146,7 +146,7 @@ def _generation_request(
 
 
 def check_limits(inputs: Inputs, prompts: list[GenerationRequest], limits: EngineLimits) -> None:
-    """Raise RequestError for what the engine can't take, naming inputs as their sender does."""
+    """Raise RequestError if the engine can't run a prompt, with the sender's names of inputs."""
     names = {field: inputs.label(name) for field, name in _INPUTS_OF_FIELDS.items()}
     for prompt in prompts:
         limits.check(prompt, names)
@@ -175,7 +175,7 @@ def _draft_ids(inputs: Inputs, row: int, limits: EngineLimits) -> tuple[int, ...
 
 
 def _log_probs(inputs: Inputs) -> bool:
-    """Whether they are wanted, by the newer name or else by the older one."""
+    """Return whether log probabilities are requested, with the newer input name or else the older one."""
     wanted: bool = inputs.common("return_log_probs", inputs.common("output_log_probs", False))
     return wanted
 
@@ -187,7 +187,7 @@ def _stop_texts(inputs: Inputs, row: int) -> tuple[str, ...]:
 
 
 def _bad_ids(inputs: Inputs, row: int) -> tuple[tuple[int, ...], ...]:
-    """Words to keep out; upstream's clients also say none with ends of 0 and -1."""
+    """Return the bad words; upstream's clients send ends of 0 and -1 for no words."""
     words = inputs.row("bad_words_list", row)
     if words is None or not np.any(words[1:] > 0):
         return ()
@@ -195,7 +195,7 @@ def _bad_ids(inputs: Inputs, row: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _bias(inputs: Inputs, row: int, limits: EngineLimits) -> tuple[tuple[int, float], ...]:
-    """The token ids whose logits something is added to, from a number for each token of the vocabulary."""
+    """Return the token ids with a logit bias, from one number per token of the vocabulary."""
     values = inputs.row("embedding_bias", row)
     if values is None:
         return ()
@@ -211,7 +211,7 @@ def _bias(inputs: Inputs, row: int, limits: EngineLimits) -> tuple[tuple[int, fl
 
 
 def _text(inputs: Inputs, name: str, row: int) -> str | None:
-    """An optional string; an empty one counts as not sent, since upstream's examples fill inputs that way."""
+    """Return an optional string; an empty one counts as not sent, since upstream's examples send empty inputs."""
     texts = inputs.texts(name, row)
     if len(texts) > 1:
         raise RequestError(f"{name} holds {len(texts)} strings; one is expected", "invalid_request")
@@ -220,7 +220,7 @@ def _text(inputs: Inputs, name: str, row: int) -> str | None:
 
 def _adapter(task_id: int, adapters: int) -> int:
     if not 0 <= task_id <= adapters:
-        known = f"it has 1 to {adapters}" if adapters else "it has none; start it with --lora"
+        known = f"it has 1 to {adapters}" if adapters else "it has no adapters; start it with --lora"
         raise RequestError(
             f"lora_task_id is {task_id}, and the deployment has no such adapter ({known})", "invalid_parameter"
         )

@@ -1,4 +1,4 @@
-"""A line of JSON for each answer that has ended: whose it was, why it ended, its tokens and times; never its text."""
+"""Writes a line of JSON for each ended answer: its metadata, finish reason, tokens and times; never its text."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PATH_VARIABLE = "INFLIGHT_REQUEST_LOG"
 
 _PERIOD_SECONDS = 0.2
 _MAX_PENDING_LINES = 100_000
-"""Lines that wait for a disk with room; of more, the oldest are given up."""
+"""Limit of lines that wait for space on the disk; beyond it, the oldest are dropped."""
 _MAX_ID_CHARACTERS = 256
 _BATCH = 1000
 
 
 class RequestLine(NamedTuple):
-    """What is told of an answer. `code` goes with an error; `timings` are missing where the engine never took it."""
+    """The log line of an answer. An error has a `code`; `timings` is None if the engine never got the request."""
 
     request_id: str
     metadata: RequestMetadata | None
@@ -56,7 +56,7 @@ class RequestLine(NamedTuple):
 
 
 class RequestLog:
-    """Appends to the file `path` in a thread of its own, so that a slow disk holds up no request.
+    """Appends to the file `path` in a separate thread, so that a slow disk delays no request.
 
     A file that was moved or removed is created again. If it can't be written, `report` is called once and lines wait.
     """
@@ -65,16 +65,16 @@ class RequestLog:
         self._path = path
         self._lines: deque[RequestLine] = deque(maxlen=_MAX_PENDING_LINES)
         self._rest = b""
-        """Of a batch that was written in part."""
+        """The rest of a partly written batch."""
         self._thread = BackgroundLoop("request-log", self._run, f"the request log {path} can't be written", report)
         self._thread.start()
 
     def add(self, line: RequestLine) -> None:
-        """An answer has ended."""
+        """Queue the line of an ended answer."""
         self._lines.append(line._replace(ended_s=time.time()))
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write the remaining lines."""
         self._thread.close()
         self._thread.attempt(self._write)
 
@@ -83,7 +83,7 @@ class RequestLog:
         self._thread.pause(_PERIOD_SECONDS)
 
     def _write(self) -> None:
-        """Write whole lines, in batches; what a disk without room does not take is kept for the next time."""
+        """Write whole lines, in batches; lines that a full disk does not accept wait for the next call."""
         while self._rest or self._lines:
             # Opened each time, so that logs can be rotated by moving the file.
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -102,5 +102,5 @@ def _encoded(line: RequestLine) -> bytes:
 
 
 def _seconds(times: RequestTimings, moment_ns: int) -> float | None:
-    """Seconds from the arrival to that moment; None for one that never came."""
+    """Return the seconds from the arrival to that moment; None if it was not reached."""
     return round((moment_ns - times.arrival_ns) / 1e9, 6) if moment_ns else None

@@ -1,4 +1,4 @@
-"""On whose account a request runs, as part of which trace, and what sent it: request parameters of ours."""
+"""Request metadata: inflight's request parameters for tenant, trace and client version."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _MAX_VERSIONS = 100
 
 
 def metadata_from(given: Mapping[str, Any]) -> RequestMetadata | None:
-    """What a request's parameters say of it; None where they say nothing.
+    """Return the metadata in a request's parameters; None if there is no metadata.
 
-    Raises RequestError (`invalid_parameter`) for what is no string, or no name. A traceparent that is none counts as
-    not sent, as W3C's Trace Context (section 3.2.2) asks for.
+    Raises RequestError (`invalid_parameter`) for a value that is not a string, or an invalid name. An invalid
+    traceparent counts as not sent, as W3C's Trace Context (section 3.2.2) requires.
     """
     texts = {name: _text(name, given[name]) for name in METADATA_PARAMETERS if name in given}
     for name in ("tenant", "inflight_client"):
@@ -38,27 +38,27 @@ def metadata_from(given: Mapping[str, Any]) -> RequestMetadata | None:
 
 
 def metadata_parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a request's parameters that say where it comes from, to be sent on with it."""
+    """Return the request's parameters that hold metadata, to pass them on."""
     return {name: given[name] for name in METADATA_PARAMETERS if given.get(name)}
 
 
 class ClientVersions:
-    """Tells `report` of each version of the client that does not fit this one, once."""
+    """Reports each client version that differs from this one to `report`, once."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         self._report = report
         self._seen: set[str] = set()
 
     def check(self, metadata: RequestMetadata | None) -> None:
-        """A request has come; an origin without a version says nothing."""
+        """Check a request's metadata; metadata without a version is ignored."""
         client = "" if metadata is None else metadata.client
         if not client or client in self._seen or len(self._seen) >= _MAX_VERSIONS:
             return
         self._seen.add(client)
         if not compatible(client, __version__):
             self._report(
-                f"a client of inflight {client} sends requests to this server of {__version__}; what one of them does"
-                " not know is missing or refused, so install the same version on both sides"
+                f"a client of inflight {client} sends requests to this server of {__version__}; values that only one of"
+                " them supports are missing or refused, so install the same version on both sides"
             )
 
 
@@ -69,7 +69,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _traceparent(text: str) -> str:
-    """Its part that version 00 knows; later versions may have more behind it."""
+    """Return the part of it that version 00 defines; later versions may append more."""
     found = _TRACEPARENT.match(text)
     if found is None or (len(text) > _LENGTH and (found[1] == "00" or text[_LENGTH] != "-")):
         return ""

@@ -1,4 +1,4 @@
-"""The answers to one request: engine events in, Triton responses out."""
+"""The answers to one request: converts engine events to Triton responses."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from inflight.runtime.triton.stub.retained_responses import RetainedResponses
 from inflight.runtime.triton.tensors import tensor, triton_error
 
 PADDING = -1
-"""Behind the token ids of a sequence that is shorter than others."""
+"""Follows the token ids of a sequence that is shorter than others."""
 
 
 class Responder:
-    """Sends the responses to one request, which has `answers` answers: the last end of them is its final response."""
+    """Sends the responses to one request with `answers` answers: the end of the last one is its final response."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class Responder:
         subscriber: ChunkSubscriber | None = None,
         retained: RetainedResponses | None = None,
     ) -> None:
-        """`retained` are responses of other models, which can be let go of once Triton has answered a question."""
+        """`retained` are other models' responses, which can be released once Triton has answered a disconnect query."""
         self.subscriber = subscriber
-        """The model that takes the tokens as they come, and failures, by `chunk_messages`."""
+        """The model that receives tokens and failures through the chunk channel."""
         self._retained = retained or RetainedResponses()
         self._sender = sender
         self._open_answers = answers
@@ -50,37 +50,37 @@ class Responder:
             self._sender.send(pb_utils.InferenceResponse(tensors), flags=final)
 
     def fail(self, message: str, code: str) -> None:
-        """End the whole request with an error; what its other answers bring is not sent any more."""
+        """End the whole request with an error; later events of its other answers are dropped."""
         with self._lock:
             if self._open_answers <= 0:
                 return
             self._open_answers = 0
-            if self.subscriber:  # before any end that another thread tells of: its response is not sent any more
+            if self.subscriber:  # before another thread announces an end whose response is not sent any more
                 self.subscriber.send_error(message, code)
             error = None if self.subscriber else triton_error(message, code)
             response = pb_utils.InferenceResponse(output_tensors=[], error=error)
             self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def send_empty(self) -> None:
-        """Send a response without anything, so that who waits for the first one need not wait for the first token."""
+        """Send an empty response, so that a caller that waits for the first response need not wait for a token."""
         self._sender.send(pb_utils.InferenceResponse([]))
 
     def is_disconnected(self) -> bool:
-        """Asks Triton, which knows it of requests that came to this model directly.
+        """Ask Triton whether the client disconnected, which it knows of requests sent to this model directly.
 
-        Never after the final response, nor while it is sent: Triton forgets the request with it, and the whole server
-        dies of the question.
+        Never ask after the final response, or while it is sent: Triton frees the request with it, and the query crashes
+        the whole server.
         """
         with self._lock:
             return self._open_answers > 0 and self._retained.release_after(self._sender.is_cancelled)
 
 
 class TokenAnswer:
-    """One answer to one prompt: a response for each event when streaming, else a single one at the end.
+    """One answer to one prompt: sends a response for each event when streaming, else a single one at the end.
 
-    A streamed response carries the new tokens and, for postprocessing, what goes with them (`chunk_header`). The
-    single response has the prompt's tokens before the answer's, unless they are excluded (as upstream does).
-    `index_tensors` distinguish the answer from others to the same request; `special_token_ids` are tokens without text.
+    A streamed response has the new tokens and, for postprocessing, their `chunk_header`. The single response has the
+    prompt's tokens before the answer's, unless they are excluded (as upstream does). `index_tensors` distinguish the
+    answer from others to the same request; `special_token_ids` are tokens without text.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class TokenAnswer:
         self.responder = responder
         self._special_token_ids = special_token_ids
         self.key = key
-        """The stream's key, from preprocessing; 0 where the request came to this model directly."""
+        """The stream key, from preprocessing; 0 if the request came to this model directly."""
         self.handle = 0
         self.disconnected = False
         self._request = request
@@ -115,15 +115,15 @@ class TokenAnswer:
 
     @property
     def acknowledged(self) -> bool:
-        """Whether postprocessing acknowledges the chunks: behind an ensemble that is how its client is watched."""
+        """Return whether postprocessing acknowledges the chunks, which detects disconnects behind an ensemble."""
         return bool(self.key) and self.streaming and self.responder.subscriber is None
 
     def is_disconnected(self) -> bool:
-        """Asks Triton; behind another model it does not know, and that model looks after its clients."""
+        """Ask Triton; a request from another model is never disconnected here, since that model checks its clients."""
         return not self.key and self.responder.is_disconnected()
 
     def push(self, event: TokenEvent, chunk_key: int, following: int) -> None:
-        """Take an event that is not the last one, and send it when streaming."""
+        """Process an event that is not the last one, and send it when streaming."""
         self.count(event)
         if self._options.streaming:
             self._responses += 1
@@ -133,13 +133,13 @@ class TokenAnswer:
             self._log_probs += event.log_probs
 
     def count(self, event: TokenEvent) -> None:
-        """Take an event's tokens into account; by itself, for an event whose tokens go another way."""
+        """Count an event's tokens; called directly for an event whose tokens use the chunk channel."""
         self._output_tokens += len(event.token_ids)
         self._cumulative += sum(event.log_probs)
         self._timings = event.timings or self._timings
 
     def finish(self, event: TokenEvent) -> None:
-        """Take the last event and end the answer."""
+        """Process the last event and end the answer."""
         self.count(event)
         if event.error is not None:
             self.responder.fail(*event.error)
@@ -154,7 +154,7 @@ class TokenAnswer:
             self.responder.send([*tensors, *self._summary(event)], last=True)
 
     def _with_earlier_tokens(self, event: TokenEvent) -> TokenEvent:
-        """The event with all that came before it, unless that was streamed."""
+        """Return the event with all earlier tokens, unless those were streamed."""
         if self._options.streaming:
             return event
         token_ids = (*self._tokens, *event.token_ids)
@@ -186,7 +186,7 @@ class TokenAnswer:
         return tensors
 
     def _beams(self, event: TokenEvent) -> list[Any]:
-        """All beams in one response, as [1, beams, longest], those that are shorter padded with -1."""
+        """Return all beams in one response, as [1, beams, longest], shorter ones padded with -1."""
         sequences = [(*self._prompt, *beam.token_ids) for beam in event.beams]
         tensors = [
             tensor("output_ids", [padded(sequences, PADDING)], np.int32),
@@ -222,6 +222,6 @@ def _longest(beams: tuple[Beam, ...]) -> Beam:
 
 
 def padded(rows: list[tuple[Any, ...]], padding: float) -> list[list[Any]]:
-    """Rows of one length, that of the longest."""
+    """Return rows of the length of the longest."""
     longest = max(map(len, rows), default=0)
     return [[*row, *[padding] * (longest - len(row))] for row in rows]

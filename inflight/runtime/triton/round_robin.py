@@ -1,4 +1,4 @@
-"""Work that takes long, done beside what is short: a piece of each job in turn, in a thread of its own."""
+"""Runs long jobs in a separate thread, one piece of each job in turn."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class RoundRobinExecutor:
     """
 
     def __init__(self, limit: int, report: Callable[[str], None]) -> None:
-        """`limit` is how much all jobs under way may hold together; one alone may hold more."""
+        """`limit` is the total size of all jobs in progress; a single job may exceed it."""
         self._limit = limit
         self._held = 0
         self._lock = threading.Lock()
         self._waiting: SimpleQueue[tuple[Iterator[object], int]] = SimpleQueue()
-        self._thread = BackgroundLoop("turns", self._run_next, "a long request failed", report)
+        self._thread = BackgroundLoop("round-robin", self._run_next, "a long request failed", report)
         self._thread.start()
 
     def submit(self, job: Iterator[object], size: int) -> None:
-        """`size` is how much it holds. RequestError (`overloaded`) where all together would hold too much."""
+        """Add a job of this size. Raises RequestError (`overloaded`) if the total would exceed the limit."""
         with self._lock:
             if self._held and self._held + size > self._limit:
                 raise queue_full_error(self._limit, "long requests, in bytes")

@@ -1,4 +1,4 @@
-"""Reading Triton requests and answering with errors, the same way in all models."""
+"""Creates tensors and error responses, in the same way for all models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import triton_python_backend_utils as pb_utils
 
 from inflight.runtime.messages import RequestError
 
-# Triton gives its module these names only after a model's file was imported, so they are looked up when used.
+# Triton adds these names to its module only after a model's file was imported, so they are read on use.
 _STATUS = {
     "engine_died": "UNAVAILABLE",
     "engine_restarting": "UNAVAILABLE",
@@ -21,20 +21,20 @@ _STATUS = {
 
 
 def tensor(name: str, values: Any, dtype: Any) -> Any:
-    """An output tensor of nested lists or of one value."""
+    """Return an output tensor of nested lists or of one value."""
     return pb_utils.Tensor(name, np.array(values, dtype=dtype))
 
 
 def triton_error(message: str, code: str) -> Any:
-    """An error as Triton carries it: the sentence, the stable code behind it, and the nearest status."""
+    """Return a Triton error: the sentence, the stable code after it, and the nearest status."""
     status = getattr(pb_utils.TritonError, _STATUS.get(code, "INVALID_ARG"))
     return pb_utils.TritonError(f"{message} [{code}]", status)
 
 
 def as_request_error(error: Exception, model: str) -> RequestError:
-    """The error itself; an unexpected one as a sentence about it, and in the log too.
+    """Return a RequestError unchanged; convert any other exception to one and log it.
 
-    An exception that came out of a model's `execute` would end all requests that it was called with.
+    An exception that leaves a model's `execute` would end all requests of the call.
     """
     if isinstance(error, RequestError):
         return error

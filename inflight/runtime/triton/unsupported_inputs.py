@@ -1,4 +1,4 @@
-"""Upstream's inputs that an engine can't honour: refused by name, and only where they are really used."""
+"""Upstream's inputs that an engine doesn't support: refused by name, and only if they ask for something."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _not_zero(values: Any) -> bool:
 
 
 def _words(values: Any) -> bool:
-    """Any word at all: upstream's clients also say none with an end of -1."""
+    """Return whether there is a word: upstream's clients send an end of -1 for no words."""
     return bool(np.any(values[:, 1:] > 0))
 
 
@@ -34,23 +34,23 @@ def _decaying(values: Any) -> bool:
 
 
 def _prioritized(values: Any) -> bool:
-    """A priority of 35 is what upstream gives to blocks of which nothing was said."""
+    """A priority of 35 is upstream's default for blocks."""
     return bool(np.any((values != 35) & (values != 0)))
 
 
 def _several(values: Any) -> bool:
-    """More than one a prompt."""
+    """Return whether there is more than one per prompt."""
     return bool(values.shape[-1] > 1)
 
 
 _NO_ENCODER = "it has no encoder and serves decoder-only models"
-_NO_PROMPT_TABLE = "it takes tokens and no embeddings as a prompt"
-_NO_LOGITS = "its library tells no logits; return_log_probs gives the log probabilities of the answer's tokens"
+_NO_PROMPT_TABLE = "it accepts tokens but no embeddings as a prompt"
+_NO_LOGITS = "its library returns no logits; return_log_probs gives the log probabilities of the answer's tokens"
 _NO_LOOKAHEAD = "it has no lookahead decoding; start the server with --prompt-lookup or --draft-engine instead"
-_NO_RETENTION = "its library keeps prefixes by its own order, the least recently used go first"
-_LOGITS_STAY = "they are too large to come with each token; return_log_probs gives the tokens' log probabilities"
+_NO_RETENTION = "its library evicts the least recently used prefixes first"
+_LOGITS_STAY = "they are too large to return with each token; return_log_probs gives the tokens' log probabilities"
 _BUILT_SPECULATION = "it speculates as it was built to (speculative_config), not by request"
-_NO_WEIGHTS = "adapters are given when the server is started (--lora), and chosen by lora_task_id"
+_NO_WEIGHTS = "adapters are loaded when the server starts (--lora), and selected by lora_task_id"
 
 _ALL_ENGINES = {
     "prompt_embedding_table": _Unsupported(_not_zero, _NO_PROMPT_TABLE),
@@ -65,7 +65,7 @@ _ALL_ENGINES = {
     "skip_cross_attn_blocks": _Unsupported(_not_zero, _NO_ENCODER),
     "draft_logits": _Unsupported(_not_zero, "it compares drafts by their tokens"),
     "draft_acceptance_threshold": _Unsupported(_not_zero, "it takes only drafts that equal its own tokens"),
-    "context_phase_params": _Unsupported(_not_zero, "it computes prompt and answer in one place"),
+    "context_phase_params": _Unsupported(_not_zero, "it does not support disaggregated serving"),
     "retention_token_range_starts": _Unsupported(_not_zero, _NO_RETENTION),
     "retention_token_range_ends": _Unsupported(_not_zero, _NO_RETENTION),
     "retention_token_range_priorities": _Unsupported(_not_zero, _NO_RETENTION),
@@ -73,14 +73,14 @@ _ALL_ENGINES = {
     "retention_decode_priority": _Unsupported(_prioritized, _NO_RETENTION),
     "retention_decode_duration_ms": _Unsupported(_not_zero, _NO_RETENTION),
 }
-"""What no engine of ours can do."""
+"""Inputs that no engine of inflight supports."""
 
 _EMBEDDED = {
     "bad_words_list": _Unsupported(_words, "its library can't keep words out of an answer"),
     "embedding_bias": _Unsupported(_not_zero, "its library can't add to logits"),
     "return_context_logits": _Unsupported(_not_zero, _NO_LOGITS),
     "return_generation_logits": _Unsupported(_not_zero, _NO_LOGITS),
-    "beam_search_diversity_rate": _Unsupported(_not_zero, "its beam search has no such rate"),
+    "beam_search_diversity_rate": _Unsupported(_not_zero, "its beam search has no diversity rate"),
     "runtime_top_p_decay": _Unsupported(_decaying, "its library samples with one top_p for the whole answer"),
     "lora_weights": _Unsupported(_not_zero, _NO_WEIGHTS),
     "lora_config": _Unsupported(_not_zero, _NO_WEIGHTS),
@@ -91,8 +91,8 @@ _EMBEDDED = {
 _LLM_API = {
     "return_context_logits": _Unsupported(_not_zero, _LOGITS_STAY),
     "return_generation_logits": _Unsupported(_not_zero, _LOGITS_STAY),
-    "beam_search_diversity_rate": _Unsupported(_not_zero, "its beam search is asked for without such a rate"),
-    "runtime_top_p_decay": _Unsupported(_decaying, "it is asked for one top_p for the whole answer"),
+    "beam_search_diversity_rate": _Unsupported(_not_zero, "its beam search runs without a diversity rate"),
+    "runtime_top_p_decay": _Unsupported(_decaying, "it samples with one top_p for the whole answer"),
     "lora_weights": _Unsupported(_not_zero, _NO_WEIGHTS),
     "lora_config": _Unsupported(_not_zero, _NO_WEIGHTS),
     "lookahead_window_size": _Unsupported(_positive, _BUILT_SPECULATION),
@@ -105,13 +105,15 @@ UNSUPPORTED_INPUTS = {
     "fake": _ALL_ENGINES | _EMBEDDED,
     "llmapi": _ALL_ENGINES | _LLM_API,
 }
-"""By engine; the fake one stands in for the embedded one. What counts as used: a neutral value (nothing, zeros, false,
-upstream's default) asks for nothing and is taken."""
+"""By engine; the fake one imitates the embedded one.
+
+Neutral values (empty, zeros, false, upstream's default) are accepted.
+"""
 _ENGINE_LABELS = {"openvino": "the embedded engine", "fake": "the embedded engine", "llmapi": "the LLM API's engine"}
 
 
 def check_supported(engine: str, name: str, values: Any, label: str) -> None:
-    """Raise RequestError (`unsupported_input`), naming the input by `label`, if `values` ask for what can't be done."""
+    """Raise RequestError (`unsupported_input`), naming the input by `label`, if `values` need what it lacks."""
     unsupported = UNSUPPORTED_INPUTS[engine].get(name)
     if unsupported is not None and unsupported.used(values):
         raise RequestError(

@@ -1,4 +1,4 @@
-"""Upstream's way of sending words as token ids: one tensor for all words of a prompt."""
+"""Upstream's encoding of words as token ids: one tensor for all words of a prompt."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_words(words: Sequence[str] | Sequence[Sequence[int]], name: str) -> No
 
 
 def check_word_length(length: int, name: str) -> None:
-    """Raise RequestError (`invalid_parameter`) for the length of a word that is too long."""
+    """Raise RequestError (`invalid_parameter`) for a word of this length if it is too long."""
     if length > MAX_WORD_LENGTH:
         raise RequestError(
             f"{name} holds a word of more than {MAX_WORD_LENGTH} bytes or tokens; shorten it", "invalid_parameter"
@@ -35,17 +35,17 @@ def check_word_length(length: int, name: str) -> None:
 
 
 def weighted_words(words: Sequence[str], weights: Sequence[float]) -> list[tuple[str, float]]:
-    """Each word with its weight; empty words, which fill up the rows of a batch, are left out with theirs.
+    """Return each word with its weight, without the empty words that pad the rows of a batch.
 
-    Raises RequestError (`invalid_parameter`) where a word has no weight or a weight no word. Empty words need none, and
-    weights of 0 no word.
+    Raises RequestError (`invalid_parameter`) for a word without weight or a weight without word; empty words and
+    weights of 0 may lack the other.
     """
     if len(words) == len(weights):
         return [(word, weight) for word, weight in zip(words, weights, strict=True) if word]
     if not any(words) and not any(weights):
         return []
     if not words:
-        raise RequestError("embedding_bias_weights goes with embedding_bias_words; send both", "invalid_parameter")
+        raise RequestError("embedding_bias_weights requires embedding_bias_words; send both", "invalid_parameter")
     raise RequestError(
         f"embedding_bias_words holds {len(words)} words and embedding_bias_weights {len(weights)} weights; send one"
         " weight for each word",
@@ -54,9 +54,9 @@ def weighted_words(words: Sequence[str], weights: Sequence[float]) -> list[tuple
 
 
 def pack(rows: Sequence[Sequence[Sequence[int]]]) -> Any:
-    """The words of each prompt as INT32 [prompts, 2, longest]: their ids in a row, and where each word ends.
+    """Return the words of each prompt as INT32 [prompts, 2, longest]: their concatenated ids, and where each word ends.
 
-    As upstream packs them: ids are padded with 0, ends (cumulative) with -1; without any word the length is 0.
+    As in upstream, ids are padded with 0 and ends (cumulative) with -1; without any word the length is 0.
     """
     longest = max((sum(map(len, words)) for words in rows), default=0)
     packed = np.zeros((len(rows), 2, longest), dtype=np.int32)
@@ -69,7 +69,7 @@ def pack(rows: Sequence[Sequence[Sequence[int]]]) -> Any:
 
 
 def unpack(row: Any, name: str) -> tuple[tuple[int, ...], ...]:
-    """The words of one prompt from an array [2, length]; RequestError (`invalid_request`) where the ends don't fit."""
+    """Return a prompt's words from an array [2, length]. Raises RequestError (`invalid_request`) for invalid ends."""
     if row.ndim != 2 or row.shape[0] != 2:
         raise RequestError(
             f"{name} has the shape {list(row.shape)}; it must be [2, length], ids and ends", "invalid_request"

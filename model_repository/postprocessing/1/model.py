@@ -1,4 +1,4 @@
-"""Token ids to text; see inflight/runtime/triton/postprocessing.py."""
+"""Converts token ids to text; see inflight/runtime/triton/postprocessing.py."""
 
 from inflight.runtime.triton.postprocessing import Postprocessing
 

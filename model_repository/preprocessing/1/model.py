@@ -1,4 +1,4 @@
-"""Text to token ids; see inflight/runtime/triton/preprocessing.py."""
+"""Converts text to token ids; see inflight/runtime/triton/preprocessing.py."""
 
 from inflight.runtime.triton.preprocessing import Preprocessing
 

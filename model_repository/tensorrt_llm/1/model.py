@@ -1,4 +1,4 @@
-"""Token ids to token ids, in flight; see inflight/runtime/triton/engine_model.py."""
+"""Generates token ids with in-flight batching; see inflight/runtime/triton/engine_model.py."""
 
 from inflight.runtime.triton.engine_model import EngineModel
 

@@ -1,4 +1,4 @@
-"""Text to text, scripted; see inflight/runtime/triton/bls/model.py."""
+"""Generates text from text, scripted; see inflight/runtime/triton/bls/model.py."""
 
 from inflight.runtime.triton.bls.model import BlsModel
 

@@ -94,7 +94,7 @@ def test_the_image_for_gpus_can_serve_though_it_has_no_openvino(gpu_engine: GpuE
 @pytest.mark.usefixtures("gpu_image")
 def test_there_an_embedded_engine_misses_its_library(embedded: Path) -> None:
     [(name, found, remedy)] = missing(embedded)
-    assert (name, found) == ("engine", "tiny-llama is for target openvino, which takes the package openvino-genai")
+    assert (name, found) == ("engine", "tiny-llama is for target openvino, which needs the package openvino-genai")
     assert "pip install" in remedy
 
 
@@ -104,7 +104,7 @@ def test_an_engine_of_the_llm_api_misses_tensorrt_llm_here(gpu_engine: GpuEngine
     installed(tensorrt_llm=None)
     name, found, remedy = missing(engine)[0]
     assert (name, remedy) == ("engine", "serve it in NVIDIA's container with TensorRT-LLM")
-    assert found.endswith("is for target llmapi, which takes the package tensorrt_llm")
+    assert found.endswith("is for target llmapi, which needs the package tensorrt_llm")
 
 
 def test_a_machine_that_loads_no_engine_at_all_is_told_so(installed: Install) -> None:
@@ -124,11 +124,11 @@ def test_an_assembled_repository_is_looked_at_as_its_engine_is(gpu_engine: GpuEn
     engine, out = gpu_engine("llama"), tmp_path / "out"
     options = DeploymentOptions(settings={"gpu_device_ids": "0;1"})
     publish_repository(AssemblyRequest(engine, verify(engine), options), out, print)
-    assert any("names GPU 0, and here are 0" in one.found for one in said(out))
+    assert any("names GPU 0, and this machine has 0" in one.found for one in said(out))
     with s3_server() as storage:
         address = storage.address("llama/v1")
         publish_repository(AssemblyRequest(engine, verify(engine), options), S3Address.parse(address), print)
-        assert any("names GPU 0, and here are 0" in one.found for one in said(address))
+        assert any("names GPU 0, and this machine has 0" in one.found for one in said(address))
 
 
 def test_an_address_that_is_none_is_a_finding() -> None:

@@ -75,7 +75,7 @@ def test_the_embedded_engine_needs_nothing_of_all_this(tmp_path: Path) -> None:
             {},
             Machine((gpu(),), Software({**VERSIONS, "tensorrt_llm": "1.1.0"})),
             "engine_incompatible",
-            "demo was compiled by TensorRT-LLM 1.2.1 and here is 1.1.0, which can't read it; serve it in the container"
+            "demo was compiled by TensorRT-LLM 1.2.1, and 1.1.0 here can't read it; serve it in the container"
             " nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3 (TensorRT-LLM 1.2.1), or build it again here.",
         ),
         (
@@ -88,7 +88,7 @@ def test_the_embedded_engine_needs_nothing_of_all_this(tmp_path: Path) -> None:
             {},
             Machine((gpu(),), Software({**VERSIONS, "tensorrt": "10.13.3.9"})),
             "engine_incompatible",
-            "compiled by TensorRT 10.14.1.48 and here is 10.13.3.9",
+            "compiled by TensorRT 10.14.1.48, and 10.13.3.9 here",
         ),
         (
             {},
@@ -101,9 +101,9 @@ def test_the_embedded_engine_needs_nothing_of_all_this(tmp_path: Path) -> None:
             {"tensor_parallel": 2, "pipeline_parallel": 2},
             Machine((gpu(0), gpu(1)), Software(VERSIONS)),
             "gpu_missing",
-            "takes 4 GPUs (tensor parallel 2, pipeline parallel 2) and 2 of this machine are visible",
+            "needs 4 GPUs (tensor parallel 2, pipeline parallel 2) and this machine has 2 visible",
         ),
-        ({}, Machine((), Software(VERSIONS)), "gpu_missing", "takes 1 GPU (tensor"),
+        ({}, Machine((), Software(VERSIONS)), "gpu_missing", "needs 1 GPU (tensor"),
         (
             {},
             Machine((gpu(driver="570.86.15"),), Software(VERSIONS)),

@@ -227,7 +227,7 @@ def test_a_watch_that_fails_is_said(tiny_engine: TinyEngine) -> None:
 
     def report(line: str) -> None:
         # On a busy machine the first start may crash, and is tried again; what a model prints is the log's thread's.
-        if killed.is_set() and threading.current_thread().name == "server-watch":
+        if killed.is_set() and threading.current_thread().name == "server-watcher":
             raise RuntimeError("no terminal")
 
     with Server(tiny_engine("llama"), on_message=report) as server:

@@ -41,7 +41,7 @@ def test_the_reason_is_the_first_hand_error_and_what_the_model_printed(tmp_path:
     log.write_text(
         f'E{STAMP} server.cc:241] "CudaDriverHelper has not been initialized."\n'
         'Traceback (most recent call last):\n  File "child.py", line 9, in main\n'
-        "ValueError: no engine is called 'steam'\n"
+        "ValueError: there is no engine 'steam'\n"
         f'E{STAMP} backend_model.cc:692] "ERROR: Failed to create instance: the engine ended\\n\\nAt:\\n  a.py"\n'
         f"E{STAMP} model_lifecycle.cc:642] \"failed to load 'tensorrt_llm': the engine ended\\n\\nAt:\\n  a.py\"\n"
         f"E{STAMP} model_repository_manager.cc:7] \"'ensemble' depends on 'a' which has no loaded version.\"\n"
@@ -49,7 +49,7 @@ def test_the_reason_is_the_first_hand_error_and_what_the_model_printed(tmp_path:
         "error: creating server: Internal - failed to load all models\n"
     )
     assert failure_reason(log) == (
-        "failed to load 'tensorrt_llm': the engine ended / ValueError: no engine is called 'steam'"
+        "failed to load 'tensorrt_llm': the engine ended / ValueError: there is no engine 'steam'"
     )
 
 
@@ -58,7 +58,7 @@ def test_without_an_error_the_last_line_stands_for_the_reason(tmp_path: Path) ->
     log.write_text("one\ntwo\nerror while loading shared libraries: libx.so\n")
     assert failure_reason(log) == "error while loading shared libraries: libx.so"
     log.write_text("")
-    assert failure_reason(log) == "it said nothing"
+    assert failure_reason(log) == "it logged nothing"
     assert failure_reason(tmp_path / "none") == "it left no log"
 
 

@@ -263,7 +263,7 @@ def test_a_guide_that_proves_impossible_ends_its_own_request() -> None:
     engine.submit(replace(request_of(), guide=DecodingGuide(GuideType.REGEX, IMPOSSIBLE)), guided)
     engine.submit(request_of(), plain)
     run_dry(engine)
-    assert guided.end.error == ("the guide is impossible, as it says", "invalid_parameter")
+    assert guided.end.error == ("the guide is impossible", "invalid_parameter")
     assert guided.reason is FinishReason.ERROR
     assert plain.reason is FinishReason.LENGTH
 

@@ -158,7 +158,7 @@ def test_an_engine_that_may_restart_answers_again(restarting: EngineProcess, lin
     end = lost.end()
     assert end.error is not None
     assert end.error[1] == "engine_died"
-    wait_until(lambda: any("stands" in line for line in lines))
+    wait_until(lambda: any("is ready" in line for line in lines))
     assert restarting.pid != first_pid
     assert restarting.stats().running == 0  # no request is left from before
     answer = EventWaiter()
@@ -212,7 +212,7 @@ def test_an_engine_that_fails_to_restart_is_tried_again(
     os.kill(restarting.pid, signal.SIGKILL)
     wait_until(lambda: any("trying again" in line for line in lines))
     monkeypatch.setattr(sys, "executable", working)
-    wait_until(lambda: any("stands" in line for line in lines))
+    wait_until(lambda: any("is ready" in line for line in lines))
     answer = EventWaiter()
     restarting.submit(request_of(), answer)
     assert answer.end().finish_reason is FinishReason.LENGTH

@@ -83,6 +83,6 @@ def test_an_engine_without_a_tokenizer_refuses_stop_words_as_text_and_goes_on(en
     engine.submit(request_of(), other)
     error = refused.end().error
     assert error is not None
-    assert error[0].startswith("the engine can't look for stop words in text: ")
+    assert error[0].startswith("the engine can't search text for stop words: ")
     assert error[1] == "invalid_request"
     assert other.end().finish_reason is FinishReason.LENGTH

@@ -228,7 +228,7 @@ def test_a_board_that_fails_is_reported_once_and_harms_no_request() -> None:
         for _ in range(3):
             measured.run(50)
             time.sleep(3 * PERIOD)
-        wait_until(lambda: measured.reports == ["metrics could not be shown: OSError: no board"])
+        wait_until(lambda: measured.reports == ["metrics could not be published: OSError: no board"])
     finally:
         measured.close()
 

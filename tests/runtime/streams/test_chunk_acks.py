@@ -107,6 +107,6 @@ def test_a_receipt_that_fails_is_told_and_the_next_one_arrives(receipts: Receipt
     for key in (1, 1, 2):
         sender.send([key])
     assert receipts.get(timeout=SOON) == [2]
-    assert reports.get(timeout=SOON).startswith("a receipt of chunks was lost: KeyError: ")
+    assert reports.get(timeout=SOON).startswith("an acknowledgement of chunks was lost: KeyError: ")
     assert reports.empty(), "one line, not one for each"
     listener.close()

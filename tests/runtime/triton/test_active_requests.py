@@ -116,5 +116,5 @@ def test_one_that_can_not_be_asked_keeps_no_other_from_being_noticed(cancelled: 
         assert cancelled.get(timeout=SOON) == handle
         left = StubRequest(3)
         answers.add("", left)
-    assert reports == ["a client that left could not be noticed: ValueError: no such request"]
+    assert reports == ["a disconnected client could not be detected: ValueError: no such request"]
     answers.close()

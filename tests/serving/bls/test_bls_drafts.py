@@ -77,11 +77,11 @@ def test_a_deadline_holds_for_all_rounds_together(drafted_server: Server) -> Non
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"stream": True}, "num_draft_tokens is 4, which does not go with stream; leave one of them out"),
-        ({"beam_width": 2}, "does not go with beam_width above 1"),
-        ({"num_return_sequences": 2}, "does not go with num_return_sequences above 1"),
-        ({"presence_penalty": 0.5}, "does not go with presence_penalty"),
-        ({"guided_decoding_guide_type": "json"}, "does not go with guided_decoding_guide_type"),
+        ({"stream": True}, "num_draft_tokens is 4, which can't be combined with stream; leave one of them out"),
+        ({"beam_width": 2}, "can't be combined with beam_width above 1"),
+        ({"num_return_sequences": 2}, "can't be combined with num_return_sequences above 1"),
+        ({"presence_penalty": 0.5}, "can't be combined with presence_penalty"),
+        ({"guided_decoding_guide_type": "json"}, "can't be combined with guided_decoding_guide_type"),
         ({"num_draft_tokens": np.array([[-1]], np.int32)}, "num_draft_tokens is -1; it must be 0 or more"),
         ({"temperature": -1.0}, "temperature is -1; it must be 0 or more"),
     ],

@@ -150,7 +150,7 @@ def test_a_draft_is_taken_as_far_as_it_is_right(paced_server: Server) -> None:
         ({"lora_task_id": 3}, "lora_task_id is 3, and the deployment has no such adapter"),
         ({"guided_decoding_guide_type": "prose"}, "guided_decoding_guide_type is 'prose'; it must be one of json"),
         ({"guided_decoding_guide_type": "regex"}, "guided_decoding_guide is missing"),
-        ({"guided_decoding_guide": "a+"}, "guided_decoding_guide goes with guided_decoding_guide_type"),
+        ({"guided_decoding_guide": "a+"}, "guided_decoding_guide requires guided_decoding_guide_type"),
     ],
     ids=lambda value: "" if isinstance(value, dict) else value[:30],
 )

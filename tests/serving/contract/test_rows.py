@@ -80,7 +80,7 @@ def test_a_prompt_table_is_refused_for_whichever_prompt_it_is(paced_server: Serv
 @pytest.mark.parametrize("model", TEXT_MODELS)
 def test_weights_without_words_are_refused(paced_server: Server, model: str) -> None:
     error = refusal(paced_server, model, PROMPT, 4, embedding_bias_weights=np.array([[0.5]], np.float32))
-    assert "embedding_bias_weights goes with embedding_bias_words; send both [invalid_parameter]" in error
+    assert "embedding_bias_weights requires embedding_bias_words; send both [invalid_parameter]" in error
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,10 @@ def test_weights_without_words_are_refused(paced_server: Server, model: str) -> 
     [
         ({"temprature": 0.5}, "there is no input 'temprature'"),
         ({"top_k": 5}, "there is no input 'top_k'"),
-        ({"request_type": "context_only"}, "request_type is 'context_only', and prompt and answer are computed"),
+        (
+            {"request_type": "context_only"},
+            "request_type is 'context_only', and disaggregated serving is not supported",
+        ),
     ],
 )
 def test_names_that_the_engines_model_does_not_know_are_refused(

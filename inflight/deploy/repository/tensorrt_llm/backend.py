@@ -1,8 +1,8 @@
-"""The model repository for TensorRT-LLM's C++ backend, made of the committed one.
+"""The model repository for TensorRT-LLM's C++ backend, derived from the committed one.
 
-What is ours and the backend does not know goes: tensors of `tensorrt_llm`, what leads to them through the ensemble, and
-all of that model's parameters. What the backend does not give, the python models around it make up for: postprocessing
-keeps each stream's last tokens, and preprocessing turns end tokens beyond the first into stop words.
+It lacks what the backend doesn't support: additional tensors of `tensorrt_llm`, the ensemble's mappings of them, and
+all of that model's parameters. The python models compensate for what the backend lacks: postprocessing remembers each
+stream's last tokens, and preprocessing turns all end tokens but the first into stop words.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from inflight.deploy.repository.tensorrt_llm.rules import check_parameters
 from inflight.deploy.repository.typed_parameters import invalid
 
 XGRAMMAR_TOKENIZER_FILE = "xgrammar_tokenizer_info.json"
-"""Of an engine's files: the tokenizer's vocabulary as the backend's guided decoding reads it."""
+"""An engine's file with the tokenizer's vocabulary, for the backend's guided decoding."""
 
 ADDED_INPUTS = (
     *("priority", "deadline_ms", "stop_words", "stream_key", "return_token_ids"),
     *("min_length", "random_seed", "output_log_probs"),
 )
 ADDED_OUTPUTS = ("finish_reason", "num_responses", "token_ids", "chunk_header")
-"""What `tensorrt_llm` has on the embedded engine beyond upstream's, older names of upstream's inputs among them."""
+"""What the embedded engine's `tensorrt_llm` has beyond upstream's, including older names of upstream's inputs."""
 _LOGITS = ("context_logits", "generation_logits", "draft_logits")
 _LOGITS_TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16"}
 
 _UNSUPPORTED = {
-    "draft_engine": "a draft engine of the server's own is for the embedded engine; build an engine that speculates",
-    "prompt_lookup": "prompt lookup is for the embedded engine; build an engine that speculates",
-    "num_draft_tokens": "how many tokens are drafted was decided when the engine was built",
+    "draft_engine": "only the embedded engine loads a draft engine; build an engine that speculates",
+    "prompt_lookup": "only the embedded engine has prompt lookup; build an engine that speculates",
+    "num_draft_tokens": "the number of draft tokens is fixed when the engine is built",
     "adapters": "adapters come with requests (lora_weights, lora_config)",
     "wrap_token_ids": "TensorRT-LLM takes token ids as they are",
-    "max_num_sequences": "how many requests run together was decided when the engine was built (max_batch_size)",
-    "max_num_tokens": "how many tokens a step takes was decided when the engine was built",
+    "max_num_sequences": "the number of concurrent requests is fixed when the engine is built (max_batch_size)",
+    "max_num_tokens": "the number of tokens per step is fixed when the engine is built",
 }
-"""Options that change nothing here, and why."""
+"""Options without effect here, and why."""
 
 
 def read_parameters(options: DeploymentOptions, engine: Path, manifest: Manifest) -> TensorRtLlmParameters:
-    """What the options say, checked. Raises DeployError `invalid_parameter`."""
+    """Return the options' parameters, checked. Raises DeployError `invalid_parameter`."""
     for name, why in _UNSUPPORTED.items():
         if getattr(options, name):
             raise invalid(
@@ -55,9 +55,9 @@ def read_parameters(options: DeploymentOptions, engine: Path, manifest: Manifest
     suits = {}
     guides = engine.resolve() / XGRAMMAR_TOKENIZER_FILE
     speculates = manifest.features is not None and manifest.features.speculative_decoding_mode is not None
-    # With speculation a guide is not followed token by token, so there it must be asked for.
+    # With speculation, a guide is not applied to each token, so guided decoding must be requested.
     asked = given.get("guided_decoding_backend", "none" if speculates else "xgrammar") == "xgrammar"
-    # Of the engine's own files alone, which come along wherever the engine goes.
+    # Only a file of the engine's manifest, which moves with the engine.
     if asked and XGRAMMAR_TOKENIZER_FILE in manifest.files:
         suits = {"xgrammar_tokenizer_info_path": str(guides)}
     found = TensorRtLlmParameters.from_given({**suits, **given}, manifest)
@@ -66,7 +66,7 @@ def read_parameters(options: DeploymentOptions, engine: Path, manifest: Manifest
 
 
 def configure_models(configs: Configs, engine: Path, manifest: Manifest, options: DeploymentOptions) -> None:
-    """Turn the committed configurations into those of a deployment on the C++ backend."""
+    """Convert the committed configurations to those of a deployment on the C++ backend."""
     parameters = read_parameters(options, engine, manifest)
     place = str(engine.resolve())
     model = configs[ENGINE_MODEL]
@@ -77,7 +77,7 @@ def configure_models(configs: Configs, engine: Path, manifest: Manifest, options
         {
             **parameters.engine_model_parameters(),
             "gpt_model_path": place,
-            # Of no use to the C++ backend, which reads it all the same, and would not load an engine without it.
+            # The C++ backend doesn't use it, but loads no engine without it.
             "tokenizer_dir": place,
             "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
         },
@@ -110,11 +110,11 @@ def _configure_text_models(
         postprocessing,
         {"tokenizer_dir": engine_path, "skip_special_tokens": skip, "cache_context": pbtxt_bool(options.decoupled)},
     )
-    # Behind a request for several answers, these tell their chunks apart.
+    # They distinguish the chunks of a request for several answers.
     steps = {step.model_name: step for step in configs["ensemble"].ensemble_scheduling.step}
     after = steps["postprocessing"].input_map
     after["BATCH_INDEX"], after["SEQUENCE_INDEX"] = "batch_index", "sequence_index"
-    # What streams is told from what comes whole at the start, since the last step gets the engine's outputs alone.
+    # The first step decides whether the answer streams, since the last step gets only the engine's outputs.
     steps["preprocessing"].input_map["STREAM"] = "stream"
     model_configs.set_parameters(
         configs[BLS_MODEL],
@@ -130,13 +130,13 @@ def _configure_text_models(
 
 
 def _logits_type(engine: Path) -> str:
-    """What the engine's own config.json says of its logits: trtllm-build's --logits_dtype, float32 without it."""
+    """Return the logits type in the engine's config.json: trtllm-build's --logits_dtype, float32 without it."""
     try:
         config = json.loads((engine / "config.json").read_text(encoding="utf-8"))
         return _LOGITS_TYPES[config.get("pretrained_config", {}).get("logits_dtype", "float32")]
     except (OSError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise DeployError(
-            f"{engine / 'config.json'} does not say of what type the engine's logits are ({type(error).__name__}:"
+            f"{engine / 'config.json'} does not give the type of the engine's logits ({type(error).__name__}:"
             f" {error}); build the engine again.",
             "engine_damaged",
         ) from error

@@ -2,12 +2,11 @@
 
 Names, types and defaults are those that the backend reads: model_state.cc and model_instance_state.cc of
 triton_backend/inflight_batcher_llm/src in NVIDIA/TensorRT-LLM at c8c6df08 (1.x), as in tensorrtllm_backend at c2e65b88
-(r25.05).
-Bounds are those of cpp/tensorrt_llm/executor/kvCacheConfig.cpp at 05843b0a where a docstring names it.
+(r25.05). Ranges are those of cpp/tensorrt_llm/executor/kvCacheConfig.cpp at 05843b0a where a docstring names it.
 
-A parameter with a default is always written: the backend warns of each that it looks for and does not find. One that
-is None must be absent: the backend would take an empty text for a path (`lora_prefetch_dir`), or a value for one that
-it refuses (`sink_token_length` of 0, `cross_kv_cache_fraction` for models without an encoder).
+A parameter with a default is always written: the backend logs a warning for each missing one. A parameter that is None
+must be absent: the backend would use an empty text as a path (`lora_prefetch_dir`), or a value that it refuses
+(`sink_token_length` of 0, `cross_kv_cache_fraction` for models without an encoder).
 """
 
 from __future__ import annotations
@@ -37,90 +36,90 @@ SPECULATION = {
     "lookahead_decoding": "lookahead",
     "explicit_draft_tokens": "redrafter",
 }
-"""What an engine was built for (`--speculative_decoding_mode`), and the decoding mode that it needs."""
+"""The speculation that an engine was built for (`--speculative_decoding_mode`), and the decoding mode that it needs."""
 
 EXTERNAL_DRAFTS = "draft_tokens_external"
-"""Built to verify drafts that come with requests, each in the blocks that the request before it left."""
+"""Built to verify drafts that come with requests, in the KV blocks of the request before."""
 
 LOOKAHEAD = {"lookahead_window_size": 4, "lookahead_ngram_size": 3, "lookahead_verification_set_size": 4}
-"""The sizes of lookahead decoding where none are given: upstream's own (LookaheadDecodingConfig in executor.h)."""
+"""Default sizes of lookahead decoding: upstream's own (LookaheadDecodingConfig in executor.h)."""
 
 DecodingMode = Literal[
     "top_k", "top_p", "top_k_top_p", "beam_search", "medusa", "redrafter", "lookahead", "eagle"
 ]  # fmt: skip
 
 
-_SET_BY_ENGINE = "the engine directory says it"
+_SET_BY_ENGINE = "the engine directory sets it"
 
 
 class TensorRtLlmParameters(TypedParameters):
-    """All that can be set. The engine directory says the rest: `gpt_model_path` and `tokenizer_dir`."""
+    """All parameters that can be set. The engine directory sets the others: `gpt_model_path` and `tokenizer_dir`."""
 
     set_elsewhere: ClassVar[Mapping[str, str]] = {
         "gpt_model_path": _SET_BY_ENGINE,
         "tokenizer_dir": _SET_BY_ENGINE,
         "engine_dir": _SET_BY_ENGINE,
         "logits_datatype": _SET_BY_ENGINE,
-        "batching_strategy": "the parameter is called gpt_model_type",
-        "decoupled_mode": "--no-decoupled says so",
-        "max_queue_size": "--max-queue-size says so",
-        "accumulate_tokens": "--accumulate-tokens says so",
+        "batching_strategy": "use gpt_model_type",
+        "decoupled_mode": "use --no-decoupled",
+        "max_queue_size": "use --max-queue-size",
+        "accumulate_tokens": "use --accumulate-tokens",
         "bls_instance_count": "one instance of tensorrt_llm_bls serves many requests at once",
     }
 
     # Batching.
     gpt_model_type: Literal["inflight_fused_batching", "inflight_batching"] = "inflight_fused_batching"
-    """In-flight batching; both words say the same."""
+    """In-flight batching; both values mean the same."""
     batch_scheduler_policy: Literal["guaranteed_no_evict", "max_utilization"] = "guaranteed_no_evict"
-    """Whether a request that has begun is never paused, or as many as possible run."""
+    """Whether a running request is never paused, or as many as possible run."""
     enable_chunked_context: bool = False
-    """Whether long prompts are computed in parts. Takes an engine with paged context FMHA; on for such a one."""
+    """Whether long prompts are computed in parts. Requires an engine with paged context FMHA, its default then."""
     max_beam_width: Positive = 1
-    """The most beams of a request."""
+    """The largest number of beams of a request."""
     recv_poll_period_ms: Count = 0
-    """How long the thread sleeps that receives requests for other ranks; 0: never."""
+    """How long the thread that receives requests for other ranks sleeps; 0: never."""
 
     # KV cache.
     kv_cache_free_gpu_mem_fraction: OpenFraction = 0.9
     """The cache's share of the GPU memory that is free once the engine is loaded."""
     max_tokens_in_paged_kv_cache: Positive | None = None
-    """Tokens that the cache holds at most, and a request too; the smaller of this and the share counts."""
+    """Maximum of tokens in the cache, and of a request; the smaller of this and the fraction applies."""
     kv_cache_host_memory_bytes: Bytes = 0
-    """Host memory that blocks are moved to when the GPU's is full."""
+    """Host memory to which blocks are moved when the GPU's is full."""
     kv_cache_onboard_blocks: bool = True
-    """Whether blocks on the host are brought back before they are used again. Upstream's internal one."""
+    """Whether blocks on the host are copied back before they are reused. Internal to upstream."""
     enable_kv_cache_reuse: bool = False
-    """Whether known prefixes are not computed again. Takes an engine with paged context FMHA; on for such a one."""
+    """Whether known prefixes are reused. Requires an engine with paged context FMHA, its default then."""
     max_attention_window_size: Numbers | None = None
-    """Tokens that are attended to, by layer if there are several numbers; else the whole sequence."""
+    """Attention window in tokens, by layer if there are several numbers; the whole sequence by default."""
     sink_token_length: Positive | None = None
-    """Tokens at the beginning that stay in the window."""
+    """Tokens at the beginning that remain in the window."""
     cross_kv_cache_fraction: OpenFraction | None = None
-    """The encoder's share of the cache; 0.5 for models with an encoder, of no use to others."""
+    """The encoder's share of the cache; 0.5 for models with an encoder, unused by others."""
 
     # Answers.
     exclude_input_in_output: bool = False
-    """Whether a whole answer comes without its prompt; a request may say otherwise."""
+    """Whether a unary answer excludes its prompt; a request can override it."""
     normalize_log_probs: bool = True
     """Whether log probabilities are normalized."""
     decoding_mode: DecodingMode | None = None
     """How tokens are chosen; by default what the engine's speculation and `max_beam_width` need."""
     medusa_choices: Choices | None = None
-    """The tree of Medusa's guesses, as `{0}, {0, 1}`; upstream's own by default."""
+    """The tree of Medusa's drafts, as `{0}, {0, 1}`; upstream's own by default."""
     eagle_choices: Choices | None = None
-    """The tree of EAGLE's guesses; upstream's own by default."""
+    """The tree of EAGLE's drafts; upstream's own by default."""
     lookahead_window_size: Positive | None = None
-    """Lookahead decoding: n-grams that are guessed in a step; 4 by default."""
+    """Lookahead decoding: n-grams that are drafted in a step; 4 by default."""
     lookahead_ngram_size: Positive | None = None
     """Lookahead decoding: tokens of an n-gram; 3 by default."""
     lookahead_verification_set_size: Positive | None = None
     """Lookahead decoding: n-grams that are verified in a step; 4 by default."""
     speculative_decoding_fast_logits: bool = False
-    """Whether a draft model's logits go between GPUs directly. Takes an orchestrator that spawns no processes."""
+    """Whether a draft model's logits go between GPUs directly. Requires an orchestrator that spawns no processes."""
     guided_decoding_backend: Literal["xgrammar", "none"] | None = None
-    """What follows guides; by default xgrammar where the engine was built with `xgrammar_tokenizer_info.json`."""
+    """Applies guides; by default xgrammar if the engine was built with `xgrammar_tokenizer_info.json`."""
     xgrammar_tokenizer_info_path: AbsolutePath | None = None
-    """That file, where it lies elsewhere on the machine that serves."""
+    """The path of that file, if it is elsewhere on the serving machine."""
 
     # GPUs and processes.
     gpu_device_ids: Groups | None = None
@@ -128,31 +127,31 @@ class TensorRtLlmParameters(TypedParameters):
     participant_ids: Groups | None = None
     """The MPI ranks of each instance."""
     num_nodes: Positive = 1
-    """Machines that share out an instance."""
+    """Machines that share an instance."""
     executor_worker_path: AbsolutePath = "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker"
     """The program that an orchestrator spawns."""
     gpu_weights_percent: ClosedFraction = 1.0
-    """The share of the weights that stays on the GPU. Below 1 it takes an engine built with weight_streaming."""
+    """The share of the weights that stays on the GPU. Less than 1 requires an engine built with weight_streaming."""
     encoder_model_path: AbsolutePath | None = None
-    """The encoder's engine, of models that have one."""
+    """The encoder's engine, for models with an encoder."""
 
     # LoRA.
     lora_cache_optimal_adapter_size: Positive = 8
-    """The rank of adapters that fit a page of the cache exactly."""
+    """The rank of adapters that exactly fill a page of the cache."""
     lora_cache_max_adapter_size: Positive = 64
     """The highest rank of an adapter."""
     lora_cache_gpu_memory_fraction: OpenFraction = 0.05
-    """The adapters' share of the GPU memory that is left behind engine and KV cache."""
+    """The adapters' share of the GPU memory that engine and KV cache leave free."""
     lora_cache_host_memory_bytes: Bytes = 1 << 30
-    """Host memory that adapters are kept in."""
+    """Host memory for adapters."""
     lora_prefetch_dir: AbsolutePath | None = None
-    """A folder of adapters that are loaded with the engine."""
+    """A directory of adapters that are loaded with the engine."""
 
     # Kernels.
     multi_block_mode: bool = True
-    """Whether several blocks of a GPU share out the attention of one request."""
+    """Whether several blocks of a GPU share the attention of one request."""
     enable_context_fmha_fp32_acc: bool = False
-    """Whether prompts are computed with sums in fp32."""
+    """Whether prompts are computed with fp32 accumulation."""
     cuda_graph_mode: bool = False
     """Whether steps are launched as CUDA graphs."""
     cuda_graph_cache_size: Count = 0
@@ -160,30 +159,30 @@ class TensorRtLlmParameters(TypedParameters):
 
     # Watching.
     cancellation_check_period_ms: Positive = 100
-    """How often the backend asks Triton whose client has gone."""
+    """How often the backend polls Triton for disconnected clients."""
     stats_check_period_ms: Positive = 100
-    """How often the metrics are brought up to date."""
+    """How often the metrics are updated."""
     iter_stats_max_iterations: Count = 1000
-    """Steps whose figures are kept until they are asked for."""
+    """Steps whose statistics are kept until they are read."""
     request_stats_max_iterations: Count = 0
-    """Steps whose figures of each request are kept."""
+    """Steps whose per-request statistics are kept."""
 
-    # The models around it, by the names that upstream's templates have.
+    # The models around it, by the names of upstream's templates.
     preprocessing_instance_count: Instances = 1
     """Processes that tokenize."""
     postprocessing_instance_count: Instances = 1
-    """Processes that decode; one alone where answers stream."""
+    """Processes that decode; only one if answers stream."""
     add_special_tokens: bool = True
-    """Whether the tokenizer puts its own tokens around a prompt."""
+    """Whether the tokenizer adds its special tokens to a prompt."""
     skip_special_tokens: bool = True
-    """Whether special tokens are no part of the text."""
+    """Whether special tokens are left out of the text."""
 
     @classmethod
     def from_given(cls, given: Mapping[str, Any], manifest: Manifest) -> Self:
-        """What was given, and for the rest what fits the engine. Raises DeployError as `read` does."""
+        """Return the given values, with defaults that match the engine. Raises DeployError as `read` does."""
         if str(given.get("gpt_model_type", "")).upper() == "V1":
             raise invalid(
-                "The parameter gpt_model_type is V1, and TensorRT-LLM has no static batches any more; leave it out."
+                "The parameter gpt_model_type is V1, and TensorRT-LLM no longer has static batching; leave it out."
             )
         features = manifest.features or GpuFeatures()
         needs_reuse = features.speculative_decoding_mode == EXTERNAL_DRAFTS
@@ -206,13 +205,13 @@ class TensorRtLlmParameters(TypedParameters):
 
     @property
     def instances(self) -> int:
-        """Instances of the model: one for each group of GPUs."""
+        """Return the number of instances: one for each group of GPUs."""
         return max(len(self.gpu_device_ids or ()), len(self.participant_ids or ()), 1)
 
     def engine_model_parameters(self) -> dict[str, str]:
-        """The texts of those that belong to the model `tensorrt_llm` itself."""
+        """Return the config.pbtxt values of the model `tensorrt_llm` itself."""
         texts = {name: text for name, text in self.pbtxt_values().items() if name not in TEXT_MODEL_PARAMETERS}
-        # These are read without asking whether they are there: an engine is not loaded without them. Empty is "none".
+        # The backend requires these and loads no engine without them. Empty means unset.
         texts["guided_decoding_backend"] = "xgrammar" if self.guided_decoding_backend == "xgrammar" else ""
         return {**texts, "xgrammar_tokenizer_info_path": self.xgrammar_tokenizer_info_path or ""}
 
@@ -223,4 +222,4 @@ TEXT_MODEL_PARAMETERS = (
     "add_special_tokens",
     "skip_special_tokens",
 )
-"""Those that belong to the models around it."""
+"""Parameters of the models around it."""

@@ -1,6 +1,6 @@
-"""What parameters of TensorRT-LLM's backend must have in common, with each other and with the engine.
+"""Rules that relate parameters of TensorRT-LLM's backend to each other and to the engine.
 
-The backend itself finds most of these only once the engine is loaded, or passes over them in silence.
+The backend itself detects most violations only after the engine is loaded, or ignores them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PATH_PARAMETERS = ("xgrammar_tokenizer_info_path", "lora_prefetch_dir", "encode
 def check_parameters(
     parameters: TensorRtLlmParameters, given: Collection[str], manifest: Manifest, *, decoupled: bool = True
 ) -> None:
-    """Raise DeployError `invalid_parameter` at the first rule that is broken. `given` names those that people set."""
+    """Raise DeployError `invalid_parameter` for the first violated rule. `given` names the user's parameters."""
     features = manifest.features or GpuFeatures()
     rules = (
         _fmha(parameters, features),
@@ -44,9 +44,9 @@ def check_parameters(
 
 
 def check_paths(parameters: Mapping[str, str]) -> None:
-    """Raise DeployError `invalid_parameter` for a path, among the texts of a repository, that is not on this machine.
+    """Raise DeployError `invalid_parameter` for a path in a repository's parameters that is not on this machine.
 
-    That is for who serves: a repository may be assembled for another machine.
+    Only serving checks this: a repository may be assembled for another machine.
     """
     for name in _PATH_PARAMETERS:
         place = parameters.get(name, "")
@@ -57,9 +57,9 @@ def check_paths(parameters: Mapping[str, str]) -> None:
 
 
 def lookahead_draft_tokens(window: int, ngram: int, verification_set: int) -> int:
-    """The draft tokens that an engine must take for these sizes (`--max_draft_len`).
+    """Return the draft tokens that an engine must support for these sizes (`--max_draft_len`).
 
-    As TensorRT-LLM's example of lookahead decoding has it: 83 for 7, 7 and 7.
+    The formula is that of TensorRT-LLM's example of lookahead decoding: 83 for 7, 7 and 7.
     """
     return max(ngram - 2, 0) + (window - 1 + verification_set) * (ngram - 1)
 
@@ -69,7 +69,7 @@ def _fmha(parameters: TensorRtLlmParameters, features: GpuFeatures) -> Iterator[
         if not parameters.kv_cache_onboard_blocks:
             yield (
                 "The parameter kv_cache_onboard_blocks is false, and an engine with paged context FMHA needs its blocks"
-                " brought back; leave it out."
+                " copied back; leave it out."
             )
         return
     for name in ("enable_kv_cache_reuse", "enable_chunked_context"):
@@ -88,7 +88,7 @@ def _beams(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[st
         yield "The parameter decoding_mode is beam_search and max_beam_width is 1; give a max_beam_width of 2 or more."
     if mode != "beam_search" and width > 1:
         yield (
-            f"The parameter max_beam_width is {width} and decoding_mode {mode} knows one beam alone; leave one of the"
+            f"The parameter max_beam_width is {width} and decoding_mode {mode} supports only one beam; leave one of the"
             " two out."
         )
 
@@ -120,11 +120,11 @@ def _draft_length(parameters: TensorRtLlmParameters, built: str | None, features
     if built is not None and len(set(parameters.max_attention_window_size or ())) > 1:
         yield (
             f"The parameter max_attention_window_size holds different numbers, and the engine was built for {built},"
-            " which can't go back in windows of several sizes; give one number."
+            " which doesn't support windows of several sizes; give one number."
         )
     if parameters.speculative_decoding_fast_logits and parameters.participant_ids is None:
         yield (
-            "The parameter speculative_decoding_fast_logits takes an orchestrator that spawns no processes; give"
+            "The parameter speculative_decoding_fast_logits needs an orchestrator that spawns no processes; give"
             " participant_ids too, or leave it out."
         )
 
@@ -138,7 +138,7 @@ def _choices(parameters: TensorRtLlmParameters, features: GpuFeatures) -> Iterat
         if twice is not None:
             yield f"The parameter {name} holds the path {{{', '.join(map(str, twice))}}} twice; name each once."
         if parameters.decoding_mode != name.removesuffix("_choices"):
-            yield f"The parameter {name} goes with the decoding_mode {name.removesuffix('_choices')}; leave it out."
+            yield f"The parameter {name} requires decoding_mode {name.removesuffix('_choices')}; leave it out."
         if len(choices) > features.max_draft_len:
             yield (
                 f"The parameter {name} holds {len(choices)} paths and the engine takes {features.max_draft_len} draft"
@@ -152,10 +152,10 @@ def _lookahead(parameters: TensorRtLlmParameters, features: GpuFeatures) -> Iter
     if parameters.decoding_mode != "lookahead":
         if len(missing) < len(sizes):
             name = next(name for name in sizes if name not in missing)
-            yield f"The parameter {name} goes with an engine built for lookahead_decoding; leave it out."
+            yield f"The parameter {name} requires an engine built for lookahead_decoding; leave it out."
         return
     if missing:
-        yield f"The parameter {missing[0]} is missing beside the others of lookahead decoding; give all three."
+        yield f"The parameter {missing[0]} is missing while others of lookahead decoding are set; give all three."
         return
     needed = lookahead_draft_tokens(*sizes.values())
     if needed > features.max_draft_len:
@@ -166,11 +166,11 @@ def _lookahead(parameters: TensorRtLlmParameters, features: GpuFeatures) -> Iter
 
 
 def _cache(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[str]:
-    """A cache of less than the longest sequence will do: the backend takes shorter ones then, with a warning."""
+    """Check the cache, which may be smaller than the longest sequence: the backend then shortens it with a warning."""
     tokens, width = parameters.max_tokens_in_paged_kv_cache, parameters.max_beam_width
     if tokens is not None and tokens < _MIN_CACHE_TOKENS * width:
         yield (
-            f"The parameter max_tokens_in_paged_kv_cache is {tokens}, in which no request finds room; give at least"
+            f"The parameter max_tokens_in_paged_kv_cache is {tokens}, in which no request fits; give at least"
             f" {_MIN_CACHE_TOKENS * width}, or leave it out."
         )
     if parameters.sink_token_length is not None and parameters.sink_token_length >= manifest.max_seq_len:
@@ -187,16 +187,16 @@ def _cache(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[st
     if width > 1 and any(window < manifest.max_seq_len for window in windows):
         yield (
             "The parameter max_attention_window_size is less than the engine's longest sequence"
-            f" ({manifest.max_seq_len}), which TensorRT-LLM can't do with beams; leave one of both out."
+            f" ({manifest.max_seq_len}), which TensorRT-LLM doesn't support with beams; leave one of them out."
         )
 
 
 def _encoder(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[str]:
-    # The name that Hugging Face gives models with an encoder and a decoder (T5, BART, Whisper, ...).
+    # Hugging Face's suffix for models with an encoder and a decoder (T5, BART, Whisper, ...).
     if parameters.encoder_model_path is not None and not manifest.architecture.endswith("ForConditionalGeneration"):
-        yield (f"The parameter encoder_model_path is for models with an encoder, which {manifest.name} has not.")
+        yield (f"The parameter encoder_model_path is for models with an encoder, which {manifest.name} doesn't have.")
     if parameters.cross_kv_cache_fraction is not None and parameters.encoder_model_path is None:
-        yield "The parameter cross_kv_cache_fraction is for models with an encoder, and goes with encoder_model_path."
+        yield "The parameter cross_kv_cache_fraction is for models with an encoder, and requires encoder_model_path."
 
 
 def _guided_decoding(parameters: TensorRtLlmParameters) -> Iterator[str]:
@@ -204,10 +204,10 @@ def _guided_decoding(parameters: TensorRtLlmParameters) -> Iterator[str]:
     if backend == "xgrammar" and path is None:
         yield (
             "The parameter guided_decoding_backend is xgrammar, which needs the tokenizer's vocabulary: give"
-            " xgrammar_tokenizer_info_path, or build the engine again, which brings xgrammar_tokenizer_info.json along."
+            " xgrammar_tokenizer_info_path, or build the engine again, which adds xgrammar_tokenizer_info.json."
         )
     if backend == "none" and path is not None:
-        yield ("The parameter xgrammar_tokenizer_info_path changes nothing with guided_decoding_backend none.")
+        yield ("The parameter xgrammar_tokenizer_info_path has no effect with guided_decoding_backend none.")
 
 
 def _gpus(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[str]:
@@ -218,7 +218,7 @@ def _gpus(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[str
             if len(group) != ranks:
                 yield (
                     f"The parameter {name} gives an instance {len(group)} ({shown!r}) and the engine was made for"
-                    f" {ranks} (tensor times pipeline parallel); give so many, with ; between instances."
+                    f" {ranks} (tensor times pipeline parallel); give that many per instance, with ; between instances."
                 )
             if len(set(group)) != len(group):
                 yield f"The parameter {name} names one twice in {shown!r}; name each once."
@@ -231,12 +231,12 @@ def _gpus(parameters: TensorRtLlmParameters, manifest: Manifest) -> Iterator[str
     if gpus is not None and participants is not None and len(gpus) != len(participants):
         yield (
             f"The parameter gpu_device_ids is for {len(gpus)} instances and participant_ids for {len(participants)};"
-            " give both for as many."
+            " give both for the same number."
         )
     if ranks % parameters.num_nodes:
         yield (
-            f"The parameter num_nodes is {parameters.num_nodes}, over which the engine's {ranks} ranks can't be shared"
-            " out evenly; give a number that divides them."
+            f"The parameter num_nodes is {parameters.num_nodes}, which does not divide the engine's {ranks}"
+            " ranks; give a number that does."
         )
 
 
@@ -254,11 +254,11 @@ def _lora(parameters: TensorRtLlmParameters, given: Collection[str], features: G
 
 def _others(parameters: TensorRtLlmParameters, decoupled: bool) -> Iterator[str]:
     if parameters.cuda_graph_cache_size and not parameters.cuda_graph_mode:
-        yield "The parameter cuda_graph_cache_size changes nothing without cuda_graph_mode; give both."
+        yield "The parameter cuda_graph_cache_size has no effect without cuda_graph_mode; give both."
     if decoupled and parameters.postprocessing_instance_count > 1:
         yield (
-            "The parameter postprocessing_instance_count is more than 1, and streams need one place that knows what"
-            " came before; leave it out (one instance decodes many streams at once), or serve with --no-decoupled."
+            "The parameter postprocessing_instance_count is more than 1, and streams need one process that knows their"
+            " earlier tokens; leave it out (one instance decodes many streams at once), or serve with --no-decoupled."
         )
 
 

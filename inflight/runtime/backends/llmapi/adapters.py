@@ -1,4 +1,4 @@
-"""LoRA adapters of a deployment on the LLM API: directories that PEFT wrote, chosen by number, mixed in a batch."""
+"""LoRA adapters of the LLM API: PEFT directories, selected by number, mixed in a batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONFIG_FILE = "adapter_config.json"
 
 
 class LlmApiAdapters:
-    """ValueError says which can't be used, and when the engine was not built for any."""
+    """The LoRA adapters of a deployment. Raises ValueError if one is unusable or the engine was built without LoRA."""
 
     def __init__(self, paths: tuple[str, ...], settings: LlmApiSettings) -> None:
         if paths and not settings.arguments.get("enable_lora"):
@@ -22,7 +22,7 @@ class LlmApiAdapters:
         self._directories = [_directory(Path(path)) for path in paths]
 
     def check(self, request: GenerationRequest) -> None:
-        """Raise RequestError (`invalid_parameter`) for an adapter that the deployment doesn't have."""
+        """Raise RequestError (`invalid_parameter`) if the deployment doesn't have the request's adapter."""
         if request.adapter > len(self._directories):
             raise RequestError(
                 f"lora_task_id is {request.adapter}, and the deployment has {len(self._directories)} adapters; choose"
@@ -31,7 +31,7 @@ class LlmApiAdapters:
             )
 
     def lora_request_arguments(self, number: int) -> dict[str, Any]:
-        """The arguments of the library's LoRARequest."""
+        """Return the arguments of the library's LoRARequest."""
         directory = self._directories[number - 1]
         return {"lora_name": f"{number}-{directory.name}", "lora_int_id": number, "lora_path": str(directory)}
 
@@ -40,6 +40,6 @@ def _directory(path: Path) -> Path:
     directory = path if path.is_dir() else path.parent
     if not (directory / CONFIG_FILE).is_file():
         raise ValueError(
-            f"{path} stands beside no {CONFIG_FILE}, and the LLM API reads whole PEFT directories; give one"
+            f"{path} has no {CONFIG_FILE} beside it, and the LLM API reads whole PEFT directories; give one"
         )
     return directory

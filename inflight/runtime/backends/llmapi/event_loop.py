@@ -1,4 +1,4 @@
-"""The event loop in which the LLM API's answers come, and what is heard of them outside of it."""
+"""The event loop in which the LLM API produces answers, and the queue that passes them to another thread."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from inflight.runtime.engine.request_queue import error_from_exception
 from inflight.runtime.messages import FinishReason
 
 HEALTH_PERIOD_S = 1.0
-"""How often the library is asked whether it stands: by itself it may leave the answers of a dead worker open."""
+"""Interval of the library's health checks: the library may leave the answers of a dead worker open."""
 SHUTDOWN_S = 5.0
-"""How long the library may take to end by itself; dead, it has been seen never to come back."""
+"""How long the library may take to shut down; a dead one may block forever."""
 
 
 class LlmEventLoop:
-    """Runs `llm.generate_async` in a thread with an event loop, as the library wants it.
+    """Runs `llm.generate_async` in a thread with an event loop, as the library requires.
 
-    The outside adds, removes and takes from one other thread. All that one pass of the loop brings is announced once,
-    by a byte in `arrivals`.
+    One other thread calls `add`, `remove` and `drain`. Each pass of the loop that produces output writes one byte to
+    `arrivals`.
     """
 
     def __init__(self, llm: Any, library: LlmApiLibrary) -> None:
@@ -42,15 +42,15 @@ class LlmEventLoop:
         self._thread.start()
 
     def add(self, handle: int, arguments: dict[str, Any], reader: OutputReader) -> None:
-        """Begin an answer; what is wrong with it comes as its last progress."""
+        """Start an answer; an error comes as its last output."""
         self._loop.call_soon_threadsafe(self._start, handle, arguments, reader)
 
     def remove(self, handle: int) -> None:
-        """Abort an answer; what it said before may still come."""
+        """Abort an answer; output produced before may still arrive."""
         self._loop.call_soon_threadsafe(self._abort, handle)
 
     def drain(self) -> list[StepOutput]:
-        """All that came since the last call; RuntimeError once the library is dead."""
+        """Return all output since the last call. Raises RuntimeError once the library is dead."""
         try:
             self.arrivals.recv(4096)
         except BlockingIOError:
@@ -61,7 +61,7 @@ class LlmEventLoop:
         return [self._outputs.popleft() for _ in range(len(self._outputs))]
 
     def close(self) -> None:
-        """Shut the library down, unless it is dead; requests that run end without an event."""
+        """Shut the library down, unless it is dead; running requests end without an event."""
         if self._fatal_error is None:
             shutdown = threading.Thread(target=self._llm.shutdown, daemon=True)
             shutdown.start()
@@ -106,7 +106,7 @@ class LlmEventLoop:
             if self._library.ends_one_request(error):
                 self._emit(StepOutput(handle, (), FinishReason.ERROR, error=error_from_exception(error)))
             elif not isinstance(error, RuntimeError) and self._is_healthy():
-                # It failed while it was read, which does the library no harm.
+                # Reading the answer failed; the library still works.
                 self._emit(StepOutput(handle, (), FinishReason.ERROR, error=error_from_exception(error)))
                 self._abort_result(result)
             else:
@@ -132,7 +132,7 @@ class LlmEventLoop:
         self._outputs.append(progress)
         if not self._announced:
             self._announced = True
-            # The answers of one step are woken together; who is called after them speaks for all.
+            # One step wakes the answers of all its requests; one call announces all of them.
             self._loop.call_soon(self._announce)
 
     def _announce(self) -> None:
@@ -140,7 +140,7 @@ class LlmEventLoop:
         try:
             self._wakeup.send(b"\0")
         except BlockingIOError:
-            pass  # it rings already
+            pass  # the byte of an earlier call is still unread
 
     def _fail(self, error: BaseException) -> None:
         self._fatal_error = self._fatal_error or error

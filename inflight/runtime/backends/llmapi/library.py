@@ -1,4 +1,4 @@
-"""The package tensorrt_llm, as far as it is used: what 1.2 and later both know, and how they differ."""
+"""The parts of the package tensorrt_llm that the runtime uses, and the differences between 1.2 and later versions."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from inflight.runtime.backends.llmapi.settings import LlmApiSettings
 from inflight.runtime.messages import RequestError
 
 CONTAINER = "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"
-"""Carries TensorRT-LLM 1.2.1."""
+"""Contains TensorRT-LLM 1.2.1."""
 
 _FULL_SAMPLER_VERSION = (1, 3, 24)
-"""From 1.3.0rc24 on, the PyTorch sampler knows penalties and words to keep out (upstream's sampling page of it)."""
+"""From 1.3.0rc24 on, the PyTorch sampler supports penalties and bad words (upstream's sampling page)."""
 _FINAL = 1 << 16
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """What chooses tokens: `whole` if it does all that a request can ask for.
+    """The sampler of an engine; `whole` if it supports everything that a request can ask for.
 
-    Until 1.3 the default one silently ignores penalties, bad words, `min_tokens` and seeds, and tells no log
-    probability of a token that isn't the likeliest.
+    Before 1.3, the default sampler silently ignores penalties, bad words, `min_tokens` and seeds, and returns log
+    probabilities of the likeliest tokens only.
     """
 
     name: str
@@ -40,7 +40,7 @@ class LlmApiLibrary:
 
     @classmethod
     def load(cls) -> LlmApiLibrary:
-        """Import it; RuntimeError says where it can be had."""
+        """Import it. Raises RuntimeError that names a container with TensorRT-LLM."""
         try:
             package = importlib.import_module("tensorrt_llm")
             llmapi = importlib.import_module("tensorrt_llm.llmapi")
@@ -51,26 +51,26 @@ class LlmApiLibrary:
         return cls(package, llmapi, _version(package.__version__))
 
     def sampler(self, settings: LlmApiSettings) -> Sampler:
-        """Which sampler the engine has; see `_sampler_type`."""
+        """Return the engine's sampler; see `_sampler_type`."""
         name = settings.arguments.get("sampler_type") or self._sampler_type(settings) or "auto"
         whole = name == "TRTLLMSampler" or self.version >= _FULL_SAMPLER_VERSION
         return Sampler(str(name), whole)
 
     def _sampler_type(self, settings: LlmApiSettings) -> str | None:
-        """The C++ sampler where the other one would ignore inputs, unless the engine speculates: it can't do that."""
+        """Return the C++ sampler where the PyTorch one would ignore inputs, except with speculation."""
         if self.version >= _FULL_SAMPLER_VERSION or settings.arguments.get("speculative_config"):
             return None
         return "TRTLLMSampler"
 
     def create_llm(self, settings: LlmApiSettings) -> Any:
-        """Start the LLM, its processes and all; raises what the library raises."""
+        """Start the LLM and its processes; the library's errors pass through."""
         arguments = dict(settings.arguments)
         if not arguments.get("sampler_type") and (sampler_type := self._sampler_type(settings)):
             arguments["sampler_type"] = sampler_type
         return self.package.LLM(model=settings.checkpoint, **self._typed(arguments))
 
     def _typed(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Nested settings as the library's own types, by its own function where it has one."""
+        """Convert nested settings to the library's own types, with its own function if it has one."""
         try:
             utils = importlib.import_module("tensorrt_llm.llmapi.llm_utils")
         except ImportError:
@@ -80,9 +80,9 @@ class LlmApiLibrary:
         return typed
 
     def sampling_params(self, arguments: dict[str, Any]) -> Any:
-        """SamplingParams of the words; `guide` and `bad_words` are those that have types and places of their own.
+        """Build SamplingParams; `guide` and `bad_words` need the library's own types.
 
-        Raises what the library raises for values that it refuses.
+        The library's errors about values pass through.
         """
         given = dict(arguments)
         guide, bad_words = given.pop("guide", None), given.pop("bad_words", ())
@@ -90,11 +90,11 @@ class LlmApiLibrary:
             given["guided_decoding"] = self.llmapi.GuidedDecodingParams(**guide)
         params = self.package.SamplingParams(**given)
         if bad_words:
-            # Words of several tokens have no public argument: the library fills this field from their text.
+            # No public argument takes words of several tokens: the library fills this field from their text.
             if not hasattr(type(params), "_bad_word_ids"):
                 raise RequestError(
                     "bad_words_list holds words of several tokens, which this version of TensorRT-LLM takes as text"
-                    " alone; send words of one token",
+                    " only; send words of one token",
                     "unsupported_input",
                 )
             params.bad = [""] * len(bad_words)
@@ -105,11 +105,11 @@ class LlmApiLibrary:
         return self.llmapi.LoRARequest(**named)
 
     def ends_one_request(self, error: BaseException) -> bool:
-        """Whether what an answer raised is about this answer alone; anything else says that the library is dead."""
+        """Return whether the error concerns one answer only; any other error means that the library is dead."""
         return isinstance(error, self.llmapi.RequestError)
 
     def is_healthy(self, llm: Any) -> bool:
-        """Whether it is known to work: 1.2 knows of a shutdown alone, later ones look at their processes too."""
+        """Return whether the library works: 1.2 reports only a shutdown, later versions check their processes too."""
         check = getattr(llm, "_check_health", None)
         if check is not None:
             return bool(check())

@@ -1,4 +1,4 @@
-"""TensorRT-LLM's LLM API as a `SelfSchedulingRunner`: it schedules by itself and pushes the output of each step."""
+"""TensorRT-LLM's LLM API as a `SelfSchedulingRunner`: it schedules requests and pushes the output of each step."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from inflight.runtime.messages import EngineLimits, GenerationRequest
 
 
 class LlmApiModelRunner:
-    """Runs an engine directory that `inflight build --target llmapi` made, where tensorrt_llm is installed.
+    """Runs an engine directory of `inflight build --target llmapi`, where tensorrt_llm is installed.
 
-    At most `max_batch_size` requests are given to the library at a time, so the order and the bound of those that wait
-    are ours, as with every engine. The library keeps the KV cache by its own rules: without `kv_cache_tokens` it is
-    never what a request waits for here. ValueError says which of the options can't be met.
+    The library gets at most `max_batch_size` requests at a time, so the scheduler decides the order and the number of
+    waiting requests, as with every engine. The library manages the KV cache: without `kv_cache_tokens`, no request
+    waits for KV blocks here. Raises ValueError for options that the library doesn't support.
     """
 
     def __init__(self, options: EngineOptions) -> None:
@@ -44,7 +44,7 @@ class LlmApiModelRunner:
         self._adapters.check(request)
 
     def prepare(self, waiting: Sequence[GenerationRequest]) -> None:
-        """Its requests are always ready."""
+        """Do nothing: requests of this runner are always ready."""
 
     def ready(self, request: GenerationRequest) -> bool:
         return True
@@ -74,11 +74,11 @@ class LlmApiModelRunner:
         self._loop.remove(handle)
 
     def step(self) -> Iterable[StepOutput]:
-        """What came since the last call, of each request in one; RuntimeError once the library is dead."""
+        """Return the output since the last call, merged by request. Raises RuntimeError once the library is dead."""
         found: dict[int, StepOutput] = {}
         for progress in self._loop.drain():
             if progress.handle not in self._running:
-                continue  # it was removed after this was told
+                continue  # removed after it produced this output
             if progress.finish_reason is not None:
                 self._running.discard(progress.handle)
             before = found.get(progress.handle)
@@ -90,7 +90,7 @@ class LlmApiModelRunner:
 
 
 def _merge_outputs(before: StepOutput, after: StepOutput) -> StepOutput:
-    """Two steps of one request as one: the library may have gone on twice since it was last looked after."""
+    """Merge two outputs of one request: the library may make two steps between two calls."""
     return after._replace(
         token_ids=before.token_ids + after.token_ids,
         log_probs=before.log_probs + after.log_probs,

@@ -1,4 +1,4 @@
-"""An answer of the LLM API, read as it grows."""
+"""Reads an answer of the LLM API while it grows."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ FINISH_REASONS = {
     "length": FinishReason.LENGTH,
     "timeout": FinishReason.DEADLINE,
 }
-"""The library's words. `cancelled` is not among them: who cancels here does not read on."""
+"""The library's finish reasons. `cancelled` is missing: cancelled answers are not read."""
 
 
 class OutputReader:
-    """Turns what a RequestOutput holds into what is new in it.
+    """Finds what is new in a RequestOutput.
 
-    `token_ids` and `logprobs` of its outputs hold all so far. The end token may be among them or not; here it is not.
+    `token_ids` and `logprobs` of its outputs are cumulative. They may include the end token, which is removed here.
     """
 
     def __init__(self, handle: int, request: GenerationRequest, end_ids: tuple[int, ...]) -> None:
@@ -30,7 +30,7 @@ class OutputReader:
         self._tokens_read = 0
 
     def read(self, result: Any) -> StepOutput | None:
-        """Read it after each of its steps; None where nothing is new."""
+        """Read the result after a step; return None if it has nothing new."""
         if message := getattr(result, "error", None):  # 1.3 and later
             return self._failed(str(message))
         try:
@@ -55,7 +55,7 @@ class OutputReader:
         return StepOutput(self._handle, token_ids, reason, log_probs)
 
     def _beams(self, result: Any) -> StepOutput | None:
-        """All beams at once, the best first, as the library has them; the reason is that of the best."""
+        """Return all beams at once, the best first, in the library's order, with the finish reason of the best."""
         if not result.finished:
             return None
         reasons = [self._reason(result, output) for output in result.outputs]
@@ -66,14 +66,14 @@ class OutputReader:
 
     def _beam(self, output: Any, reason: FinishReason | None) -> Beam:
         token_ids = tuple(output.token_ids)
-        if reason is FinishReason.STOP:  # behind its end a beam may be filled up to the length of the others
+        if reason is FinishReason.STOP:  # a finished beam may be padded to the length of the others
             token_ids = tuple(takewhile(lambda token_id: token_id not in self._end_ids, token_ids))
         log_probs = self._log_probs(output, 0, token_ids)
         total = output.cumulative_logprob
         return Beam(token_ids, log_probs, sum(log_probs) if total is None else total)
 
     def _reason(self, result: Any, output: Any) -> FinishReason | None:
-        """ERROR for an end that the library gives no reason of ours for."""
+        """Return the finish reason; ERROR for one that has no counterpart here."""
         return FINISH_REASONS.get(output.finish_reason, FinishReason.ERROR) if result.finished else None
 
     def _without_end(self, token_ids: tuple[int, ...], reason: FinishReason | None) -> tuple[int, ...]:
@@ -81,26 +81,26 @@ class OutputReader:
         return token_ids[:-1] if ends else token_ids
 
     def _log_probs(self, output: Any, seen: int, token_ids: tuple[int, ...]) -> tuple[float, ...]:
-        """Of these tokens, which begin at place `seen` of the answer.
+        """Return the log probabilities of these tokens, which begin at position `seen` of the answer.
 
-        For each token the library tells a number, or the likeliest tokens with their numbers, by token.
+        For each token the library returns a number, or the likeliest tokens with their numbers.
         """
         if not self._request.log_probs:
             return ()
         told = (output.logprobs or [])[seen : seen + len(token_ids)]
         if len(told) < len(token_ids):
-            raise _MissingOutputError("it told fewer log probabilities than tokens")
+            raise _MissingOutputError("it returned fewer log probabilities than tokens")
         return tuple(_log_prob(entry, token_id) for entry, token_id in zip(told, token_ids, strict=True))
 
 
 class _MissingOutputError(Exception):
-    """The library left out what was asked for."""
+    """The library's output lacks requested values."""
 
 
 def _log_prob(entry: Any, token_id: int) -> float:
     if not isinstance(entry, dict):
         return float(entry)
     if token_id not in entry:
-        raise _MissingOutputError(f"it told no log probability of token {token_id}")
+        raise _MissingOutputError(f"it returned no log probability for token {token_id}")
     found: Any = entry[token_id]
     return float(getattr(found, "logprob", found))

@@ -1,4 +1,4 @@
-"""A request in the words of the LLM API's SamplingParams, and what the engine can't do of it."""
+"""Translates a request to the LLM API's SamplingParams, and refuses what the engine can't do."""
 
 from __future__ import annotations
 
@@ -20,23 +20,26 @@ _GUIDES = {
 
 
 class SamplingParamsBuilder:
-    """Only arguments that 1.2 and later versions both know, and of these only what differs from asking for nothing."""
+    """Builds arguments that 1.2 and later versions have in common, without those that equal the defaults."""
 
     def __init__(self, settings: LlmApiSettings, sampler: Sampler) -> None:
         self._settings = settings
         self._sampler = sampler
 
     def end_ids_for(self, request: GenerationRequest) -> tuple[int, ...]:
-        """Under a guide the model's own ends hold where the request has none: else the answer would go on, unguided."""
+        """Return the request's end tokens; with a guide and without any, the model's own.
+
+        An answer without end tokens would continue unguided after the end of the guide.
+        """
         return request.end_ids or (self._settings.end_ids if request.guide is not None else ())
 
     def build(self, request: GenerationRequest) -> dict[str, Any]:
-        """The arguments; `guide` and `bad_words` in plain words, which `LlmApiLibrary.sampling_params` knows."""
+        """Return the arguments, with `guide` and `bad_words` as plain values for `LlmApiLibrary.sampling_params`."""
         ends = self.end_ids_for(request)
         known = (*ends, *self._settings.end_ids, 0)
         words: dict[str, Any] = {
             "max_tokens": request.max_tokens,
-            "end_id": known[0],  # without one the library would look for a tokenizer's
+            "end_id": known[0],  # without one, the library would use the tokenizer's
             "pad_id": known[0],
             "ignore_eos": not ends,
             "detokenize": False,
@@ -55,7 +58,7 @@ class SamplingParamsBuilder:
         return words | _penalties(request.sampling)
 
     def check(self, request: GenerationRequest) -> None:
-        """Raise RequestError (`invalid_parameter` or `unsupported_input`) for what this engine can't take."""
+        """Raise RequestError (`invalid_parameter` or `unsupported_input`) if this engine can't run the request."""
         check_sampling(request.sampling)
         self._check_beams(request.sampling)
         self._check_guide(request.guide)
@@ -73,7 +76,7 @@ class SamplingParamsBuilder:
             )
         if width > 1 and _samples(sampling):
             raise RequestError(
-                f"beam_width is {width}, and a beam search does without temperature, top_k and top_p; leave these out",
+                f"beam_width is {width}, and beam search doesn't support temperature, top_k and top_p; leave them out",
                 "invalid_parameter",
             )
 
@@ -92,7 +95,7 @@ class SamplingParamsBuilder:
             except (ValueError, RecursionError) as error:
                 why = "it is nested too deeply" if isinstance(error, RecursionError) else error
                 raise RequestError(
-                    f"guided_decoding_guide is no JSON schema ({why}); fix it", "invalid_parameter"
+                    f"guided_decoding_guide is not a JSON schema ({why}); fix it", "invalid_parameter"
                 ) from None
 
     def _check_bias(self, request: GenerationRequest) -> None:
@@ -126,7 +129,7 @@ class SamplingParamsBuilder:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _check_schema(schema: object) -> None:
@@ -135,7 +138,10 @@ def _check_schema(schema: object) -> None:
 
 
 def _token_choice(sampling: SamplingConfig) -> dict[str, Any]:
-    """How one token is chosen. The library samples with a temperature alone, and with one seed for all without any."""
+    """Return the sampling arguments.
+
+    The library samples if only a temperature is set, and uses one seed for all requests without one.
+    """
     if sampling.greedy:
         return {"top_k": 1}
     words: dict[str, Any] = {"temperature": 1.0 if sampling.temperature is None else sampling.temperature}
@@ -148,7 +154,7 @@ def _token_choice(sampling: SamplingConfig) -> dict[str, Any]:
 
 
 def _samples(sampling: SamplingConfig) -> bool:
-    """Whether anything would bend the distribution; a temperature and a top_p of 1 don't."""
+    """Return whether any value changes the distribution; a temperature of 1 and a top_p of 1 don't."""
     return sampling.temperature not in (None, 0.0, 1.0) or sampling.top_k > 1 or sampling.top_p not in (0.0, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""What an engine directory of the target `llmapi` says: arguments of the library, and what requests must keep to."""
+"""Settings of a `llmapi` engine directory: arguments of the library, and limits of requests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ CHECKPOINT = "checkpoint"
 
 DEFAULT_MAX_BATCH_SIZE = 2048
 DEFAULT_MAX_NUM_TOKENS = 8192
-"""Of `LLM`, in 1.2 and later (llm_args.py)."""
+"""Default of `LLM` in 1.2 and later (llm_args.py)."""
 DEFAULT_TOKENS_PER_BLOCK = 32
-"""Of `KvCacheConfig`, likewise."""
+"""Default of `KvCacheConfig` in 1.2 and later (llm_args.py)."""
 
 
 @dataclass(frozen=True)
 class LlmApiSettings:
-    """`arguments` are those of `tensorrt_llm.LLM`, but for the model: model.yaml, changed as the deployment asks."""
+    """`arguments` are those of `tensorrt_llm.LLM` except the model: model.yaml with the deployment's changes."""
 
     checkpoint: str
     arguments: dict[str, Any]
@@ -34,7 +34,10 @@ class LlmApiSettings:
 
     @classmethod
     def from_options(cls, options: EngineOptions) -> LlmApiSettings:
-        """Raises ValueError for options that this engine has no use for, OSError where a file is missing."""
+        """Read an engine's settings.
+
+        Raises ValueError for options that don't apply to this engine, OSError for a missing file.
+        """
         _check(options)
         directory = Path(options.model_dir)
         manifest = json.loads((directory / "engine.json").read_text(encoding="utf-8"))
@@ -60,7 +63,7 @@ class LlmApiSettings:
 
     @property
     def beam_width(self) -> int:
-        """The only width that a request may ask for: the library takes no other than it was started with."""
+        """Return the only width that a request may ask for: the library supports only the one it was started with."""
         return int(self.arguments.get("max_beam_width") or 1)
 
     @property
@@ -71,14 +74,14 @@ class LlmApiSettings:
 def _check(options: EngineOptions) -> None:
     if options.draft_dir or options.prompt_lookup:
         raise ValueError(
-            "the LLM API is told how to speculate when its engine is built (speculative_config); leave out the draft"
-            " engine and the prompt lookup"
+            "speculation of the LLM API is configured when its engine is built (speculative_config); leave out the"
+            " draft engine and the prompt lookup"
         )
 
 
 def _arguments(path: Path, options: EngineOptions) -> dict[str, Any]:
-    """What model.yaml says; the deployment can lower it: no reuse, no chunks, a smaller cache, smaller steps."""
-    import yaml  # of NVIDIA's container; other engines do without
+    """Read model.yaml; a deployment can disable reuse and chunked prefill, and lower cache and step sizes."""
+    import yaml  # part of NVIDIA's container; other engines don't need it
 
     arguments = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(arguments, dict):

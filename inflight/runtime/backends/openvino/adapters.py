@@ -1,4 +1,4 @@
-"""LoRA adapters: loaded with the deployment, chosen by number, one at a time for all that runs."""
+"""LoRA adapters: loaded with the deployment, selected by number, one at a time for all running requests."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CONFIG_FILE = "adapter_config.json"
 _PREFIX = "base_model.model."
 _DOWN = ".lora_A.weight"
 _MAX_HEADER_BYTES = 100_000_000
-"""The format's own."""
+"""The limit of the safetensors format."""
 
 
 class OpenVinoAdapters:
-    """The adapters of a deployment; each is a directory that PEFT wrote, or its safetensors file.
+    """The adapters of a deployment; each is a PEFT directory or its safetensors file.
 
-    How strongly one works is lora_alpha / r (with rank-stabilised LoRA, by the root of r) of its adapter_config.json;
-    without such a file its product is added as it is. ValueError says which can't be used.
+    The scale of an adapter is lora_alpha / r (with rank-stabilised LoRA, lora_alpha / sqrt(r)) of its
+    adapter_config.json, or 1 without such a file. Raises ValueError for an unusable adapter.
     """
 
     def __init__(self, paths: tuple[str, ...], engine_dir: str) -> None:
@@ -40,7 +40,7 @@ class OpenVinoAdapters:
         return {"adapters": openvino_genai.AdapterConfig(self._scaled)} if self._scaled else {}
 
     def check(self, request: GenerationRequest) -> None:
-        """Raise RequestError (`invalid_parameter`) for an adapter that the deployment doesn't have."""
+        """Raise RequestError (`invalid_parameter`) if the deployment doesn't have the request's adapter."""
         if not 0 <= request.adapter <= len(self._scaled):
             have = len(self._scaled)
             raise RequestError(
@@ -50,7 +50,7 @@ class OpenVinoAdapters:
             )
 
     def check_all(self, pipeline: openvino_genai.ContinuousBatchingPipeline) -> None:
-        """Have each work once, so that one that doesn't fit the model is found before a request asks for it."""
+        """Run each adapter once, to find one that doesn't fit the model before a request asks for it."""
         for number, path in enumerate(self._paths, start=1):
             try:
                 self.activate(pipeline, number)
@@ -60,14 +60,14 @@ class OpenVinoAdapters:
         self.activate(pipeline, 0)
 
     def activate(self, pipeline: openvino_genai.ContinuousBatchingPipeline, number: int) -> None:
-        """Have the pipeline, in which no request runs, compute with this adapter from now on; 0 is none."""
+        """Make the pipeline compute with this adapter from now on; 0 disables adapters. No request may be running."""
         if number == self._active:
             return
-        while pipeline.has_non_finished_requests():  # those that were cancelled leave with the next step
+        while pipeline.has_non_finished_requests():  # cancelled requests leave with the next step
             pipeline.step()
         config = openvino_genai.GenerationConfig(max_new_tokens=1, ignore_eos=True)
         config.adapters = openvino_genai.AdapterConfig([self._scaled[number - 1]] if number else [])
-        # The pipeline takes an adapter only with a whole call; it keeps the last one.
+        # The pipeline takes an adapter only with a whole call, and keeps the last one.
         pipeline.generate([openvino.Tensor(np.zeros((1, 1), np.int64))], [config])
         self._active = number
 
@@ -84,16 +84,18 @@ def _load(path: Path, engine_dir: str) -> tuple[openvino_genai.Adapter, float]:
     layers = (Path(engine_dir) / "openvino_model.xml").read_text(encoding="utf-8")
     for module in modules:
         if f"{module}/" not in layers:
-            raise ValueError(f"the adapter {path} changes {module}, which {engine_dir} doesn't have; it is another's")
+            raise ValueError(
+                f"the adapter {path} changes {module}, which {engine_dir} doesn't have; give an adapter of this model"
+            )
     return openvino_genai.Adapter(str(weights)), scale
 
 
 def _modules(weights: Path) -> list[str]:
-    """The modules that an adapter changes, from the header of its safetensors file."""
+    """Return the modules that an adapter changes, from the header of its safetensors file."""
     with weights.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > min(weights.stat().st_size, _MAX_HEADER_BYTES):
-            raise ValueError("it is no safetensors file")
+            raise ValueError("it is not a safetensors file")
         names = json.loads(file.read(length))
     return [name.removeprefix(_PREFIX).removesuffix(_DOWN) for name in names if name.endswith(_DOWN)]
 

@@ -1,6 +1,6 @@
-"""A request in the words of OpenVINO GenAI, and what that library can't do of it.
+"""Translates a request to OpenVINO GenAI, and refuses what that library can't do.
 
-What `check` lets through never makes the pipeline raise an error: one that comes out of its step() ends every request.
+A request that passes `check_request` never makes the pipeline raise: an error of its step() ends every request.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from inflight.runtime.engine.request_values import check_sampling
 from inflight.runtime.messages import DecodingGuide, GenerationRequest, GuideType, RequestError, SamplingConfig
 
 LOWEST_TEMPERATURE = 1e-4
-"""Below it scaled logits overflow 32 bits; at it the likeliest token is chosen all but always."""
+"""Below it, scaled logits overflow 32 bits; at it, the likeliest token is chosen almost always."""
 
 
 ANY_JSON = '{"anyOf": [{"type": "object"}, {"type": "array"}]}'
-"""Upstream's `json` has no schema and takes an object or an array."""
+"""Upstream's `json` has no schema and accepts an object or an array."""
 
 
 def check_request(request: GenerationRequest, options: EngineOptions) -> None:
-    """Raise RequestError (`invalid_parameter`) for values and combinations that the library can't take."""
+    """Raise RequestError (`invalid_parameter`) for values and combinations that the library doesn't support."""
     sampling = request.sampling
     check_sampling(sampling)
     _check_prompt(request, options)
@@ -33,8 +33,8 @@ def check_request(request: GenerationRequest, options: EngineOptions) -> None:
         _check_beam_search(request, options)
     if request.guide is not None and sampling.min_tokens:
         raise _invalid_parameter(
-            f"min_tokens is {sampling.min_tokens} beside guided_decoding_guide, which alone says when the answer is"
-            " whole; leave min_tokens out"
+            f"min_tokens is {sampling.min_tokens} beside guided_decoding_guide, which decides when the answer"
+            " ends; leave min_tokens out"
         )
 
 
@@ -50,7 +50,7 @@ def _check_prompt(request: GenerationRequest, options: EngineOptions) -> None:
 
 
 def _check_beam_search(request: GenerationRequest, options: EngineOptions) -> None:
-    """The library searches with the model's own distribution, untouched, and computes all beams in one step."""
+    """Check a beam search: the library uses the model's unmodified distribution, and computes all beams in one step."""
     sampling = request.sampling
     if sampling.beam_width > options.max_num_tokens:
         raise _invalid_parameter(
@@ -67,12 +67,13 @@ def _check_beam_search(request: GenerationRequest, options: EngineOptions) -> No
     ):
         if used:
             raise _invalid_parameter(
-                f"beam_width is {sampling.beam_width} and this engine's beam search does without {name}; leave one out"
+                f"beam_width is {sampling.beam_width} and this engine's beam search doesn't support {name}; leave"
+                " one out"
             )
 
 
 def _samples(sampling: SamplingConfig) -> bool:
-    """Whether anything would bend the distribution; a temperature and a top_p of 1 don't."""
+    """Return whether any value changes the distribution; a temperature of 1 and a top_p of 1 don't."""
     return sampling.temperature not in (None, 0.0, 1.0) or sampling.top_k > 1 or sampling.top_p not in (0.0, 1.0)
 
 
@@ -81,9 +82,9 @@ def _invalid_parameter(message: str) -> RequestError:
 
 
 def generation_config(request: GenerationRequest, options: EngineOptions) -> openvino_genai.GenerationConfig:
-    """Translate a request that `check` let through; the library's own defaults never show through.
+    """Translate a request that passed `check_request`, without using the library's defaults.
 
-    Log probabilities are those of the model's own distribution, before temperature, penalties and guide.
+    Log probabilities are of the model's own distribution, before temperature, penalties and guide.
     """
     config = openvino_genai.GenerationConfig()
     config.max_new_tokens = request.max_tokens
@@ -105,22 +106,22 @@ def generation_config(request: GenerationRequest, options: EngineOptions) -> ope
 
 
 def first_token_config() -> openvino_genai.GenerationConfig:
-    """One token, the likeliest, whatever it is."""
+    """Return a configuration that generates one token, the likeliest, even an end token."""
     return openvino_genai.GenerationConfig(max_new_tokens=1, ignore_eos=True)
 
 
 def may_end_with_first_token(request: GenerationRequest) -> bool:
-    """Whether all beams of a search could be whole with the first token, which the library doesn't survive.
+    """Return whether all beams of a search could end with the first token, which crashes the library.
 
-    For that, the likeliest `beam_width` tokens must all end an answer.
+    This happens if the likeliest `beam_width` tokens are all end tokens.
     """
     return 1 < request.sampling.beam_width <= len(request.end_ids)
 
 
 def with_fewer_ends(request: GenerationRequest, first_token: int) -> GenerationRequest:
-    """What the library can search for where the likeliest first token ends the answer.
+    """Return a request that the library can search for when the likeliest first token ends the answer.
 
-    It knows one end less than there are beams, that one among them; the others are found in the beams afterwards.
+    It has fewer end tokens than beams, that token among them; the other ends are found in the beams afterwards.
     """
     if first_token not in request.end_ids:
         return request
@@ -129,7 +130,7 @@ def with_fewer_ends(request: GenerationRequest, first_token: int) -> GenerationR
 
 
 def structured_output(guide: DecodingGuide) -> openvino_genai.StructuredOutputConfig:
-    """The library's form of a guide."""
+    """Return the library's form of a guide."""
     config = openvino_genai.StructuredOutputConfig()
     if guide.type is GuideType.JSON:
         config.json_schema = ANY_JSON
@@ -167,7 +168,7 @@ def _set_sampling(config: openvino_genai.GenerationConfig, sampling: SamplingCon
 
 
 def _seed(seed: int | None) -> int:
-    """Any seed as 32 bits, which mt19937 starts from; without one a new one, as the library's default is a constant."""
+    """Return the seed as 32 bits for mt19937; a random one without a seed, since the library's default is constant."""
     if seed is None:
         return secrets.randbits(32)
     return (seed ^ (seed >> 32) * 0x9E3779B1) & 0xFFFFFFFF  # Knuth's multiplier spreads the upper half

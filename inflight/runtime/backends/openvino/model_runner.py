@@ -31,7 +31,7 @@ from inflight.runtime.engine.manifest import EngineManifest
 from inflight.runtime.messages import Beam, EngineLimits, FinishReason, GenerationRequest, tenant_of
 
 IDLE_WAIT_S = 0.005
-"""How long an engine with nothing else to do waits for a guide's trial before it looks round again."""
+"""How long an idle engine waits for a guide's probe before it checks for work again."""
 
 FINISH_REASONS = {
     openvino_genai.GenerationFinishReason.STOP: FinishReason.STOP,
@@ -41,7 +41,7 @@ FINISH_REASONS = {
 
 @dataclass
 class _RunningRequest:
-    """A request in the pipeline, or on its way there while `generation` is None."""
+    """A request in the pipeline, or about to enter it while `generation` is None."""
 
     request: GenerationRequest
     drafts: DraftCounter | None
@@ -49,13 +49,13 @@ class _RunningRequest:
     tries_first_token: bool = False
     tokens: int = 0
     prompt_computed: bool = False
-    """Whether a token of it was read: its prompt is computed."""
+    """Whether its prompt is computed: the pipeline has returned a token."""
 
 
 class OpenVinoModelRunner:
-    """Runs an engine directory that `inflight build --target openvino` made; needs its engine.json.
+    """Runs an engine directory of `inflight build --target openvino`; needs its engine.json.
 
-    ValueError says which of the options can't be met.
+    Raises ValueError for options that the library doesn't support.
     """
 
     def __init__(self, options: EngineOptions) -> None:
@@ -79,7 +79,7 @@ class OpenVinoModelRunner:
         self._stall_detector = GuideStallDetector(self._pipeline, options)
         self._running: dict[int, _RunningRequest] = {}
         self._pending: deque[int] = deque()
-        self._first_token_numbers = count(1 << 61)  # no handle of a request is so large
+        self._first_token_numbers = count(1 << 61)  # no request's handle is this large
 
     def check(self, request: GenerationRequest) -> None:
         check_request(request, self._options)
@@ -92,7 +92,7 @@ class OpenVinoModelRunner:
 
     def prepare(self, waiting: Sequence[GenerationRequest]) -> None:
         guides = [(tenant_of(request.metadata), request.guide) for request in waiting if request.guide is not None]
-        # While nothing runs, there is nothing else to do.
+        # While no request runs, wait for the probe.
         self._guides.advance(guides, timeout=0.0 if self._running else IDLE_WAIT_S)
 
     def joinable(self, request: GenerationRequest, ahead: Sequence[GenerationRequest]) -> bool:
@@ -105,9 +105,9 @@ class OpenVinoModelRunner:
 
     def add(self, handle: int, request: GenerationRequest) -> None:
         if request.guide is not None:
-            self._guides.ready(request.guide)  # it may have stalled the engine since it passed
+            self._guides.ready(request.guide)  # the guide may have stalled the engine since it passed
             self._compiled_guides.add(digest(request.guide), self._guides.compiled_bytes(request.guide))
-            # Without an end token a guided answer would go on, unguided, once it is whole.
+            # Without an end token, a complete guided answer would continue unguided.
             request = replace(request, end_ids=request.end_ids or self._end_ids)
         self._adapters.activate(self._pipeline, request.adapter)
         self._prefix_conflicts.add(request.prompt_ids)
@@ -129,7 +129,7 @@ class OpenVinoModelRunner:
         running.generation = self._pipeline.add_request(handle, _prompt(running.request), config)
 
     def _start_pending(self) -> None:
-        """With a draft model a step computes all started prompts whole; so few are started at a time."""
+        """Start pending requests, few at a time with a draft model: a step then computes whole prompts."""
         tokens = 0
         while self._pending:
             running = self._running[self._pending[0]]
@@ -139,10 +139,10 @@ class OpenVinoModelRunner:
             self._start(self._pending.popleft(), running)
 
     def removable(self, handle: int) -> bool:
-        """Not while its prompt is computed, where prefixes are cached.
+        """Return False while the prompt is computed and prefix caching is on.
 
         The library would keep all blocks of the prompt as if they were computed, and answer the next request with the
-        same prompt wrongly. A beam search tells nothing before its end, so it is not removed before that.
+        same prompt wrongly. A beam search has no output before its end, so it is not removable before that.
         """
         running = self._running[handle]
         return not self._caches_prefixes or running.generation is None or running.prompt_computed
@@ -155,7 +155,7 @@ class OpenVinoModelRunner:
             running.generation.cancel()
 
     def close(self) -> None:
-        """End the process in which guides are tried; it ends by itself with this one."""
+        """End the guide probe's process; it also ends when this process does."""
         self._guides.close()
 
     def step(self) -> Iterator[StepOutput]:
@@ -193,7 +193,7 @@ class OpenVinoModelRunner:
         return progress
 
     def _start_beam_search(self, handle: int, running: _RunningRequest, first_token: int) -> None:
-        """Begin the beam search whose first token was tried."""
+        """Start the beam search after its first token was tested."""
         request = with_fewer_ends(running.request, first_token)
         config = generation_config(request, self._options)
         running.tries_first_token = False
@@ -220,7 +220,7 @@ def _tokens_output(handle: int, running: _RunningRequest, output: openvino_genai
 def _beams_output(
     handle: int, request: GenerationRequest, outputs: list[openvino_genai.GenerationOutput]
 ) -> StepOutput:
-    """All beams at once, the best first; the reason is that of the best."""
+    """Return all beams at once, the best first, with the finish reason of the best."""
     outputs.sort(key=lambda output: -output.score)
     beams = tuple(_beam(request, output) for output in outputs)
     whole = len(beams[0].token_ids) < len(outputs[0].generated_ids)
@@ -228,7 +228,7 @@ def _beams_output(
 
 
 def _beam(request: GenerationRequest, output: openvino_genai.GenerationOutput) -> Beam:
-    """Cut before its end token."""
+    """Return the beam without its end token."""
     token_ids, log_probs = output.generated_ids, output.generated_log_probs
     end = next((place for place, token in enumerate(token_ids) if token in request.end_ids), len(token_ids))
     log_probs = tuple(log_probs[:end])

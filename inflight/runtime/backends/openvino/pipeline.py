@@ -1,4 +1,4 @@
-"""OpenVINO GenAI's continuous-batching pipeline, built as a deployment asks for it."""
+"""Builds OpenVINO GenAI's continuous-batching pipeline with the options of a deployment."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from inflight.runtime.engine.interface import EngineOptions
 from inflight.runtime.engine.manifest import EngineManifest
 
 KV_BLOCK_TOKENS = 32
-"""Tokens of one block of the paged KV cache on the CPU device."""
+"""Tokens per block of the paged KV cache on the CPU device."""
 
 NGRAM_TOKENS = 3
-"""Prompt lookup looks for so many of the last tokens in what was before, then for fewer."""
+"""Prompt lookup matches this many of the last tokens first, then fewer."""
 
 
 def make_pipeline(
     options: EngineOptions, manifest: EngineManifest, **more: Any
 ) -> openvino_genai.ContinuousBatchingPipeline:
-    """Load the engine, and the draft's engine where there is one; ValueError for options that exclude each other."""
+    """Load the engine, and the draft engine if there is one. Raises ValueError for options that exclude each other."""
     if options.draft_dir and options.prompt_lookup:
-        raise ValueError("a draft model and prompt lookup are two ways to speculate; choose one")
+        raise ValueError("a draft model and prompt lookup exclude each other; choose one")
     if (options.draft_dir or options.prompt_lookup) and options.num_draft_tokens < 1:
         raise ValueError(f"num_draft_tokens is {options.num_draft_tokens}; it must be 1 or more")
     if (options.draft_dir or options.prompt_lookup) and options.adapters:
@@ -56,7 +56,7 @@ def _draft_model(options: EngineOptions, manifest: EngineManifest) -> Any:
 
 
 def scheduler_config(options: EngineOptions) -> openvino_genai.SchedulerConfig:
-    """The pipeline's scheduler settings; the benchmark runs the bare engine with the same."""
+    """Return the pipeline's scheduler settings; the benchmark runs the bare engine with the same ones."""
     config = openvino_genai.SchedulerConfig()
     config.num_kv_blocks = kv_blocks(options) + _spare_blocks(options)
     config.max_num_seqs = options.max_num_sequences
@@ -64,17 +64,17 @@ def scheduler_config(options: EngineOptions) -> openvino_genai.SchedulerConfig:
     config.dynamic_split_fuse = options.chunked_context
     config.enable_prefix_caching = options.kv_cache_reuse and not _misleads_prefix_cache(options)
     if options.draft_dir:
-        # Where a step can't hold all that runs, the library loses step between the two models, and answers wrongly.
+        # If a step can't hold all running requests, the library desynchronizes the two models and answers wrongly.
         config.max_num_batched_tokens = config.num_kv_blocks * KV_BLOCK_TOKENS
         config.dynamic_split_fuse = True
     return config
 
 
 def _misleads_prefix_cache(options: EngineOptions) -> bool:
-    """Whether keys and values would be found again that aren't those of a new request's tokens.
+    """Return whether prefix caching could reuse keys and values that don't belong to a new request's tokens.
 
-    They are found by tokens alone: whatever adapter they were computed with, and though a token was only looked up
-    and not yet computed when its request was cancelled.
+    The cache is indexed by tokens only: it ignores the adapter, and includes looked-up tokens that were never computed
+    because their request was cancelled.
     """
     return bool(options.adapters) or options.prompt_lookup
 
@@ -84,7 +84,7 @@ def kv_blocks(options: EngineOptions) -> int:
 
 
 def _spare_blocks(options: EngineOptions) -> int:
-    """Beyond what requests reserve: one for the engine's own probe of a step, and room for drafted tokens."""
+    """Return the blocks needed beyond those of requests: one for the engine's probe of a step, and some for drafts."""
     speculates = options.draft_dir or options.prompt_lookup
     drafted = -(-options.num_draft_tokens // KV_BLOCK_TOKENS) * options.max_num_sequences if speculates else 0
     return 1 + drafted

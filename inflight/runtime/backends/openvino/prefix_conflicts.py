@@ -1,9 +1,9 @@
-"""Which prompts must not be computed at the same time: what OpenVINO GenAI's prefix cache would mix up.
+"""Prompts that must not be computed at the same time because OpenVINO GenAI's prefix cache would mix them up.
 
-The library also keeps the last block of a sequence, which is seldom full, and gives it to every prompt that begins like
-that sequence. While prompts are computed, blocks are not copied on write (2026.4: `BlockManager::append_slots` is for
-sequences that generate), so two that got the same block write into the same places. Measured with prompts that continue
-the same texts, 8 at once: 1 of 130 answers was wrong; where such prompts wait for each other, none of 7,680.
+The library also caches the last block of a sequence, which is seldom full, and shares it with every prompt that begins
+like that sequence. While prompts are computed, blocks are not copied on write (2026.4: `BlockManager::append_slots` is
+for sequences that generate), so two prompts that share the block write to the same places. Measured with 8 concurrent
+prompts that continue the same texts: 1 of 130 answers was wrong; if such prompts wait for each other, 0 of 7,680.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Prompt = tuple[int, ...]
 
 
 class PrefixConflicts:
-    """Knows the prompts that were begun, whose last blocks may be kept: `blocks` at most, as many as there are."""
+    """Remembers the latest `blocks` prompts that were started, whose last blocks may be cached."""
 
     def __init__(self, blocks: int) -> None:
         self._blocks = blocks
@@ -23,7 +23,7 @@ class PrefixConflicts:
         """Digests of whole prompts, the latest last."""
 
     def add(self, prompt: Prompt) -> None:
-        """A prompt is about to be computed."""
+        """Remember a prompt that is about to be computed."""
         *_, digest = _digests(prompt)
         self._prompts[digest] = None
         self._prompts.move_to_end(digest)
@@ -31,10 +31,10 @@ class PrefixConflicts:
             self._prompts.popitem(last=False)
 
     def conflicts(self, prompt: Prompt, others: Iterable[Prompt]) -> bool:
-        """Whether `prompt` has to wait for one of `others`, which are computed, or to be computed before it.
+        """Return whether `prompt` has to wait for one of `others`, which are computed now or before it.
 
-        So it is where one of the two begins with the other, or both with a prompt that was begun before. Prompts that
-        wait so lose little: most of what the later one asks for is in the cache by then.
+        It has to if one of the two begins with the other, or both begin with a prompt that was started before. The wait
+        costs little: the later prompt finds most of its blocks in the cache.
         """
         most = 0
         for other in others:
@@ -46,7 +46,7 @@ class PrefixConflicts:
 
 
 def _digests(tokens: Sequence[int]) -> Iterator[int]:
-    """A digest for each beginning of a prompt, the shortest first."""
+    """Yield a digest for each prefix of a prompt, the shortest first."""
     digest = 0
     for token in tokens:
         digest = hash((digest, token))
@@ -54,7 +54,7 @@ def _digests(tokens: Sequence[int]) -> Iterator[int]:
 
 
 def _shared(one: Prompt, other: Prompt) -> int:
-    """How many tokens both begin with."""
+    """Return the length of the common prefix."""
     if one[0] != other[0]:
         return 0
     low, high = 1, min(len(one), len(other))

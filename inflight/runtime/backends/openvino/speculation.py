@@ -1,4 +1,4 @@
-"""Speculation: what a deployment that speculates can't do, and how much of what it drafts is taken."""
+"""Speculative decoding: its restrictions, and counts of drafted and accepted tokens."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from inflight.runtime.messages import GenerationRequest, RequestError, Speculati
 
 
 def check_speculation(request: GenerationRequest, options: EngineOptions) -> None:
-    """Raise RequestError (`invalid_parameter`) for what the library does wrongly, or not at all, when it speculates."""
+    """Raise RequestError (`invalid_parameter`) for values that the library handles wrongly when it speculates."""
     if not (options.draft_dir or options.prompt_lookup):
         return
     how = "with a draft model" if options.draft_dir else "by prompt lookup"
     sampling = request.sampling
     for name, used in (
         (f"beam_width of {sampling.beam_width}", sampling.beam_width > 1),
-        # The library counts the tokens of the prompt in once a drafted token was not taken.
+        # After a rejected draft token, the library counts the prompt's tokens too.
         (f"min_tokens of {sampling.min_tokens}", sampling.min_tokens > 1),
-        # It accepts drafted tokens by another rule than keeps the distribution, and loses count of them.
+        # The library's acceptance rule changes the distribution, and its count of these tokens is wrong.
         ("top_k or top_p", bool(options.draft_dir) and not sampling.greedy),
         ("guided_decoding_guide", bool(options.draft_dir) and request.guide is not None),
     ):
         if used:
             raise RequestError(
-                f"this deployment speculates {how} and so can't serve {name}; leave it out, or ask one that doesn't"
-                " speculate",
+                f"this deployment speculates {how} and can't serve {name}; leave it out, or use a deployment that"
+                " doesn't speculate",
                 "invalid_parameter",
             )
 
@@ -43,11 +43,11 @@ def set_speculation(config: openvino_genai.GenerationConfig, options: EngineOpti
 
 @dataclass
 class DraftCounter:
-    """Counts for one request what was drafted and taken; the library tells only the tokens of each step.
+    """Counts drafted and accepted tokens of one request; the library reports only the tokens of each step.
 
-    Of a step's tokens all but the last were drafted. How many were on offer follows from the library's rules: with a
-    draft model as many as may still come, by lookup what follows the first place where the last tokens stood before.
-    In the step that ends an answer only those taken count, since a draft model stops at its own end token.
+    All tokens of a step except the last were drafted. The number of proposed tokens follows from the library's rules:
+    with a draft model, as many as the answer may still have; with prompt lookup, those after the first match of the
+    last tokens. In an answer's last step only accepted tokens count, since a draft model stops at its own end token.
     """
 
     request: GenerationRequest
@@ -61,7 +61,7 @@ class DraftCounter:
         self.tokens = array("q", self.request.prompt_ids)
 
     def update(self, token_ids: tuple[int, ...], ended: bool) -> SpeculationStats:
-        """Count a step's tokens, which are one at least, the end token among them."""
+        """Count the one or more tokens of a step, including an end token."""
         taken = len(token_ids) - 1
         offered = self._offered() if self.produced else 0
         self.drafted += min(offered, taken) if ended else max(offered, taken)
@@ -75,7 +75,7 @@ class DraftCounter:
         return min(most, self._found()) if self.options.prompt_lookup else most
 
     def _found(self) -> int:
-        """How many tokens follow the first place where the last ones stood before."""
+        """Return how many tokens follow the first match of the last ones."""
         whole = self.tokens.tobytes()
         width = self.tokens.itemsize
         longest = NGRAM_TOKENS if len(self.tokens) > NGRAM_TOKENS else len(self.tokens) // 2
@@ -87,7 +87,7 @@ class DraftCounter:
 
 
 def _find(whole: bytes, part: bytes, width: int) -> int:
-    """The first place, counted in items, where `part` stands at the beginning of an item."""
+    """Return the first position, in items, at which `part` occurs on an item boundary."""
     place = whole.find(part)
     while place % width:
         place = whole.find(part, place + 1)

@@ -1,4 +1,4 @@
-"""The answers of `tensorrt_llm_bls`: tokens and tensors of the engine's model in, Triton responses with text out."""
+"""Answers of `tensorrt_llm_bls`: converts tokens and tensors of the engine's model to Triton responses with text."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Tensors = Mapping[str, Any]
 
 
 class TextAnswer:
-    """One answer to one prompt: a response for each piece of text when streaming, else a single one at the end.
+    """One answer to one prompt: sends a response for each piece of text when streaming, else a single one at the end.
 
-    `key` is its stream's key. Not thread-safe: one thread gives it what comes.
+    `key` is its stream key. Not thread-safe: one thread makes all calls.
     """
 
     def __init__(
@@ -39,16 +39,16 @@ class TextAnswer:
         self.responder = responder
         self.key = key
         self.handle = 0
-        """The key too, once the engine has the request: from then on it can be cancelled."""
+        """The key once the engine has the request, which can be cancelled from then on; 0 before."""
         self.disconnected = False
         self.position = 0
-        """How many of its tokens have come the short way."""
+        """How many of its tokens have come through the chunk channel."""
         self.closed = False
         """Whether its last response has been sent."""
         self.stopped = False
-        """Whether a stop word was found: the engine need not go on."""
+        """Whether a stop word was found, after which the engine need not continue."""
         self.stop_requested = False
-        """Whether the request was ended by its id, which engines of others don't tell as a reason."""
+        """Whether the request was stopped by its id, which third-party engines don't report as a reason."""
         self._request = request
         self._decoders = decoders
         self._text = decoders.create()
@@ -67,7 +67,7 @@ class TextAnswer:
     def push(
         self, token_ids: Sequence[int], log_probs: Sequence[float] = (), timings: RequestTimings | None = None
     ) -> None:
-        """Take tokens that are not the last ones; none count any more once it is stopped. Times come with the first."""
+        """Add tokens that are not the last ones, unless the answer is stopped. The first call includes timings."""
         self._timings = timings or self._timings
         if self.closed or self.stopped:
             return
@@ -79,11 +79,11 @@ class TextAnswer:
             self.responder.send([*self._text_tensors(piece), *self._perf_so_far()], last=False)
 
     def keep_extras(self, tensors: Tensors) -> None:
-        """Keep what is to be handed on with the last response."""
+        """Keep the tensors to send with the last response."""
         self._extras |= {name: tensors[name] for name in EXTRAS if name in tensors}
 
     def finish(self, tensors: Tensors) -> None:
-        """Take the last tokens and whatever comes with them, and end the answer."""
+        """Add the last tokens and their tensors, and end the answer."""
         if self.closed:
             return
         self.keep_extras(tensors)
@@ -103,7 +103,7 @@ class TextAnswer:
         self.responder.fail(message, code)
 
     def _stop(self, piece: TextDelta) -> None:
-        """End at a stop word: at once, unless figures are wanted that the engine tells with its own last response."""
+        """End at a stop word: at once, unless the request wants values that come with the engine's last response."""
         self.stopped = True
         if self._request.perf_metrics:
             self._stop_delta = piece
@@ -135,7 +135,7 @@ class TextAnswer:
         self._send_last(tensors, reason)
 
     def _text_tensors(self, piece: TextDelta) -> list[Any]:
-        """The tensors of a piece of text, which counts from now on."""
+        """Return the tensors of a piece of text, and count its tokens."""
         self._output_tokens += len(piece.token_ids)
         tensors = [_text_tensor([piece.text]), *self._index_tensors]
         if self._request.token_ids:
@@ -147,7 +147,7 @@ class TextAnswer:
         return tensors
 
     def _perf_so_far(self) -> list[Any]:
-        """The performance tensors before the last response, which clients expect with each: what the engine told."""
+        """Return the performance tensors before the last response, which clients expect in each response."""
         if not self._request.perf_metrics:
             return []
         told = [pb_utils.Tensor(name, self._extras[name]) for name in PERF_TENSORS if name in self._extras]
@@ -166,13 +166,13 @@ class TextAnswer:
 
 
 def tokens_of(tensors: Tensors) -> tuple[Sequence[int], Sequence[float]]:
-    """The token ids and log probabilities of a streamed response, which has one sequence."""
+    """Return the token ids and log probabilities of a streamed response, which has one sequence."""
     (beam,) = _beams(tensors)
     return beam.token_ids, beam.log_probs
 
 
 def _beams(tensors: Tensors) -> list[Beam]:
-    """The sequences of a response, cut to their lengths."""
+    """Return the sequences of a response, cut to their lengths."""
     if "output_ids" not in tensors:
         return []
     lengths = tensors["sequence_length"][0].tolist()
@@ -186,15 +186,15 @@ def _beams(tensors: Tensors) -> list[Beam]:
 
 
 def _dropped(tensors: Tensors) -> int:
-    """How many characters at the end are of a stop word, where the engine's model tells."""
+    """Return how many characters at the end belong to a stop word, if the engine's model sends the number."""
     return ChunkHeader.from_row(tensors["chunk_header"][0]).dropped_characters if "chunk_header" in tensors else 0
 
 
 def _text_tensor(texts: Sequence[str]) -> Any:
-    """In one dimension, as postprocessing has them."""
+    """Return a tensor with one dimension, like postprocessing."""
     return pb_utils.Tensor("text_output", np.array([text.encode() for text in texts], dtype=np.object_))
 
 
 def _string(array: Any) -> str:
-    """The string that an optional tensor holds; "" where it did not come."""
+    """Return the string in an optional tensor; "" if it is absent."""
     return "" if array is None else array.item().decode()

@@ -1,4 +1,4 @@
-"""A request to `tensorrt_llm_bls` on its way: its answers, and the calls of other models for it."""
+"""The state of a request to `tensorrt_llm_bls`: its answers and its calls of other models."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _CODES_BY_WORDS = {
     "is not ready": "engine_restarting",
     "is not healthy": "engine_restarting",
 }
-"""For the errors of models that are not ours, and of Triton."""
+"""For errors of Triton and of third-party models."""
 
 Responses = Iterator[Any]
-"""Triton's own, of a model that may give several. It waits for the next one."""
+"""Triton's iterator over the responses of a decoupled model; it blocks until the next one."""
 
 
 class BlsCall:
-    """The answers to one request, and the engine's responses once it has accepted the request the short way.
+    """The answers to one request, and the engine's remaining responses once it has accepted a chunk subscription.
 
     `prepared` are the outputs of preprocessing, by name.
     """
@@ -52,27 +52,26 @@ class BlsCall:
         private_id: bool,
         parameters: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """With `private_id` the engine never sees the client's own id: see `id`."""
+        """With `private_id`, the engine never gets the client's own id: see `id`."""
         self.client_id = request_id
-        # Clients need not send an id, and a request without one can't be stopped.
+        # Clients may omit the id, and a request without one can't be stopped.
         self.id = f"{request_id}#{secrets.token_hex(8)}" if private_id or not request_id else request_id
-        """The id of the engine's requests. Engines that know no stream keys end whatever has the id that is to be
-        stopped, of any client; so each has its own."""
+        """The id of the engine's requests; unique, since engines without stream keys stop all requests with an id."""
         self.stop_requested = False
         self.request = request
         self.prepared = prepared
         self.responder = responder
         self.parameters = parameters
-        """What goes to the engine's model beside the tensors."""
+        """Request parameters for the engine's model."""
         self.answers: list[TextAnswer] = []
         """By prompt, then by sequence."""
         self.responses: Future[Iterator[Mapping[str, Any]]] = Future()
         self._lasts = LastResponses(request.prompts, request.sequences)
         self.finds_stop_words = False
-        """Whether stop words are looked for here."""
+        """Whether this model searches for stop words."""
 
     def create_answers(self, detokenizer: Detokenizer, accumulate: bool, search: bool) -> None:
-        """With `search`, stop words are looked for here; RequestError for those that can't be."""
+        """Create the answers; with `search`, this model searches for stop words. Raises RequestError if it can't."""
         request = self.request
         for row in range(request.prompts):
             words = request.stop_word_request(self.prepared, row) if search else None
@@ -96,21 +95,21 @@ class BlsCall:
         return ids
 
     def answer_for(self, tensors: Mapping[str, Any]) -> TextAnswer:
-        """The answer that a response of the engine's model belongs to; RequestError where it is none of this call."""
+        """Return the answer of a response of the engine's model. Raises RequestError if there is no such answer."""
         return self.answers[self._lasts.answer_index(tensors)]
 
     def last_response(self, answer: TextAnswer) -> Mapping[str, Any]:
-        """The last response of an answer, once its end has been told; RequestError where another one comes."""
+        """Return the last response of an answer whose end was announced. Raises RequestError for any other response."""
         return self._lasts.take_last(self.answers.index(answer), self.responses.result())
 
     def mark_stoppable(self) -> None:
-        """The engine has the request."""
+        """Record that the engine has the request."""
         for answer in self.answers:
             answer.handle = answer.key
 
 
 def prepare(model: str, request: TextRequest) -> dict[str, Any]:
-    """Have a prompt tokenized. Raises what preprocessing refuses."""
+    """Tokenize a prompt. Raises the errors of preprocessing."""
     inputs, outputs = request.preprocessing_inputs(), request.preprocessing_outputs()
     return arrays(pb_utils.InferenceRequest(model_name=model, inputs=inputs, requested_output_names=outputs).exec())
 
@@ -123,7 +122,7 @@ def stream(
     retained: RetainedResponses,
     parameters: Mapping[str, Any] = MappingProxyType({}),
 ) -> Responses:
-    """Ask a model that may give several responses; returns once the first one has come."""
+    """Call a decoupled model; return once its first response has come."""
     request = pb_utils.InferenceRequest(
         model_name=model,
         request_id=request_id,
@@ -135,7 +134,7 @@ def stream(
 
 
 def _each(responses: Responses, retained: RetainedResponses) -> Responses:
-    """Triton's iterator as one that does not start over when iter() is called again."""
+    """Wrap Triton's iterator in one that does not restart when iter() is called again."""
     try:
         yield from responses
     finally:
@@ -143,14 +142,14 @@ def _each(responses: Responses, retained: RetainedResponses) -> Responses:
 
 
 def arrays(response: Any) -> dict[str, Any]:
-    """The tensors of a response, by name; RequestError, with the code that it names, for one that holds an error."""
+    """Return the tensors of a response, by name. Raises RequestError, with its code, for a response with an error."""
     if response.has_error():
         raise error_of(response.error().message())
     return {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
 
 
 def error_of(message: str) -> RequestError:
-    """A model's error as it was raised there."""
+    """Return a model's error as the exception that it raised."""
     found = _CODE.match(message)
     if found is not None:
         return RequestError(found["sentence"], found["code"])
@@ -163,6 +162,6 @@ def _stop_words(words: GenerationRequest | None, detokenizer: Detokenizer) -> St
 
 
 def _index_tensors(request: TextRequest, row: int, sequence: int) -> list[Any]:
-    """Which answer it is, where there are several."""
+    """Return the index tensors of an answer if the request has several."""
     tags = [tensor("batch_index", [[row]], np.int32)] if request.prompts > 1 else []
     return [*tags, tensor("sequence_index", [[sequence]], np.int32)] if request.sequences > 1 else tags

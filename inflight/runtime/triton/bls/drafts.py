@@ -1,4 +1,4 @@
-"""Requests to `tensorrt_llm_bls` that a draft model speculates for: one answer, made in rounds."""
+"""Requests to `tensorrt_llm_bls` with a draft model: one answer, generated in rounds."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from inflight.runtime.triton.bls.request import TextRequest
 from inflight.runtime.triton.perf_metrics import PERF_TENSORS
 
 Infer = Callable[[str, BlsCall, list[Any], list[str]], Tensors]
-"""Asks a model (by name) for a request, with these inputs for these outputs, and waits for its one response."""
+"""Calls a model (by name) for a request, with these inputs and requested outputs, and waits for its one response."""
 
 _HISTORY_INPUTS = ("presence_penalty", "frequency_penalty", "guided_decoding_guide_type", "guided_decoding_guide")
-"""Inputs whose effect depends on the answer so far, which each round takes for a part of the prompt."""
+"""Inputs whose effect depends on the answer so far, which each round sends as part of the prompt."""
 _FIRST_ROUND_TENSORS = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns")
 _MILLISECOND_NS = 1_000_000
 
 
 def check_drafts(request: TextRequest, draft_model: str) -> None:
-    """Raise RequestError for what does not go with `num_draft_tokens`, or if there is no draft model."""
+    """Raise RequestError for inputs that exclude `num_draft_tokens`, or if there is no draft model."""
     asked = f"num_draft_tokens is {request.num_draft_tokens}"
     if not draft_model:
         raise RequestError(
@@ -45,11 +45,13 @@ def check_drafts(request: TextRequest, draft_model: str) -> None:
     several |= {name: np.any(request.inputs.array(name)) for name in _HISTORY_INPUTS}
     for name, used in several.items():
         if used:
-            raise RequestError(f"{asked}, which does not go with {name}; leave one of them out", "invalid_parameter")
+            raise RequestError(
+                f"{asked}, which can't be combined with {name}; leave one of them out", "invalid_parameter"
+            )
 
 
 class DraftedAnswer:
-    """Makes the one answer of a call; `infer` is how models are asked."""
+    """Generates the one answer of a call; `infer` calls models."""
 
     def __init__(self, call: BlsCall, infer: Infer, model: str, draft_model: str, inflight_tensors: bool) -> None:
         self._call = call
@@ -65,7 +67,7 @@ class DraftedAnswer:
         self._perf: dict[str, Any] = {}
 
     def generate(self) -> Tensors:
-        """Make it, and return what its last response is to tell beyond the text."""
+        """Generate the answer; return the tensors of its last response except the text."""
         request = self._call.request
         reason = speculate(
             self._draft, self._verify, self._on_verified, request.num_draft_tokens, request.max_tokens(0)
@@ -109,14 +111,14 @@ class DraftedAnswer:
         return self._answer.stopped or self._call.stop_requested
 
     def _inputs(self, answer: Sequence[int], **values: Any) -> list[Any]:
-        """The request's inputs, with the answer so far behind the prompt."""
+        """Return the request's inputs with the answer so far appended to the prompt."""
         values |= {"input_ids": [[*self._prompt, *answer]], "input_lengths": [[len(self._prompt) + len(answer)]]}
         least = self._call.request.min_tokens(0)
         if least:
             values["min_tokens"] = [[max(0, least - len(answer))]]
         deadline_ms = self._call.request.inputs.scalar("deadline_ms")
         if deadline_ms is not None:
-            # What is over is over within the first millisecond: the engine says so.
+            # An expired deadline becomes one millisecond: the engine then reports it.
             spent_ms = (time.monotonic_ns() - self._started_ns) // _MILLISECOND_NS
             values["deadline_ms"] = [[deadline_ms if deadline_ms < 1 else max(1, deadline_ms - spent_ms)]]
         changed: Mapping[str, Any] = {name: np.array(value, np.int32) for name, value in values.items()}
@@ -124,7 +126,7 @@ class DraftedAnswer:
 
 
 def _common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many of the first tokens are the same."""
+    """Return the length of the common prefix."""
     for count, (mine, yours) in enumerate(zip(one, other, strict=False)):
         if mine != yours:
             return count

@@ -1,4 +1,4 @@
-"""Which answer a response of the engine's model belongs to: its indices say, never the order of arrival."""
+"""Assigns responses of the engine's model to answers by their index tensors; the order of arrival is not defined."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MISMATCHED = "the engine's model sent a response that belongs to no open answer
 
 
 def mismatched_response() -> RequestError:
-    """What ends a request whose responses can't be told apart: no answer at all, rather than a wrong one."""
+    """Return the error of a request whose responses can't be assigned: it ends without a possibly wrong answer."""
     return RequestError(_MISMATCHED, "answer_damaged")
 
 
@@ -28,18 +28,18 @@ class LastResponses:
         self._prompts = prompts
         self._sequences = sequences
         self._early: dict[int, Tensors] = {}
-        """Those that were read before anybody asked for them."""
+        """Responses that were read before `take_last` asked for them."""
         self._read: set[int] = set()
 
     def answer_index(self, tensors: Tensors) -> int:
-        """The answer that a response belongs to; RequestError where it is none of this request."""
+        """Return the number of a response's answer. Raises RequestError if it belongs to none of this request."""
         row = _index(tensors, "batch_index", self._prompts)
         return row * self._sequences + _index(tensors, "sequence_index", self._sequences)
 
     def take_last(self, number: int, responses: Iterator[Tensors]) -> Tensors:
-        """The last response of an answer, which has been sent; RequestError where what comes can't be its own.
+        """Return the last response of an answer, which has been sent. Raises RequestError if another one comes.
 
-        `responses` are those of the request that have not been read, the same ones each time.
+        `responses` is the same iterator over the request's unread responses each time.
         """
         while number not in self._early:
             tensors = next(responses, None)
@@ -54,7 +54,7 @@ class LastResponses:
 
 
 def only_response(responses: Iterator[Tensors]) -> Tensors:
-    """The one response that is left to read, but for an empty one; RequestError where there is none, or two."""
+    """Return the only remaining response, ignoring an empty one. Raises RequestError for more or fewer than one."""
     found = [tensors for tensors in responses if tensors]
     if len(found) != 1:
         raise mismatched_response()
@@ -62,7 +62,7 @@ def only_response(responses: Iterator[Tensors]) -> Tensors:
 
 
 def _index(tensors: Tensors, name: str, count: int) -> int:
-    """Which of several a response says that it is for; of one it need not say."""
+    """Return the value of an index tensor, which is optional if there is only one answer."""
     if name not in tensors and count > 1:
         raise mismatched_response()
     index = int(tensors[name].item()) if name in tensors else 0

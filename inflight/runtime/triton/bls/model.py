@@ -1,4 +1,4 @@
-"""The `tensorrt_llm_bls` model: text in, text out, as the ensemble, but scripted."""
+"""The `tensorrt_llm_bls` model: text in, text out, like the ensemble, but scripted."""
 
 from __future__ import annotations
 
@@ -37,21 +37,26 @@ from inflight.runtime.triton.tensors import tensor
 
 _THREADS = 256
 _MAX_LONG_REQUESTS = 224
-"""Requests that take a thread each to their end: those whose tokens don't come the short way, and those that are made
-in rounds. The other threads are for what takes one for some milliseconds: other requests, refusals, and stopping."""
+"""Limit of requests that occupy a thread to their end: those without the chunk channel or generated in rounds.
+
+The remaining threads serve short tasks: other requests, refusals and stop requests.
+"""
 _MAX_PENDING_CALLS = 24
-"""Calls that wait for their first response. Triton keeps a thread for each, of 32, and needs some to send responses."""
+"""Limit of calls that wait for their first response.
+
+Each occupies one of Triton's 32 threads, and some must remain to send responses.
+"""
 
 ChunkHandler = Callable[[TokenChunk], None]
 
 
 class BlsModel:
-    """Calls preprocessing and the engine's model for each request, and makes text of the tokens as they come."""
+    """Calls preprocessing and the engine's model for each request, and converts tokens to text as they come."""
 
     def __init__(self, args: dict[str, str]) -> None:
         end_with_server()
         bound_strings(pb_utils)
-        # Texts are decoded one at a time: sharing them among threads would take longer than decoding them.
+        # Texts are decoded one at a time, and sharing them among threads would take longer.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         settings = parameters(args)
         self._model = args["model_name"]
@@ -89,7 +94,7 @@ class BlsModel:
         self._retained.close()
 
     def _serve(self, request: Any, sender: Any) -> None:
-        """All of a request, up to its end or to the engine's promise to send its tokens the short way."""
+        """Serve a request to its end, or until the engine accepts the chunk subscription."""
         reply = Responder(sender, 1, retained=self._retained)
         call = None
         try:
@@ -131,31 +136,31 @@ class BlsModel:
         self._active_requests.remove(call.id, answer)
 
     def _fail(self, call: BlsCall | None, reply: Responder, error: Exception) -> None:
-        """End all answers to a request."""
+        """End all answers to a request with an error."""
         if not isinstance(error, RequestError):
             what = f"{type(error).__name__}: {error}"
             pb_utils.Logger.log_error(f"a request to {self._model} failed: {what}")
             error = RequestError(f"the request failed ({what}); the server's log may say more", "invalid_request")
-            if call is not None:  # the engine knows nothing of it
+            if call is not None:  # the engine never got it
                 self._threads.submit(self._stop_call, call)
         try:
             reply.fail(str(error), error.code)
         finally:
             if call is not None:
-                call.responses.cancel()  # who takes its tokens must not wait for what never comes
+                call.responses.cancel()  # unblocks the thread that waits for its tokens
                 for answer in call.answers:
                     self._unregister(call, answer)
 
     def _generate(self, call: BlsCall) -> None:
         request = call.request
-        # To end the engine's work at a stop word, its tokens must come as they are made. Beams are told at their end:
-        # an engine that is not ours would send what it may yet change.
+        # Stopping the engine at a stop word needs streamed tokens. Beams come at the end: a third-party engine would
+        # stream beams that may still change.
         streaming = request.streaming and (self._inflight_tensors or request.beams == 1)
         streaming |= call.finds_stop_words and self._decoupled and request.beams == 1
         inputs = request.engine_inputs(call.prepared, streaming, self._inflight_tensors)
         first, others = self._call(self._engine, call, inputs, request.engine_outputs(self._inflight_tensors))
         if first is None:
-            if call.responses.set_running_or_notify_cancel():  # not where it has failed meanwhile
+            if call.responses.set_running_or_notify_cancel():  # not if it has failed meanwhile
                 call.responses.set_result(map(arrays, others))
             call.mark_stoppable()
             return
@@ -167,7 +172,7 @@ class BlsModel:
             self._finish(call, answer, {})
 
     def _call(self, model: str, call: BlsCall, inputs: list[Any], outputs: list[str]) -> tuple[Any, Responses]:
-        """Ask the engine's model: its first response, None where it sends the tokens the short way, and the others."""
+        """Call the engine's model; return its first response (None with a chunk subscription) and the others."""
         with self._call_slots:
             if not self._chunk_parameters:  # the first response may take long
                 call.mark_stoppable()
@@ -180,7 +185,7 @@ class BlsModel:
         return first, responses
 
     def _respond(self, call: BlsCall, tensors: Tensors, streaming: bool) -> None:
-        """Take a response that came through Triton."""
+        """Process a response that came through Triton."""
         answer = call.answer_for(tensors)
         if not streaming or "finish_reason" in tensors:
             self._finish(call, answer, tensors)
@@ -191,7 +196,7 @@ class BlsModel:
             self._push(answer, TokenChunk(answer.key, token_ids, log_probs))
 
     def _on_chunk(self, chunk: TokenChunk) -> None:
-        """Take what came the short way."""
+        """Process a chunk of the chunk channel."""
         taker = self._handlers.get(chunk.key)
         if taker is not None:
             taker(chunk)
@@ -224,7 +229,7 @@ class BlsModel:
         self._finish(call, answer, drafted.generate())
 
     def _infer(self, model: str, call: BlsCall, inputs: list[Any], outputs: list[str]) -> Tensors:
-        """Ask a model for one answer, and wait for its one response."""
+        """Call a model for one answer and wait for its one response."""
         end = AnswerCompletion()
         (answer,) = call.answers
         self._handlers[answer.key] = end.feed
@@ -236,18 +241,18 @@ class BlsModel:
         return only_response(map(arrays, others))
 
     def _stop(self, key: int) -> None:
-        """Have the engine end an answer; one that has ended already is no error."""
+        """Stop an answer in the engine; ended answers are ignored."""
         call = self._calls.get(key)
         if call is None:
             return
-        # Other engines end all answers to a request at once.
+        # Other engines stop all answers to a request at once.
         if self._inflight_tensors or all(
             answer.closed or answer.stopped or answer.disconnected for answer in call.answers
         ):
             self._send_stop(call, key)
 
     def _stop_requests(self, client_id: str) -> None:
-        """End all answers to the requests of that id, with what they have said; an unknown id is no error."""
+        """End all answers to the requests of that id with the text so far; an unknown id is ignored."""
         if not client_id:
             raise RequestError(
                 "Trying to stop a request but request ID is not provided; send the id of the request to stop",

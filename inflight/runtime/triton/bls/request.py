@@ -1,4 +1,4 @@
-"""What a request to `tensorrt_llm_bls` asks for, and what of it goes to the models behind it."""
+"""Reads a request to `tensorrt_llm_bls` and builds the inputs of the models that it calls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PREPROCESSING_INPUTS = {
     "pad_id": "PAD_ID",
     "prompt_table_extra_id": "PROMPT_TABLE_EXTRA_ID",
 }
-"""What preprocessing calls the inputs that it reads."""
+"""Preprocessing's names of its inputs."""
 
 _PREPARED_INPUTS = {
     "INPUT_ID": "input_ids",
@@ -45,7 +45,7 @@ _PREPARED_INPUTS = {
     "OUT_PAD_ID": "pad_id",
     "OUT_PROMPT_TABLE_EXTRA_IDS": "prompt_table_extra_ids",
 }
-"""What the engine's model calls preprocessing's outputs."""
+"""The engine's names of preprocessing's outputs."""
 _STOP_WORDS = "STOP_WORDS_IDS"
 _ENCODER_INPUTS = {"DECODER_INPUT_ID": "decoder_input_ids", "REQUEST_DECODER_INPUT_LEN": "decoder_input_lengths"}
 _STREAM_KEY = "OUT_STREAM_KEY"
@@ -58,22 +58,22 @@ _SAME_INPUTS = (
     *("lora_task_id", "lora_weights", "lora_config", "guided_decoding_guide_type", "guided_decoding_guide"),
 )
 _OUR_INPUTS = ("priority", "deadline_ms")
-"""Inputs that only our engines know."""
+"""Inputs that only inflight's engines support."""
 
 TEXT_INPUTS = (
     *PREPROCESSING_INPUTS, *_RENAMED_INPUTS, *_SAME_INPUTS, *_OUR_INPUTS,
     *("stream", "exclude_input_in_output", "return_token_ids"),
 )  # fmt: skip
-"""What clients call the inputs of `ensemble` and `tensorrt_llm_bls`."""
+"""The input names of `ensemble` and `tensorrt_llm_bls`."""
 
 _LOGITS = ("context_logits", "generation_logits")
 EXTRAS = (*PERF_TENSORS, *_LOGITS)
-"""Outputs of the engine's model that are handed on as they are."""
+"""Outputs of the engine's model that are passed on unchanged."""
 
 
 @dataclass(frozen=True)
 class TextRequest:
-    """A request's inputs, and what is read of them here; the rest is for the models behind."""
+    """A request's inputs and the values that this model reads; the rest is for the other models."""
 
     inputs: Inputs
     prompts: int
@@ -94,9 +94,9 @@ class TextRequest:
         return int(_scalar(self.inputs, "min_tokens", row, 0))
 
     def stop_word_request(self, prepared: Mapping[str, Any], row: int) -> GenerationRequest | None:
-        """What is needed of a prompt to look for its stop words; None where its client sent none.
+        """Return what the stop word search of a prompt needs; None if the client sent no stop words.
 
-        Preprocessing may have put end tokens among their ids, which an engine finds by itself.
+        Preprocessing may have added end tokens to the stop words' ids, which an engine handles by itself.
         """
         inputs = self.inputs
         if not inputs.texts("stop_words", row):
@@ -113,7 +113,7 @@ class TextRequest:
 
     @property
     def has_decoder_input(self) -> bool:
-        """Whether it comes with a text for the decoder, which an empty one is too."""
+        """Return whether it has a text for the decoder, even an empty one."""
         return self.inputs.array("decoder_text_input") is not None
 
     def preprocessing_inputs(self) -> list[Any]:
@@ -121,7 +121,7 @@ class TextRequest:
         return [pb_utils.Tensor(target, array) for target, array in arrays.items() if array is not None]
 
     def preprocessing_outputs(self) -> list[str]:
-        """The outputs to ask preprocessing for: those that the request's other models need."""
+        """Return the outputs to request from preprocessing: those that the request's other models need."""
         return [*_PREPARED_INPUTS, _STOP_WORDS, _STREAM_KEY, *(_ENCODER_INPUTS if self.has_decoder_input else ())]
 
     def engine_inputs(
@@ -131,11 +131,11 @@ class TextRequest:
         inflight_tensors: bool,
         changed: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """The engine's own inputs; `inflight_tensors` says that it is one of ours, and has some more of them.
+        """Build the engine's inputs; `inflight_tensors` says that it is inflight's, which has additional ones.
 
-        The prompt is never asked back: what precedes an answer is decided here. Engines of ours look for stop words in
-        the whole answer; others end at their ids, which are not searched for in what is streamed. With `changed`
-        values, which take the place of others, they make a part of it.
+        The engine never returns the prompt: this model adds it to an answer. inflight's engines search the whole answer
+        for stop words; others get the ids of stop words, and only streamed text is searched here. `changed` values
+        replace others.
         """
         given: dict[str, Any] = {target: prepared[name] for name, target in _PREPARED_INPUTS.items()}
         if self.has_decoder_input:
@@ -163,7 +163,7 @@ class TextRequest:
         return [pb_utils.Tensor(name, _rows(array)) for name, array in sent.items()]
 
     def engine_outputs(self, inflight_tensors: bool) -> list[str]:
-        """The outputs to ask the engine's model for. Each of them takes its time, so no more than needed."""
+        """Return the outputs to request from the engine's model; each one costs time, so only those needed."""
         names = ["output_ids", "sequence_length"]
         if self.prompts > 1:
             names.append("batch_index")
@@ -180,7 +180,7 @@ class TextRequest:
 
 
 def text_request(inputs: Inputs, exclude_input: bool) -> TextRequest:
-    """Read a request; `exclude_input` is the deployment's default. RequestError for what can't be served."""
+    """Read a request; `exclude_input` is the deployment's default. Raises RequestError for an invalid one."""
     texts, max_tokens = inputs.array("text_input"), inputs.array("max_tokens")
     if texts is None:
         texts = inputs.array("messages")
@@ -191,9 +191,7 @@ def text_request(inputs: Inputs, exclude_input: bool) -> TextRequest:
     if max_tokens.size != len(texts) or max_tokens.min() < 1:
         raise RequestError("max_tokens must be a single value > 0; send one for each prompt", "invalid_parameter")
     if _given(inputs, "image_input"):
-        raise RequestError(
-            "image_input is not supported: the model reads text alone; leave it out", "unsupported_input"
-        )
+        raise RequestError("image_input is not supported: the model reads text only; leave it out", "unsupported_input")
     if np.any(inputs.array("use_draft_logits")):
         raise RequestError(
             "use_draft_logits is not supported: drafts are compared by their tokens; leave it out", "unsupported_input"
@@ -230,5 +228,5 @@ def _given(inputs: Inputs, name: str) -> bool:
 
 
 def _rows(array: Any) -> Any:
-    """One row a prompt: Triton has taken the dimension of one value from those inputs whose shape is [] to a model."""
+    """Return an array with one row per prompt: Triton squeezes inputs whose shape is [] in a model."""
     return array.reshape(-1, 1) if array.ndim == 1 else array

@@ -1,8 +1,8 @@
-"""Keeps Triton's iterators over a model's responses until Triton itself has let go of them.
+"""Keeps Triton's iterators over a model's responses until Triton has released them.
 
-The stub of Triton 2.51 has each iterator too, and lets go of it after the last response was read, in a thread that does
-not hold the interpreter lock. If it is the last to do so, it frees numpy's arrays there, beside a thread that runs
-Python, and memory is damaged (triton-inference-server/python_backend#390). On a busy machine it often is the last.
+The stub of Triton 2.51 also holds each iterator, and releases it after the last response was read, in a thread without
+the interpreter lock. If that is the last reference, it frees numpy's arrays concurrently with Python code and corrupts
+memory (triton-inference-server/python_backend#390). On a busy machine it often is the last.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class RetainedResponses:
-    """Thread-safe."""
+    """Holds references to response iterators. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,16 +27,16 @@ class RetainedResponses:
                 self._retained += responses
 
     def close(self) -> None:
-        """Let go of all, while the memory is there that they share with Triton."""
+        """Release all, while the memory that they share with Triton is mapped."""
         with self._lock:
             self._closed = True
             self._retained = []
 
     def release_after(self, ask: Callable[[], bool]) -> bool:
-        """Whether `ask` says so, which asks Triton whether a client has gone.
+        """Call `ask`, which asks Triton whether a client has disconnected, and return its result.
 
-        The thread that answers a no has done before whatever it was given before, so what was kept until then is let
-        go of. A yes may be an earlier one.
+        The thread that answers False has done all its earlier work before, so iterators kept until then are released.
+        True may be cached.
         """
         with self._lock:
             kept, self._retained = self._retained, []

@@ -1,4 +1,4 @@
-"""docs/tensorrt-llm-parameters.md tells of each parameter; with INFLIGHT_UPDATE_GOLDEN=1 its table is written anew."""
+"""docs/tensorrt-llm-parameters.md describes each parameter; INFLIGHT_UPDATE_GOLDEN=1 rewrites its table."""
 
 from __future__ import annotations
 

@@ -175,10 +175,13 @@ def test_the_options_that_have_a_flag_are_the_same_parameters() -> None:
         ({"prompt_lookup": True}, "prompt lookup"),
         ({"adapters": (Path(__file__),)}, "--lora"),
         ({"wrap_token_ids": True}, "token ids"),
-        ({"max_num_sequences": 8}, "engine was built"),
-        ({"max_num_tokens": 8}, "engine was built"),
-        ({"kv_cache_tokens": 4096, "settings": {"max_tokens_in_paged_kv_cache": 1}}, "and so was the option for it"),
-        ({"kv_cache_reuse": False, "settings": {"enable_kv_cache_reuse": True}}, "and so was the option for it"),
+        ({"max_num_sequences": 8}, "engine is built"),
+        ({"max_num_tokens": 8}, "engine is built"),
+        (
+            {"kv_cache_tokens": 4096, "settings": {"max_tokens_in_paged_kv_cache": 1}},
+            "was given together with its option",
+        ),
+        ({"kv_cache_reuse": False, "settings": {"enable_kv_cache_reuse": True}}, "was given together with its option"),
     ],
 )
 def test_options_that_would_change_nothing_are_refused(options: dict[str, Any], sentence: str) -> None:

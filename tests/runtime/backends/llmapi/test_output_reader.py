@@ -82,10 +82,10 @@ def test_log_probabilities_are_those_of_the_tokens_in_either_form(entries: list[
 @pytest.mark.parametrize(
     ("output", "said"),
     [
-        (StubOutput([7, 8], [-0.5]), "the engine refused the request: it told fewer log probabilities than tokens"),
+        (StubOutput([7, 8], [-0.5]), "the engine refused the request: it returned fewer log probabilities than tokens"),
         (
             StubOutput([7], [{8: StubLogprob(-0.5)}]),
-            "the engine refused the request: it told no log probability of token 7",
+            "the engine refused the request: it returned no log probability for token 7",
         ),
     ],
 )

@@ -1,6 +1,6 @@
-"""A language model that knows nothing: OpenVINO's pipeline runs it as it runs a real one, at next to no cost.
+"""A minimal language model that OpenVINO's pipeline runs like a real one, at almost no cost.
 
-What the library does between two forward passes can so be tried apart from an engine.
+It tests what the library does between two forward passes without an engine.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import openvino
 from openvino import opset13 as ops
 
 _WIDTH = 16
-"""Of the attention heads; the smallest that the CPU's paged attention takes."""
+"""Of the attention heads; the smallest that the CPU's paged attention supports."""
 
 
 def write_dummy_model(vocabulary_size: int, directory: Path) -> None:
-    """Write `openvino_model.xml`: the same logits, all different, whatever the prompt.
+    """Write `openvino_model.xml`: a model with the same logits, all different, for every prompt.
 
-    It has the inputs and the stateful attention by which the library knows a language model and pages its cache.
+    It has the inputs and the stateful attention by which the library recognizes a language model and pages its cache.
     """
     token_ids, mask, positions = (
         _input(name, [-1, -1], np.int64) for name in ("input_ids", "attention_mask", "position_ids")
@@ -50,7 +50,7 @@ def _int64(*numbers: int) -> openvino.Node:
 
 
 def _cached(name: str, states: openvino.Node, token_ids: openvino.Node, beams: openvino.Node) -> openvino.Node:
-    """Put `states` behind those of the steps before; the returned node stores what its input holds."""
+    """Append `states` to those of earlier steps; the returned node stores its input."""
     batch = ops.gather(ops.shape_of(token_ids), _int64(0), ops.constant(np.int64(0)))
     empty = ops.broadcast(ops.constant(np.float32(0)), ops.concat([batch, _int64(1, 0, _WIDTH)], 0))
     shape = openvino.PartialShape([-1, 1, -1, _WIDTH])

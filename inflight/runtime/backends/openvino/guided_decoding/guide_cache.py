@@ -1,4 +1,4 @@
-"""Which guides the engine may see: each new one is tried in a process of its own, while the engine goes on."""
+"""Results of guide probes: a separate process probes each new guide while the engine runs."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _MAX_RESULTS = 4096
 
 
 class GuideCache:
-    """Verdicts on guides, one trial at a time; tenants take turns."""
+    """Probes guides, one at a time, and caches the results; tenants take turns."""
 
     def __init__(self, engine_dir: str, manifest: EngineManifest) -> None:
         self._arguments = (engine_dir, str(manifest.vocabulary_size), ",".join(map(str, manifest.end_ids)))
         self._probe_process: GuideProbeProcess | None = None
         self._results: OrderedDict[bytes, GuideProbeResult] = OrderedDict()
         self._tenant_order: list[str] = []
-        """The tenants whose guides waited when a trial began, the one that comes next first."""
+        """Tenants whose guides waited when a probe began, the next one first."""
         self._refusal = ""
         if not manifest.has_tokenizer:
             self._refusal = "this engine was built without the tokenizer files that guides need; build it again"
         elif not manifest.end_ids:
-            self._refusal = "this model has no end token, and so a guided answer no end; leave the guide out"
+            self._refusal = "this model has no end token, so a guided answer would never end; leave the guide out"
 
     def check(self, guide: DecodingGuide) -> None:
-        """Raise RequestError (`invalid_parameter`) for what shows without a trial, or did in an earlier one."""
+        """Raise RequestError (`invalid_parameter`) if the guide is invalid without a probe, or failed one before."""
         self._check_engine(guide)
         if len(guide.text) > MAX_GUIDE_CHARACTERS:
             raise _invalid_guide(
@@ -46,9 +46,9 @@ class GuideCache:
         self.ready(guide)
 
     def ready(self, guide: DecodingGuide) -> bool:
-        """Whether the guide has passed its trial; False while that is still to end, or to begin.
+        """Return whether the guide has passed its probe; False while the probe is pending.
 
-        Raises RequestError (`invalid_parameter`) for one that did not pass.
+        Raises RequestError (`invalid_parameter`) if the guide failed its probe.
         """
         self._check_engine(guide)
         key = digest(guide)
@@ -61,13 +61,13 @@ class GuideCache:
         return True
 
     def compiled_bytes(self, guide: DecodingGuide) -> int:
-        """Memory that a guide which passed takes when compiled, roughly."""
+        """Return the approximate memory of a compiled guide that passed its probe."""
         verdict = self._results.get(digest(guide))
         return verdict.compiled_bytes if verdict else 0
 
     def reject(self, guide: DecodingGuide) -> tuple[str, str]:
-        """Refuse from now on a guide that passed and yet stalled the engine; the message and code of the error."""
-        verdict = GuideProbeResult("makes finding the allowed tokens take ever longer; make it less ambiguous")
+        """Refuse a guide that passed its probe but stalled the engine; return the message and code of the error."""
+        verdict = GuideProbeResult("slows the search for allowed tokens down with each token; make it less ambiguous")
         self._keep(digest(guide), verdict)
         return f"guided_decoding_guide {verdict.fault}", "invalid_parameter"
 
@@ -77,9 +77,9 @@ class GuideCache:
             self._probe_process = None
 
     def advance(self, waiting: Sequence[tuple[str, DecodingGuide]], timeout: float) -> None:
-        """Begin a trial if none is under way; keep the verdict of the one that is, if it comes in `timeout` seconds.
+        """Start a probe if none is running; store the result of the running one if it arrives within `timeout` seconds.
 
-        `waiting` are the guides that have no verdict, with the tenants whose requests wait for them.
+        `waiting` are the guides without a result, with the tenants whose requests wait for them.
         """
         if self._probe_process is None:
             self._probe_process = GuideProbeProcess(self._arguments)
@@ -95,10 +95,12 @@ class GuideCache:
         if tried is not None:
             self._keep(tried, verdict)
         elif verdict.fault:
-            self._refusal = "this engine's tokenizer can't guide; see the server's log, and leave the guide out"
+            self._refusal = (
+                "this engine's tokenizer doesn't support guides; see the server's log, and leave the guide out"
+            )
 
     def _next(self, waiting: Sequence[tuple[str, DecodingGuide]]) -> DecodingGuide:
-        """The first guide of the tenant whose turn it is; a tenant that comes back is behind those that wait."""
+        """Return the first guide of the tenant whose turn it is; a returning tenant queues behind those that wait."""
         first: dict[str, DecodingGuide] = {}
         for tenant, guide in waiting:
             first.setdefault(tenant, guide)
@@ -126,11 +128,11 @@ def _check_schema(text: str) -> None:
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
-        what = "is nested too deeply" if isinstance(error, RecursionError) else f"is no JSON ({error})"
+        what = "is nested too deeply" if isinstance(error, RecursionError) else f"is not valid JSON ({error})"
         raise _invalid_guide(f"guided_decoding_guide {what}; a guide of type json_schema is a JSON Schema") from error
     if not isinstance(schema, dict | bool):
         raise _invalid_guide(
-            "guided_decoding_guide is JSON but no object; a guide of type json_schema is a JSON Schema"
+            "guided_decoding_guide is JSON but not an object; a guide of type json_schema is a JSON Schema"
         )
 
 

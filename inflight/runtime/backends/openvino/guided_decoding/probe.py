@@ -1,9 +1,10 @@
-"""A process in which guides are tried before the engine sees them.
+"""A process that tests guides before the engine uses them.
 
-The library compiles a guide in the middle of a step, where an error ends every request, and where one that overflows
-the stack, eats the memory or never ends takes the engine's process with it. Here it takes only this one. Started as
-`python -m inflight.runtime.backends.openvino.guided_decoding.probe FD ENGINE_DIR VOCABULARY_SIZE END_IDS`, with FD a
-socket: it sends a Verdict once it stands, then takes a Guide at a time and answers with a Verdict.
+The library compiles a guide in the middle of a step. There, an error ends every request, and a guide that overflows the
+stack, exhausts memory or never compiles takes the engine's process down; here it takes down this process only. Start it
+as `python -m inflight.runtime.backends.openvino.guided_decoding.probe FD ENGINE_DIR VOCABULARY_SIZE END_IDS` with FD a
+socket: it sends a GuideProbeResult once it is ready, then receives one DecodingGuide at a time and answers with a
+GuideProbeResult.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ from inflight.runtime.backends.openvino.guided_decoding.probe_process import Gui
 from inflight.runtime.messages import DecodingGuide, GuideType
 
 COMPILE_SECONDS = 1.0
-"""Processor time in which a guide must be compiled; the engine's streams wait so long."""
+"""Processor time limit of compiling a guide; the engine's streams wait meanwhile."""
 
 TOKEN_SECONDS = 0.02
-"""Processor time that finding the allowed tokens may take on average; for ambiguous grammars it takes ever more."""
+"""Limit of the mean processor time to find the allowed tokens; it grows without bound for ambiguous grammars."""
 
 WALK_TOKENS = (160, 32, 32)
-"""Tokens of each answer that is tried."""
+"""Tokens of each test answer."""
 
 _STACK_BYTES = 4 << 20
-"""Half of what the engine has, so that no guide that passes here overflows it there."""
+"""Half of the engine's stack, so that a guide that passes here doesn't overflow it there."""
 
 
 class GuideProbe:
-    """Answers at random within a guide, on a model that costs nothing."""
+    """Generates random answers within a guide, on a model that costs nothing."""
 
     def __init__(self, engine_dir: str, vocabulary_size: int, end_ids: tuple[int, ...]) -> None:
         self._tokenizer = openvino_genai.Tokenizer(engine_dir)
@@ -54,12 +55,14 @@ class GuideProbe:
         self._pipeline = dummy_pipeline(self._tokenizer, vocabulary_size)
 
     def probe(self, guide: DecodingGuide) -> GuideProbeResult:
-        """Try a guide, in seconds at most if the compiler comes back at all."""
+        """Probe a guide; this takes seconds at most if the compiler returns."""
         before = _resident_bytes()
         try:
             fault = self._find_fault(guide)
         except RuntimeError as error:
-            self._pipeline = dummy_pipeline(self._tokenizer, self._vocabulary_size)  # such a step has broken the other
+            self._pipeline = dummy_pipeline(
+                self._tokenizer, self._vocabulary_size
+            )  # such a step has broken the old one
             fault = f"can't be used ({_reason(error)}); fix it"
         return GuideProbeResult(fault, max(0, _resident_bytes() - before))
 
@@ -71,13 +74,13 @@ class GuideProbe:
             if compiled > COMPILE_SECONDS:
                 return f"takes {compiled:.1f} s to compile, and {COMPILE_SECONDS:g} s are allowed; make it simpler"
             if rest > TOKEN_SECONDS:
-                return "is so ambiguous that finding the allowed tokens takes ever longer; make it simpler"
+                return "is so ambiguous that the search for allowed tokens slows down with each token; make it simpler"
             if self._stuck(log_probs):
-                return "leads to where no token is allowed and the answer isn't whole; fix it"
+                return "reaches a point where no token is allowed and the answer is incomplete; fix it"
         return ""
 
     def _walk(self, guide: DecodingGuide, tokens: int, seed: int) -> tuple[float, float, list[float]]:
-        """Processor time of the first step and of the others on average, and the log probabilities of the tokens."""
+        """Return the processor time of the first step, the mean of the others, and the tokens' log probabilities."""
         config = openvino_genai.GenerationConfig()
         config.max_new_tokens = tokens
         config.eos_token_id = self._end_ids[0]
@@ -104,9 +107,9 @@ class GuideProbe:
         return compiled - started, walked / max(steps, 1), list(output.generated_log_probs)
 
     def _stuck(self, log_probs: list[float]) -> bool:
-        """Where every token is forbidden, the library takes any, each as likely as the other.
+        """Return whether no token was allowed: the library then takes any token, with equal probabilities.
 
-        By chance the blank model may give a token that very probability, but hardly two in a row.
+        The dummy model may give a token that very probability by chance, but hardly two in a row.
         """
         even = [abs(log_prob - self._stuck_log_prob) < 3e-6 for log_prob in log_probs]
         return any(one and other for one, other in pairwise(even))
@@ -115,7 +118,7 @@ class GuideProbe:
 def dummy_pipeline(
     tokenizer: openvino_genai.Tokenizer, vocabulary_size: int
 ) -> openvino_genai.ContinuousBatchingPipeline:
-    """A pipeline of the blank model, for one request at a time; what is compiled of guides hangs on `tokenizer`."""
+    """Return a pipeline of the dummy model for one request at a time; `tokenizer` keeps the compiled guides."""
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.num_kv_blocks = 16
     scheduler.max_num_seqs = 1
@@ -128,7 +131,7 @@ def dummy_pipeline(
 
 
 def _reason(error: Exception) -> str:
-    """What the library says is wrong, without the places in its sources."""
+    """Return the library's error message without its source locations."""
     line = str(error).strip().partition("\n")[0]
     text = re.sub(r"^\[[\d:]+\] \S+:\d+: |Check failed: \(.*?\) is false: ", "", line)
     return text[:200].strip().rstrip(".") or type(error).__name__
@@ -148,15 +151,15 @@ def main() -> None:
     connection = Connection(int(sys.argv[1]))
     end_ids = tuple(map(int, sys.argv[4].split(",")))
     trial = GuideProbe(sys.argv[2], int(sys.argv[3]), end_ids)
-    # The first guide has the tokenizer's vocabulary read.
+    # The first guide makes the library read the tokenizer's vocabulary.
     connection.send(trial.probe(DecodingGuide(GuideType.REGEX, "a")))
     silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 2)  # the compiler's warnings of what others send, and of what is left behind by what it refuses
+    os.dup2(silence, 2)  # hides the compiler's warnings about clients' guides
     try:
         while True:
             connection.send(trial.probe(connection.recv()))
     except (EOFError, OSError):
-        os._exit(0)  # the engine has gone
+        os._exit(0)  # the engine has exited
 
 
 if __name__ == "__main__":

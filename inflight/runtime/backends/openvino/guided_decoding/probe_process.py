@@ -1,4 +1,4 @@
-"""The process in which guides are tried, from outside: started, asked, and ended if a trial takes too much."""
+"""The parent's side of the guide probe: starts the process, sends guides, and ends it if a probe exceeds its limits."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from inflight.common.python_module import python_module
 from inflight.runtime.messages import DecodingGuide
 
 MAX_CPU_SECONDS = 6.0
-"""Processor time of a trial, which ends by itself much sooner unless the compiler doesn't come back."""
+"""Processor time limit of a probe, which ends much sooner unless the compiler doesn't return."""
 
 MAX_WALL_SECONDS = 120.0
-"""Time that may pass until the process stands, or a trial ends, whatever else the machine does."""
+"""Wall time limit of the process's start and of a probe, on a machine under any load."""
 
 MAX_MEMORY_BYTES = 512 << 20
-"""Memory that a trial may take beyond what its process had before."""
+"""Memory that a probe may use beyond what its process had before."""
 
 MAX_PROBES = 256
-"""After so many the process is replaced, and with it what the compiler has kept."""
+"""After this many probes the process is replaced, which frees what the compiler has kept."""
 
 
 class GuideProbeResult(NamedTuple):
-    """What is wrong with a guide, "" if nothing is, and how many bytes it takes when compiled, roughly."""
+    """What is wrong with a guide, "" if it passed, and its approximate size in bytes when compiled."""
 
     fault: str
     compiled_bytes: int = 0
 
 
 class GuideProbeProcess:
-    """One process of `probe`, and the trial that is under way in it: `key`, None while there is none."""
+    """One process of `probe` and the guide that it is probing: `key`, None while it is idle."""
 
     def __init__(self, arguments: tuple[str, ...]) -> None:
         ours, theirs = socket.socketpair()
@@ -59,7 +59,7 @@ class GuideProbeProcess:
 
     @property
     def idle(self) -> bool:
-        """Whether it stands and waits for a guide."""
+        """Return whether it has started and waits for a guide."""
         return self._ready and self.key is None
 
     @property
@@ -73,12 +73,12 @@ class GuideProbeProcess:
         try:
             self._connection.send(guide)
         except OSError:
-            pass  # verdict() sees the same death
+            pass  # result() finds the same exit
 
     def result(self, timeout: float) -> GuideProbeResult | None:
-        """What came of the trial, or of the process' own start; None while that is open, after `timeout` seconds.
+        """Return the result of the probe or of the process's start; None if it isn't known within `timeout` seconds.
 
-        A process that dies or has to be ended is `ended` then, and its verdict says why.
+        If the process dies or exceeds a limit, `ended` is true and the result gives the reason.
         """
         try:
             verdict: GuideProbeResult | None = self._connection.recv() if self._connection.poll(timeout) else None
@@ -107,7 +107,7 @@ class GuideProbeProcess:
 
 
 class _Usage(NamedTuple):
-    """What a process has used until now."""
+    """Resources that a process has used until now."""
 
     clock: float
     processor_seconds: float
@@ -115,7 +115,7 @@ class _Usage(NamedTuple):
 
     @classmethod
     def from_pid(cls, pid: int) -> _Usage:
-        """All 0 for a process that has ended."""
+        """Read the usage of a process; all 0 for one that has exited."""
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:

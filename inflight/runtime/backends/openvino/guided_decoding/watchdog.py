@@ -1,4 +1,4 @@
-"""What a guide that passed its trial may still do to the engine: eat its memory, or its time."""
+"""Limits on what a guide that passed its probe may still take from the engine: memory and time."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from inflight.runtime.engine.interface import EngineOptions
 
 MAX_COMPILED_BYTES = 256 << 20
 MIN_GUIDE_BYTES = 64 << 10
-"""A guide is taken for at least so large, since it may fill memory that its trial found free."""
+"""Lower bound of a guide's size, since it may use memory that its probe found free."""
 
 SUSPICIOUS_SECONDS = 0.2
-"""Processor time of a step from which on it is worth a look at where it went."""
+"""Processor time of a step above which the time to choose tokens is measured."""
 
 STEPS_BETWEEN_PROBES = 4
 STALL_SECONDS = 0.25
 SECONDS_PER_GUIDE = 0.03
-"""Choosing tokens takes longer than this for each guided answer only where a grammar is ambiguous."""
+"""Choosing tokens takes longer than this per guided answer only if a grammar is ambiguous."""
 
 
 class CompiledGuides:
-    """Bounds the memory of compiled guides, of which the library keeps every one.
+    """Bounds the memory of compiled guides, which the library never frees by itself.
 
-    It keeps them with the tokenizer, for one size of vocabulary; so a request to another model, whose vocabulary has
-    another size, drops them all. Those in use live on until their requests end.
+    The library keeps them with the tokenizer, for one vocabulary size. A request to another model with another
+    vocabulary size therefore drops them all. Guides in use remain until their requests end.
     """
 
     def __init__(self, tokenizer: openvino_genai.Tokenizer, vocabulary_size: int) -> None:
@@ -40,7 +40,7 @@ class CompiledGuides:
         self._bytes = 0
 
     def add(self, key: bytes, compiled_bytes: int) -> None:
-        """Count a guide that is to be compiled; drops all others if they and it become too much."""
+        """Count a guide that is about to be compiled; drop all others if the total exceeds the limit."""
         if key in self._kept:
             return
         size = max(compiled_bytes, MIN_GUIDE_BYTES)
@@ -53,7 +53,7 @@ class CompiledGuides:
         if self._other is None:
             self._other = dummy_pipeline(self._tokenizer, self._other_size)
         config = openvino_genai.GenerationConfig(max_new_tokens=1, ignore_eos=True)
-        # Held until it is through: a request without a reference to its handle is not run.
+        # The handle keeps the request alive: the library doesn't run a request without a reference to its handle.
         generation = self._other.add_request(0, openvino.Tensor(np.zeros((1, 1), np.int64)), config)
         while self._other.has_non_finished_requests():
             self._other.step()
@@ -63,25 +63,25 @@ class CompiledGuides:
 
 
 class GuideStallDetector:
-    """Finds the guide that makes the choosing of tokens slow, as an ambiguous one does ever more as its answer grows.
+    """Finds the guide that slows down choosing tokens; an ambiguous one gets slower as its answer grows.
 
-    How long a step took to choose tokens, the library tells of requests that end in it. So once steps are slow, a
-    request for one token runs with every few of them; two such steps in a row that were slow for that are a stall.
+    The library reports how long a step took to choose tokens only for requests that end in it. Once steps are slow, a
+    request for one token therefore runs with some of them; two such steps in a row that are slow for that are a stall.
     """
 
     def __init__(self, pipeline: openvino_genai.ContinuousBatchingPipeline, options: EngineOptions) -> None:
         self._pipeline = pipeline
         self._config = openvino_genai.GenerationConfig(max_new_tokens=1, ignore_eos=True)
         set_speculation(self._config, options)
-        self._numbers = count(1 << 62)  # no handle of a request is so large
+        self._numbers = count(1 << 62)  # no request's handle is this large
         self._probe: openvino_genai.GenerationHandle | None = None
         self._steps = 0
         self._strikes = 0
 
     def stalled_request(self, seconds: float, guided: dict[int, int]) -> int | None:
-        """The handle to end after a step that took `seconds` of processor time, if it is to blame.
+        """Return the handle to end after a step of `seconds` of processor time, or None if no guide is the cause.
 
-        `guided` has how many tokens each guided answer has so far.
+        `guided` maps the handle of each guided answer to its number of tokens.
         """
         self._steps += 1
         choosing = self._sampling_seconds()
@@ -103,7 +103,7 @@ class GuideStallDetector:
         self._probe = self._pipeline.add_request(next(self._numbers), token, self._config)
 
     def _sampling_seconds(self) -> float | None:
-        """The seconds that the last step took to choose tokens, if a probe ran in it."""
+        """Return the seconds that the last step took to choose tokens, or None if no probe ran in it."""
         if self._probe is None or self._probe.get_status() == openvino_genai.GenerationStatus.RUNNING:
             return None
         durations = self._probe.get_perf_metrics().raw_metrics.sampling_durations
