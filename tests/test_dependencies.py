@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import packages_distributions
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
 import tomllib
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -20,6 +23,8 @@ OURS = {"inflight", "inflight_client", "build_engines", "loadtests", "tests", "b
 ABSENT = {"triton_python_backend_utils", "c_python_backend_utils", "tensorrt_llm", "mypy_boto3_s3"}
 # Never imported: Triton itself, and drivers that libraries look for.
 INDIRECT = {"nvidia-pytriton", "psycopg", "s3fs"}
+# Loaded by Python's start in a virtual environment.
+STARTUP = {"_distutils_hack"}
 # Parts of the code, and the extras with which they run.
 PARTS = {
     "client/inflight_client": (),
@@ -65,3 +70,39 @@ def test_what_is_declared_is_imported() -> None:
     modules = {module for part in PARTS for module, _ in imports(ROOT / part)}
     used = set().union(*(distributions(module) for module in modules))
     assert declared(*extras) - used <= INDIRECT
+
+
+def installed_with(extra: str | None) -> set[str]:
+    """Return the distributions that `pip install inflight[EXTRA]` installs."""
+    found: set[str] = set()
+    lines = [*PROJECT["dependencies"], *(PROJECT["optional-dependencies"][extra] if extra else ())]
+    pending = [Requirement(line) for line in lines]
+    while pending:
+        wanted = pending.pop()
+        name = canonicalize_name(wanted.name)
+        found.add(name)
+        for line in requires(wanted.name) or ():
+            inner = Requirement(line)
+            if any(inner.marker is None or inner.marker.evaluate({"extra": e}) for e in ("", *wanted.extras)):
+                pending.append(inner) if canonicalize_name(inner.name) not in found or inner.extras else None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"),
+    [
+        ("inflight.commands.generate", None),
+        ("inflight.commands.status.command", None),
+        ("inflight.commands.build.command", "build"),
+        ("inflight.commands.assemble", "serve"),
+        ("inflight.deploy.server.server", "serve"),
+        ("inflight.batch.runner", "batch"),
+        ("inflight.commands.load.run", "load"),
+    ],
+)
+def test_a_part_starts_with_its_extra_alone(module: str, extra: str | None) -> None:
+    known = installed_with(extra)
+    code = "import importlib, sys; importlib.import_module(sys.argv[1]); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, module], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()} & DISTRIBUTIONS.keys() - OURS
+    assert {name for name in loaded if not {canonicalize_name(one) for one in DISTRIBUTIONS[name]} & known} <= STARTUP

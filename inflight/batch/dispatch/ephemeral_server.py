@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from inflight.batch.errors import BatchError
+from inflight.batch.errors import BatchError, package_missing
 from inflight.batch.job.spec import RunOptions
-from inflight.deploy.repository.configure import DeploymentOptions
-from inflight.deploy.server.server import Server, ServerSettings
+
+if TYPE_CHECKING:
+    from inflight.deploy.server.server import Server
 
 _MAX_RESTARTS = 20
 """Maximum consecutive failed starts; finding poison rows crashes engines on purpose."""
@@ -27,6 +29,11 @@ def ephemeral_server(options: RunOptions, on_message: Callable[[str], None]) -> 
     process. Raises BatchError with the code of the error if the server does not start.
     """
     assert options.ephemeral is not None
+    try:  # jobs on existing servers need no packages for serving
+        from inflight.deploy.repository.configure import DeploymentOptions
+        from inflight.deploy.server.server import Server, ServerSettings
+    except ModuleNotFoundError as error:
+        raise package_missing("--ephemeral", error, error.name or "", "serve") from error
     server = Server(
         options.ephemeral,
         DeploymentOptions(**options.ephemeral_options),

@@ -8,7 +8,10 @@ missing. It removes only what the old manifest, or the marker of a killed upload
 from __future__ import annotations
 
 import hashlib
+import json
+import secrets
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,17 +23,15 @@ from inflight.deploy.repository.manifest import RepositoryManifest
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-import json
-import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-
-from boto3.exceptions import S3UploadFailedError
-from botocore import exceptions
-from botocore.exceptions import BotoCoreError, ClientError
-
 MARKER_FILE = "inflight.unfinished"
+PART_BYTES = 64 << 20
+"""Larger files are sent in parts of this size."""
+
+Objects = dict[str, tuple[str, int]]
+"""Tag and size of objects, by their names in the repository."""
+
+_MAX_UPLOAD_ATTEMPTS = 3
+_MAX_DELETE_BATCH = 1000
 
 
 @dataclass(frozen=True)
@@ -53,81 +54,13 @@ class UploadMarker:
         return json.dumps({"owner": self.owner, "names": sorted(self.names)}).encode()
 
 
-_ABSENT = {"NoSuchBucket"}
-_DENIED = {
-    "AccessDenied",
-    "AllAccessDisabled",
-    "ExpiredToken",
-    "Forbidden",
-    "InvalidAccessKeyId",
-    "InvalidToken",
-    "SignatureDoesNotMatch",
-    "403",
-}
-_CREDENTIALS = "give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
-
-
-@contextmanager
-def map_s3_errors(address: S3Address) -> Iterator[None]:
-    """Convert boto3's errors to DeployError: `storage_denied`, `storage_not_found`, `storage_unreachable`."""
-    try:
-        yield
-    except S3UploadFailedError as error:
-        # The server's answer is only in the error's text and its context.
-        if isinstance(error.__context__, ClientError):
-            raise _from_client_error(error.__context__, address) from error
-        raise DeployError(f"S3 did not take {address} ({_words(error)}); try again.", "storage_unreachable") from error
-    except ClientError as error:
-        raise _from_client_error(error, address) from error
-    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.ProfileNotFound) as error:
-        raise DeployError(
-            f"There are no credentials for {address} ({_words(error)}); {_CREDENTIALS}.", "storage_denied"
-        ) from error
-    except BotoCoreError as error:
-        where = address.endpoint or "AWS"
-        raise DeployError(
-            f"{where} can't be reached for {address} ({_words(error)}); check the endpoint and the network.",
-            "storage_unreachable",
-        ) from error
-
-
-def _from_client_error(error: ClientError, address: S3Address) -> DeployError:
-    said = error.response.get("Error", {})
-    code, words = said.get("Code", ""), said.get("Message", "")
-    if code in _ABSENT:
-        return DeployError(
-            f"There is no bucket {address.bucket!r} for {address}; create it, or name another.", "storage_not_found"
-        )
-    if code in _DENIED:
-        return DeployError(
-            f"S3 refuses access to {address} ({code}: {words}); {_CREDENTIALS} of an account that may list, read and"
-            " write there.",
-            "storage_denied",
-        )
-    return DeployError(f"S3 can't serve {address} ({code}: {words}); try again later.", "storage_unreachable")
-
-
-def _words(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")
-
-
-PART_BYTES = 64 << 20
-"""Larger files are sent in parts of this size."""
-
-Objects = dict[str, tuple[str, int]]
-"""Tag and size of objects, by their names in the repository."""
-
-_MAX_UPLOAD_ATTEMPTS = 3
-_MAX_DELETE_BATCH = 1000
-
-
 class S3Repository:
     """A repository at an address. All methods raise DeployError `storage_*` if S3 refuses or is unreachable."""
 
     def __init__(self, address: S3Address) -> None:
         self.address = address
         try:
-            from inflight.deploy.publish.s3_repository import map_s3_errors
+            from inflight.deploy.publish.s3_errors import map_s3_errors
         except ModuleNotFoundError as error:
             raise DeployError(
                 f"{address} needs the package boto3; install inflight with its extra, [s3].", "package_missing"

@@ -269,6 +269,8 @@ def test_a_storage_that_does_not_answer_is_named(storage: S3TestBucket) -> None:
 
 
 def test_without_boto3_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "inflight.deploy.publish.s3_repository", None)
+    monkeypatch.delitem(sys.modules, "inflight.deploy.publish.s3_errors", raising=False)
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    monkeypatch.setitem(sys.modules, "boto3.exceptions", None)
     with raises(DeployError, "package_missing", naming=("boto3", "[s3]")):
         S3Repository(S3Address("models", "a"))
