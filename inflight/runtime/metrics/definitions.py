@@ -6,8 +6,10 @@ Source: `custom_metrics_reporter.cc` of triton-inference-server/tensorrtllm_back
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 
 class MetricKind(str, Enum):
@@ -23,7 +25,7 @@ class MetricFamily:
     """Series of one name, distinguished by the label `category`; a family without it is a single series.
 
     Every series also has the labels `model` and `version`. `buckets` are the upper bounds of a histogram. A family
-    without members has labels of its own, and creates a series on its first use.
+    without label values has other labels, and creates a series on its first use.
     """
 
     name: str
@@ -32,6 +34,42 @@ class MetricFamily:
     label: str = ""
     label_values: tuple[str, ...] = ("",)
     buckets: tuple[float, ...] = ()
+
+
+class MetricsSink(Protocol):
+    """Publishes metrics. `label_value` is one of the family's; exceptions are reported once and ignored."""
+
+    def set(self, family: MetricFamily, label_value: str, value: float) -> None: ...
+
+    def add(self, family: MetricFamily, label_value: str, count: int) -> None: ...
+
+    def add_to(self, family: MetricFamily, labels: Mapping[str, str], count: int) -> None:
+        """Add to the series with these labels of a family without label values."""
+
+    def observe(self, family: MetricFamily, value: float) -> None:
+        """Add a value to a histogram, which has one series."""
+
+    def close(self) -> None:
+        """Remove all metrics."""
+
+
+class NullSink:
+    """Discards metrics."""
+
+    def set(self, family: MetricFamily, label_value: str, value: float) -> None:
+        pass
+
+    def add(self, family: MetricFamily, label_value: str, count: int) -> None:
+        pass
+
+    def add_to(self, family: MetricFamily, labels: Mapping[str, str], count: int) -> None:
+        pass
+
+    def observe(self, family: MetricFamily, value: float) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 _TOKEN_BUCKETS = (10.0, 50.0, 100.0, 500.0, 1000.0)

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -33,6 +33,7 @@ from inflight.runtime.metrics.definitions import (
     REQUEST_ENDS,
     REQUESTS,
     MetricFamily,
+    MetricsSink,
 )
 from inflight.runtime.metrics.inter_token_latency import InterTokenLatency
 from inflight.runtime.metrics.tenant_usage import TenantUsage
@@ -51,42 +52,6 @@ _END_REASONS = {
     FinishReason.DEADLINE: "DEADLINE",
 }
 _ENGINE_ERROR_CODES = {"engine_died"}
-
-
-class MetricsSink(Protocol):
-    """Publishes metrics. `member` is one of the family's; exceptions are reported once and ignored."""
-
-    def set(self, family: MetricFamily, label_value: str, value: float) -> None: ...
-
-    def add(self, family: MetricFamily, label_value: str, count: int) -> None: ...
-
-    def add_to(self, family: MetricFamily, labels: Mapping[str, str], count: int) -> None:
-        """Add to the series with these labels of a family without members."""
-
-    def observe(self, family: MetricFamily, value: float) -> None:
-        """Add a value to a histogram, which has one series."""
-
-    def close(self) -> None:
-        """Remove all metrics."""
-
-
-class NullSink:
-    """Discards metrics."""
-
-    def set(self, family: MetricFamily, label_value: str, value: float) -> None:
-        pass
-
-    def add(self, family: MetricFamily, label_value: str, count: int) -> None:
-        pass
-
-    def add_to(self, family: MetricFamily, labels: Mapping[str, str], count: int) -> None:
-        pass
-
-    def observe(self, family: MetricFamily, value: float) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 class MeasuredEngine(Protocol):

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
-
-from inflight.runtime.metrics.definitions import TENANT_TOKENS, MetricFamily
+from inflight.runtime.metrics.definitions import TENANT_TOKENS, MetricsSink
 
 MAX_TENANTS = 100
 OTHER = "other"
 """The label of all further tenants: each tenant adds two series, and clients choose the names."""
 
 
-class LabelledSink(Protocol):
-    """Publishes series with labels."""
-
-    def add_to(self, family: MetricFamily, labels: Mapping[str, str], count: int) -> None:
-        """Add to the series with these labels, creating it if needed."""
-
-
 class TenantUsage:
     """Counts the tokens of each tenant's requests."""
 
-    def __init__(self, sink: LabelledSink) -> None:
+    def __init__(self, sink: MetricsSink) -> None:
         self._sink = sink
         self._known: set[str] = set()
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from inflight.runtime.metrics.definitions import FAMILIES, MetricFamily, MetricKind
-from inflight.runtime.metrics.engine_metrics import MetricsSink, NullSink
+from inflight.runtime.metrics.definitions import FAMILIES, MetricFamily, MetricKind, MetricsSink, NullSink
 
 
 def create_metrics_sink(args: dict[str, str]) -> MetricsSink:

@@ -40,8 +40,9 @@ from inflight.runtime.metrics.definitions import (
     REQUEST_ENDS,
     REQUESTS,
     MetricFamily,
+    NullSink,
 )
-from inflight.runtime.metrics.engine_metrics import EngineMetrics, NullSink, reason_of, state_values
+from inflight.runtime.metrics.engine_metrics import EngineMetrics, reason_of, state_values
 from tests.fixtures.waiting import wait_until
 
 SOON = 60.0

@@ -3,11 +3,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from inflight.runtime.metrics.definitions import TENANT_TOKENS, MetricFamily
+from inflight.runtime.metrics.definitions import TENANT_TOKENS, MetricFamily, NullSink
 from inflight.runtime.metrics.tenant_usage import MAX_TENANTS, TenantUsage
 
 
-class RecordingSink:
+class RecordingSink(NullSink):
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
 
@@ -17,20 +17,20 @@ class RecordingSink:
 
 
 def test_tokens_are_counted_by_tenant() -> None:
-    board = RecordingSink()
-    tokens = TenantUsage(board)
+    sink = RecordingSink()
+    tokens = TenantUsage(sink)
     for tenant, count in (("a", 3), ("b", 5), ("a", 2), ("", 7)):
         tokens.count(tenant, 10, count)
-    assert board.counts == {("a", "input"): 20, ("a", "output"): 5, ("b", "input"): 10, ("b", "output"): 5}
+    assert sink.counts == {("a", "input"): 20, ("a", "output"): 5, ("b", "input"): 10, ("b", "output"): 5}
 
 
 def test_further_tenants_are_counted_together() -> None:
-    board = RecordingSink()
-    tokens = TenantUsage(board)
+    sink = RecordingSink()
+    tokens = TenantUsage(sink)
     for number in range(MAX_TENANTS + 50):
         tokens.count(f"tenant {number}", 1, 2)
     tokens.count("other", 1, 2)
     tokens.count("tenant 3", 1, 2)
-    assert len(board.counts) == 2 * (MAX_TENANTS + 1)
-    assert board.counts["other", "output"] == 2 * 51
-    assert board.counts["tenant 3", "input"] == 2
+    assert len(sink.counts) == 2 * (MAX_TENANTS + 1)
+    assert sink.counts["other", "output"] == 2 * 51
+    assert sink.counts["tenant 3", "input"] == 2
