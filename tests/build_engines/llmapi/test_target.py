@@ -191,7 +191,7 @@ def test_what_modelopt_quantized_stays_so(checkpoint: Path, tmp_path: Path) -> N
 def test_a_checkpoint_that_tells_in_its_config_alone_may_need_a_later_version(checkpoint: Path, tmp_path: Path) -> None:
     write_config(checkpoint, quantization_config={"quant_method": "modelopt", "quant_algo": "FP8"})
     notes = build_engine(str(checkpoint), tmp_path / "engine", BuildOptions("llmapi")).notes
-    assert any("look for hf_quant_config.json alone" in note for note in notes)
+    assert any("has no hf_quant_config.json" in note for note in notes)
     (checkpoint / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}')
     notes = build_engine(str(checkpoint), tmp_path / "other", BuildOptions("llmapi")).notes
     assert not any("hf_quant_config.json" in note for note in notes)
@@ -200,20 +200,20 @@ def test_a_checkpoint_that_tells_in_its_config_alone_may_need_a_later_version(ch
 @pytest.mark.parametrize(
     ("quantized", "options", "said"),
     [
-        ("FP8", {"precision": "bf16"}, "is quantized to fp8, so --precision bf16 can't be had of it"),
+        ("FP8", {"precision": "bf16"}, "is quantized to fp8, so --precision bf16 is not possible"),
         (None, {"precision": "fp8"}, "is not quantized, and --target llmapi quantizes nothing"),
         (None, {"precision": "int8"}, "--target llmapi has no --precision int8"),
         (None, {"kv_precision": "u8"}, "--target llmapi has no --kv-cache-precision u8"),
-        (None, {"max_seq_len": 1 << 24}, "so max_seq_len 16777216 is too much; lower it"),
+        (None, {"max_seq_len": 1 << 24}, "so max_seq_len 16777216 is too high; lower it"),
         (
             None,
             {"max_seq_len": 64, "settings": LlmArguments(max_seq_len=32)},
-            "--max-seq-len is 64 and max_seq_len 32; leave one out",
+            "--max-seq-len is 64 and max_seq_len is 32; leave one out",
         ),
         (
             None,
             {"precision": "fp16", "settings": LlmArguments(dtype="bfloat16")},
-            "--precision is fp16 and dtype bfloat16; leave one out",
+            "--precision is fp16 and dtype is bfloat16; leave one out",
         ),
     ],
 )
