@@ -139,21 +139,21 @@ def test_weight_files_that_are_there_are_counted(checkpoint: Path) -> None:
 def test_a_quantized_checkpoint_is_planned_as_its_original(checkpoint: Path) -> None:
     config = checkpoint / "config.json"
     config.write_text(config.read_text()[:-1] + ', "quantization_config": {"quant_method": "awq"}}')
-    assert "quantized already (awq)" in report(checkpoint, *GPU)["notes"][0]
+    assert "already quantized (awq)" in report(checkpoint, *GPU)["notes"][0]
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--gpu", "voodoo"], "The GPU 'voodoo' is not known; choose of a10"),
+        (["--gpu", "voodoo"], "The GPU 'voodoo' is not known; choose one of a10"),
         (["--gpu", "h100", "--memory", "24GiB"], "--gpu names a GPU and --memory describes one"),
-        (["--memory", "24 bananas"], "'24 bananas' is no size of memory"),
-        (["--memory", "-24GiB"], "'-24GiB' is no size of memory"),
+        (["--memory", "24 bananas"], "'24 bananas' is not a size of memory"),
+        (["--memory", "-24GiB"], "'-24GiB' is not a size of memory"),
         (["--gpu", "h100", "--gpus", "-1"], "-1 is not in the range"),
         (["--gpu", "h100", "--max-num-sequences", "0"], "0 is not in the range"),
         (["--gpu", "h100", "--max-seq-len", "-5"], "-5 is not in the range"),
         (["--gpu", "h100", "--precision", "fp7"], "--precision 'fp7' is not known for GPUs"),
-        (["--precision", "fp8"], "--precision 'fp8' is not known for the target openvino; choose of fp32"),
+        (["--precision", "fp8"], "--precision 'fp8' is not known for the target openvino; choose one of fp32"),
         (["--gpu", "h100", "--kv-cache-precision", "u8"], "--kv-cache-precision 'u8' is not known for GPUs"),
         (["--target", "openvino", "--gpu", "h100"], "runs on the processor"),
         (["--gpus", "2"], "runs on the processor"),
