@@ -133,7 +133,7 @@ def test_weight_files_that_are_there_are_counted(checkpoint: Path) -> None:
     save_file({"model.embed_tokens.weight": torch.zeros(1000)}, checkpoint / "model.safetensors")
     found = report(checkpoint, *GPU)
     assert found["parameters"]["counted_by"] == "weight files"
-    assert "hold 1,000 parameters where config.json describes 8,030,261,248" in found["notes"][0]
+    assert "hold 1,000 parameters and config.json describes 8,030,261,248" in found["notes"][0]
 
 
 def test_a_quantized_checkpoint_is_planned_as_its_original(checkpoint: Path) -> None:
