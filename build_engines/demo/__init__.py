@@ -1,6 +1,6 @@
 """A small trained checkpoint for trying `inflight` without access to the hub.
 
-The package imports torch only for training, so clients can use its prompts.
+Importing the package does not import torch, so clients can use its prompts.
 """
 
 from __future__ import annotations
