@@ -1,6 +1,6 @@
-"""A small checkpoint that answers sensibly, made on the spot, for trying everything where no hub is.
+"""A small trained checkpoint for trying `inflight` without access to the hub.
 
-The package itself needs no torch: prompts can be had wherever a server is called.
+Importing the package does not import torch, so clients can use its prompts.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def make_demo_checkpoint(
 ) -> None:
     """Train a small Llama on the demo corpus and write it into the empty directory `out` as a checkpoint.
 
-    It takes about a minute on two cores. `report` gets a line of plain text every few seconds, the last
-    one saying how the model did on attribute sets that it never saw. The same seed on the same machine
-    gives the same checkpoint.
-    Raises OSError if `out` can't be written; what was written until then stays.
+    This takes about a minute on two cores. `report` gets a line of text every few seconds; the last one is the quality
+    on unseen attribute sets. The same seed on the same machine gives the same checkpoint.
+
+    Raises OSError if `out` can't be written; files written until then stay.
     """
     from build_engines.demo.quality import greedy_answers, measure_quality
     from build_engines.demo.tokenizer import load_tokenizer

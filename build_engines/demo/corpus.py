@@ -1,4 +1,4 @@
-"""The demo corpus: product attributes, the prompt that lists them, and the description to answer with."""
+"""The demo corpus: product attributes, a prompt with the attributes, and the description as its answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VALUES = {
 
 @dataclass(frozen=True)
 class Attributes:
-    """What a description is to be made of: a product, its brand, and at least two of the other five."""
+    """The content of a description: a product, its brand, and at least two of the other five attributes."""
 
     product: str
     brand: str
@@ -36,14 +36,14 @@ class Attributes:
     audience: str | None = None
 
     def given(self) -> dict[str, str]:
-        """Return the attributes beside the product that are set, in the order of the prompt."""
+        """Return the attributes that are set, except the product, in the order of the prompt."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "product"}
         return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Example:
-    """An attribute set with the description that the corpus holds for it."""
+    """An attribute set with its prompt and description."""
 
     attributes: Attributes
     prompt: str
@@ -53,17 +53,17 @@ class Example:
 def format_prompt(attributes: Attributes) -> str:
     """Return the one-line prompt of an attribute set: `Product: teapot | Brand: Müller | ... | Description:`.
 
-    The same line works as a raw prompt, where the description follows after a space, and as a user's
-    message of the chat template.
+    The line works as a raw prompt, followed by a space and the description, and as a user's message in the chat
+    template.
     """
     listed = [f"{name.capitalize()}: {value}" for name, value in attributes.given().items()]
     return " | ".join([f"Product: {attributes.product}", *listed, "Description:"])
 
 
 def describe(attributes: Attributes) -> str:
-    """Return the description that the corpus holds for an attribute set: one sentence each, and a wish.
+    """Return the description of an attribute set: one sentence per attribute, and a closing phrase.
 
-    Raises KeyError or ValueError if the set has a value that the corpus does not know.
+    Raises KeyError or ValueError if the set has an unknown value.
     """
     name = next(name for name in _NAMES if attributes.product.endswith(name))
     opening = vocabulary.OPENINGS[_NAMES.index(name) % len(vocabulary.OPENINGS)]
@@ -76,13 +76,13 @@ def describe(attributes: Attributes) -> str:
 
 
 def is_held_out(attributes: Attributes) -> bool:
-    """Say whether an attribute set is kept from training: a tenth of all sets is, by a hash of the prompt."""
+    """Return whether an attribute set is held out from training: a tenth of all sets, by a hash of the prompt."""
     digest = hashlib.sha256(format_prompt(attributes).encode()).digest()
     return int.from_bytes(digest[:4], "big") < HELD_OUT_SHARE * 2**32
 
 
 def training_examples(seed: int = 0, count: int = TRAINING_EXAMPLES) -> list[Example]:
-    """Return `count` examples, all different and none of them held out; the same for the same seed."""
+    """Return `count` different examples that are not held out; the same seed gives the same examples."""
     return [
         Example(attributes, format_prompt(attributes), describe(attributes))
         for attributes in _distinct_sets(random.Random(f"training {seed}"), count, held_out=False)
@@ -90,17 +90,17 @@ def training_examples(seed: int = 0, count: int = TRAINING_EXAMPLES) -> list[Exa
 
 
 def unseen_attribute_sets(count: int, *, seed: int = 0) -> list[Attributes]:
-    """Return `count` different attribute sets that no training ever sees; the same for the same seed."""
+    """Return `count` different held-out attribute sets; the same seed gives the same sets."""
     return list(_distinct_sets(random.Random(f"unseen {seed}"), count, held_out=True))
 
 
 def example_prompts(count: int, *, seed: int = 0) -> list[str]:
-    """Return `count` different prompts of unseen attribute sets, for trying out and loading a server."""
+    """Return `count` different prompts of held-out attribute sets, for trials and load tests of a server."""
     return [format_prompt(attributes) for attributes in unseen_attribute_sets(count, seed=seed)]
 
 
 def _distinct_sets(source: random.Random, count: int, *, held_out: bool) -> Iterator[Attributes]:
-    """Draw `count` different attribute sets from one side of the split."""
+    """Yield `count` different random attribute sets from one side of the split."""
     drawn: set[Attributes] = set()
     while len(drawn) < count:
         attributes = _draw(source)
@@ -110,7 +110,7 @@ def _distinct_sets(source: random.Random, count: int, *, held_out: bool) -> Iter
 
 
 def _draw(source: random.Random) -> Attributes:
-    """Draw an attribute set: most brands are invented, two to four of the other attributes are given."""
+    """Return a random attribute set: most brands are invented, and two to four other attributes are set."""
     product = f"{source.choice(vocabulary.STYLES)} {source.choice(_NAMES)}"
     brand = source.choice(vocabulary.BRANDS) if source.random() < KNOWN_BRANDS else _invent_brand(source)
     given = source.sample(tuple(_VALUES), source.randint(2, 4))
@@ -118,6 +118,6 @@ def _draw(source: random.Random) -> Attributes:
 
 
 def _invent_brand(source: random.Random) -> str:
-    """Make up a name of two or three syllables."""
+    """Return an invented name of two or three syllables."""
     parts = (vocabulary.ONSETS, vocabulary.VOWELS, vocabulary.CODAS)
     return "".join(source.choice(part) for _ in range(source.randint(2, 3)) for part in parts).capitalize()

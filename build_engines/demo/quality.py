@@ -1,4 +1,4 @@
-"""How good a demo checkpoint is: what share of its answers, on attribute sets it never saw, can be shown."""
+"""Measures the quality of a demo checkpoint: the share of good answers on held-out attribute sets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ANSWERS_AT_ONCE = 50
 
 @dataclass(frozen=True)
 class Quality:
-    """How many of `asked` answers passed, and why the others did not (an answer may fail in several ways)."""
+    """The number of answers that passed, of `asked`, and the failures by reason (an answer may have several)."""
 
     asked: int
     passed: int
@@ -41,10 +41,10 @@ def measure_quality(
     count: int = 100,
     seed: int = 0,
 ) -> Quality:
-    """Ask for `count` unseen attribute sets and judge the answers.
+    """Return the quality of the answers to `count` held-out attribute sets.
 
     `answer` takes all prompts and returns one greedy answer for each, without the prompt. `tokenizer` is the
-    checkpoint's: neither eight words nor eight tokens may come twice.
+    checkpoint's: an answer must not repeat any eight consecutive words or tokens.
     """
     sets = unseen_attribute_sets(count, seed=seed)
     answers = answer([format_prompt(attributes) for attributes in sets])
@@ -58,25 +58,25 @@ def measure_quality(
 
 
 def names(text: str, value: str) -> bool:
-    """Say whether `text` holds `value` as it is written, as whole words."""
+    """Return whether `text` contains `value` literally, as whole words."""
     return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
 
 
 def named_attributes(text: str, attributes: Attributes) -> int:
-    """Return how many of the attributes beside the product `text` names."""
+    """Return the number of attributes, except the product, that `text` names."""
     return sum(names(text, value) for value in attributes.given().values())
 
 
 def repeats(items: Sequence[Hashable]) -> bool:
-    """Say whether any eight items in a row come twice in `items`."""
+    """Return whether any eight consecutive items occur twice in `items`."""
     grams = [tuple(items[i : i + REPEAT_LENGTH]) for i in range(len(items) - REPEAT_LENGTH + 1)]
     return len(set(grams)) < len(grams)
 
 
 def greedy_answers(checkpoint: pathlib.Path, prompts: list[str], *, chat: bool = False) -> list[str]:
-    """Return the greedy answers of `transformers` for `prompts`, raw or each as a user's message of a chat.
+    """Return the greedy answers of `transformers` to `prompts`, sent raw or as a user's chat message.
 
-    An answer that has not ended after `MAX_NEW_TOKENS` tokens is cut there.
+    Answers are limited to `MAX_NEW_TOKENS` tokens.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer

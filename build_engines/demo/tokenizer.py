@@ -19,7 +19,7 @@ PAD, END, SYSTEM, USER, ASSISTANT = SPECIAL_TOKENS = (
 )
 PAD_ID, END_ID = SPECIAL_TOKENS.index(PAD), SPECIAL_TOKENS.index(END)
 
-# A turn is its marker, its text and the end token; the model's answer is a turn whose end it writes itself.
+# A turn is its marker, its text and the end token; the model generates the text and end token of its own turn.
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|' + message['role'] + '|>' + message['content'] + '<|endoftext|>' }}"
@@ -31,8 +31,8 @@ CHAT_TEMPLATE = (
 def train_tokenizer(texts: Iterable[str]) -> tokenizers.Tokenizer:
     """Return a byte-level BPE tokenizer of `VOCABULARY_SIZE` entries, which encodes any text.
 
-    The vocabulary is small on purpose: frequent words are one token each, which makes them easy to copy,
-    while rare characters stay split into bytes, as they are in every large model's vocabulary.
+    The vocabulary is small: frequent words are one token each, so they are easy to copy; rare characters are split
+    into bytes, as in the vocabulary of large models.
     """
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -1,4 +1,4 @@
-"""Training of the demo checkpoint: a copy task that a Llama of two layers learns in a minute on two cores."""
+"""Trains the demo checkpoint: a two-layer Llama learns a copy task in a minute on two cores."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ STEPS = 400
 BATCH = 32
 PEAK_LEARNING_RATE = 3e-3
 MAX_POSITIONS = 4096
-# So many batches are cut from one stretch of examples sorted by length, so that little of a batch is padding.
+# Batches per group of examples sorted by length; sorting reduces padding.
 BATCHES_PER_STRETCH = 8
 REPORT_EVERY = 25
-IGNORED = -100  # the label that torch's cross entropy leaves out
+IGNORED = -100  # the label that torch's cross entropy ignores
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """An example as token ids: the given prompt, and the answer with its end token, which is learned."""
+    """An example as token ids: the prompt, and the answer with its end token; only the answer is learned."""
 
     prompt: list[int]
     answer: list[int]
@@ -37,12 +37,12 @@ class Sequence:
 
 
 def train_checkpoint(out: pathlib.Path, *, seed: int, report: Callable[[str], None], steps: int = STEPS) -> None:
-    """Make corpus and tokenizer, train a model for `steps` steps, and write a whole checkpoint into `out`."""
+    """Create corpus and tokenizer, train a model for `steps` steps, and write a complete checkpoint into `out`."""
     examples = training_examples(seed)
     report(f"corpus: {len(examples)} product descriptions")
     tokenizer = train_tokenizer(f"{example.prompt} {example.description}" for example in examples)
     sequences = encode_examples(examples, tokenizer, random.Random(f"forms {seed}"))
-    # The caller's random state is left as it was.
+    # Keep the caller's random state.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(model_config(tokenizer.get_vocab_size()))
@@ -53,10 +53,9 @@ def train_checkpoint(out: pathlib.Path, *, seed: int, report: Callable[[str], No
 
 
 def model_config(vocabulary_size: int) -> LlamaConfig:
-    """Return the shape: small enough to train at once, with a large one's parts (RoPE, grouped queries).
+    """Return a config small enough to train quickly, with the features of a large model (RoPE, grouped queries).
 
-    Initial weights are wider than a large model's, since a narrow model with weights that small spends
-    many of its few steps on growing them.
+    Initial weights are larger than usual: from small ones, a narrow model needs many of its few steps to grow them.
     """
     return LlamaConfig(
         vocab_size=vocabulary_size,
@@ -76,7 +75,7 @@ def model_config(vocabulary_size: int) -> LlamaConfig:
 
 
 def encode_examples(examples: list[Example], tokenizer: tokenizers.Tokenizer, source: random.Random) -> list[Sequence]:
-    """Return the examples as token ids, half as raw prompts and half as the chat template writes them."""
+    """Return the examples as token ids, half as raw prompts and half in the chat template."""
     sequences = []
     for example in examples:
         if source.random() < 0.5:
@@ -88,9 +87,9 @@ def encode_examples(examples: list[Example], tokenizer: tokenizers.Tokenizer, so
 
 
 def draw_batches(sequences: list[Sequence], source: random.Random) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield batches without end: token ids and labels, both int64 [BATCH, longest], padded on the right.
+    """Yield batches indefinitely: token ids and labels, both int64 [BATCH, longest], padded on the right.
 
-    No attention mask is needed: attention is causal, so nothing sees the padding behind it.
+    Causal attention ignores padding on the right, so no attention mask is needed.
     """
     stretch = BATCH * BATCHES_PER_STRETCH
     while True:
@@ -120,7 +119,7 @@ def train(
     steps: int,
     report: Callable[[str], None],
 ) -> None:
-    """Train `model` in place for `steps` steps in float32, on the answers alone."""
+    """Train `model` in place for `steps` steps in float32, only on the answers."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, PEAK_LEARNING_RATE, total_steps=steps, pct_start=0.15)
     model.train()
@@ -139,7 +138,7 @@ def train(
 
 
 def answer_loss(model: LlamaForCausalLM, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return the mean cross entropy of the answers' tokens; only for these are logits computed."""
+    """Return the mean cross entropy of the answers' tokens; logits are computed only for these."""
     hidden = model.model(input_ids=ids).last_hidden_state[:, :-1]
     following = labels[:, 1:]
     learned = following != IGNORED

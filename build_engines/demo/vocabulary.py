@@ -1,9 +1,9 @@
-"""The words of the demo corpus: what products may be called, and what may be said of them."""
+"""The words of the demo corpus: names of products, values of attributes and sentences about them."""
 
 from __future__ import annotations
 
-# Each kind of product has its names and the phrase that closes a description of it. Accents, CJK and emoji
-# (some of several code points) stand here on purpose: tokens of a streamed text end inside their bytes.
+# The closing phrase of each kind of product, and the names of its products. Accents, CJK and emoji (some with several
+# code points) test streaming: tokens end inside their bytes.
 KINDS: dict[str, tuple[str, ...]] = {
     "Enjoy every sip ☕": (
         "moka pot",
@@ -49,8 +49,7 @@ BRANDS: tuple[str, ...] = (
     "Old Mill", "São Bento", "Kestrel", "Little Fox",
 )  # fmt: skip
 
-# A brand may also be an invented name made of these parts, so that the model learns to
-# copy and not to recite.
+# Invented brands consist of these parts, so that the model learns to copy and not to recite.
 ONSETS: tuple[str, ...] = (
     "b", "br", "c", "d", "dr", "f", "fl", "g", "gr", "h", "j", "k", "kl", "l", "m", "n", "p", "pr", "qu",
     "r", "s", "st", "t", "tr", "v", "w", "x", "y", "z", "ç", "š", "ł",
@@ -87,8 +86,8 @@ AUDIENCES: tuple[str, ...] = (
     "cat people 🐈", "curious minds", "weekend cooks", "お正月",
 )  # fmt: skip
 
-# Sentences by attribute. Which one is taken depends on the value, so that answers vary and a small model can
-# still know what comes next. A value never opens a sentence, so its tokens are the same as in the prompt.
+# Sentences by attribute. The value determines the sentence, so answers vary and a small model can still predict them.
+# A value never starts a sentence, so its tokens are the same as in the prompt.
 OPENINGS: tuple[str, ...] = (
     "Meet the {product} by {brand}.",
     "The {product} from {brand} has arrived.",

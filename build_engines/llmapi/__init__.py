@@ -1,1 +1,1 @@
-"""The target `llmapi`: a checkpoint made ready for TensorRT-LLM's LLM API, which compiles nothing ahead of time."""
+"""The target `llmapi`: prepares a checkpoint for TensorRT-LLM's LLM API, without compilation ahead of time."""

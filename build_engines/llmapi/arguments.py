@@ -1,4 +1,4 @@
-"""The user's arguments of `tensorrt_llm.LLM` for an engine of the LLM API; known ones are typed."""
+"""The arguments of `tensorrt_llm.LLM` that a user sets for an engine of the LLM API; known ones are typed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-# Strict, since a YAML true would count as 1.
+# Strict, since YAML's true would count as 1.
 Count = Annotated[int, Field(gt=0, strict=True)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
@@ -18,69 +18,69 @@ class ArgumentsSection(BaseModel):
 
 
 class KvCacheArguments(ArgumentsSection):
-    """`KvCacheConfig`: the KV cache. Without `max_tokens` it takes its fraction of the free memory."""
+    """`KvCacheConfig`: the KV cache. Without `max_tokens`, its size is a fraction of the free memory."""
 
     enable_block_reuse: bool = True
-    """Blocks of earlier prompts are not computed again."""
+    """Reuse the blocks of earlier prompts."""
     free_gpu_memory_fraction: Fraction = 0.9
-    """Of the GPU memory that is free once the model is loaded."""
+    """Fraction of the GPU memory that is free after the model is loaded."""
     max_tokens: Count | None = None
-    """The most tokens that it holds, where that is less."""
+    """Maximum tokens in the cache, if the fraction holds more."""
     tokens_per_block: Literal[8, 16, 32, 64, 128] = 32
-    """Tokens of one block."""
+    """Tokens per block."""
     host_cache_size: Count | None = None
-    """Bytes of host memory for blocks that the GPU has no room for."""
+    """Bytes of host memory for blocks that don't fit on the GPU."""
     max_attention_window: tuple[Count, ...] | None = None
-    """Tokens that each layer looks back on, repeated over the layers."""
+    """Attention window of each layer in tokens; the pattern repeats over the layers."""
     enable_partial_reuse: bool = True
-    """Blocks of which a beginning matches are reused too."""
+    """Reuse blocks that match only in their first tokens, too."""
     dtype: Literal["auto", "fp8"] = "auto"
-    """Of keys and values; auto: as the checkpoint has it."""
+    """Type of keys and values; auto: the checkpoint's."""
 
 
 class LlmArguments(ArgumentsSection):
-    """Names are those of `LLM`, in TensorRT-LLM 1.2 and later; `extra` is for those that are not told here."""
+    """Arguments of `LLM` in TensorRT-LLM 1.2 and later, by their names there; all others belong under `extra`."""
 
     tensor_parallel_size: Count = 1
-    """GPUs that share each layer."""
+    """Tensor parallel size: GPUs that share each layer."""
     pipeline_parallel_size: Count = 1
-    """Groups of GPUs that share the layers."""
+    """Pipeline parallel size: groups of GPUs that share the layers."""
     max_batch_size: Count = 256
-    """Requests that run at once."""
+    """Maximum concurrent requests."""
     max_num_tokens: Count = 8192
-    """Tokens that one step computes, over all requests."""
+    """Maximum tokens per step, over all requests."""
     max_seq_len: Annotated[int, Field(ge=2, strict=True)] | None = None
-    """Tokens of prompt and answer together, one of each at least. Without it, what the model knows."""
+    """Maximum tokens of prompt and answer together, at least one of each. [default: the model's]"""
     max_beam_width: Count = 1
-    """Beams of each request: with more than 1, every request is a beam search of that width."""
+    """Beams per request; above 1, every request is a beam search of that width."""
     dtype: Literal["auto", "float16", "bfloat16", "float32"] = "auto"
-    """Of what is not quantized; auto: the checkpoint's."""
+    """Type of weights that are not quantized and of activations; auto: the checkpoint's."""
     kv_cache_config: KvCacheArguments = KvCacheArguments()
     guided_decoding_backend: Literal["xgrammar", "llguidance"] | None = "xgrammar"
-    """What keeps answers to a guide; null: guides are refused."""
+    """Backend of guided decoding; null: requests with a guide are refused."""
     enable_chunked_prefill: bool = True
-    """Long prompts are computed in parts; without it, one that is longer than max_num_tokens is refused."""
+    """Compute long prompts in chunks; without it, prompts longer than max_num_tokens are refused."""
     sampler_type: Literal["auto", "TorchSampler", "TRTLLMSampler"] | None = None
-    """null: the one that ignores nothing a request asks for, where the version in use has it."""
+    """Sampler; null: the one that supports all sampling parameters, if the installed version has it."""
     enable_lora: bool = False
-    """Takes adapters (inflight serve --lora)."""
+    """Accept LoRA adapters (inflight serve --lora)."""
     lora_config: dict[str, Any] | None = None
-    """`LoraConfig`: max_lora_rank, max_loras and others."""
+    """Fields of `LoraConfig`: max_lora_rank, max_loras and others."""
     speculative_config: dict[str, Any] | None = None
-    """One of the library's ways to speculate, which `decoding_type` names."""
+    """Speculative decoding: the fields of the library's config; `decoding_type` names the method."""
     trust_remote_code: bool = False
-    """Brings the checkpoint's own code along and lets it run; also allows an architecture that is not listed."""
+    """Copy the checkpoint's code and let it run; also allow architectures that TensorRT-LLM doesn't list."""
     extra: dict[str, Any] = {}
-    """Further arguments of `LLM`, handed on as they are."""
+    """Further arguments of `LLM`, passed unchanged."""
 
     @field_validator("speculative_config")
     @classmethod
     def _require_decoding_type(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         if value is not None and not isinstance(value.get("decoding_type"), str):
-            raise ValueError("fields of its own with a decoding_type (Eagle, MTP, NGram, DraftTarget and others)")
+            raise ValueError("a mapping with a decoding_type (Eagle, MTP, NGram, DraftTarget and others)")
         drafted = None if value is None else value.get("max_draft_len")
         if drafted is not None and (not isinstance(drafted, int) or isinstance(drafted, bool) or drafted < 0):
-            raise ValueError("a max_draft_len that is a whole number of at least 0")
+            raise ValueError("a mapping whose max_draft_len is an integer of at least 0")
         return value
 
     @field_validator("extra")
@@ -88,13 +88,13 @@ class LlmArguments(ArgumentsSection):
     def _reject_known_names(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name in value:
             if name in cls.model_fields:
-                raise ValueError(f"names that have no field here, and {name} has one")
+                raise ValueError(f"a mapping without {name}, which is set outside extra")
             if name in ("model", "tokenizer", "backend"):
-                raise ValueError(f"names that the engine leaves open, and {name} is settled")
+                raise ValueError(f"a mapping without {name}, which the engine sets")
         return value
 
     def keywords(self, max_seq_len: int) -> dict[str, Any]:
-        """The arguments of `LLM` that a version must know: what says nothing (null, auto) is left out."""
+        """Return the arguments for `LLM`, without null and auto: older versions don't know all names."""
         said = self.model_dump(mode="json", exclude={"extra"}, exclude_none=True)
         cache = self.kv_cache_config
         said["max_seq_len"] = max_seq_len
@@ -104,6 +104,6 @@ class LlmArguments(ArgumentsSection):
             if not said[switch]:
                 del said[switch]
         if self.max_beam_width > 1:
-            # What 1.2 needs for a beam search (its docs/source/features/sampling.md).
+            # TensorRT-LLM 1.2 needs these for beam search (docs/source/features/sampling.md).
             said |= {"disable_overlap_scheduler": True, "cuda_graph_config": None}
         return said | self.extra

@@ -1,4 +1,4 @@
-"""Reads arguments of the LLM API from a YAML file and from `name=value`, with one sentence for each error."""
+"""Reads arguments of the LLM API from a YAML file and from `name=value`; each error is one sentence."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from inflight.common.suggestions import nearest
 
 
 def read_arguments(path: Path | None, overrides: Iterable[str] = ()) -> LlmArguments:
-    """Return what the file `path` says, and over it each `name=value` of `said`, whose values are YAML.
+    """Return the arguments in the file `path`, replaced by each `name=value` of `overrides`. Values are YAML.
 
-    A name may lead into a part: `kv_cache_config.max_tokens=65536`. Raises BuildError (`invalid_parameter`) with one
-    sentence that names the field and, for a name that no field has, the nearest one.
+    A dotted name sets a nested field: `kv_cache_config.max_tokens=65536`. Raises BuildError (`invalid_parameter`) with
+    one sentence that names the field and suggests the nearest name for an unknown one.
     """
     where = str(path) if path else "the arguments"
     found = _load(path) if path else {}
     for one in overrides:
         name, given, value = one.partition("=")
         if not given or not name:
-            raise _wrong(f"{one!r} is no argument; write name=value.")
+            raise _wrong(f"{one!r} is not an argument; write name=value.")
         parsed = _parse(value, f"The value of {name}")
         try:
             put_value(found, name.split("."), parsed)

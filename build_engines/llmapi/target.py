@@ -37,34 +37,33 @@ from build_engines.target import BuildOptions, CompiledEngine, Host
 
 MODEL_FILE = "model.yaml"
 CHECKPOINT = "checkpoint"
-# What belongs to a checkpoint beside its weights: configs, tokenizers in all their forms, chat templates.
+# Suffixes of a checkpoint's files other than weights: configs, tokenizers in all formats, chat templates.
 _SUFFIXES = {".json", ".model", ".txt", ".jinja", ".tiktoken"}
-# A checkpoint's own code may read more than that, but no other form of the weights, which are as large as they.
+# The checkpoint's code may read other files too; larger ones are copies of the weights in another format.
 _MAX_OWN_FILE_BYTES = 16 << 20
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES}
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _PRECISIONS: dict[str, Precision] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _KV_PRECISIONS: dict[str, KvPrecision] = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
-_NOT_TRIED = "The engine was not tried: TensorRT-LLM loads it on a GPU, in NVIDIA's container, when it is first served."
+_NOT_TRIED = "The engine is untested: TensorRT-LLM loads it on a GPU, in NVIDIA's container, when it is first served."
 
-_NARROWED = "The checkpoint holds 32-bit numbers and the engine computes in bfloat16; --precision fp32 keeps them."
+_NARROWED = "The checkpoint's weights are float32 and the engine computes in bfloat16; --precision fp32 keeps float32."
 _UNTYPED = (
-    "config.json names no type that the checkpoint's numbers have (torch_dtype), or another than 16 or 32 bits, and the"
-    " engine computes in bfloat16; --precision chooses another."
+    "config.json has no torch_dtype of 16 or 32 bits, so the engine computes in bfloat16; --precision changes it."
 )
 _INLINE = (
-    "Only config.json says how ModelOpt quantized the checkpoint: versions of TensorRT-LLM that look for"
-    " hf_quant_config.json alone, of which 1.2 may be one, don't load it."
+    "The checkpoint has no hf_quant_config.json; its ModelOpt quantization is only in config.json, and some versions of"
+    " TensorRT-LLM (possibly 1.2) don't load it."
 )
 _OWN_CODE = (
-    "config.json names code of the checkpoint's own (auto_map), which was left out; where the library asks for it,"
+    "The code in the checkpoint (auto_map in config.json) was not copied; if the library requires it,"
     " build with --llm-argument trust_remote_code=true."
 )
 
 
 @dataclass
 class LlmApiTarget:
-    """The target `llmapi`, with the user's decisions inside and, once `refuse` has read it, the checkpoint's own."""
+    """The target `llmapi`: the user's settings, and the checkpoint's after `check_supported` has read them."""
 
     arguments: LlmArguments
     precision: Precision | GpuPrecision | None = None
@@ -80,13 +79,13 @@ class LlmApiTarget:
         has = self.quantization.precision
         if has is not None and self.precision not in (None, has):
             raise BuildError(
-                f"{directory} is quantized to {has}, so --precision {self.precision} can't be had of it; leave it out.",
+                f"{directory} is quantized to {has}, so --precision {self.precision} is not possible; leave it out.",
                 "invalid_parameter",
             )
         if has is None and self.precision not in (None, *_DTYPES):
             raise BuildError(
                 f"{directory} is not quantized, and --target llmapi quantizes nothing, so --precision {self.precision}"
-                " can't be had of it; quantize it with ModelOpt first, or use --target tensorrt-llm.",
+                " is not possible; quantize it with ModelOpt first, or use --target tensorrt-llm.",
                 "invalid_parameter",
             )
 
@@ -99,11 +98,11 @@ class LlmApiTarget:
         return Host({})
 
     def bytes_needed(self, checkpoint: Checkpoint) -> int:
-        """Return 0: weights are linked if possible; the system reports a copy without room."""
+        """Return 0: weights are linked if possible; a copy that doesn't fit fails with the system's error."""
         return 0
 
     def compile(self, checkpoint: Checkpoint, out: Path, progress: BuildProgress) -> CompiledEngine:
-        progress.step("Laying the checkpoint out")
+        progress.step("Copying the checkpoint")
         config = text_config(checkpoint.config)
         facts = read_facts(checkpoint.directory, config)
         keywords = self.keywords(checkpoint, facts)
@@ -144,12 +143,12 @@ class LlmApiTarget:
         )
 
     def keywords(self, checkpoint: Checkpoint, facts: ModelFacts) -> dict[str, Any]:
-        """The arguments of `LLM` for this checkpoint; BuildError (`invalid_parameter`) for a length beyond its own."""
+        """Return the arguments of `LLM`; raise BuildError (`invalid_parameter`) for a length above the model's."""
         length = self.arguments.max_seq_len or facts.positions
         if length > facts.positions:
             raise BuildError(
                 f"{checkpoint.directory} can be built for {facts.positions} tokens at most, so max_seq_len {length} is"
-                " too much; lower it.",
+                " too high; lower it.",
                 "invalid_parameter",
             )
         said = self.arguments.keywords(length)
@@ -162,7 +161,7 @@ class LlmApiTarget:
         return said
 
     def _narrows(self, facts: ModelFacts) -> bool:
-        """Return whether 32-bit weights are computed in 16 bits without a user's choice, the library's default."""
+        """Return whether the engine computes float32 weights in bfloat16 by default, without a type from the user."""
         return facts.dtype == "float32" and (self.precision, self.arguments.dtype) == (None, "auto")
 
     def _notes(self, checkpoint: Checkpoint, facts: ModelFacts) -> Iterator[str]:
@@ -182,20 +181,20 @@ class LlmApiTarget:
 
 
 def target(options: BuildOptions) -> LlmApiTarget:
-    """What the options say, `options.settings` being Arguments; a length and a type may be said in either place.
+    """Return the target for `options`. Its length and type can be set in `options` or in `options.settings`.
 
-    Raises BuildError (`invalid_parameter`) where both say one and they differ.
+    Raises BuildError (`invalid_parameter`) if the two differ.
     """
     arguments = options.settings if isinstance(options.settings, LlmArguments) else LlmArguments()
     if arguments.dtype != "auto" and _DTYPES.get(options.precision or "", arguments.dtype) != arguments.dtype:
         raise BuildError(
-            f"--precision is {options.precision} and dtype {arguments.dtype}; leave one out.", "invalid_parameter"
+            f"--precision is {options.precision} and dtype is {arguments.dtype}; leave one out.", "invalid_parameter"
         )
     length = options.max_seq_len
     if length is not None:
         if arguments.max_seq_len not in (None, length):
             raise BuildError(
-                f"--max-seq-len is {length} and max_seq_len {arguments.max_seq_len}; leave one out.",
+                f"--max-seq-len is {length} and max_seq_len is {arguments.max_seq_len}; leave one out.",
                 "invalid_parameter",
             )
         arguments = arguments.model_copy(update={"max_seq_len": length})
@@ -212,7 +211,7 @@ def model_yaml(checkpoint: Path, options: BuildOptions) -> str:
 
 def as_yaml(keywords: dict[str, Any]) -> str:
     said = yaml.safe_dump(json.loads(json.dumps(keywords)), sort_keys=False, allow_unicode=True)
-    return f"# Arguments of tensorrt_llm.LLM, but for the model; the checkpoint lies in {CHECKPOINT}/.\n{said}"
+    return f"# Arguments of tensorrt_llm.LLM except the model; the checkpoint is in {CHECKPOINT}/.\n{said}"
 
 
 def _link_checkpoint(checkpoint: Checkpoint, into: Path, own_code: bool) -> None:
@@ -232,7 +231,7 @@ def _link_checkpoint(checkpoint: Checkpoint, into: Path, own_code: bool) -> None
 
 
 def _own_files(directory: Path) -> list[Path]:
-    """Return the checkpoint's code and the files that it may read."""
+    """Return the checkpoint's code and the files that the code may read."""
     beside = (path for path in directory.iterdir() if path.is_file() and not path.name.startswith("."))
     return sorted(path for path in beside if path.suffix == ".py" or path.stat().st_size <= _MAX_OWN_FILE_BYTES)
 

@@ -8,10 +8,10 @@ _TEXT_SECTIONS = ("text_config", "llm_config", "language_config")
 
 
 def text_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the parsed config.json `config` as that of the model that reads and writes text.
+    """Return the config of the text model in the parsed config.json `config`.
 
-    Where that is a part, what it leaves out is what transformers takes for it (Gemma 3 4B says neither its heads nor
-    its vocabulary), if it knows the model. Ids of special tokens are the whole's, where it has its own.
+    Missing keys of a text section get transformers' defaults, if it knows the model (Gemma 3 4B has neither its heads
+    nor its vocabulary). Keys outside the section, such as ids of special tokens, take precedence.
     """
     name = next((name for name in _TEXT_SECTIONS if isinstance(config.get(name), dict)), None)
     if name is None or "num_hidden_layers" in config:
@@ -27,7 +27,7 @@ def _transformers_defaults(config: dict[str, Any]) -> dict[str, Any]:
     try:
         whole = CONFIG_MAPPING[str(config["model_type"])].from_dict(config)
         usual = whole.get_text_config(decoder=True).to_dict()
-    except Exception:  # unknown to transformers, or not as it wants it: the config must say everything itself
+    except Exception:  # transformers doesn't know the model or rejects its config: no defaults
         return {}
-    # That a class has a type of its own says nothing of the weights.
+    # The default type of the class is not the type of the weights.
     return {key: value for key, value in usual.items() if key not in ("dtype", "torch_dtype")}

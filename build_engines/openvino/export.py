@@ -1,4 +1,4 @@
-"""From a checkpoint to the files of an OpenVINO engine."""
+"""Exports a checkpoint to the files of an OpenVINO engine."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ from build_engines.openvino.tokenizer import load_tokenizer, write_openvino_toke
 
 _TASK = "text-generation-with-past"
 _MODEL_FILES = ("openvino_model.xml", "openvino_model.bin", "config.json", "generation_config.json")
-# Integer weights are compressed from bf16 ones: the exponent of bf16 holds every checkpoint's values.
+# Integer weights are compressed from bf16, whose exponent covers the values of every checkpoint.
 _TORCH_TYPES = {"fp32": "float32", "fp16": "float16"}
-# So many weights in a row are quantized with one scale; where a matrix' rows aren't a multiple of it, fewer are.
+# Number of consecutive weights that share a scale; NNCF lowers it if a row's length is not a multiple of it.
 _INT4_GROUP = 128
 
 
 @dataclass(frozen=True)
 class ExportTask:
-    """What to export, how, and where to.
+    """The settings of one export.
 
-    `max_seq_len` is what was asked for, None for what the model knows. `properties` are those of the engine,
-    for the trial run if `trial`.
+    `max_seq_len` is the user's, None for the model's. `properties` are the engine's, used if `smoke_test`.
     """
 
     checkpoint: str
@@ -43,7 +42,7 @@ class ExportTask:
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What the manifest says of the model. `notes` are sentences for the user."""
+    """The facts about the model for the manifest. `notes` are sentences for the user."""
 
     max_seq_len: int
     vocab_size: int
@@ -57,9 +56,9 @@ class ExportResult:
 
 
 def export(task: ExportTask, on_step: Callable[[str], None]) -> ExportResult:
-    """Write the model, its configs and its tokenizer into `task.out`; `step` hears a sentence for each part.
+    """Write the model, its configs and its tokenizer into `task.out`; call `on_step` with a line for each step.
 
-    Raises BuildError where the checkpoint is at fault; errors of the libraries pass as they are.
+    Raises BuildError for errors in the checkpoint; errors of the libraries propagate unchanged.
     """
     checkpoint, out = Path(task.checkpoint), Path(task.out)
     on_step("Loading the exporter")
@@ -76,7 +75,7 @@ def export(task: ExportTask, on_step: Callable[[str], None]) -> ExportResult:
     notes = [*_notes(config), *write_openvino_tokenizer(tokenizer, out)]
     facts = _result(config, out, tokenizer, length, notes)
     if task.smoke_test:
-        on_step("Trying the engine")
+        on_step("Testing the engine")
         _smoke_test(out, task.properties, facts)
     return facts
 
@@ -127,11 +126,11 @@ def _convert(checkpoint: Path, out: Path, dtype: Any) -> None:
         low_cpu_mem_usage=True,
         output_loading_info=True,
     )
-    # transformers only warns, and goes on with random weights in their place.
+    # transformers only warns about missing weights and fills them with random ones.
     absent = [*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])]
     if absent:
         raise BuildError(
-            f"{checkpoint} lacks the weights of {len(absent)} tensors that its config.json asks for "
+            f"{checkpoint} has no weights for {len(absent)} tensors of its config.json "
             f"({min(absent)}); fetch the checkpoint again.",
             "checkpoint_damaged",
         )
@@ -139,7 +138,7 @@ def _convert(checkpoint: Path, out: Path, dtype: Any) -> None:
         model=model,
         output=out,
         task=_TASK,
-        # Named, since the exporter else compresses large models to int8 by itself.
+        # Set explicitly, since the exporter compresses large models to int8 by default.
         ov_config=OVConfig(dtype="fp32"),
         stateful=True,
         patch_16bit_model=dtype != _torch().float32,
@@ -161,12 +160,12 @@ def _compress(out: Path, precision: str) -> None:
             mode=nncf.CompressWeightsMode.INT4_ASYM,
             group_size=_INT4_GROUP,
             ratio=1.0,
-            # Matrices of one model have rows of several lengths; by itself NNCF gives up at the first that doesn't fit.
+            # Without this, NNCF fails on the first matrix whose rows are not a multiple of the group size.
             advanced_parameters=nncf.AdvancedCompressionParameters(
                 group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST
             ),
         )
-    # The model is mapped from the very file, so the new one is written beside it.
+    # The loaded model maps this file, so the compressed one is written to another.
     openvino.save_model(compressed, out / "compressed.xml", compress_to_fp16=False)
     del model, compressed
     (out / "compressed.xml").replace(path)
@@ -174,7 +173,7 @@ def _compress(out: Path, precision: str) -> None:
 
 
 def _keep_own_files(checkpoint: Path, out: Path) -> None:
-    """Take the checkpoint's own generation config, and drop what the libraries write beyond an engine's files."""
+    """Copy the checkpoint's generation config, and delete files of the libraries that an engine doesn't need."""
     if (checkpoint / "generation_config.json").is_file():
         shutil.copyfile(checkpoint / "generation_config.json", out / "generation_config.json")
     for path in out.iterdir():
@@ -207,19 +206,19 @@ def _notes(config: Any) -> list[str]:
     notes = []
     if getattr(config, "attn_logit_softcapping", None):
         notes.append(
-            "Paged attention has no soft-capping of scores, so the model's is left out, as transformers leaves it out "
-            "by default (attn_implementation sdpa)."
+            "Paged attention has no soft-capping of scores, so the engine omits the model's, like transformers by "
+            "default (attn_implementation sdpa)."
         )
     if _switches_positions(config):
         notes.append(
-            f"The model codes positions in another way beyond {_original_positions(config)} tokens, which a running "
-            "batch can't change, so the engine ends there."
+            f"The engine is limited to {_original_positions(config)} tokens: the model encodes positions differently "
+            "beyond them, and a running batch can't switch."
         )
     return notes
 
 
 def _end_ids(generation: Any, config: Any, tokenizer: Any) -> Iterator[list[int]]:
-    """Candidates in order of who knows best."""
+    """Yield the end ids from each source, the most reliable first."""
     for found in (generation.eos_token_id, config.eos_token_id, tokenizer.eos_token_id):
         yield [] if found is None else sorted({found} if isinstance(found, int) else set(found))
 
@@ -229,12 +228,12 @@ def _first_id(*ids: int | None) -> int | None:
 
 
 def _sequence_length(task: ExportTask, config: Any, tokenizer: Any) -> int:
-    """The asked length, or all that the model knows; raises BuildError (`invalid_parameter`) where it knows less."""
+    """Return the user's or the model's length; raise BuildError (`invalid_parameter`) if the user's is higher."""
     known = _positions(config, tokenizer)
     if task.max_seq_len is not None and task.max_seq_len > known:
         raise BuildError(
             f"{task.checkpoint} can be built for {known} tokens at most, so --max-seq-len "
-            f"{task.max_seq_len} is too much; lower it.",
+            f"{task.max_seq_len} is too high; lower it.",
             "invalid_parameter",
         )
     return task.max_seq_len or known
@@ -246,12 +245,12 @@ def _positions(config: Any, tokenizer: Any) -> int:
     for name in ("max_position_embeddings", "max_seq_len", "seq_length"):
         if (positions := getattr(config, name, None)) is not None:
             return int(positions)
-    # A tokenizer that knows no limit says so with a number beyond any model.
+    # A tokenizer without a limit has a huge number here.
     return int(min(tokenizer.model_max_length, 1 << 20))
 
 
 def _switches_positions(config: Any) -> bool:
-    """LongRoPE takes other frequencies for all tokens once a text is long; the export holds those of short texts."""
+    """Return whether the model uses LongRoPE: long texts use other frequencies than the exported ones."""
     scaling = getattr(config, "rope_scaling", None) or {}
     return scaling.get("rope_type", scaling.get("type")) == "longrope"
 
@@ -262,7 +261,7 @@ def _original_positions(config: Any) -> int:
 
 
 def _smoke_test(out: Path, properties: dict[str, Any], facts: ExportResult) -> None:
-    """Load the engine as serving does, and have it continue one token by two."""
+    """Load the engine as in serving, and generate two tokens from one."""
     import numpy
     import openvino
     import openvino_genai
@@ -279,4 +278,4 @@ def _smoke_test(out: Path, properties: dict[str, Any], facts: ExportResult) -> N
         pipeline.step()
     tokens = [token for output in handle.read_all() for token in output.generated_ids]
     if len(tokens) != 2 or not all(0 <= token < facts.vocab_size for token in tokens):
-        raise RuntimeError(f"The engine was to generate two tokens and gave {tokens}.")
+        raise RuntimeError(f"The engine returned {tokens} instead of two tokens.")

@@ -1,9 +1,8 @@
-"""The process that exports: `python -m build_engines.openvino.export_process`, started by
-`build_engines.openvino.target`.
+"""The export process: `build_engines.openvino.target` starts `python -m build_engines.openvino.export_process`.
 
 It reads an ExportTask as JSON from standard input and writes one JSON object per line to standard output:
-`{"step": sentence}` as it goes, and at the end `{"facts": ...}` or `{"error": sentence, "code": code}`. Whatever the
-libraries print goes to standard error, which is a log.
+`{"step": sentence}` for each step, and at the end `{"facts": ...}`, `{"error": sentence, "code": code}` or
+`{"failure": reason, "errno": number}`. Output of the libraries goes to standard error, which is a log file.
 """
 
 from __future__ import annotations
@@ -36,23 +35,23 @@ def main() -> int:
         _send(answers, {"failure": reason[:200], "errno": getattr(error, "errno", None)})
         return 1
     _send(answers, {"facts": dataclasses.asdict(facts)})
-    # Interpreters that hold torch and OpenVINO at once take seconds to take themselves apart, or crash at it.
+    # With torch and OpenVINO loaded, a normal exit of the interpreter takes seconds or crashes.
     sys.stderr.flush()
     os._exit(0)
 
 
 def _keep_stdout() -> TextIO:
-    """Return standard output for ourselves, and send what the libraries print there to standard error."""
+    """Return a copy of standard output, and redirect standard output of the libraries to standard error."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers
 
 
 def _disable_telemetry() -> None:
-    """Make OpenVINO and NNCF go without their telemetry package, which they do where it is not installed.
+    """Make OpenVINO and NNCF run without their telemetry package, as if it were not installed.
 
-    It sends usage statistics unless asked not to, and does so from a process that a thread of it forks: while the main
-    thread imports a module, that can deadlock.
+    It sends usage statistics by default, from a process that one of its threads forks: this can deadlock while the main
+    thread imports a module.
     """
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 

@@ -1,4 +1,4 @@
-"""The OpenVINO target: starts the exporting process, listens to it, and puts what went wrong into one sentence."""
+"""The OpenVINO target: starts the export process, reads its messages and reports errors in one sentence."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from build_engines.target import BuildOptions, CompiledEngine, Host
 
 PACKAGES = ("openvino", "openvino-genai", "openvino-tokenizers", "optimum-intel", "transformers", "torch", "nncf")
 _HINTS = {"fp32": "f32", "fp16": "f16"}
-# Bytes of a parameter on disk while building; integer weights stand beside the bf16 ones for a while.
+# Peak bytes per parameter on disk during a build; integer weights and bf16 weights exist at the same time.
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "int8": 3.1, "int4": 2.8}
-# What is left of a disk where writing failed for want of space; the libraries don't pass the reason on.
+# With less free space than this, a failed write means a full disk; the libraries don't report the reason.
 _DISK_FULL_BYTES = 1 << 20
 
 
@@ -44,7 +44,7 @@ class OpenVinoTarget:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """What ContinuousBatchingPipeline is given; integer weights are multiplied in bf16."""
+        """The properties for ContinuousBatchingPipeline; integer weights are multiplied in bf16."""
         hint = _HINTS.get(self.precision, "bf16")
         return {"INFERENCE_PRECISION_HINT": hint, "KV_CACHE_PRECISION": self.kv_precision}
 
@@ -85,17 +85,17 @@ class OpenVinoTarget:
 
 
 def target(options: BuildOptions) -> OpenVinoTarget:
-    """What the options leave open: weights in bf16, and a KV cache of 8 bits, exact where the weights are."""
+    """Return the target for `options`. Defaults: bf16 weights and a u8 KV cache, f32 for fp32 weights."""
     precision = options.precision or "bf16"
     kv_precision = options.kv_precision or ("f32" if precision == "fp32" else "u8")
     return OpenVinoTarget(precision, kv_precision, options.max_seq_len, options.smoke_test)
 
 
 def compile_checkpoint(task: ExportTask, progress: BuildProgress) -> ExportResult:
-    """Run the export in a process of its own, which ends when this call does, however that is.
+    """Run the export in a separate process, which always ends with this call.
 
-    Raises BuildError: what the export found wrong with the checkpoint, `disk_full`, or `build_failed` with the
-    path of a log that is then kept.
+    Raises BuildError with the export's error about the checkpoint, or `build_failed` with the path of the log, which is
+    then kept. Raises OSError (ENOSPC) if the disk is full.
     """
     log = tempfile.NamedTemporaryFile(prefix="inflight-build-", suffix=".log", delete=False)  # noqa: SIM115
     keep = False
@@ -119,7 +119,7 @@ def compile_checkpoint(task: ExportTask, progress: BuildProgress) -> ExportResul
 
 @contextlib.contextmanager
 def _child(log: IO[bytes]) -> Iterator[subprocess.Popen[str]]:
-    # A session of its own: Ctrl-C reaches this process alone, which then ends the child and what that started.
+    # A new session: Ctrl-C reaches only this process, which then kills the child's process group.
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "build_engines.openvino.export_process"],
         stdin=subprocess.PIPE,
@@ -160,4 +160,4 @@ def _converse(child: subprocess.Popen[str], task: ExportTask, progress: BuildPro
 def _exit_reason(code: int | None) -> str:
     if code == -signal.SIGKILL:
         return "its process was killed, most likely because memory ran out"
-    return f"its process ended with {code}"
+    return f"its process exited with {code}"

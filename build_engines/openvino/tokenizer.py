@@ -1,4 +1,4 @@
-"""The tokenizer as OpenVINO models, from which its library reads the vocabulary."""
+"""Converts the tokenizer to OpenVINO models; OpenVINO GenAI reads the vocabulary from them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ OPENVINO_TOKENIZER_FILES = (
     "openvino_detokenizer.bin",
 )
 
-# The library tries every tokenizer that it loads in a thread of its own, which reads freed memory, and may crash the
-# process, where the tokenizer is dropped meanwhile (2026.4.1); so these are never dropped.
+# OpenVINO GenAI tests each loaded tokenizer in a separate thread. If the tokenizer is freed meanwhile, the thread reads
+# freed memory and may crash the process (2026.4.1), so these are never freed.
 _loaded: list[Any] = []
 
 _SPACE_MARK = "▁"
@@ -25,9 +25,8 @@ _ONE_BYTE = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
 def write_openvino_tokenizer(tokenizer: Any, out: Path) -> list[str]:
     """Convert a fast tokenizer into `OPENVINO_TOKENIZER_FILES` of the engine directory `out`.
 
-    The engine reads from them which text each token stands for, without which it can't guide answers by a grammar; and
-    a draft model must have the same ones. An engine whose tokenizer can't be converted does everything else: it gets
-    none of the files, and the returned note says so.
+    The engine reads the text of each token from them for guided decoding, and compares them with a draft model's.
+    If the tokenizer can't be converted, no files are written and a note is returned; the engine does everything else.
     """
     import openvino
     from openvino_tokenizers import convert_tokenizer
@@ -40,7 +39,7 @@ def write_openvino_tokenizer(tokenizer: Any, out: Path) -> list[str]:
         if not load_tokenizer(out).get_vocab():
             raise RuntimeError("its vocabulary can't be read")
     except Exception as error:
-        # A tokenizer that the converter doesn't know fails in a way of its own; all mean the same to the user.
+        # The converter raises many kinds of errors for an unknown tokenizer; all mean the same to the user.
         for name in OPENVINO_TOKENIZER_FILES:
             (out / name).unlink(missing_ok=True)
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
@@ -49,7 +48,7 @@ def write_openvino_tokenizer(tokenizer: Any, out: Path) -> list[str]:
 
 
 def load_tokenizer(directory: Path) -> Any:
-    """The `openvino_genai.Tokenizer` of an engine directory, which lives as long as this process."""
+    """Return the `openvino_genai.Tokenizer` of an engine directory; it is never freed."""
     import openvino_genai
 
     _loaded.append(openvino_genai.Tokenizer(str(directory)))
@@ -57,10 +56,10 @@ def load_tokenizer(directory: Path) -> Any:
 
 
 def _set_token_bytes(detokenizer: Any, tokenizer: Any) -> None:
-    """Have each token stand for the bytes that it adds to a text.
+    """Set the text of each token to the bytes that it adds to an answer.
 
-    The converter leaves the mark that SentencePiece puts in the place of a space, and the names of its tokens of one
-    byte. It spells special tokens out too, but they add nothing to the text, and so no grammar may allow them.
+    The converter keeps SentencePiece's mark for a space and its names for single bytes. It also gives special tokens a
+    text, but they add none, so no grammar may allow them.
     """
     import numpy
     import openvino

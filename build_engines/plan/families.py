@@ -1,7 +1,7 @@
 """The layers of each known architecture, as far as memory depends on them.
 
-The facts are those of the model classes in Hugging Face transformers (src/transformers/models/<model_type>/); the tests
-count the parameters of each with those classes.
+The facts come from the model classes of Hugging Face transformers (src/transformers/models/<model_type>/); the tests
+count the parameters of each class.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ HeadNorm = Literal["none", "shared", "each"]
 
 @dataclass(frozen=True)
 class ModelFamily:
-    """Layers of one `model_type`, whose class is `name` where a config doesn't say it.
+    """Layers of one `model_type`. The config overrides `name` (the class), `tied` and `positions`.
 
-    `gated`: the feed-forward part has three matrices, not two. `norms`: normalizations of hidden size in a layer;
-    with `centered` ones each has a bias too. `qk_norm`: keys and queries are normalized by head, by weights that all
-    heads share or that each has. Biases: None for what the config says (absent: none). `tied`: the output matrix is the
-    embedding, where the config doesn't say. `windows`: which layers look back only so far. `positions`: tokens that it
-    knows, where the config doesn't say.
+    `gated`: the MLP has three matrices, not two. `norms`: normalizations of hidden size per layer; `centered` ones have
+    a bias. `qk_norm`: keys and queries are normalized per head, with weights shared by all heads or for each head.
+    Biases: None means the config's value (absent: no bias). `tied`: the output matrix is the embedding. `windows`:
+    which layers have a sliding window. `positions`: the longest sequence in tokens.
     """
 
     name: str
@@ -38,7 +37,7 @@ class ModelFamily:
     tied: bool = False
     embedding_norm: bool = False
     positions_table: int | None = None
-    """Rows that a table of positions has beyond those the model knows; None without such a table."""
+    """Extra rows of the table of positions beyond the longest sequence; None without such a table."""
     windows: WindowRule = "none"
     positions: int | None = None
 
@@ -73,7 +72,7 @@ FAMILIES: dict[str, ModelFamily] = {
     "gptj": replace(_BIASED, name="GPTJForCausalLM", norms=1, qkv_bias=False, out_bias=False, head_bias=True),
     "gpt_neox": replace(_BIASED, name="GPTNeoXForCausalLM"),
     "opt": replace(_BIASED, name="OPTForCausalLM", tied=True, positions_table=2),
-    # These three know no end of their own or don't say it; it is what transformers or their authors give.
+    # These three have no limit, or none in their configs; the numbers are from transformers or the authors.
     "falcon": replace(_BIASED, name="FalconForCausalLM", tied=True, positions=2048),
     "bloom": replace(_BIASED, name="BloomForCausalLM", tied=True, embedding_norm=True, positions=2048),
     "mpt": replace(_PLAIN, name="MPTForCausalLM", gated=False, tied=True, positions=2048),
@@ -83,7 +82,7 @@ MULTI_LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "minicp
 """Architectures with multi-head latent attention: the cache holds a compressed vector, not keys and values by head."""
 
 WITHOUT_INNER = ("gpt2", "gptj", "gpt_bigcode", "falcon", "bloom")
-"""Their feed-forward part is four times as wide as the hidden size where the config doesn't say otherwise."""
+"""Architectures whose MLP is four times as wide as the hidden size by default."""
 
 
 def family_from_config(config: ConfigFile, kind: str) -> ModelFamily:
@@ -99,7 +98,7 @@ def family_from_config(config: ConfigFile, kind: str) -> ModelFamily:
 
 
 def _falcon(config: ConfigFile, family: ModelFamily) -> ModelFamily:
-    """One norm where attention and feed-forward run side by side, except in the new kind, which has two."""
+    """Return Falcon's family: one norm if attention and MLP are parallel, but two in the new architecture."""
     new = config.flag("new_decoder_architecture", False)
     beside = config.optional("num_ln_in_parallel_attn") or (2 if new else 1)
     norms = beside if config.flag("parallel_attn", True) and beside < 2 else 2

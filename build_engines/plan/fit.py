@@ -1,4 +1,4 @@
-"""Fits one choice of precisions on one kind of device."""
+"""Fits an engine with given precisions on one kind of device."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from build_engines.plan.gpu_memory import Split
 BATCH_SIZES = (2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 STEP_TOKENS = (8192, 4096, 2048, 1024)
 NOT_BUILT = "not built"
-"""What a table says where the target's build refuses a choice."""
+"""The label in a table for formats that the target doesn't build."""
 
 Measure = Callable[[Split, int, int], Footprint]
-"""The footprint of a split with so many sequences and so many tokens in a step."""
+"""Returns the footprint of a split with a number of sequences and a number of tokens per step."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a choice is not supported: in a few `words` for a table, and as a sentence without its end."""
+    """Why formats are not supported: a `label` for a table, and a sentence without its full stop."""
 
     label: str
     reason: str
@@ -29,10 +29,10 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Fit:
-    """One choice, settled on the fewest devices that hold what is wanted; on all of them where nothing does.
+    """An engine with given formats, on the fewest devices that hold the wanted sequences, or on the best split.
 
-    `sequences` of `length` tokens fit at once, and `max_batch_size` of them may run. `refusal` says why it can't be
-    had, `notes` what it costs.
+    `sequences` of `length` tokens fit at once, and `max_batch_size` of them may run. `refusal` is the reason why the
+    formats are not supported; `notes` are their costs.
     """
 
     weights: WeightFormat
@@ -53,7 +53,7 @@ class Fit:
 
     @property
     def reason(self) -> str | None:
-        """Why these formats are not supported, as a sentence without its end."""
+        """Why these formats are not supported, as a sentence without its full stop."""
         return self.refusal.reason if self.refusal else None
 
     @property
@@ -62,21 +62,21 @@ class Fit:
 
     @property
     def kv_bytes(self) -> int:
-        """The KV cache on each device."""
+        """Bytes of the KV cache on each device."""
         return max(0, self.footprint.room(self.memory))
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens of the cache, whole blocks, as if all layers looked at everything."""
+        """Tokens that fit into the cache in whole blocks, if all layers had full attention."""
         return self.kv_bytes // (BLOCK * self.footprint.kv_token) * BLOCK
 
     @property
     def needed(self) -> int:
-        """The memory of each device in which all that is wanted fits."""
+        """Bytes that each device needs for the wanted sequences."""
         return self.footprint.needed(self.wanted, self.length)
 
     def longest(self, max_tokens: int) -> int:
-        """The longest sequences, up to `most` tokens, of which as many fit as are wanted; 0 where none do."""
+        """Return the longest length, up to `max_tokens`, at which the wanted sequences fit; 0 if none does."""
         room = max(0, self.footprint.room(self.memory))
         low, high = 0, max_tokens // BLOCK
         while low < high:
@@ -90,7 +90,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class Choices:
-    """What may be chosen, the best first; nothing of it where there is a `refusal`. `notes`: what it costs."""
+    """The candidates for one pair of formats, best first; with a `refusal`, none is possible. `notes`: their costs."""
 
     splits: list[Split]
     batch_sizes: tuple[int, ...] = BATCH_SIZES
@@ -101,7 +101,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Demand:
-    """`memory` of each device; `max_num_sequences` sequences of `length` tokens, None for one or more."""
+    """`memory` is that of each device. Wanted: `max_num_sequences` of `length` tokens; None: one or more."""
 
     memory: int
     length: int
@@ -109,10 +109,10 @@ class Demand:
 
 
 def choose_fit(weights: WeightFormat, kv: KvFormat, choices: Choices, measure: Measure, demand: Demand) -> Fit:
-    """Settle on the first split that holds what is asked.
+    """Return the fit on the first split that holds the demand, or on the split that needs the least memory.
 
-    The batch is what is asked for, or the largest that the cache can hold at that length; a step has the most tokens
-    with which all fits. Where no split is enough, the one that lacks least is returned.
+    The batch size is the demand's, or the largest that the cache holds at that length; a step has as many tokens as
+    possible.
     """
 
     def fit(split: Split, batch: int, tokens: int) -> Fit:

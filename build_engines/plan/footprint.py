@@ -1,4 +1,4 @@
-"""The memory of an engine on one device, by its parts."""
+"""The memory of an engine on one device, by component."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BLOCK = 32
 CPUs."""
 
 KV_CACHE_FRACTION = 0.9
-"""Of what is left, so much becomes KV cache: `kv_cache_free_gpu_mem_fraction` as TensorRT-LLM has it by default
+"""Share of the free memory for the KV cache: TensorRT-LLM's default of `kv_cache_free_gpu_mem_fraction`
 (docs/source/reference/memory.md, "KV cache will by default allocate 90% of the remaining free GPU memory")."""
 
 
@@ -18,9 +18,9 @@ KV_CACHE_FRACTION = 0.9
 class Footprint:
     """Bytes on the fullest device.
 
-    `weights`; `activations`, which grow with the tokens of a step; `runtime`, which grows with the number of sequences;
-    `overhead`, which is there anyway; `kv_token`, of one token in all layers; `sequence(tokens)`, the blocks of a whole
-    sequence. `mapped` are pages of files that may be dropped and read again.
+    `activations` grow with the tokens of a step, `runtime` with the number of sequences; `overhead` is constant.
+    `kv_token` is the cache of one token in all layers, `sequence(tokens)` the blocks of a whole sequence. `mapped` are
+    pages of files that the system may drop and read again.
     """
 
     weights: int
@@ -33,11 +33,11 @@ class Footprint:
 
     @property
     def fixed(self) -> int:
-        """Everything but the KV cache."""
+        """Bytes of everything except the KV cache."""
         return self.weights + self.activations + self.runtime + self.overhead
 
     def room(self, memory: int) -> int:
-        """Bytes of KV cache that fit into `memory` beside all else; below zero where even that doesn't fit."""
+        """Return the bytes left in `memory` for the KV cache; below zero if the rest doesn't fit."""
         left = memory - self.fixed
         return int(left * KV_CACHE_FRACTION) if left > 0 else left
 

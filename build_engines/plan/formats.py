@@ -1,4 +1,4 @@
-"""The formats of weights and of the KV cache: what they take, and which GPUs compute with them."""
+"""The formats of weights and of the KV cache: their sizes, and the GPUs that support them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from build_engines.plan.parameters import ParameterCounts
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """Bytes of one parameter in the layers' matrices (`linear`), in embedding and output (`tables`), in the `rest`.
+    """Bytes per parameter: of the layers' matrices (`linear`), embedding and output (`tables`), and the `rest`.
 
-    `linear` includes the scales of groups; `channel` are the bytes of scales that each row of a matrix has. `min_sm`:
-    the compute capability from which a GPU multiplies in it (89 is 8.9).
+    `linear` includes the scales of groups; `channel` is the bytes of scales per row of a matrix. `min_sm`: the lowest
+    compute capability of GPUs that support the format (89 is 8.9).
     """
 
     name: str
@@ -38,15 +38,15 @@ class WeightFormat:
 
 @dataclass(frozen=True)
 class KvFormat:
-    """A number of a key or value takes `number` bytes. Scales of fp8 and int8 on GPUs are one for a whole layer."""
+    """`number` is the bytes per number of a key or value. On GPUs, fp8 and int8 have one scale per layer."""
 
     name: str
     number: int
     min_sm: int = 80
 
 
-# TensorRT-LLM (docs/source/reference/precision.md): embedding, output matrix and normalizations stay in 16 bits; the
-# exporter says so itself ("Disable lm_head quantization for TRT-LLM export"). Weight-only formats have a 16-bit
+# TensorRT-LLM (docs/source/reference/precision.md): embedding, output matrix and normalizations stay in 16 bits
+# (the exporter logs "Disable lm_head quantization for TRT-LLM export"). Weight-only formats have a 16-bit
 # scale for each channel, SmoothQuant a 32-bit one; AWQ one of 16 bits for each group of 128 (`--awq_block_size 128`);
 # NVFP4 one of 8 bits for each 16 numbers. Compute capabilities: Transformer Engine's support matrix.
 GPU_WEIGHTS = {
@@ -67,8 +67,8 @@ GPU_KV = {
     one.name: one for one in (KvFormat("bf16", 2), KvFormat("fp16", 2), KvFormat("fp8", 1, 89), KvFormat("int8", 1))
 }
 
-# NNCF, as build_engines.openvino.export calls it: int8 reaches all matrices, each row with a 16-bit scale and an 8-bit
-# zero point; int4 has those for each group of 128, and leaves embedding and output at int8.
+# NNCF, as build_engines.openvino.export calls it: int8 applies to all matrices, with a 16-bit scale and an 8-bit zero
+# point per row; int4 has these per group of 128, and leaves embedding and output at int8.
 OPENVINO_WEIGHTS = {
     one.name: one
     for one in (
@@ -87,7 +87,7 @@ _ALIASES = {"int8": "int8_wo", "int4": "int4_awq", "awq": "int4_awq", "float16":
 
 
 def weight_format(name: str, *, openvino: bool) -> WeightFormat:
-    """The format called `name` ("int4-awq" and "int4_awq" are one); BuildError (`invalid_parameter`) for another."""
+    """Return the format `name` ("int4-awq" is "int4_awq"); raise BuildError (`invalid_parameter`) if unknown."""
     known = OPENVINO_WEIGHTS if openvino else GPU_WEIGHTS
     plain = name.strip().lower().replace("-", "_")
     if plain not in known and not openvino:
@@ -98,7 +98,7 @@ def weight_format(name: str, *, openvino: bool) -> WeightFormat:
 
 
 def kv_format(name: str, *, openvino: bool) -> KvFormat:
-    """The format called `name` of the KV cache; BuildError (`invalid_parameter`) for another."""
+    """Return the KV cache format `name`; raise BuildError (`invalid_parameter`) if unknown."""
     known = OPENVINO_KV if openvino else GPU_KV
     plain = name.strip().lower()
     if plain not in known:
@@ -109,5 +109,5 @@ def kv_format(name: str, *, openvino: bool) -> KvFormat:
 def _unknown(option: str, name: str, known: Iterable[str], openvino: bool) -> BuildError:
     target = "the target openvino" if openvino else "GPUs"
     return BuildError(
-        f"--{option} {name!r} is not known for {target}; choose of {', '.join(known)}.", "invalid_parameter"
+        f"--{option} {name!r} is not known for {target}; choose one of {', '.join(known)}.", "invalid_parameter"
     )

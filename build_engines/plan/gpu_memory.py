@@ -13,18 +13,19 @@ from build_engines.plan.shape import ModelShape
 from build_engines.plan.size import GIB
 
 OVERHEAD = int(1.4 * GIB)
-"""On each GPU: 0.6 GiB that the driver keeps (nvidia-smi's total less the total that CUDA tells: 79.65 and 79.10 GiB on
-an H100, 140.4 and 139.8 on an H200), 0.8 GiB for the context and its libraries (what TensorRT-LLM's memory.md leaves
-unexplained in its log: 8.62 GiB gone, 7.85 of them named)."""
+"""Per GPU: 0.6 GiB that the driver keeps (nvidia-smi's total minus CUDA's: 79.65 and 79.10 GiB on an H100, 140.4 and
+139.8 on an H200), 0.8 GiB for the context and its libraries (the log in TensorRT-LLM's memory.md shows 8.62 GiB in use
+and explains 7.85 of them)."""
 
 _RUNTIME_BYTES = 29
-"""Runtime and decoder buffers for each sequence and word of the vocabulary: in the logs of memory.md 43.29 and 180.30
-MiB (256 sequences, 32,000 words: 5.5 and 23.1 bytes), in those of trtllm-bench 1.14 and 4.35 GiB (4,096 and 50,400)."""
+"""Bytes of runtime and decoder buffers per sequence and token of the vocabulary: in the logs of memory.md 43.29 and
+180.30 MiB (256 sequences, 32,000 tokens: 5.5 and 23.1 bytes), in those of trtllm-bench 1.14 and 4.35 GiB (4,096 and
+50,400)."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Tensor parallel within a layer, pipeline parallel by layers."""
+    """The tensor parallel and pipeline parallel sizes of an engine."""
 
     tensor: int = 1
     pipeline: int = 1
@@ -35,11 +36,11 @@ class Split:
 
 
 def splits(shape: ModelShape, max_gpus: int) -> list[Split]:
-    """All ways over at most `most` GPUs, fewest GPUs first, of equal ones the most tensor parallel (it also splits
-    activations, "normally has higher memory efficiency": memory.md).
+    """Return all splits over at most `max_gpus` GPUs: fewest GPUs first, then the most tensor parallel.
 
-    Heads and inner size must be whole on each; KV heads too, or each stands on several GPUs (TensorRT-LLM repeats them
-    where there are fewer than GPUs); each stage has equally many whole layers.
+    Tensor parallelism also splits activations ("normally has higher memory efficiency": memory.md). It must divide
+    heads, inner size and KV heads evenly; TensorRT-LLM repeats KV heads if there are fewer than GPUs. Each pipeline
+    stage has the same number of layers.
     """
     widths = {shape.inner} | ({shape.experts.inner} if shape.experts else set())
     found = [
@@ -64,7 +65,7 @@ def footprint(
     max_batch_size: int,
     max_num_tokens: int,
 ) -> Footprint:
-    """Return the memory of the fullest GPU."""
+    """Return the footprint of the fullest GPU."""
     return Footprint(
         weights=weights_bytes(parameters, weights, split),
         activations=activation_bytes(shape, split, max_num_tokens),
@@ -78,9 +79,9 @@ def footprint(
 def weights_bytes(parameters: ParameterCounts, weights: WeightFormat, split: Split) -> int:
     """Return the bytes of the weights on the fullest GPU.
 
-    The layers fall to all GPUs alike ("each rank stores only some portion of the weights", memory.md). The output
-    matrix is split by tensor parallelism, the embedding is not (`--use_parallel_embedding` is off by default); with
-    pipeline stages the first has the embedding and the last the output matrix, which then is a matrix of its own.
+    All GPUs have equal shares of the layers ("each rank stores only some portion of the weights", memory.md). Tensor
+    parallelism splits the output matrix, but not the embedding (`--use_parallel_embedding` is off by default); with
+    pipeline stages the first has the embedding and the last the output matrix, which then is a separate matrix.
     """
     layers = weights.layers_bytes(parameters) // split.gpus
     embedding = weights.table_bytes(parameters.embedding)
@@ -117,7 +118,7 @@ def sequence_bytes(shape: ModelShape, kv: KvFormat, split: Split, tokens: int) -
 
 @lru_cache(maxsize=256)
 def _stages(windows: tuple[int | None, ...], layers: int) -> frozenset[tuple[tuple[int | None, int], ...]]:
-    """How many layers of each window stages of so many layers have; alike ones once, as plans ask this often."""
+    """Return the layers per window size of each pipeline stage of `layers` layers, without duplicates."""
     starts = range(0, len(windows), layers)
     return frozenset(tuple(Counter(windows[first : first + layers]).items()) for first in starts)
 
@@ -127,10 +128,9 @@ def _layer_bytes(shape: ModelShape, kv: KvFormat, split: Split) -> int:
 
 
 def activation_bytes(shape: ModelShape, split: Split, max_num_tokens: int) -> int:
-    """Memory of the execution context: "max number of input tokens * some constant factor" of one layer (memory.md).
+    """Return the bytes of the execution context: "max number of input tokens * some constant factor" (memory.md).
 
-    The factor counts 16-bit numbers of a token: 4 vectors of hidden size, queries, keys and values, and the
-    feed-forward part's. It is chosen to fit what upstream's logs print (1134 MiB for a 7B Llama, 929 for a GPT-J, at
-    8192 tokens): an estimate, not a law.
+    The factor is an estimate of 16-bit numbers per token: 4 vectors of hidden size, queries, keys and values, and those
+    of the MLP. It is fitted to upstream's logs (1134 MiB for a 7B Llama, 929 for a GPT-J, at 8192 tokens).
     """
     return 2 * max_num_tokens * (4 * shape.hidden + (shape.qkv + shape.feed_forward) // split.tensor)

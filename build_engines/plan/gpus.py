@@ -1,4 +1,4 @@
-"""GPUs by name: their memory and what they compute with."""
+"""GPUs by name: their memory and compute capability."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from build_engines.plan.size import MIB
 
 @dataclass(frozen=True)
 class GpuModel:
-    """`memory` in bytes, as `nvidia-smi --query-gpu=memory.total` says it; `sm` is the compute capability, 89 for
-    8.9."""
+    """A GPU: `memory` is nvidia-smi's memory.total in bytes; `sm` is the compute capability, 89 for 8.9."""
 
     name: str
     title: str
@@ -27,7 +26,7 @@ def _gpu(name: str, title: str, mebibytes: int, sm: int) -> GpuModel:
     return GpuModel(name, title, mebibytes * MIB, sm)
 
 
-# Memory as nvidia-smi prints it on these cards; compute capability by https://developer.nvidia.com/cuda-gpus.
+# Memory as nvidia-smi prints it; compute capability from https://developer.nvidia.com/cuda-gpus.
 GPUS = {
     card.name: card
     for card in (
@@ -73,7 +72,7 @@ _ALIASES = {
 
 
 def find_gpu(name: str) -> GpuModel:
-    """The card called `name`, by our name or by the one that nvidia-smi prints; BuildError (`invalid_parameter`)."""
+    """Return the GPU `name` (a key of GPUS or nvidia-smi's name); raise BuildError (`invalid_parameter`) if unknown."""
     plain = name.strip().lower().replace("_", "-").replace(" ", "-").removeprefix("nvidia-")
     for card in GPUS.values():
         title = card.title.lower().replace(" ", "-").removeprefix("nvidia-")
@@ -82,6 +81,6 @@ def find_gpu(name: str) -> GpuModel:
     if plain in _ALIASES:
         return GPUS[_ALIASES[plain]]
     raise BuildError(
-        f"The GPU {name!r} is not known; choose of {', '.join(GPUS)}, or give its memory with --memory.",
+        f"The GPU {name!r} is not known; choose one of {', '.join(GPUS)}, or set its memory with --memory.",
         "invalid_parameter",
     )

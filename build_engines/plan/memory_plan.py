@@ -1,4 +1,4 @@
-"""`make_plan`: the memory of a model in each precision, what fits, and what to build."""
+"""Plans the memory of a model in each precision, and recommends what to build."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ from build_engines.plan.size import format_size
 from build_engines.plan.support_matrix import TargetSupport, target_support
 
 DEFAULT_LENGTH = 8192
-"""Tokens of a sequence where none are asked for: the longest that a model knows is seldom what it is served with."""
+"""Default tokens of a sequence: models are seldom served with their longest."""
 
 _MAX_GPUS = 64
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What the plan is for. `memory` in bytes of each of `devices`; `sm` None: every format computes. `target` is what
-    runs the engine.
+    """The device, target and formats of a plan.
 
-    `length` in tokens of prompt and answer, None for the default; `max_num_sequences` sequences at once, None for as
-    many as fit.
+    `memory` is the bytes of each of `devices`; with `sm` None, every format is supported. `length` is the tokens of
+    prompt and answer, None for the default; `max_num_sequences` is the concurrent sequences, None for as many as fit.
     """
 
     memory: int
@@ -53,8 +52,7 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """All choices in order of preference, the first that fits, and a sentence where none does. `notes` are sentences
-    about the model on this target."""
+    """All fits in order of preference, the first that fits, or `advice` if none does. `notes` are about the model."""
 
     model: PlannedModel
     request: PlanRequest
@@ -66,7 +64,7 @@ class MemoryPlan:
 
     @property
     def max_attention_window(self) -> tuple[int, ...]:
-        """TensorRT-LLM's `max_attention_window_size`: a pattern that repeats over the layers; () without windows."""
+        """TensorRT-LLM's `max_attention_window_size`, a pattern that repeats over the layers; () without windows."""
         windows = self.model.shape.windows
         if self.request.is_openvino or all(window is None or window >= self.length for window in windows):
             return ()
@@ -78,15 +76,16 @@ class MemoryPlan:
 
 
 def make_plan(model: PlannedModel, request: PlanRequest) -> MemoryPlan:
-    """Plan `model` for `wish`; without formats in it, for those that a table shows by default.
+    """Return the plan of `model` for `request`, whose formats default to those of the target.
 
-    Raises BuildError: `invalid_parameter` for a length beyond what the model knows, `unsupported_architecture` where
-    the target builds nothing of the model.
+    Raises BuildError: `invalid_parameter` for a length above the model's, `unsupported_architecture` if the target
+    doesn't support the model.
     """
     known = model.shape.positions
     if request.length is not None and request.length > known:
         raise BuildError(
-            f"{model.where} knows {known:,} tokens at most, so --max-seq-len {request.length} is too much; lower it.",
+            f"{model.where} supports {known:,} tokens at most, so --max-seq-len {request.length} is too high; "
+            "lower it.",
             "invalid_parameter",
         )
     length = request.length or min(known, DEFAULT_LENGTH)
@@ -122,7 +121,7 @@ def _default_kv(wish: PlanRequest) -> tuple[KvFormat, ...]:
 
 @dataclass(frozen=True)
 class _FitChooser:
-    """Settles one choice of formats for the model at that length."""
+    """Returns the fit of given formats for the model and length."""
 
     model: PlannedModel
     length: int
@@ -155,10 +154,10 @@ def _choose_fit(
 def _choices(
     splits: list[Split], wish: PlanRequest, builder: TargetSupport, weights: WeightFormat, kv: KvFormat
 ) -> Choices:
-    """The splits that are built; all of them beside a refusal where none is."""
+    """Return the splits that the target builds, or all of them with a refusal if it builds none."""
     for one in (weights, kv):
         if wish.sm is not None and one.min_sm > wish.sm:
-            reason = f"{wish.device} has compute capability {wish.sm / 10:.1f}, and {one.name} takes"
+            reason = f"{wish.device} has compute capability {wish.sm / 10:.1f}, and {one.name} needs"
             reason += f" {one.min_sm / 10:.1f}"
             return Choices(splits, refusal=Refusal(f"no {one.name} here", reason))
     verdicts = {split: builder.check(weights, kv, split) for split in splits}
@@ -170,7 +169,7 @@ def _choices(
 
 
 def _advice(settled: _FitChooser, wish: PlanRequest, fits: tuple[Fit, ...]) -> str:
-    """One sentence: how far it is from fitting, and each single change that would be enough."""
+    """Return a sentence with the missing memory and each single change that is sufficient."""
     length = settled.length
     able = [fit for fit in fits if fit.refusal is None]
     ways = []
@@ -183,7 +182,7 @@ def _advice(settled: _FitChooser, wish: PlanRequest, fits: tuple[Fit, ...]) -> s
     if fewer := max((fit.sequences for fit in able), default=0):
         ways.append(f"--max-num-sequences {fewer}")
     found = _shortfall(wish, length, able) if able else f"Nothing fits: {fits[0].reason}"
-    return f"{found}; it would fit with {_either(ways)}." if ways else f"{found}; take a smaller model."
+    return f"{found}; it would fit with {_either(ways)}." if ways else f"{found}; use a smaller model."
 
 
 def _shortfall(wish: PlanRequest, length: int, able: list[Fit]) -> str:

@@ -1,4 +1,4 @@
-"""From a checkpoint, or its config.json alone, to the model's shape and number of parameters."""
+"""Reads a model's shape and number of parameters from a checkpoint or only its config.json."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from build_engines.plan.parameters import ParameterCounts, count_parameters, cou
 from build_engines.plan.shape import ModelShape, read_shape
 
 _INDEX = "model.safetensors.index.json"
-# What ModelOpt writes beside the weights that it has quantized; config.json may say nothing of it.
+# ModelOpt's file beside weights that it quantized; config.json may not mention the quantization.
 _MODELOPT = "hf_quant_config.json"
-# Files that differ by less hold the shape's parameters and a buffer or two.
+# A smaller difference between files and shape comes from a few buffers.
 _TOLERANCE = 0.01
 
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """`counted` says where the number of parameters comes from; `notes` are sentences for the user. `config` is the
-    parsed config.json."""
+    """A model to plan. `counted_from` is the source of the number of parameters; `notes` are sentences for the user;
+    `config` is the parsed config.json."""
 
     where: str
     shape: ModelShape
@@ -31,10 +31,10 @@ class PlannedModel:
 
 
 def read_model(path: Path) -> PlannedModel:
-    """Read the checkpoint directory `path` (or its config.json): milliseconds, weights by their headers only.
+    """Return the model of the checkpoint directory `path` (or its config.json), with the weights' headers only.
 
-    Weights are counted where they are all there, else by the shape. Raises BuildError: `checkpoint_not_found`,
-    `not_a_checkpoint`, `checkpoint_damaged`, `unsupported_architecture`.
+    Parameters are counted from the weight files if all exist, otherwise from the shape. Raises BuildError:
+    `checkpoint_not_found`, `not_a_checkpoint`, `checkpoint_damaged`, `unsupported_architecture`.
     """
     with map_read_errors(path):
         directory = path.parent if path.name == "config.json" and path.is_file() else path
@@ -55,14 +55,14 @@ def _counted(shape: ModelShape, directory: Path) -> PlannedModel:
     notes: tuple[str, ...] = ()
     if abs(total - parameters.total) > _TOLERANCE * parameters.total:
         notes = (
-            f"The weight files hold {total:,} parameters where config.json describes {parameters.total:,}; "
-            "the plan goes by the files.",
+            f"The weight files hold {total:,} parameters and config.json describes {parameters.total:,}; "
+            "the plan uses the files.",
         )
     return PlannedModel(str(directory), shape, with_total(parameters, total), "weight files", notes)
 
 
 def _weights(directory: Path) -> list[Path]:
-    """All weight files, or none of them where one is missing."""
+    """Return all weight files, or [] if one is missing."""
     index = directory / _INDEX
     if index.is_file():
         places = read_json(index).get("weight_map")

@@ -1,4 +1,4 @@
-"""What the embedded engine (OpenVINO GenAI on a CPU) takes of a machine's memory. Measured; the tests measure again."""
+"""The memory of the embedded engine (OpenVINO GenAI on a CPU). Measured; the tests measure it again."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from build_engines.plan.shape import ModelShape
 from build_engines.plan.size import MIB
 
 OVERHEAD = 400 * MIB
-"""The server's processes without a model: 190 MiB of their own at rest, 120 MiB of libraries, and what grows under
+"""The server's processes without a model: 190 MiB of private memory when idle, 120 MiB of libraries, and growth under
 load."""
 
 MAX_NUM_SEQUENCES = 64
 MAX_NUM_TOKENS = 96
-"""What model_repository/tensorrt_llm sets where `inflight serve` isn't told otherwise."""
+"""The defaults of `inflight serve` in model_repository/tensorrt_llm."""
 
 BATCH_SIZES = (MAX_NUM_SEQUENCES, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 
@@ -28,7 +28,7 @@ def footprint(
     max_num_sequences: int = MAX_NUM_SEQUENCES,
     max_num_tokens: int = MAX_NUM_TOKENS,
 ) -> Footprint:
-    """The memory of the server's processes together."""
+    """Return the footprint of all processes of the server."""
     each = token_bytes(shape, kv)
     return Footprint(
         weights=private_bytes(parameters, weights) + weights.table_bytes(parameters.embedding),
@@ -43,16 +43,16 @@ def footprint(
 
 
 def private_bytes(parameters: ParameterCounts, weights: WeightFormat) -> int:
-    """The copy that OpenVINO makes of each matrix it multiplies by, ordered for the processor's instructions.
+    """Return the bytes of OpenVINO's copies of matrices, which it reorders for the processor's instructions.
 
-    The embedding is read from the mapped file. Where it is the output matrix too, it is copied as that, so that it
-    counts twice.
+    The embedding is read from the mapped file. An embedding that is also the output matrix is copied too, so it counts
+    twice.
     """
     return weights.layers_bytes(parameters) + weights.table_bytes(parameters.output or parameters.embedding)
 
 
 def token_bytes(shape: ModelShape, kv: KvFormat) -> int:
-    """Bytes that one token takes in the KV cache, all layers together.
+    """Return the bytes of one token in the KV cache of all layers.
 
     u8 has a scale and a zero point, 4 bytes each: for values by head and token, for keys by channel and block of 32
     tokens (openvinotoolkit/openvino#29023 lays a block out as [block size + 2 * sizeof(float), head size], #30166 makes
@@ -66,5 +66,5 @@ def token_bytes(shape: ModelShape, kv: KvFormat) -> int:
 
 
 def activation_bytes(shape: ModelShape, max_num_tokens: int) -> int:
-    """Logits of all tokens of a step in 32 bits, and the widest tensors of one layer in 16."""
+    """Return the bytes of a step: logits of all tokens in 32 bits, and the widest tensors of one layer in 16."""
     return max_num_tokens * (4 * shape.vocab + 2 * (4 * shape.hidden + shape.qkv + shape.feed_forward))

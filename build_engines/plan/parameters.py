@@ -1,4 +1,4 @@
-"""How many parameters a model has, and how many of them a quantization reaches."""
+"""Counts the parameters of a model, and those that a quantization changes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from pathlib import Path
 from build_engines.checkpoints.safetensors_header import check_safetensors
 from build_engines.plan.shape import ModelShape
 
-# What some files hold beside parameters: masks of GPT-2, frequencies of rotary embeddings.
+# Suffixes of buffers in weight files: masks of GPT-2, frequencies of rotary embeddings.
 _BUFFERS = (".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".inv_freq")
 _OUTPUTS = ("lm_head.weight", "embed_out.weight")
 
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Numbers of parameters by what becomes of them.
+    """Numbers of parameters by kind.
 
-    `embedding` and `output` (the matrix that gives logits; 0 where it is the embedding) stay as they are where
-    TensorRT-LLM quantizes; `linear` are the matrices of the layers; `other` are normalizations, biases, routers and
-    tables of positions. `channels` is the number of rows of all linear matrices: each has a scale where quantized by
-    channel.
+    TensorRT-LLM doesn't quantize `embedding` and `output` (the LM head; 0 if it is the embedding). `linear` are the
+    matrices of the layers; `other` are normalizations, biases, routers and tables of positions. `channels` is the
+    number of rows of all linear matrices; each has a scale in quantization by channel.
     """
 
     embedding: int
@@ -35,7 +34,7 @@ class ParameterCounts:
 
 
 def count_parameters(shape: ModelShape) -> ParameterCounts:
-    """Count by the shape. Tested against transformers' model classes, to the parameter."""
+    """Return the counts of the shape; the tests compare them with transformers' model classes."""
     family, hidden, inner = shape.family, shape.hidden, shape.inner
     query = shape.heads * shape.head_dim
     norm = hidden * (2 if family.centered else 1)
@@ -65,8 +64,10 @@ def count_parameters(shape: ModelShape) -> ParameterCounts:
 
 
 def count_stored_parameters(weights: list[Path], tied: bool) -> int:
-    """Count the parameters in safetensors files by their headers, without buffers and without a second copy of a tied
-    output matrix; BuildError (`checkpoint_damaged`) as `check_safetensors` raises it."""
+    """Return the number of parameters in the headers of safetensors files, without buffers and tied output matrices.
+
+    Raises BuildError (`checkpoint_damaged`) as `check_safetensors` does.
+    """
     total = 0
     for path in weights:
         for name, elements in check_safetensors(path).items():
@@ -76,5 +77,5 @@ def count_stored_parameters(weights: list[Path], tied: bool) -> int:
 
 
 def with_total(parameters: ParameterCounts, total: int) -> ParameterCounts:
-    """The same with `total` parameters in all: what files hold beyond the shape belongs to the layers."""
+    """Return `parameters` with a sum of `total`; the layers' matrices get the difference."""
     return replace(parameters, linear=max(0, parameters.linear + total - parameters.total))

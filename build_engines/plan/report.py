@@ -1,4 +1,4 @@
-"""A plan as scripts read it: all sizes in bytes."""
+"""A plan as JSON for scripts; all sizes are in bytes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _LENGTHS = (2048, 8192, 32768)
 
 
 def table_lengths(plan: MemoryPlan) -> list[int]:
-    """Lengths of sequences that are worth knowing: the one that is planned, a few round ones, the longest."""
+    """Return the lengths for a table: the planned one, a few round ones and the longest."""
     known = plan.model.shape.positions
     return sorted({plan.length, known} | {length for length in _LENGTHS if length <= known})
 
 
 def as_json(plan: MemoryPlan) -> dict[str, Any]:
-    """Everything that the plan says; `recommended` is null where nothing fits."""
+    """Return the plan for JSON; `recommended` is null if nothing fits."""
     model, wish = plan.model, plan.request
     parameters, shape = model.parameters, model.shape
     return {

@@ -1,4 +1,4 @@
-"""The shape of a model: what config.json says of the size of its parts."""
+"""The shape of a model: the sizes of its parts, from config.json."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from build_engines.plan.families import (
 )
 
 _MAX_LAYERS = 1000
-# Some families have names of their own for the same things.
+# The same field has different names in some families.
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
 _HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
 _HEADS = ("num_attention_heads", "n_head", "n_heads")
@@ -28,9 +28,9 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_leng
 
 @dataclass(frozen=True)
 class Experts:
-    """A mixture of experts: how many, how many of them a token visits, and their inner size.
+    """A mixture of `count` experts; each token uses `per_token` of them, each of size `inner`.
 
-    `shared_inner` is the inner size of the one that every token visits (0: none), `layers` how many layers have them.
+    `shared_inner` is the inner size of the shared expert (0: none); `layers` is the number of layers with experts.
     """
 
     count: int
@@ -42,7 +42,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of a decoder. `windows` has one entry a layer: how far back it looks, None for everything."""
+    """Sizes of a decoder. `windows` has the attention window of each layer, None for full attention."""
 
     model_type: str
     architecture: str
@@ -64,14 +64,14 @@ class ModelShape:
 
     @property
     def qkv(self) -> int:
-        """Numbers that queries, keys and values of one token have in one layer."""
+        """Numbers in the queries, keys and values of one token in one layer."""
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
     @property
     def feed_forward(self) -> int:
-        """Numbers of one token on its way through the feed-forward part, of the experts that it visits alone.
+        """Numbers of one token in the MLP, or in the experts that it uses.
 
-        4 vectors of inner size where the part is gated, 2 where it isn't; docs/plan.md tells what that is fitted to.
+        A gated MLP has 4 vectors of inner size, others 2; docs/plan.md explains the numbers.
         """
         inner = self.inner
         if self.experts:
@@ -80,15 +80,15 @@ class ModelShape:
 
 
 def read_shape(config: dict[str, Any], where: str) -> ModelShape:
-    """Return what `config`, the parsed config.json of the checkpoint `where`, says of the model.
+    """Return the shape of the model in `config`, the parsed config.json of the checkpoint `where`.
 
-    Raises BuildError: `unsupported_architecture` for what can't be planned (multi-head latent attention, not a decoder,
-    a model_type that is not known), `not_a_checkpoint` where a size is missing or makes no sense.
+    Raises BuildError: `unsupported_architecture` for a model that can't be planned (multi-head latent attention, not a
+    decoder, an unknown model_type), `not_a_checkpoint` if a size is missing or invalid.
     """
     file = ConfigFile(config, where)
     kind = file.identifier("model_type")
     if kind is None:
-        raise BuildError(f"{where} has a config.json without a model_type, so it is no model.", "not_a_checkpoint")
+        raise BuildError(f"{where} has a config.json without a model_type, so it is not a model.", "not_a_checkpoint")
     _refuse_others(config, kind, where)
     family = family_from_config(file, kind)
     layers = file.size(*_LAYERS, most=_MAX_LAYERS)
@@ -123,8 +123,8 @@ def read_shape(config: dict[str, Any], where: str) -> ModelShape:
 def _refuse_others(config: dict[str, Any], kind: str, where: str) -> None:
     if kind in MULTI_LATENT or config.get("kv_lora_rank"):
         raise BuildError(
-            f"{where} has multi-head latent attention ({kind}), whose cache holds compressed vectors that this plan "
-            "has no formula for; plan such models with the engine's own start-up log.",
+            f"{where} has multi-head latent attention ({kind}), whose cache holds compressed vectors; the plan has "
+            "no formula for them, so read the engine's start-up log instead.",
             "unsupported_architecture",
         )
     if config.get("is_encoder_decoder"):
@@ -134,18 +134,18 @@ def _refuse_others(config: dict[str, Any], kind: str, where: str) -> None:
         )
     if kind not in FAMILIES:
         raise BuildError(
-            f"{where} is a {kind}, whose layers are not known here; known are {', '.join(sorted(FAMILIES))}.",
+            f"{where} has the model_type {kind}, which is not known; known are {', '.join(sorted(FAMILIES))}.",
             "unsupported_architecture",
         )
     if kind == "opt" and config.get("word_embed_proj_dim", config.get("hidden_size")) != config.get("hidden_size"):
         raise BuildError(
-            f"{where} is an OPT whose embeddings are narrower than its layers, which can't be planned.",
+            f"{where} is an OPT model with embeddings narrower than its layers, which can't be planned.",
             "unsupported_architecture",
         )
 
 
 def _kv_heads(file: ConfigFile, kind: str, heads: int) -> int:
-    """Falcon's first kind and GPT BigCode have one, whatever the first one's config says beside that."""
+    """Return the number of KV heads; the old Falcon architecture and GPT BigCode have one by default."""
     first = kind == "falcon" and not file.flag("new_decoder_architecture", False)
     if first or kind == "gpt_bigcode":
         return 1 if file.flag("multi_query", True) else heads
@@ -161,14 +161,14 @@ def _inner(file: ConfigFile, kind: str, hidden: int) -> int:
 
 
 def _windows(file: ConfigFile, rule: WindowRule, layers: int) -> tuple[int | None, ...]:
-    """One window a layer. `layer_types`, where newer configs have it, says it outright."""
+    """Return the window of each layer, from `layer_types` if the config has it."""
     window = file.optional("sliding_window")
     if window is None or rule == "none" or (rule == "qwen" and not file.flag("use_sliding_window", False)):
         return (None,) * layers
     kinds = file.content.get("layer_types")
     if isinstance(kinds, list):
         if len(kinds) != layers or any(kind not in ("sliding_attention", "full_attention") for kind in kinds):
-            raise file.error("layer_types doesn't say for each layer whether it has a window")
+            raise file.error("layer_types doesn't have a known type for each layer")
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)
     first = file.optional("max_window_layers", least=0)
     first = layers if first is None else first
@@ -199,7 +199,7 @@ def _experts(file: ConfigFile, kind: str, layers: int) -> Experts | None:
     step = file.optional("decoder_sparse_step") or 1
     named = file.content.get("mlp_only_layers") or []
     if not isinstance(named, list):
-        raise file.error("mlp_only_layers is no list")
+        raise file.error("mlp_only_layers is not a list")
     dense = {layer for layer in named if isinstance(layer, int)}
     return Experts(
         count=count,

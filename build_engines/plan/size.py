@@ -1,4 +1,4 @@
-"""Sizes of memory as people write them, and as they read them."""
+"""Parses and formats sizes of memory."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(ib|b)?", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Bytes of "24GiB", "24GB", "80g" or "1.5 TiB"; a bare letter counts in powers of 1024, as "GiB" does.
+    """Return the bytes of "24GiB", "24GB", "80g" or "1.5 TiB"; a single letter means powers of 1024, as in "GiB".
 
-    Raises BuildError (`invalid_parameter`) for what is no size above zero; a bare number needs its unit, since bytes
-    are never meant.
+    Raises BuildError (`invalid_parameter`) if `text` is not a size above zero with a unit.
     """
     match = _SIZE.fullmatch(text.strip())
     number, letter, tail = match.groups() if match else ("0", "", None)
     if float(number) <= 0 or not letter:
-        raise BuildError(f"{text!r} is no size of memory; write it as 24GiB, 24GB or 80g.", "invalid_parameter")
+        raise BuildError(f"{text!r} is not a size of memory; write it as 24GiB, 24GB or 80g.", "invalid_parameter")
     base = 1000 if (tail or "").lower() == "b" else 1024
     return int(float(number) * base ** _POWERS[letter.lower()])
 
 
 def format_size(size: float) -> str:
-    """A size as people read it: GiB, below one of them MiB, below one of those KiB."""
+    """Return a size for people, in GiB, MiB or KiB."""
     if abs(size) >= GIB:
         return f"{size / GIB:,.1f} GiB" if abs(size) < 1000 * GIB else f"{size / GIB:,.0f} GiB"
     if abs(size) >= MIB:

@@ -1,4 +1,4 @@
-"""What a target builds of a model, by the tables that its build refuses by."""
+"""The formats and splits that a target builds for a model, from the tables that its build checks."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _QUANTIZED_CACHES = ("fp8", "int8")
 
 @dataclass(frozen=True)
 class FormatSupport:
-    """`reason`: why it isn't built, a sentence without its end; None where it is. `notes`: what it costs."""
+    """`reason` is why the formats aren't built, without its full stop; None if they are. `notes` are their costs."""
 
     reason: str | None = None
     notes: tuple[str, ...] = ()
 
 
 class TargetSupport(Protocol):
-    """Judges formats and splits."""
+    """Checks whether a target builds formats and splits."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -37,16 +37,16 @@ class TargetSupport(Protocol):
 
     @property
     def kept(self) -> WeightFormat | None:
-        """What the checkpoint's weights are quantized to already, for a target that takes them so."""
+        """The checkpoint's quantization, if the target keeps it."""
 
     def check(self, weights: WeightFormat, kv: KvFormat, split: Split) -> FormatSupport:
-        """Whether it is built, and what it costs."""
+        """Return whether the target builds the formats, and their costs."""
 
 
 def target_support(target: str, model: PlannedModel, device: str, sm: int | None) -> TargetSupport:
-    """Return what judges for `target`; `sm` None: any GPU.
+    """Return the support of `target` for `model`; `sm` None means any GPU.
 
-    Raises BuildError (`unsupported_architecture`) where the target builds nothing of the model.
+    Raises BuildError (`unsupported_architecture`) if the target doesn't support the model.
     """
     if target == "openvino":
         return OpenVinoSupport(model)
@@ -54,7 +54,7 @@ def target_support(target: str, model: PlannedModel, device: str, sm: int | None
 
 
 def default_gpu_target(model: PlannedModel) -> str:
-    """The target for GPUs that suits the model: engines where they are compiled, the LLM API where it alone runs it."""
+    """Return the GPU target for the model: llmapi if only the LLM API supports it, otherwise tensorrt-llm."""
     from build_engines.capabilities.llmapi import SUPPORTED_ARCHITECTURES
     from build_engines.capabilities.tensorrt_llm import CAPABILITIES
 
@@ -67,13 +67,13 @@ def _of_the_original(model: PlannedModel) -> tuple[str, ...]:
     if model.shape.quantized is None:
         return ()
     return (
-        f"The checkpoint is quantized already ({model.shape.quantized}); this plans an engine of the original weights, "
-        "which are what a build takes.",
+        f"The checkpoint is already quantized ({model.shape.quantized}); the plan is for the original weights, "
+        "which a build needs.",
     )
 
 
 class OpenVinoSupport:
-    """OpenVINO, which compiles what it has formats for."""
+    """Support of the target `openvino`: all of its formats."""
 
     kept: WeightFormat | None = None
 
@@ -85,7 +85,7 @@ class OpenVinoSupport:
 
 
 class TensorRtLlmSupport:
-    """trtllm-build and the programs before it, refused as a build refuses."""
+    """Support of the target `tensorrt-llm`, with the checks of its build."""
 
     kept: WeightFormat | None = None
 
@@ -113,7 +113,7 @@ class TensorRtLlmSupport:
             }
         )
         try:
-            # The checkpoint may be built on another machine, where it has another path.
+            # The checkpoint may have another path on the machine that builds it.
             plan = plan_build(recipe, Path("/"), self._config)
             if self._machine is not None:
                 check_machine(plan.recipe, self._machine, self._device)
@@ -123,7 +123,7 @@ class TensorRtLlmSupport:
 
 
 class LlmApiSupport:
-    """TensorRT-LLM's LLM API, which quantizes nothing but the KV cache, and reads what ModelOpt has quantized."""
+    """Support of the target `llmapi`: it quantizes only the KV cache, and reads checkpoints quantized by ModelOpt."""
 
     def __init__(self, model: PlannedModel, sm: int | None) -> None:
         from build_engines.capabilities.quantization import read_quantization
@@ -138,8 +138,7 @@ class LlmApiSupport:
         self.kept = GPU_WEIGHTS.get(has.precision or "")
         if has.precision is not None and self.kept is None:
             raise BuildError(
-                f"{directory} is quantized to {has.precision}, which can't be planned; read the engine's own start-up "
-                "log.",
+                f"{directory} is quantized to {has.precision}, which can't be planned; read the engine's start-up log.",
                 "unsupported_architecture",
             )
 
@@ -150,7 +149,7 @@ class LlmApiSupport:
         if self._has is None and weights.name not in _DTYPES:
             return FormatSupport(
                 notes=(
-                    f"The LLM API quantizes nothing: build it of a checkpoint that ModelOpt has quantized to "
+                    "The LLM API doesn't quantize weights: build from a checkpoint quantized by ModelOpt to "
                     f"{weights.name}.",
                 )
             )
@@ -168,7 +167,7 @@ class LlmApiSupport:
 
     def _read(self, weights: WeightFormat, kv: KvFormat) -> str | None:
         if weights.name not in _LLM_API_WEIGHTS:
-            return f"the LLM API reads no checkpoints quantized to {weights.name}"
+            return f"the LLM API doesn't read checkpoints quantized to {weights.name}"
         return f"the LLM API has no KV cache in {kv.name}" if kv.name == "int8" else None
 
     def _computed(self, weights: WeightFormat, kv: KvFormat) -> str | None:
@@ -177,7 +176,7 @@ class LlmApiSupport:
         return f"the LLM API has no {weights.name} for compute capability {self._sm / 10:.1f}"
 
 
-# Of read_quantization what has a name here, and what can be had without.
+# Formats of read_quantization that the plan knows, and unquantized ones.
 _LLM_API_WEIGHTS = (*_DTYPES, "fp8", "nvfp4", "int4_awq", "w4a8_awq")
 # The hardware support matrix in docs/source/features/quantization.md of NVIDIA/TensorRT-LLM (09d4c79b): AWQ up to
 # Hopper.
@@ -191,13 +190,13 @@ _LLM_API_RULES: tuple[Callable[[LlmApiSupport, WeightFormat, KvFormat], str | No
 
 
 def _without_advice(error: BuildError) -> str:
-    """What is wrong, without other models that it is right for and what to do about it: the plan itself says that."""
+    """Return the error without its advice and its list of other models: the plan has its own advice."""
     said = str(error).removesuffix(".")
     return re.sub(r" \([^()]*\)$", "", said.rpartition("; ")[0] or said)
 
 
 def _plain_config(model: PlannedModel) -> dict[str, Any]:
-    """The shape as a config.json of the most usual words, without a quantization: original weights are planned."""
+    """Return the shape as a config.json with the usual keys, without quantization: the plan is for original weights."""
     shape = model.shape
     return {
         "architectures": [shape.architecture],
@@ -214,7 +213,7 @@ def _plain_config(model: PlannedModel) -> dict[str, Any]:
 
 
 def _machine(device: str, sm: int | None) -> Machine | None:
-    """A machine with the line of TensorRT-LLM that compiles, and one such GPU."""
+    """Return a machine with one such GPU and the TensorRT-LLM version that compiles engines."""
     if sm is None:
         return None
     from build_engines.containers import ENGINE_LINE

@@ -1,7 +1,7 @@
 """The shapes of known models, and one tiny model per architecture.
 
-The figures of the known ones are those of the published `config.json` files. The tiny ones keep what makes their
-architecture particular, and make its windows small enough to matter within a short prompt.
+The sizes of the known models are from the published `config.json` files. The tiny models keep the special features of
+their architecture, with windows small enough to matter in a short prompt.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class CheckpointShape:
-    """What `config.json` shall say: `model_type`, its fields, and the ids of the special tokens.
+    """The content of `config.json`: `model_type`, its fields, and the ids of the special tokens.
 
-    `end_ids` may end an answer (the first is the tokenizer's own end token), `adds_start` says whether the
-    tokenizer puts `start_id` before each text.
+    `end_ids` end an answer (the first is the tokenizer's end token). With `adds_start`, the tokenizer puts `start_id`
+    before each text.
     """
 
     model_type: str
@@ -137,7 +137,7 @@ TINY: dict[str, CheckpointShape] = {
     "tiny-mistral": _tiny("mistral", _small(head_dim=16, sliding_window=None), adds_start=True),
     "tiny-qwen2": _tiny("qwen2", _small(tied=True), start=False),
     "tiny-qwen3": _tiny("qwen3", _small(tied=True, head_dim=32), start=False),
-    # Many models have no token to pad with, among them the real GPT-2.
+    # Many models have no padding token, for example GPT-2.
     "tiny-gpt2": _tiny("gpt2", {"n_layer": 2, "n_embd": 64, "n_head": 4, "n_positions": 2048}, pad_id=None),
     "tiny-gemma2": _tiny(
         "gemma2",

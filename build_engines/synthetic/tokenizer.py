@@ -1,4 +1,4 @@
-"""A small tokenizer of our own for checkpoints with random weights."""
+"""A small tokenizer for checkpoints with random weights."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _TEXTS = (
 def write_tokenizer(shape: CheckpointShape, out: Path) -> None:
     """Write tokenizer.json, tokenizer_config.json and chat_template.jinja: byte-level BPE of `shape.vocab_size`.
 
-    Any UTF-8 text can be encoded, and any id below the vocabulary's size decodes to some text (the special ones
-    to their names): ids that training did not fill are made-up words.
+    Any UTF-8 text can be encoded, and any id below the vocabulary's size decodes to a text (special ones to their
+    names). Ids without a trained token are made-up words.
     """
     specials = _specials(shape)
     vocabulary, merges = _vocabulary(shape.vocab_size, specials)
@@ -53,7 +53,7 @@ def write_tokenizer(shape: CheckpointShape, out: Path) -> None:
 
 
 def _specials(shape: CheckpointShape) -> dict[str, int]:
-    """Token texts by id: an id has one text, an end id that is also the start is the end."""
+    """Return the ids of special tokens by text. Each id has one text; an id that is both end and start is an end."""
     names = ["<|endoftext|>", *(f"<|end_{number}|>" for number in range(1, len(shape.end_ids)))]
     found = dict(zip(shape.end_ids, names, strict=True))
     if shape.start_id is not None:
@@ -91,7 +91,7 @@ def _train(size: int) -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def _words() -> Iterator[str]:
-    """Made-up words of rising length, each with the leading space of byte-level BPE."""
+    """Yield made-up words of increasing length, each with the leading space of byte-level BPE."""
     syllables = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
     for length in itertools.count(2):
         for parts in itertools.product(syllables, repeat=length):

@@ -19,10 +19,10 @@ _ATTENTION = ("q_proj", "k_proj", "q_norm", "k_norm", "qkv_proj", "o_proj", "att
 def write_weights(
     config: PretrainedConfig, out: Path, *, seed: int, shard_bytes: int, report: Callable[[int, int], None]
 ) -> None:
-    """Write `config`'s weights as safetensors into `out`, never holding more than one shard of them in memory.
+    """Write `config`'s weights as safetensors into `out`, with at most one shard in memory.
 
-    The same config and seed give the same bytes. `report(done, total)` hears bytes. More than one shard gets the
-    index that transformers expects.
+    The same config and seed give the same bytes. `report(done, total)` gets numbers of bytes. Several shards get
+    transformers' index file.
     """
     shapes = _tensor_shapes(config)
     width = torch.finfo(config.dtype).bits // 8
@@ -38,7 +38,7 @@ def write_weights(
             done += tensors[name].nbytes
             report(done, total)
         save_file(tensors, out / file, metadata={"format": "pt"})
-        # save_file lets only its owner read what it writes; a checkpoint is as readable as its other files.
+        # save_file makes files readable only by the owner; use the mode of the other files.
         (out / file).chmod((out / "config.json").stat().st_mode)
         places |= dict.fromkeys(names, file)
     if len(shards) > 1:
@@ -66,23 +66,23 @@ def _plan_shards(sizes: dict[str, int], limit: int) -> list[list[str]]:
 
 
 def _random_tensor(name: str, shape: tuple[int, ...], config: PretrainedConfig, seed: int) -> Any:
-    """Norms scale by about one, biases are small, and matrices keep the size of what flows through them.
+    """Return random values: norms of about one, small biases, and matrices that preserve the scale of activations.
 
-    Attention looks sharply and weighs much, so that the next token hangs on the whole prompt: else greedy decoding
-    of random weights ends in one repeated token, and a test of it would not see a wrong position or mask.
+    Attention weights are larger, so that the next token depends on the whole prompt. Otherwise greedy decoding would
+    repeat one token, and tests would not detect a wrong position or mask.
     """
-    # Seeded by name, so that a tensor doesn't depend on those written before it.
+    # Seeded by name, so that a tensor doesn't depend on earlier ones.
     generator = torch.Generator().manual_seed(seed * 0x9E3779B1 + zlib.crc32(name.encode()))
     tensor = torch.empty(shape, dtype=config.dtype)
     gain = 2.0 if any(part in name for part in _ATTENTION) else 1.0
     if "norm" in name or ".ln_" in name:
-        # Gemma 2 adds one to what is stored.
+        # Gemma 2 adds one to the stored weight.
         middle = gain if name.endswith("weight") and config.model_type != "gemma2" else 0.0
         return tensor.normal_(middle, 0.05, generator=generator)
     if len(shape) == 1:
         return tensor.normal_(0.0, 0.1, generator=generator)
     if "embed" in name or "wte" in name or "wpe" in name:
         return tensor.normal_(0.0, 0.5 / math.sqrt(shape[1]), generator=generator)
-    # GPT-2 keeps its matrices as (in, out), all others as (out, in).
+    # GPT-2 stores matrices as (in, out), all others as (out, in).
     inputs = shape[0] if config.model_type == "gpt2" and "lm_head" not in name else shape[1]
     return tensor.normal_(0.0, gain / math.sqrt(inputs), generator=generator)

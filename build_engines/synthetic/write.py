@@ -1,4 +1,4 @@
-"""A whole checkpoint with random weights."""
+"""Writes a complete checkpoint with random weights."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def write_synthetic_checkpoint(
 ) -> None:
     """Write a checkpoint of the shape `name` (a key of `SHAPES`) with random weights into the directory `out`.
 
-    The same name and seed give the same files. Weights are in files of at most `shard_bytes`. Raises BuildError
-    as `check_name` does.
+    The same name and seed give the same files. Each weight file has at most `shard_bytes`. Raises BuildError as
+    `check_name` does.
     """
     check_name(name)
     progress = progress or NoBuildProgress()
@@ -54,7 +54,7 @@ def write_synthetic_checkpoint(
 def check_name(name: str) -> None:
     """Raise BuildError (`unsupported_architecture`) unless `name` is a known shape; needs no heavy import."""
     if name not in SHAPES:
-        raise BuildError(f"No shape is called {name!r}; choose one of {', '.join(SHAPES)}.", "unsupported_architecture")
+        raise BuildError(f"There is no shape {name!r}; choose one of {', '.join(SHAPES)}.", "unsupported_architecture")
 
 
 def _causal_class(config: object) -> str:

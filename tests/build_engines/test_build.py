@@ -171,7 +171,7 @@ class OneWaits(RecordedProgress):
         super().step(sentence)
         if "waiting" in sentence:
             self.waiting.set()
-        elif sentence == "Laying the checkpoint out":
+        elif sentence == "Copying the checkpoint":
             assert self.waiting.wait(120)
 
 

@@ -121,29 +121,28 @@ def test_a_beam_search_is_made_possible_and_extra_has_the_last_word() -> None:
         ({"kv_cache_config": 4}, "In {}, kv_cache_config is 4; it must be a mapping of fields to values."),
         (
             {"speculative_config": {"max_draft_len": 4}},
-            "In {}, speculative_config is {{'max_draft_len': 4}}; it must be fields of its own with a decoding_type"
+            "In {}, speculative_config is {{'max_draft_len': 4}}; it must be a mapping with a decoding_type"
             " (Eagle, MTP, NGram, DraftTarget and others).",
         ),
         (
             {"extra": {"max_batch_size": 4}},
-            "In {}, extra is {{'max_batch_size': 4}}; it must be names that have no field here, and max_batch_size"
-            " has one.",
+            "In {}, extra is {{'max_batch_size': 4}}; it must be a mapping without max_batch_size, which"
+            " is set outside extra.",
         ),
         (
             {"extra": {"model": "elsewhere"}},
-            "In {}, extra is {{'model': 'elsewhere'}}; it must be names that the engine leaves open, and model is"
-            " settled.",
+            "In {}, extra is {{'model': 'elsewhere'}}; it must be a mapping without model, which the engine sets.",
         ),
         (
             {"speculative_config": {"decoding_type": "MTP", "max_draft_len": "x"}},
             "In {}, speculative_config is {{'decoding_type': 'MTP', 'max_draft_len': 'x'}}; it must be a"
-            " max_draft_len that is a whole number of at least 0.",
+            " mapping whose max_draft_len is an integer of at least 0.",
         ),
         ({"max_seq_len": 1}, "In {}, max_seq_len is 1; it must be a number of at least 2."),
         (
             {"extra": {"trust_remote_code": True}},
-            "In {}, extra is {{'trust_remote_code': True}}; it must be names that have no field here, and"
-            " trust_remote_code has one.",
+            "In {}, extra is {{'trust_remote_code': True}}; it must be a mapping without"
+            " trust_remote_code, which is set outside extra.",
         ),
         (["tensor_parallel_size"], "{} holds a list; write arguments by name."),
     ],
@@ -160,8 +159,8 @@ def test_a_mistake_is_one_sentence_that_names_it(tmp_path: Path, written: Any, s
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [
-        ("max_batch_size", "'max_batch_size' is no argument; write name=value."),
-        ("=4", "'=4' is no argument; write name=value."),
+        ("max_batch_size", "'max_batch_size' is not an argument; write name=value."),
+        ("=4", "'=4' is not an argument; write name=value."),
         ("max_num_token=4", "There is no argument max_num_token in the arguments; did you mean max_num_tokens?"),
         ("dtype.x=4", "In the arguments, dtype is {'x': 4}; it must be one of auto, float16, bfloat16 or float32."),
         ("extra=[", "The value of extra is not valid YAML (while parsing"),

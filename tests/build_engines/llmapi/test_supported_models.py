@@ -57,8 +57,8 @@ def test_gpt_oss_stays_as_it_is_published(checkpoint: Path, tmp_path: Path) -> N
     become(checkpoint, "GptOssForCausalLM", SHAPES["GptOssForCausalLM"])
     done = built(checkpoint, tmp_path / "engine")
     assert (done.manifest.precision, done.manifest.kv_cache_precision) == ("mxfp4", "bf16")
-    assert any("names no type that the checkpoint's numbers have" in note for note in done.notes)
-    assert not any("32-bit numbers" in note for note in done.notes)
+    assert any("has no torch_dtype of 16 or 32 bits" in note for note in done.notes)
+    assert not any("weights are float32" in note for note in done.notes)
 
 
 def test_the_part_may_have_the_ids_that_end_an_answer(checkpoint: Path, tmp_path: Path) -> None:
@@ -91,9 +91,9 @@ def test_what_it_does_not_run_is_refused(
 @pytest.mark.parametrize(
     ("architecture", "trusted", "said"),
     [
-        ("Cohere2ForCausalLM", False, "TensorRT-LLM 1.2 doesn't run Cohere2ForCausalLM"),
-        ("BrandNewForCausalLM", True, "TensorRT-LLM lists no BrandNewForCausalLM"),
-        ("Phi4MMForCausalLM", False, "which was left out"),
+        ("Cohere2ForCausalLM", False, "TensorRT-LLM 1.2 doesn't support Cohere2ForCausalLM"),
+        ("BrandNewForCausalLM", True, "TensorRT-LLM doesn't list BrandNewForCausalLM"),
+        ("Phi4MMForCausalLM", False, "was not copied"),
     ],
 )
 def test_what_may_not_load_is_said_at_the_build(
@@ -102,4 +102,4 @@ def test_what_may_not_load_is_said_at_the_build(
     become(checkpoint, architecture, SHAPES["Phi4MMForCausalLM"])
     done = built(checkpoint, tmp_path / "engine", LlmArguments(trust_remote_code=trusted))
     assert any(said in note for note in done.notes)
-    assert any("which was left out" in note for note in done.notes) == (not trusted)
+    assert any("was not copied" in note for note in done.notes) == (not trusted)

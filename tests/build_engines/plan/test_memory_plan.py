@@ -90,7 +90,7 @@ def test_half_the_cache_holds_twice_the_tokens() -> None:
 def test_formats_that_a_card_lacks_are_told_and_never_recommended() -> None:
     found = plan("llama-3.1-8b", "a100-80gb")
     lacking = {(fit.weights.name, fit.kv.name): fit.reason for fit in found.fits}
-    reason = "NVIDIA A100-SXM4-80GB has compute capability 8.0, and fp8 takes 8.9"
+    reason = "NVIDIA A100-SXM4-80GB has compute capability 8.0, and fp8 needs 8.9"
     assert lacking["fp8", "bf16"] == lacking["bf16", "fp8"] == reason
     assert lacking["bf16", "bf16"] is lacking["int4_awq", "int8"] is None
     none = plan("llama-3.1-8b", "a100-80gb", weights="fp8")
@@ -151,7 +151,7 @@ def test_what_the_sentence_proposes_does_fit(change: str) -> None:
 def test_a_model_that_nothing_helps_is_too_large() -> None:
     advice = plan("llama-3.1-405b", memory=8 * GIB, target="openvino").advice
     assert advice
-    assert advice.endswith("take a smaller model.")
+    assert advice.endswith("use a smaller model.")
 
 
 def test_a_length_beyond_the_model_is_refused() -> None:

@@ -40,7 +40,7 @@ def test_what_the_files_hold_counts_and_a_difference_is_told(checkpoint: Path) -
     model = read_model(checkpoint)
     assert model.parameters.total == whole.total + 100_000
     assert model.parameters.linear == whole.linear + 100_000
-    assert f"{whole.total + 100_000:,} parameters where config.json describes {whole.total:,}" in model.notes[0]
+    assert f"{whole.total + 100_000:,} parameters and config.json describes {whole.total:,}" in model.notes[0]
 
 
 def test_files_of_an_index_are_added_up(checkpoint: Path) -> None:

@@ -178,7 +178,7 @@ def test_the_llm_api_takes_what_modelopt_has_quantized() -> None:
     found = plan(model_of("llama-3.1-70b"), formats="int4_awq/fp8", target="llmapi")
     assert found.recommended
     assert found.recommended.notes == (
-        "The LLM API quantizes nothing: build it of a checkpoint that ModelOpt has quantized to int4_awq.",
+        "The LLM API doesn't quantize weights: build from a checkpoint quantized by ModelOpt to int4_awq.",
     )
     assert plan(model_of("llama-3.1-8b"), formats="bf16/fp8", target="llmapi").fits[0].notes == ()
 
@@ -209,7 +209,7 @@ def test_for_engines_a_quantized_checkpoint_is_planned_as_its_original(tmp_path:
     found = plan(quantized(tmp_path, "FP8"))
     assert found.recommended
     assert found.recommended.weights.name == "bf16"
-    assert "quantized already (modelopt)" in found.notes[0]
+    assert "already quantized (modelopt)" in found.notes[0]
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_a_build_tells_its_steps_and_what_to_type_next(tmp_path: Path, tiny_chec
         "Reading the checkpoint",
         "Loading the exporter",
         "Converting Gemma2ForCausalLM to OpenVINO",
-        "Trying the engine",
+        "Testing the engine",
     ]
     assert "Note: Paged attention has no soft-capping" in done.stderr
     assert "Gemma2ForCausalLM, bf16 weights, u8 KV cache" in done.stdout

@@ -39,7 +39,7 @@ def test_a_dry_run_prints_the_model_file_and_writes_nothing(tiny_checkpoint: Tin
 def test_a_build_says_that_it_was_not_tried(tiny_checkpoint: TinyCheckpoint, tmp_path: Path) -> None:
     done = build(tiny_checkpoint("llama"), tmp_path / "engine", "--llm-argument", "kv_cache_config.dtype=fp8")
     assert done.exit_code == 0, done.output
-    assert "Note: The engine was not tried: TensorRT-LLM loads it on a GPU" in done.stderr
+    assert "Note: The engine is untested: TensorRT-LLM loads it on a GPU" in done.stderr
     assert "LlamaForCausalLM" in done.stdout
     assert Manifest.read(tmp_path / "engine").kv_cache_precision == "fp8"
 
@@ -51,7 +51,7 @@ def test_a_build_says_that_it_was_not_tried(tiny_checkpoint: TinyCheckpoint, tmp
             ["--llm-argument", "max_batchsize=4"],
             "There is no argument max_batchsize in the arguments; did you mean",
         ),
-        (["--llm-argument", "max_batch_size"], "'max_batch_size' is no argument; write name=value."),
+        (["--llm-argument", "max_batch_size"], "'max_batch_size' is not an argument; write name=value."),
         (["--precision", "int8"], "--target llmapi has no --precision int8"),
         (
             ["--target", "openvino", "--llm-argument", "a=1"],

@@ -133,27 +133,27 @@ def test_weight_files_that_are_there_are_counted(checkpoint: Path) -> None:
     save_file({"model.embed_tokens.weight": torch.zeros(1000)}, checkpoint / "model.safetensors")
     found = report(checkpoint, *GPU)
     assert found["parameters"]["counted_by"] == "weight files"
-    assert "hold 1,000 parameters where config.json describes 8,030,261,248" in found["notes"][0]
+    assert "hold 1,000 parameters and config.json describes 8,030,261,248" in found["notes"][0]
 
 
 def test_a_quantized_checkpoint_is_planned_as_its_original(checkpoint: Path) -> None:
     config = checkpoint / "config.json"
     config.write_text(config.read_text()[:-1] + ', "quantization_config": {"quant_method": "awq"}}')
-    assert "quantized already (awq)" in report(checkpoint, *GPU)["notes"][0]
+    assert "already quantized (awq)" in report(checkpoint, *GPU)["notes"][0]
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--gpu", "voodoo"], "The GPU 'voodoo' is not known; choose of a10"),
+        (["--gpu", "voodoo"], "The GPU 'voodoo' is not known; choose one of a10"),
         (["--gpu", "h100", "--memory", "24GiB"], "--gpu names a GPU and --memory describes one"),
-        (["--memory", "24 bananas"], "'24 bananas' is no size of memory"),
-        (["--memory", "-24GiB"], "'-24GiB' is no size of memory"),
+        (["--memory", "24 bananas"], "'24 bananas' is not a size of memory"),
+        (["--memory", "-24GiB"], "'-24GiB' is not a size of memory"),
         (["--gpu", "h100", "--gpus", "-1"], "-1 is not in the range"),
         (["--gpu", "h100", "--max-num-sequences", "0"], "0 is not in the range"),
         (["--gpu", "h100", "--max-seq-len", "-5"], "-5 is not in the range"),
         (["--gpu", "h100", "--precision", "fp7"], "--precision 'fp7' is not known for GPUs"),
-        (["--precision", "fp8"], "--precision 'fp8' is not known for the target openvino; choose of fp32"),
+        (["--precision", "fp8"], "--precision 'fp8' is not known for the target openvino; choose one of fp32"),
         (["--gpu", "h100", "--kv-cache-precision", "u8"], "--kv-cache-precision 'u8' is not known for GPUs"),
         (["--target", "openvino", "--gpu", "h100"], "runs on the processor"),
         (["--gpus", "2"], "runs on the processor"),
@@ -177,7 +177,7 @@ def test_wrong_usage_is_one_sentence(
         ({"model_type": "deepseek_v3"}, "unsupported_architecture", "multi-head latent attention"),
         ({"hidden_size": None}, "not_a_checkpoint", "hidden_size is missing"),
         ("{", "checkpoint_damaged", "is not valid JSON"),
-        (None, "not_a_checkpoint", "holds no config.json"),
+        (None, "not_a_checkpoint", "has no config.json"),
         ({"max_position_embeddings": 4096}, "invalid_parameter", "4,096 tokens at most, so --max-seq-len 5000"),
     ],
 )
