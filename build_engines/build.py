@@ -69,12 +69,12 @@ def _build(
 ) -> Built:
     compiled = target.compile(found, out, progress)
     progress.step("Writing the manifest")
-    said = {field.name: getattr(compiled, field.name) for field in fields(compiled) if field.name != "notes"}
+    properties = {field.name: getattr(compiled, field.name) for field in fields(compiled) if field.name != "notes"}
     manifest = Manifest(
         target=target_name,
         name=name,
         architecture=found.architecture,
-        **said,
+        **properties,
         machine=host.machine,
         source=source,
         files=_files(out),
@@ -117,7 +117,7 @@ def _unchanged(out: Path, source: EngineSource, host: Host, progress: BuildProgr
     try:
         manifest = verify(out, hashes=True)
     except BuildError as error:
-        progress.step(f"The engine that stands there can't be kept: {error}")
+        progress.step(f"The existing engine can't be kept: {error}")
         return None
     # The checkpoint's location does not affect its content.
     same = manifest.source.model_copy(update={"checkpoint": source.checkpoint}) == source

@@ -107,7 +107,7 @@ def _positions(file: ConfigFile) -> int:
     original = scaling.optional("original_max_position_embeddings") or known
     factor = scaling.content.get("factor", 1.0)
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= _MAX_SCALING:
-        raise scaling.error("the factor of rope_scaling is no number of times that a text can be longer")
+        raise scaling.error(f"the factor of rope_scaling is not a number above 0 and up to {_MAX_SCALING:,}")
     return max(known, int(original * factor))
 
 

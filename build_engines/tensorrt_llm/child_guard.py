@@ -1,7 +1,7 @@
-"""Runs a program that ends with its parent: `python -I guarded.py END PROGRAM…`.
+"""Runs a program that ends with its parent: `python -I child_guard.py STOP_COMMAND PROGRAM…`.
 
-Standard input is a pipe from the parent. When it closes, however the parent ended, END (a command as JSON, [] for
-none) is run, and then everything in this process' group is killed, including what the program started.
+Standard input is a pipe from the parent. When it closes, this process runs STOP_COMMAND (a command as JSON, [] for
+none) and kills its process group, including what the program started.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ import threading
 
 
 def main() -> int:
-    end, program = json.loads(sys.argv[1]), sys.argv[2:]
-    threading.Thread(target=_watch, args=(end,), daemon=True).start()
+    stop_command, program = json.loads(sys.argv[1]), sys.argv[2:]
+    threading.Thread(target=_watch, args=(stop_command,), daemon=True).start()
     code = subprocess.Popen(program, stdin=subprocess.DEVNULL).wait()
     return code if code >= 0 else 128 - code
 
 
-def _watch(end: list[str]) -> None:
+def _watch(stop_command: list[str]) -> None:
     while os.read(0, 1024):
         pass
-    if end:
-        subprocess.run(end, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    if stop_command:
+        null = subprocess.DEVNULL
+        subprocess.run(stop_command, stdin=null, stdout=null, stderr=null, check=False)
     os.killpg(0, signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""What quantize.py would misread, and texts to calibrate with that can't be had."""
+"""Checks paths that quantize.py would misread, and calibration datasets."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from build_engines.capabilities.tensorrt_llm import Architecture
 from build_engines.errors import BuildError
 from build_engines.tensorrt_llm.recipe import Recipe
 
-# It takes a checkpoint for an MPT or a VILA by the letters of its path (quantize_by_modelopt.py, get_hf_config).
+# It detects MPT and VILA by the letters of the path (quantize_by_modelopt.py, get_hf_config).
 _MODELS = {"mpt": "mpt", "vila": "vila", "llava-onevision-qwen2": "llava"}
 _HUB = "cnn_dailymail"
-# What it knows by name takes columns and a split of its own (quantize_by_modelopt.py, get_calib_dataloader).
+# Datasets with special columns and splits, detected by name (quantize_by_modelopt.py, get_calib_dataloader).
 _DATASETS = (_HUB, "pileval", "scienceqa", "science_qa")
 
 
@@ -24,14 +24,13 @@ def check_path(recipe: Recipe, architecture: Architecture, directory: Path) -> N
     for letters, name in _MODELS.items():
         if letters in path and name not in architecture.name.lower():
             raise BuildError(
-                f"quantize.py takes a checkpoint with {letters!r} in its path for another model, and {path} has it; "
-                "give the checkpoint another path.",
+                f"quantize.py takes a checkpoint with {letters!r} in its path for that model; move {path}.",
                 "invalid_parameter",
             )
 
 
 def check_calibration(recipe: Recipe) -> None:
-    """Raise BuildError (`invalid_parameter`) where texts to calibrate with can't be had, or would be misread."""
+    """Raise BuildError (`invalid_parameter`) if the calibration dataset is missing or would be misread."""
     dataset = recipe.calibration.dataset
     if not recipe.needs_calibration:
         return
@@ -39,14 +38,13 @@ def check_calibration(recipe: Recipe) -> None:
         _check_texts(os.path.realpath(dataset))
     elif _HUB not in dataset:
         raise BuildError(
-            f"calibration.dataset {dataset} is no directory, and {_HUB} is the only one that is fetched; check the "
-            "path.",
+            f"calibration.dataset {dataset} is not a directory, and only {_HUB} can be downloaded; check the path.",
             "invalid_parameter",
         )
     elif os.environ.get("HF_HUB_OFFLINE") == "1":
         raise BuildError(
-            f"calibration.dataset {dataset} is fetched from the hub, and HF_HUB_OFFLINE is set; name a directory with "
-            "a train split that has a text column.",
+            f"calibration.dataset {dataset} can't be downloaded, since HF_HUB_OFFLINE is set; give a dataset directory"
+            " whose train split has a text column.",
             "invalid_parameter",
         )
 
@@ -55,7 +53,6 @@ def _check_texts(path: str) -> None:
     for name in _DATASETS:
         if name in path.lower():
             raise BuildError(
-                f"quantize.py reads texts with {name!r} in their path as that dataset, and {path} has it; give the "
-                "directory another path.",
+                f"quantize.py takes a directory with {name!r} in its path for that dataset; move {path}.",
                 "invalid_parameter",
             )

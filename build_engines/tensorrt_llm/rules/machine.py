@@ -1,4 +1,4 @@
-"""What of a recipe this machine, or the container on it, can't build."""
+"""Checks whether this machine, or the container on it, can build a recipe."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _HOPPER = (9, 0)
 
 
 def check_machine(recipe: Recipe, machine: Machine, where: str) -> None:
-    """Raise BuildError where `machine` can't build `recipe`; `where` says what was looked at.
+    """Raise BuildError if `machine` can't build `recipe`; `where` names the machine or container.
 
-    The code is `package_missing` without TensorRT-LLM, `invalid_parameter` for a version or a GPU that doesn't fit.
+    The code is `package_missing` without TensorRT-LLM, `invalid_parameter` for an unsuitable version or GPU.
     """
     _check_software(machine, where)
     for sentence in (*_gpus(recipe, machine, where), *_features(recipe, machine.gpus[0] if machine.gpus else None)):
@@ -31,12 +31,12 @@ def _check_software(machine: Machine, where: str) -> None:
     found = machine.software.tensorrt_llm
     if found is None:
         raise BuildError(
-            f"There is no TensorRT-LLM in {where}; run inflight in {DEFAULT_CONTAINER.image}, or give --docker.",
+            f"There is no TensorRT-LLM in {where}; run inflight in {DEFAULT_CONTAINER.image}, or pass --docker.",
             "package_missing",
         )
     if version_line(found) != ENGINE_LINE:
         raise BuildError(
-            f"TensorRT-LLM {found} is in {where}, and engines are built with {ENGINE_LINE}; use "
+            f"{where} has TensorRT-LLM {found}, but engines are built with {ENGINE_LINE}; use "
             f"{DEFAULT_CONTAINER.image}, or build with --target llmapi.",
             "invalid_parameter",
         )
@@ -45,14 +45,14 @@ def _check_software(machine: Machine, where: str) -> None:
 def _gpus(recipe: Recipe, machine: Machine, where: str) -> Iterator[str]:
     if not machine.gpus:
         yield (
-            f"nvidia-smi finds no GPU in {where}, and trtllm-build measures its kernels on one; --dry-run prints the "
-            "commands for a machine that has one."
+            f"nvidia-smi finds no GPU in {where}, which trtllm-build needs to tune kernels; --dry-run prints the"
+            " commands for a machine with one."
         )
     kinds = sorted({gpu.compute_capability for gpu in machine.gpus})
     if len(kinds) > 1:
         yield (
-            f"The GPUs in {where} are of compute capability {' and '.join(kinds)}, and an engine runs on one kind "
-            "alone; choose one with CUDA_VISIBLE_DEVICES, or with --docker-gpus device=0."
+            f"The GPUs in {where} have compute capability {' and '.join(kinds)}, but an engine runs on one kind only;"
+            " choose one with CUDA_VISIBLE_DEVICES, or with --docker-gpus device=0."
         )
     if recipe.workers > len(machine.gpus) > 0:
         yield f"workers {recipe.workers} is more than the {len(machine.gpus)} GPUs in {where}; lower it."
@@ -64,18 +64,18 @@ def _features(recipe: Recipe, gpu: Gpu | None) -> Iterator[str]:
     said = f"{gpu.name} has compute capability {gpu.compute_capability}"
     capability = _numbers(gpu)
     if capability < _OLDEST:
-        yield f"{said}, and TensorRT-LLM {ENGINE_LINE} begins with 8.0; choose another GPU."
+        yield f"{said}, but TensorRT-LLM {ENGINE_LINE} needs 8.0; choose another GPU."
     for name, precision in (("quantization", recipe.quantization), ("kv_cache_dtype", recipe.kv_cache_dtype)):
         if not is_computed(precision, capability):
             begin = MIN_CAPABILITY.get(precision, _OLDEST)
-            why = f"begins with {begin[0]}.{begin[1]}" if capability < begin else "is refused by trtllm-build there"
-            yield f"{said}, and {name} {precision} {why}; choose {', '.join(_others(name, capability))}."
+            why = f"needs {begin[0]}.{begin[1]}" if capability < begin else "is not supported there by trtllm-build"
+            yield f"{said}, but {name} {precision} {why}; choose {', '.join(_others(name, capability))}."
     plugins = recipe.plugins
     if plugins.gemm_swiglu != "disable" and capability != _HOPPER:
-        yield f"{said}, and plugins.gemm_swiglu is for 9.0 (Hopper); leave it out."
+        yield f"{said}, but plugins.gemm_swiglu is for 9.0 (Hopper); leave it out."
     for name in ("low_latency_gemm", "low_latency_gemm_swiglu"):
         if getattr(plugins, name) != "disable" and capability == _BLACKWELL:
-            yield f"{said}, and plugins.{name} has no kernel there; leave it out."
+            yield f"{said}, but plugins.{name} has no kernel there; leave it out."
 
 
 def _others(name: str, capability: tuple[int, ...]) -> Iterator[str]:

@@ -1,8 +1,7 @@
-"""What of a settled recipe can't be built, found before hours are spent: by itself, or of this model.
+"""Rules that find conflicts in a resolved recipe before hours are spent on a build.
 
-Each rule yields a sentence; the first one is told. Where upstream has the check, it fails late, or switches off what
-was asked for with a warning: in tensorrt_llm/commands/build.py and builder.py after the conversion, in plugin.py on the
-GPU, or at serving.
+Each rule yields a sentence; the first one becomes the error. Upstream's own checks fail late or only warn: in
+tensorrt_llm/commands/build.py and builder.py after the conversion, in plugin.py on the GPU, or when serving.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from build_engines.tensorrt_llm.rules.model import family, sizes
 from build_engines.tensorrt_llm.rules.speculation import drafting, speculation
 
 _FP8 = f"{', '.join(FP8_PRODUCTS[:-1])} or {FP8_PRODUCTS[-1]}"
-# Plugins that are made for one quantization alone.
+# Plugins for a single quantization.
 _NEEDED = {
     "gemm_swiglu": "fp8",
     "low_latency_gemm": "fp8",
@@ -28,18 +27,18 @@ _NEEDED = {
     "norm_quant_fusion": "nvfp4",
     "fuse_fp4_quant": "nvfp4",
 }
-# Their weights lie inside plugins, and only those outside stream (docs/source/legacy/advanced/weight-streaming.md).
+# Their weights are inside plugins, which do not stream (docs/source/legacy/advanced/weight-streaming.md).
 _IN_PLUGINS = ("int8_sq", "int4_awq", "w4a8_awq", *WEIGHT_ONLY)
 _PRODUCTS = ("gemm", "gemm_swiglu", "low_latency_gemm", "low_latency_gemm_swiglu", "gemm_allreduce")
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Raise BuildError (`invalid_parameter`) for fields that exclude each other."""
+    """Raise BuildError (`invalid_parameter`) for fields that conflict."""
     _refuse(rule(recipe) for rule in (_limits, _context, _types, speculation, _plugins, _streaming, _adapters))
 
 
 def check_model(recipe: Recipe, architecture: Architecture, facts: ModelFacts) -> None:
-    """Raise BuildError (`invalid_parameter`) for what this model's sizes or family exclude."""
+    """Raise BuildError (`invalid_parameter`) for settings that this model does not support."""
     _refuse([sizes(recipe, facts), family(recipe, architecture), drafting(recipe, architecture)])
 
 
@@ -60,7 +59,7 @@ def _limits(recipe: Recipe) -> Iterator[str]:
     if not recipe.chunked_context and limits.max_input_len > limits.max_num_tokens:
         yield (
             f"Without chunked_context a step must hold a whole prompt, and limits.max_input_len {limits.max_input_len} "
-            f"is more than limits.max_num_tokens {limits.max_num_tokens}; raise the one or lower the other."
+            f"is more than limits.max_num_tokens {limits.max_num_tokens}; lower the first or raise the second."
         )
     if limits.max_num_tokens < limits.max_batch_size * limits.max_beam_width:
         yield (
@@ -92,57 +91,57 @@ def _context(recipe: Recipe) -> Iterator[str]:
     products = recipe.quantization in FP8_PRODUCTS
     for name in ("kv_cache_reuse", "chunked_context"):
         if getattr(recipe, name) and not paged:
-            yield f"{name} takes paged_context_fmha, which is off; switch that on or {name} off."
+            yield f"{name} needs paged_context_fmha; enable that, or disable {name}."
     for name, asked in (("paged_context_fmha", paged), ("fp8_context_fmha", recipe.fp8_context_fmha)):
         if asked and not recipe.plugins.context_fmha:
-            yield f"{name} takes plugins.context_fmha, which is off; switch both on or both off."
+            yield f"{name} needs plugins.context_fmha; enable that, or disable {name}."
     if paged and recipe.dtype == "float32":
-        yield "paged_context_fmha takes dtype float16 or bfloat16, not float32; switch it off, or choose one of them."
+        yield "paged_context_fmha needs dtype float16 or bfloat16, not float32; disable it, or choose one of them."
     if paged and cache == "int8":
-        yield "paged_context_fmha doesn't work with kv_cache_dtype int8; switch it off, or take fp8 or auto."
+        yield "paged_context_fmha does not support kv_cache_dtype int8; disable it, or choose fp8 or auto."
     if paged and cache == "fp8" and not products:
         yield (
-            f"paged_context_fmha with kv_cache_dtype fp8 takes quantization {_FP8}, not "
-            f"{recipe.quantization}; switch it off, or quantize."
+            f"paged_context_fmha with kv_cache_dtype fp8 needs quantization {_FP8}, not "
+            f"{recipe.quantization}; disable it, or quantize."
         )
     if recipe.fp8_context_fmha and not products:
-        yield (f"fp8_context_fmha takes quantization {_FP8}, not {recipe.quantization}; leave it out.")
+        yield (f"fp8_context_fmha needs quantization {_FP8}, not {recipe.quantization}; leave it out.")
     if paged and products and bool(recipe.fp8_context_fmha) != (cache == "fp8"):
         yield (
-            f"Where prompts are read in pages, fp8_context_fmha is on with kv_cache_dtype fp8 and off without, and "
-            f"kv_cache_dtype is {cache}; leave fp8_context_fmha out."
+            f"With paged_context_fmha, fp8_context_fmha is on if and only if kv_cache_dtype is fp8, but it is {cache}; "
+            "leave fp8_context_fmha out."
         )
 
 
 def _types(recipe: Recipe) -> Iterator[str]:
     if recipe.quantization != "none" and recipe.dtype == "float32":
-        yield f"quantization {recipe.quantization} takes dtype float16 or bfloat16, not float32; choose one of them."
+        yield f"quantization {recipe.quantization} needs dtype float16 or bfloat16, not float32; choose one of them."
     if recipe.calibration.quantize_lm_head and recipe.quantization != "fp8":
-        yield f"calibration.quantize_lm_head takes quantization fp8, not {recipe.quantization}; leave it out."
+        yield f"calibration.quantize_lm_head needs quantization fp8, not {recipe.quantization}; leave it out."
 
 
 def _plugins(recipe: Recipe) -> Iterator[str]:
     plugins, quantization = recipe.plugins, recipe.quantization
     if plugins.gpt_attention == "disable":
-        yield "In-flight batching takes the attention plugin; leave plugins.gpt_attention out."
+        yield "In-flight batching needs the attention plugin; leave out plugins.gpt_attention."
     if not plugins.remove_input_padding:
-        yield "In-flight batching takes packed prompts; leave plugins.remove_input_padding out."
+        yield "In-flight batching needs packed prompts; leave out plugins.remove_input_padding."
     if plugins.gemm in ("fp8", "nvfp4") and plugins.gemm != quantization:
-        yield f"plugins.gemm {plugins.gemm} takes quantization {plugins.gemm}, not {quantization}; leave it out."
+        yield f"plugins.gemm {plugins.gemm} needs quantization {plugins.gemm}, not {quantization}; leave it out."
     for name, needed in _NEEDED.items():
         if _on(getattr(plugins, name)) and quantization != needed:
-            yield f"plugins.{name} takes quantization {needed}, not {quantization}; leave it out."
+            yield f"plugins.{name} needs quantization {needed}, not {quantization}; leave it out."
     if plugins.user_buffer and not plugins.reduce_fusion:
-        yield "plugins.user_buffer takes plugins.reduce_fusion, which is off; switch that on too."
+        yield "plugins.user_buffer needs plugins.reduce_fusion; enable that too."
     if plugins.norm_quant_fusion and plugins.reduce_fusion:
         yield "plugins.norm_quant_fusion and plugins.reduce_fusion exclude each other; leave one of them out."
     if plugins.gemm_swiglu != "disable" and not plugins.use_fused_mlp:
-        yield "plugins.gemm_swiglu takes plugins.use_fused_mlp, which is off; switch that on."
+        yield "plugins.gemm_swiglu needs plugins.use_fused_mlp; enable that."
     for name in ("reduce_fusion", "user_buffer", "gemm_allreduce"):
         if _on(getattr(plugins, name)) and recipe.tensor_parallel == 1:
-            yield f"plugins.{name} joins the sums over GPUs, and tensor_parallel is 1; leave it out."
+            yield f"plugins.{name} needs several GPUs, but tensor_parallel is 1; leave it out."
     if plugins.pp_reduce_scatter and recipe.pipeline_parallel == 1:
-        yield "plugins.pp_reduce_scatter is for pipelines, and pipeline_parallel is 1; leave it out."
+        yield "plugins.pp_reduce_scatter needs a pipeline, but pipeline_parallel is 1; leave it out."
 
 
 def _on(value: object) -> bool:
@@ -154,13 +153,13 @@ def _streaming(recipe: Recipe) -> Iterator[str]:
         return
     if recipe.quantization in _IN_PLUGINS:
         yield (
-            f"weight_streaming streams nothing of quantization {recipe.quantization}, whose weights lie in a plugin; "
+            f"weight_streaming does not support quantization {recipe.quantization}, whose weights are in a plugin; "
             "choose none, fp8 or nvfp4."
         )
     for name in _PRODUCTS:
         if _on(getattr(recipe.plugins, name)):
             yield (
-                f"weight_streaming streams nothing of plugins.{name}, which is {getattr(recipe.plugins, name)}; leave "
+                f"weight_streaming does not support plugins.{name}, which is {getattr(recipe.plugins, name)}; leave "
                 "it out."
             )
 
@@ -170,9 +169,9 @@ def _adapters(recipe: Recipe) -> Iterator[str]:
     if lora is None:
         return
     if not lora.directories and not lora.target_modules:
-        yield "lora says neither lora.directories nor lora.target_modules, so it changes nothing; add one of them."
+        yield "lora has neither lora.directories nor lora.target_modules; add one of them."
     for directory in lora.directories:
         if not (directory / "adapter_config.json").is_file():
-            yield f"lora.directories names {directory}, which holds no adapter_config.json; check the path."
+            yield f"lora.directories names {directory}, which has no adapter_config.json; check the path."
     if lora.plugin not in ("auto", recipe.dtype):
-        yield f"lora.plugin {lora.plugin} is not the engine's dtype {recipe.dtype}; leave it at auto."
+        yield f"lora.plugin {lora.plugin} differs from the engine's dtype {recipe.dtype}; leave it at auto."

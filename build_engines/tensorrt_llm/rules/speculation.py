@@ -1,4 +1,4 @@
-"""What of a recipe's speculation can't be built, by itself or of this model."""
+"""Rules for the speculation of a recipe, by itself and for a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from build_engines.capabilities.tensorrt_llm import Architecture
 from build_engines.tensorrt_llm.recipe import Recipe, SpeculationOptions
 
-# What each converter of examples/{medusa,eagle,redrafter} reads.
+# Architectures that each converter of examples/{medusa,eagle,redrafter} reads.
 DRAFTING = {
     "medusa": ("LlamaForCausalLM", "MixtralForCausalLM", "Qwen2ForCausalLM"),
     "eagle": ("LlamaForCausalLM",),
@@ -18,8 +18,8 @@ _QUANTIZATIONS = {
     "eagle": ("none", "int8_wo", "int4_wo"),
     "explicit_draft_tokens": ("none",),
 }
-# What is drafted is in the cache already when it is verified: upstream's README files of draft_target_model and
-# prompt_lookup ask for it, and builder.py switches it on for EAGLE.
+# Verification reads drafts from the cache: upstream's README files of draft_target_model and prompt_lookup require
+# this, and builder.py enables it for EAGLE.
 _PAGED = ("draft_tokens_external", "eagle")
 # Asserted in builder.py, the second in examples/eagle/convert_checkpoint.py too.
 _EAGLE_REQUESTS = 512
@@ -27,13 +27,13 @@ _EAGLE_DRAFTS = 256
 
 
 def speculation(recipe: Recipe) -> Iterator[str]:
-    """Yield a sentence for each thing that the recipe excludes by itself."""
+    """Yield a sentence for each conflict within the recipe."""
     if recipe.speculation is None:
         return
     if recipe.gather_context_logits:
         yield "gather_context_logits and speculation exclude each other; leave one of them out."
     if recipe.limits.max_beam_width > 1:
-        yield f"speculation takes limits.max_beam_width 1, not {recipe.limits.max_beam_width}; leave one of them out."
+        yield f"speculation needs limits.max_beam_width 1, not {recipe.limits.max_beam_width}; leave one of them out."
     mode = recipe.speculation.mode
     if mode in _PAGED and not recipe.paged_context_fmha:
         yield (
@@ -47,9 +47,9 @@ def speculation(recipe: Recipe) -> Iterator[str]:
 def _model(said: SpeculationOptions) -> Iterator[str]:
     loads = said.mode in DRAFTING
     if loads and said.model is None:
-        yield f"speculation.mode {said.mode} takes speculation.model, the drafting model's directory; add it."
+        yield f"speculation.mode {said.mode} needs speculation.model, the directory of the draft model; add it."
     if loads and said.model is not None and not (said.model / "config.json").is_file():
-        yield f"speculation.model {said.model} holds no config.json; check the path."
+        yield f"speculation.model {said.model} has no config.json; check the path."
     if not loads and said.model is not None:
         yield (
             f"speculation.mode {said.mode} compiles no drafting model into the engine; leave speculation.model out, "
@@ -73,7 +73,7 @@ def _lengths(recipe: Recipe, said: SpeculationOptions) -> Iterator[str]:
 
 
 def drafting(recipe: Recipe, architecture: Architecture) -> Iterator[str]:
-    """Yield a sentence for each thing that upstream's converters of drafting models don't read."""
+    """Yield a sentence for each setting that upstream's converters of draft models do not support."""
     if recipe.speculation is None or recipe.speculation.mode not in DRAFTING:
         return
     mode, name = recipe.speculation.mode, architecture.name

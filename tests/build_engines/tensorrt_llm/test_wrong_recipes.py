@@ -64,7 +64,7 @@ def test_what_is_quantized_already_is_sent_only_where_it_is_read(
 def test_awq_takes_matrices_that_its_blocks_fit(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("quantization: int4_awq\ntensor_parallel: 8\n")
     error = refusal(LLAMA, tmp_path / "recipe.yaml", intermediate_size=11008)
-    assert "takes rows in blocks of 128 weights on each of 8 GPUs" in str(error)
+    assert "needs a multiple of 128 weights per row on each of 8 GPUs" in str(error)
 
 
 @pytest.mark.parametrize("quantization", ["fp8", "w4a8_awq", "nvfp4"])

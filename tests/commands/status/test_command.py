@@ -103,7 +103,7 @@ def test_versions_that_do_not_fit_are_told(
     monkeypatch.setattr(inflight, "__version__", "9.9.9")
     done = status(*at(paced_server))
     assert done.code == 0
-    assert f"WARNING     the server was deployed by inflight {deployed}, and this client is of 9.9.9" in done.out
+    assert f"WARNING     the server was deployed by inflight {deployed}, which this client of 9.9.9" in done.out
     assert "9.9.9" in json.loads(status(*at(paced_server), "--json").out)["warning"]
 
 

@@ -57,7 +57,7 @@ def test_what_was_found_before_the_server_died_is_kept(monkeypatch: pytest.Monke
     sweep = sweeper.sweep()
     assert ([step.rate for step in sweep.steps], sweep.highest) == ([4.0], 4.0)
     assert "no server answers" in sweep.failure
-    assert "No further run could be established" in sweep_page(sweep)
+    assert "No further run could be made" in sweep_page(sweep)
 
 
 def test_a_sweep_judged_anew_does_not_hold_above_a_rate_that_broke(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ import triton_python_backend_utils as pb_utils
 # Triton runs this file where it was laid out for it; what belongs to it is found through a link there.
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
+from inflight.runtime.triton.stub.guard_launcher import end_with_server
 from tests.standins.mpi.ranks import join
 from tests.standins.tensorrtllm.answer import SequenceAnswer
 from tests.standins.tensorrtllm.parameters import read_parameters
@@ -35,6 +36,7 @@ NO_STREAMS = "Streaming is only supported if model is deployed using decoupled m
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
+        end_with_server()  # as the C++ backend, which is part of the server
         config = json.loads(args["model_config"])
         self.decoupled = config.get("model_transaction_policy", {}).get("decoupled", False)
         texts = {name: value["string_value"] for name, value in config["parameters"].items()}
