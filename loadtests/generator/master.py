@@ -17,9 +17,12 @@ from loadtests.generator.monitor import lost_sample
 from loadtests.generator.shard_runner import START_DELAY, ShardRunner
 from loadtests.plan import LoadPlan
 
-_PLAN, _READY, _BEGIN, _STOP = "inflight_plan", "inflight_ready", "inflight_begin", "inflight_stop"
+_HELLO, _PLAN, _READY = "inflight_hello", "inflight_plan", "inflight_ready"
+_BEGIN, _STOP = "inflight_begin", "inflight_stop"
 _RESULTS, _FAILED = "inflight_results", "inflight_failed"
 _POLL_SECONDS = 1.0
+_HELLO_TIMEOUT = 30.0
+"""How long connected workers may take until they handle messages."""
 _LOST_TIMEOUT = 6.0
 """Seconds after which a worker that Locust misses (after three seconds without a heartbeat) counts as lost."""
 
@@ -27,24 +30,34 @@ logger = logging.getLogger(__name__)
 
 
 class MasterLoadTest(LoadTest):
-    """Sends the plan and its files to all workers. When all have created their workload, they are told to begin, and
-    send back records, each exactly once. Each message contains its test's number; late ones are ignored.
+    """Sends the plan and its files to all workers, once they handle messages.
+
+    When all have created their workload, the master tells them to begin; they send back records, each exactly once.
+    Each message contains its test's number; late ones are ignored.
     """
 
     def __init__(self, environment: Environment, make_spec: MakeSpec) -> None:
         super().__init__(environment, make_spec)
         self._test = 0
+        self._handling: set[str] = set()
+        """The workers that handle messages; Locust counts them as ready earlier, and drops messages until then."""
         self._reporting: dict[int, str] = {}
         """The workers that have not reported everything yet, by index."""
         self._preparing: set[int] = set()
         self._missing_since: dict[int, float] = {}
-        for kind, listener in ((_READY, self._on_ready), (_RESULTS, self._on_results), (_FAILED, self._on_failed)):
+        for kind, listener in (
+            (_HELLO, self._on_hello),
+            (_READY, self._on_ready),
+            (_RESULTS, self._on_results),
+            (_FAILED, self._on_failed),
+        ):
             environment.runner.register_message(kind, listener)
         environment.events.test_stopping.add_listener(self._on_stopping)
 
     def start(self, spec: LoadTestSpec) -> None:
         runner: MasterRunner = self.environment.runner
         self._test += 1
+        self._wait_for_workers(runner)
         # In the order in which Locust assigns users, so that user 0 is worker 0's, user 1 worker 1's and so on.
         workers = sorted(runner.clients.ready, key=_locust_order)
         self._reporting = {index: worker.id for index, worker in enumerate(workers)}
@@ -54,6 +67,18 @@ class MasterLoadTest(LoadTest):
         for index, worker in self._reporting.items():
             runner.send_message(_PLAN, {**shared, "test": self._test, "index": index}, client_id=worker)
         gevent.spawn(self._watch_workers, runner, self._test)
+
+    def _wait_for_workers(self, runner: MasterRunner) -> None:
+        with gevent.Timeout(_HELLO_TIMEOUT, False):
+            while silent := {worker.id for worker in runner.clients.ready} - self._handling:
+                gevent.sleep(0.02)
+        if silent:
+            raise LoadError(
+                f"{len(silent)} workers do not answer, such as {min(silent)}; start them again", "load_failed"
+            )
+
+    def _on_hello(self, msg: Any, **_: Any) -> None:
+        self._handling.add(msg.node_id)
 
     def _on_ready(self, msg: Any, **_: Any) -> None:
         if msg.data["test"] != self._test:
@@ -122,6 +147,13 @@ class WorkerLoadTest:
         self._runner.register_message(_PLAN, self._on_plan)
         self._runner.register_message(_BEGIN, self._on_begin)
         self._runner.register_message(_STOP, self._on_stop)
+        gevent.spawn(self._greet)
+
+    def _greet(self) -> None:
+        """Announce regularly that messages are handled, since the master may start to listen later."""
+        while True:
+            self._send(_HELLO)
+            gevent.sleep(_POLL_SECONDS)
 
     def _on_plan(self, msg: Any, **_: Any) -> None:
         data = msg.data

@@ -38,12 +38,14 @@ def run_plan(directory: RunDirectory, plan: LoadPlan, files: Mapping[str, bytes]
     results = ResultFiles(directory)
     processes: list[subprocess.Popen[bytes]] = []
     try:
+        spec = LoadTestSpec(plan, files, results)
         if workers.is_single:
             environment.create_local_runner()
+            test: LoadTest = LocalLoadTest(environment, lambda: spec)
         else:
-            _start_workers(environment, workers, processes)
-        spec = LoadTestSpec(plan, files, results)
-        test = (LocalLoadTest if workers.is_single else MasterLoadTest)(environment, lambda: spec)
+            runner = _create_master(environment, workers)
+            test = MasterLoadTest(environment, lambda: spec)
+            _start_workers(runner, workers, processes)
         stopped = Event()
         gevent.signal_handler(signal.SIGTERM, _stop, environment, stopped)
         users = _max_users(plan) if plan.arrivals.kind == "users" else workers.total
@@ -80,14 +82,17 @@ def _max_users(plan: LoadPlan) -> int:
     return max([1, *(profile.users(moment) for moment in profile.changes if moment < plan.end)])
 
 
-def _start_workers(environment: Environment, workers: WorkerSpec, processes: list[subprocess.Popen[bytes]]) -> None:
-    """Become the master, start this machine's workers, and wait until all have connected."""
+def _create_master(environment: Environment, workers: WorkerSpec) -> MasterRunner:
     host, _, port = workers.bind.rpartition(":")
     try:
-        runner: MasterRunner = environment.create_master_runner(host, int(port))
+        return environment.create_master_runner(host, int(port))
     except (RPCError, ZMQError) as error:
         raise LoadError(f"the master cannot listen at {workers.bind}: {error}", "load_failed") from None
-    bound = runner.server.port
+
+
+def _start_workers(runner: MasterRunner, workers: WorkerSpec, processes: list[subprocess.Popen[bytes]]) -> None:
+    """Start this machine's workers, and wait until all have connected."""
+    host, bound = workers.bind.rpartition(":")[0], runner.server.port
     for _ in range(workers.workers):
         command = [
             sys.executable,

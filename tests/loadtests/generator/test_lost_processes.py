@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,3 +116,25 @@ def test_sigterm_ends_a_run_and_all_is_told(workers: int, paced_server: Server, 
     told = {sample["worker"]: sample["sent"] for sample in run.directory.generator_samples()}
     assert len(records) == sum(told.values())
     assert {record.outcome for record in records} <= {RequestOutcome.COMPLETED, RequestOutcome.UNFINISHED}
+
+
+def test_the_plan_waits_for_workers_that_do_not_handle_messages_yet(paced_server: Server, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        master = f"127.0.0.1:{free.getsockname()[1]}"
+    slow = (
+        "import sys; from loadtests.generator import main; import gevent; worker = main.WorkerLoadTest\n"
+        "main.WorkerLoadTest = lambda environment: (gevent.sleep(1.5), worker(environment))\n"
+        "main.run_worker(sys.argv[1])\n"
+    )
+    directory = RunDirectory.create(tmp_path / "run")
+    plan = LoadPlan(server=paced_server.grpc_address, seconds=0.5, workload=WorkloadSpec(output_tokens="2"))
+    command = [*generator_command(directory, plan, 0), "--expect=1", f"--bind={master}"]
+    with running_generator(command, tmp_path / "out") as process:
+        worker = subprocess.Popen([sys.executable, "-c", slow, master])
+        try:
+            assert process.wait(TIMEOUT) == 0
+        finally:
+            worker.kill()
+            worker.wait()
+    assert directory.records()
