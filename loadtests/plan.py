@@ -49,7 +49,7 @@ class LoadPlan(PlanSection):
     server: str = "127.0.0.1:8001"
     """Server: HOST:PORT for gRPC, or a grpc, grpcs, http or https URL."""
     model: str | None = None
-    """Name of the model; without it the server's text model."""
+    """Name of the model. [default: the server's text model]"""
     header: tuple[str, ...] = ()
     """Header for every request, as 'NAME: VALUE'; not written to the run's files."""
     ca: str | None = None
@@ -61,7 +61,7 @@ class LoadPlan(PlanSection):
     chat_template: str | None = None
     """Checkpoint directory with the chat template, for servers without one; every worker's machine needs it."""
     metrics_url: str | None = None
-    """URL of the server's metrics; without it port 8002 of its host."""
+    """URL of the server's metrics. [default: port 8002 on the server's host]"""
     mode: Literal["stream", "unary"] = "stream"
     """stream: token by token (gRPC streaming, /generate_stream); unary: one response (/generate)."""
     workload: WorkloadSpec = WorkloadSpec()

@@ -24,7 +24,7 @@ def check_path(recipe: Recipe, architecture: Architecture, directory: Path) -> N
     for letters, name in _MODELS.items():
         if letters in path and name not in architecture.name.lower():
             raise BuildError(
-                f"quantize.py takes a checkpoint with {letters!r} in its path for that model; move {path}.",
+                f"quantize.py treats a path with {letters!r} as a model of that kind; move {path}.",
                 "invalid_parameter",
             )
 
@@ -53,6 +53,6 @@ def _check_texts(path: str) -> None:
     for name in _DATASETS:
         if name in path.lower():
             raise BuildError(
-                f"quantize.py takes a directory with {name!r} in its path for that dataset; move {path}.",
+                f"quantize.py treats a path with {name!r} as that dataset; move {path}.",
                 "invalid_parameter",
             )

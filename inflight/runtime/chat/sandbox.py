@@ -80,8 +80,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         """Make each loop iteration, macro call and `~` call `account` or `concatenated`; jinja2 has no hook for it."""
         tree = super()._parse(source, name, filename)
         for block in list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock))):
-            told = sum(len(data.data) for data in block.find_all(nodes.TemplateData))
-            account = _call("account", [nodes.Const(told)])
+            characters = sum(len(data.data) for data in block.find_all(nodes.TemplateData))
+            account = _call("account", [nodes.Const(characters)])
             block.body.insert(0, nodes.ExprStmt(account).set_lineno(block.lineno))  # type: ignore[attr-defined]
         return _with_concatenations_called(tree)
 

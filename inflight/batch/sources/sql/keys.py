@@ -31,7 +31,7 @@ def key_from_json(values: list[Any]) -> tuple[Any, ...]:
 
 def _written(value: Any) -> Any:
     if value is None or isinstance(value, bool):
-        raise BatchError(f"a row's key is {value}; name a column of other values with --id", "input_invalid")
+        raise BatchError(f"a row has the key {value}; name a column without such values with --id", "input_invalid")
     if isinstance(value, str | int | float):
         return value
     if isinstance(value, datetime):

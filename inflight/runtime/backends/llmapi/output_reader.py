@@ -35,8 +35,8 @@ class OutputReader:
             return self._failed(str(message))
         try:
             return self._beams(result) if self._request.sampling.beam_width > 1 else self._tokens(result)
-        except _MissingOutputError as untold:
-            return self._failed(str(untold))
+        except _MissingOutputError as error:
+            return self._failed(str(error))
 
     def _failed(self, message: str) -> StepOutput:
         return StepOutput(self._handle, (), FinishReason.ERROR, error=error_from_exception(RuntimeError(message)))
@@ -87,10 +87,10 @@ class OutputReader:
         """
         if not self._request.log_probs:
             return ()
-        told = (output.logprobs or [])[seen : seen + len(token_ids)]
-        if len(told) < len(token_ids):
+        log_probs = (output.logprobs or [])[seen : seen + len(token_ids)]
+        if len(log_probs) < len(token_ids):
             raise _MissingOutputError("it returned fewer log probabilities than tokens")
-        return tuple(_log_prob(entry, token_id) for entry, token_id in zip(told, token_ids, strict=True))
+        return tuple(_log_prob(entry, token_id) for entry, token_id in zip(log_probs, token_ids, strict=True))
 
 
 class _MissingOutputError(Exception):

@@ -150,8 +150,8 @@ class TextAnswer:
         """Return the performance tensors before the last response, which clients expect in each response."""
         if not self._request.perf_metrics:
             return []
-        told = [pb_utils.Tensor(name, self._extras[name]) for name in PERF_TENSORS if name in self._extras]
-        return told or perf_tensors(TokenEvent(0, ()), self._timings)
+        tensors = [pb_utils.Tensor(name, self._extras[name]) for name in PERF_TENSORS if name in self._extras]
+        return tensors or perf_tensors(TokenEvent(0, ()), self._timings)
 
     def _send_last(self, tensors: list[Any], reason: str) -> None:
         self.closed = True

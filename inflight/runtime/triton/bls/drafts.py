@@ -72,16 +72,16 @@ class DraftedAnswer:
         reason = speculate(
             self._draft, self._verify, self._on_verified, request.num_draft_tokens, request.max_tokens(0)
         )
-        told = np.array([[reason.encode()]], dtype=np.object_)
+        reason_tensor = np.array([[reason.encode()]], dtype=np.object_)
         if not request.perf_metrics:
-            return {"finish_reason": told}
+            return {"finish_reason": reason_tensor}
         counts = {"total_draft_tokens": self._drafted, "total_accepted_draft_tokens": self._accepted}
         rate = self._accepted / self._drafted if self._drafted else 0.0
         return {
             **self._perf,
             **{name: np.array([[count]], np.int32) for name, count in counts.items()},
             "acceptance_rate": np.array([[rate]], np.float32),
-            "finish_reason": told,
+            "finish_reason": reason_tensor,
         }
 
     def _draft(self, answer: Sequence[int], count: int) -> Sequence[int]:
