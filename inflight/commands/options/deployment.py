@@ -69,7 +69,7 @@ def deployment_options(command: str) -> Callable[[Decorated], Decorated]:
             metavar="FILE.yaml",
             envvar=f"INFLIGHT_{command.upper()}_PARAMETERS",
             type=click.Path(path_type=Path),
-            help="File with such parameters; --set overrides it.",
+            help="YAML file with parameters by their TensorRT-LLM names; --set overrides it.",
         ),
     ]
 

@@ -82,8 +82,8 @@ def unpack(row: Any, name: str) -> tuple[tuple[int, ...], ...]:
     for end in row[1, :count].tolist():
         if not start < end <= row.shape[1]:
             raise RequestError(
-                f"{name} has a word that ends at {end}, after one that ends at {start}, of {row.shape[1]} ids; ends"
-                " must grow and stay within the ids",
+                f"{name} has the offset {end} after {start}; offsets must increase, up to the number of ids"
+                f" ({row.shape[1]})",
                 "invalid_request",
             )
         check_word_length(end - start, name)

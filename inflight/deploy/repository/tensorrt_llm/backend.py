@@ -33,8 +33,8 @@ _LOGITS = ("context_logits", "generation_logits", "draft_logits")
 _LOGITS_TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16"}
 
 _UNSUPPORTED = {
-    "draft_engine": "only the embedded engine loads a draft engine; build an engine that speculates",
-    "prompt_lookup": "only the embedded engine has prompt lookup; build an engine that speculates",
+    "draft_engine": "such an engine is built with its drafts",
+    "prompt_lookup": "speculation is part of such an engine",
     "num_draft_tokens": "the number of draft tokens is fixed when the engine is built",
     "adapters": "adapters come with requests (lora_weights, lora_config)",
     "wrap_token_ids": "TensorRT-LLM takes token ids as they are",
