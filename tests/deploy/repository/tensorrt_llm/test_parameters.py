@@ -172,7 +172,7 @@ def test_the_options_that_have_a_flag_are_the_same_parameters() -> None:
     ("options", "sentence"),
     [
         ({"draft_engine": Path("draft")}, "--draft-engine"),
-        ({"prompt_lookup": True}, "prompt lookup"),
+        ({"prompt_lookup": True}, "--prompt-lookup"),
         ({"adapters": (Path(__file__),)}, "--lora"),
         ({"wrap_token_ids": True}, "token ids"),
         ({"max_num_sequences": 8}, "engine is built"),
