@@ -51,6 +51,10 @@ class MetricsPage:
     def ends(self) -> dict[str, float]:
         return self.state("inflight_requests_total", "reason")
 
+    @property
+    def steps(self) -> float:
+        return self.value("nv_trt_llm_general_metrics", general_type="iteration_counter")
+
     def count(self, histogram: str, **labels: str) -> float:
         return self.value(f"{histogram}_count", **labels)
 

@@ -130,7 +130,7 @@ def test_an_engine_that_keeps_prefixes_does_not_tell_how_many_blocks_it_used_aga
 def test_a_busy_engine_shows_who_runs_who_waits_and_what_they_hold(
     measured_server: Server, connection: GrpcConnection
 ) -> None:
-    steps = page_of(measured_server).value("nv_trt_llm_general_metrics", general_type="iteration_counter")
+    steps = page_of(measured_server).steps
     calls = [connection.tokens(PROMPT, ENDLESS) for _ in range(5)]
     expected = {"active": 5, "max": PLACES, "scheduled": PLACES, "context": 0, "waiting": 3}
     page = page_when(measured_server, lambda page: not difference(page.requests, expected))
@@ -139,7 +139,7 @@ def test_a_busy_engine_shows_who_runs_who_waits_and_what_they_hold(
     assert blocks["used"] == PLACES * math.ceil((len(PROMPT) + ENDLESS) / blocks["tokens_per"])
     assert blocks["free"] == blocks["max"] - blocks["used"]
     assert blocks["fraction"] == pytest.approx(blocks["used"] / blocks["max"])
-    assert page.value("nv_trt_llm_general_metrics", general_type="iteration_counter") > steps
+    assert page.steps > steps
     for call in calls:
         call.cancel()
     page_when(measured_server, lambda page: page.quiet)
